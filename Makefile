@@ -1,0 +1,35 @@
+# Each target prepares .venv first; when it is prepared already that takes no time and installs nothing.
+# Another interpreter than the first suitable one on PATH: make demo PYTHON=/path/to/python3.12
+
+.PHONY: demo test lint bench setup setup-dev clean distclean
+.NOTPARALLEL:
+
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+demo: setup  ## the embedded model on the embedded scene: a GeoTIFF and a PNG in demo-output/
+	.venv/bin/python -m vllm_mmout.cli demo -o demo-output
+
+test: setup-dev  ## the tests; one of them: make test PYTEST_ARGS="tests/raster -k rotated"
+	.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: setup-dev  ## ruff and mypy
+	.venv/bin/python -m ruff check .
+	.venv/bin/python -m ruff format --check .
+	.venv/bin/python -m mypy --strict vllm_mmout
+
+bench: setup-dev  ## the benchmarks: a table and a JSON file
+	.venv/bin/python -m benchmarks $(BENCH_ARGS)
+
+setup:
+	@bash scripts/setup.sh
+
+setup-dev:
+	@bash scripts/setup.sh dev
+
+clean:  ## what tests, builds and the demo leave behind
+	rm -rf build dist demo-output *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find vllm_mmout tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean  ## that, and the environment
+	rm -rf .venv

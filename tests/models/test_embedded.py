@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vllm_mmout.errors import OptionError, SaveError
+from vllm_mmout.models.embedded import embedded_model, embedded_scene
+from vllm_mmout.models.scene import make_scene
+
+
+def test_the_embedded_model_is_a_folder_that_is_whole():
+    """The folder has a config and weights, some kilobytes together."""
+    folder = embedded_model("water-index")
+    assert folder == embedded_model()
+    assert folder.is_absolute()
+    files = {file.name: file.stat().st_size for file in folder.iterdir()}
+    assert set(files) == {"config.json", "model.safetensors"}
+    assert sum(files.values()) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("water_index", "did you mean 'water-index'"), ("../..", "no embedded model")]
+)
+def test_an_unknown_model_lists_the_known_ones(name, says):
+    """A wrong name is refused with a close match and what there is."""
+    with pytest.raises(OptionError, match=says) as caught:
+        embedded_model(name)
+    assert "(known: water-index)" in str(caught.value)
+
+
+def test_the_scene_is_a_georeferenced_file(tmp_path):
+    """Rasterio reads from the file what the scene says: pixels, place, nodata, names of bands."""
+    rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
+    scene = make_scene(96, 128)
+    path = embedded_scene(tmp_path / "scene.tif", scene)
+    assert path == tmp_path / "scene.tif"
+    with rasterio.open(path) as source:
+        np.testing.assert_array_equal(source.read(), scene.array)
+        assert source.crs.to_epsg() == 32632
+        assert source.transform[:6] == scene.transform
+        assert source.res == (10, 10)
+        assert source.nodata == -9999
+        assert source.dtypes == ("int16",) * 6
+        assert source.descriptions == scene.bands
+
+
+def test_without_a_scene_the_default_one_is_written(tmp_path):
+    """The demo's scene has 512 by 512 pixels."""
+    from vllm_mmout.raster import read_raster
+
+    raster = read_raster(embedded_scene(str(tmp_path / "scene.tif")))
+    np.testing.assert_array_equal(raster.array, make_scene().array)
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path):
+    """An error of saving, not a traceback of the file system."""
+    with pytest.raises(SaveError, match="missing"):
+        embedded_scene(tmp_path / "missing" / "scene.tif", make_scene(64, 64))

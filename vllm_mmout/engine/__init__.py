@@ -1,0 +1,1 @@
+"""Every contact with vLLM's insides: hooks, binding, routing of outputs, decoding, and what travels."""

@@ -1,0 +1,93 @@
+"""Binding: the objects of one engine change their class; vLLM's classes stay as they are."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.engine.binding import Binding, log_binding, make_binding, resolve_choice
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+def resolved(vllm_config: VllmConfig) -> Binding | None:
+    """The binding for an engine that is about to be made, None for a text model.
+
+    Raises:
+        MMOutError: the model's processors or their options are wrong; nothing has been started.
+
+    """
+    return make_binding(vllm_config)
+
+
+def bind_async_llm(engine: Any, binding: Binding) -> None:
+    """Bind an ``AsyncLLM``."""
+    from vllm_mmout.engine.async_llm import BoundAsyncLLM
+    from vllm_mmout.engine.credits import Credits
+
+    _bind_parts(engine, binding)
+    engine.mmout_credits = Credits(binding.max_in_flight, binding.settings.max_in_flight_bytes)
+    engine.__class__ = _derived(BoundAsyncLLM, type(engine))
+    log_binding(binding)
+
+
+def bind_llm_engine(engine: Any, binding: Binding) -> None:
+    """Bind an ``LLMEngine``."""
+    from vllm_mmout.engine.llm import BoundLLMEngine
+
+    _bind_parts(engine, binding)
+    engine.__class__ = _derived(BoundLLMEngine, type(engine))
+    log_binding(binding)
+
+
+def bind_llm(llm: Any) -> None:
+    """Bind an ``LLM`` whose engine is bound; leave any other."""
+    from vllm_mmout.engine.llm import BoundLLMEngine, LLMGenerate
+
+    if isinstance(llm.llm_engine, BoundLLMEngine):
+        llm.__class__ = _with_methods(LLMGenerate, type(llm))
+
+
+def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
+    """Bind a worker whose model has an output processor: loading the model then puts the reducing pooler around its own."""
+    choice = resolve_choice(vllm_config)
+    if choice is None:
+        return
+    processors = choice.create(vllm_config.model_config.hf_config.to_dict())
+
+    class BoundWorker(type(worker)):  # type: ignore[misc] - the base is this worker's class
+        """vLLM's worker, on a bound engine."""
+
+        def load_model(self, *args: Any, **kwargs: Any) -> None:
+            from vllm_mmout.engine.reduce import wrap_pooler
+
+            super().load_model(*args, **kwargs)
+            wrap_pooler(self.get_model(), processors)
+
+    BoundWorker.__name__ = f"Bound{type(worker).__name__}"
+    worker.__class__ = BoundWorker
+
+
+def _bind_parts(engine: Any, binding: Binding) -> None:
+    """Bind what both kinds of engine have."""
+    from vllm_mmout.engine.renderer import NoChat
+    from vllm_mmout.engine.routed import RoutedOutputProcessor
+
+    if engine.renderer.tokenizer is None:
+        engine.renderer.__class__ = _with_methods(NoChat, type(engine.renderer))
+    engine.output_processor.__class__ = RoutedOutputProcessor
+    engine.output_processor.setup(binding)
+    weakref.finalize(engine, engine.output_processor.close)
+
+
+def _derived(ours: type, theirs: type) -> type:
+    """The class of a bound engine: ours, or below it the subclass of vLLM's class that the engine had."""
+    return ours if issubclass(ours, theirs) else type(f"Bound{theirs.__name__}", (ours, theirs), {})
+
+
+def _with_methods(mixin: type, theirs: type) -> type:
+    """A subclass of ``theirs`` with the mixin's methods; of one base, since the object's layout must stay the same."""
+    methods = {name: value for name, value in vars(mixin).items() if inspect.isfunction(value)}
+    return type(f"Bound{theirs.__name__}", (theirs,), methods)

@@ -1,0 +1,113 @@
+"""Binding: what an engine whose model has an output processor knows beyond vLLM's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vllm.logger import init_logger
+
+from vllm_mmout.engine.model_class import choose, model_class
+from vllm_mmout.engine.settings import EngineSettings
+from vllm_mmout.errors import OptionError
+from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY, MULTIMODAL_OUTPUT_REGISTRY
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+    from vllm_mmout.models.mapper import InputMapper
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.base import OutputProcessor
+    from vllm_mmout.registry.choice import Choice
+
+logger = init_logger(__name__)
+
+OPTIONS_KEY = "mmout"
+"""Our table in ``additional_config``."""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The processors and settings of one bound engine."""
+
+    model: str
+    """Served name, for messages."""
+    processors: Mapping[str, OutputProcessor]
+    """This process's instances by name, the default first."""
+    settings: EngineSettings
+    mapper: InputMapper | None
+    """The model's input mapper; without one vLLM renders the inputs."""
+    raw_input: bool
+    """Whether the model takes raw tensors and no tokens; a request without any would end the engine."""
+    max_in_flight: int
+    choice: Choice
+
+    def check_params(self, params: OutputParams) -> None:
+        """Check what a request asks of this model.
+
+        Raises:
+            OptionError: a pick or an ``output`` does not exist here; the known ones are listed.
+
+        """
+        for name in self.choice.pick(params.processor):
+            choices = self.processors[name].outputs
+            if params.output is not None and params.output not in choices:
+                has = f"known: {', '.join(choices)}" if choices else "it has one kind of output; leave the option out"
+                raise OptionError(f"output processor {name!r} has no output {params.output!r} ({has})")
+
+
+def resolve_choice(vllm_config: VllmConfig) -> Choice | None:
+    """The output processors of an engine's model, None for a text model; the same in every process of the engine.
+
+    Raises:
+        OptionError: an unknown name or option; the known ones are listed.
+        RegistrationError: a processor cannot be imported.
+
+    """
+    additional = vllm_config.additional_config
+    table = additional.get(OPTIONS_KEY) if isinstance(additional, Mapping) else None
+    return choose(MULTIMODAL_OUTPUT_REGISTRY, vllm_config.model_config, table)
+
+
+def make_binding(vllm_config: VllmConfig) -> Binding | None:
+    """Resolve, check and make what binds an engine; before any process of the engine is started.
+
+    Raises:
+        MMOutError: as ``resolve_choice``, or an option has a wrong value.
+
+    """
+    choice = resolve_choice(vllm_config)
+    if choice is None:
+        return None
+    model_config = vllm_config.model_config
+    if model_config.runner_type != "pooling":
+        raise OptionError(
+            f"model {model_config.model} has an output processor ({choice.chosen_by}) but generates tokens; only models"
+            ' that answer in one forward are decoded: start it with runner="pooling", or set'
+            ' additional_config={"mmout": {"output_processor": "none"}}'
+        )
+    config: dict[str, Any] = model_config.hf_config.to_dict()
+    settings = EngineSettings.from_mapping(choice.settings)
+    cls = model_class(model_config)
+    mapper_factory = MULTIMODAL_INPUT_REGISTRY.input_mapper_for(cls) if cls is not None else None
+    served = model_config.served_model_name
+    return Binding(
+        model=served if isinstance(served, str) else model_config.model,
+        processors=choice.create(config),
+        settings=settings,
+        mapper=mapper_factory(config) if mapper_factory is not None else None,
+        raw_input=model_config.is_multimodal_raw_input_only_model,
+        max_in_flight=settings.max_in_flight or max(16, 4 * vllm_config.scheduler_config.max_num_seqs),
+        choice=choice,
+    )
+
+
+def log_binding(binding: Binding) -> None:
+    """The one line at start."""
+    logger.info(
+        "vllm_mmout: model %s answers through %s (chosen by %s); engine hooks are installed",
+        binding.model,
+        ", ".join(f"{name} ({type(processor).__qualname__})" for name, processor in binding.processors.items()),
+        binding.choice.chosen_by,
+    )

@@ -1,0 +1,196 @@
+"""What travels from the worker to the frontend: several tensors, or a failure, in one self-describing uint8 tensor.
+
+``EngineCoreOutput.pooling_output`` carries exactly one tensor; a dict or a tuple there ends the engine at decoding.
+
+Layout of a buffer: ``MAGIC``, the header's length (uint32, little endian), the header (msgpack), then each tensor's
+elements in C order, everything aligned to ``ALIGNMENT`` bytes from the start of the buffer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+import torch
+
+from vllm_mmout.errors import ReduceError
+
+if TYPE_CHECKING:
+    from vllm_mmout.processors.base import Raw
+
+MAGIC = b"MMO1"
+ALIGNMENT = 64
+MAX_BYTES = 1 << 31
+"""Largest result of one request."""
+
+DTYPES: Mapping[str, torch.dtype] = {
+    name: getattr(torch, name)
+    for name in (
+        "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128"
+        " float8_e4m3fn float8_e5m2"
+    ).split()
+}
+
+
+class TensorHeader(msgspec.Struct, array_like=True, frozen=True):
+    """One tensor of a buffer."""
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    """First byte, from the start of the buffer."""
+
+
+class PickHeader(msgspec.Struct, array_like=True, frozen=True):
+    """What one processor's ``reduce`` returned."""
+
+    name: str
+    single: bool
+    """Whether it was a tensor, not a dict of tensors."""
+    tensors: tuple[TensorHeader, ...]
+
+
+class Failure(msgspec.Struct, array_like=True, frozen=True):
+    """A request that failed in the worker."""
+
+    processor: str
+    kind: str
+    """Name of the exception's class."""
+    message: str
+
+
+class Header(msgspec.Struct, array_like=True, frozen=True):
+    """First part of a buffer."""
+
+    picks: tuple[PickHeader, ...] = ()
+    failure: Failure | None = None
+
+
+Unpacked: TypeAlias = "dict[str, Raw]"
+
+
+def pack(picks: Mapping[str, Raw]) -> torch.Tensor:
+    """Pack the results of requests that share shapes, on the device where they are.
+
+    Args:
+        picks: for each processor's name its tensor or dict of tensors, all with the same axis 0 (the requests).
+
+    Returns:
+        uint8 [requests, bytes], one buffer a row, contiguous.
+
+    Raises:
+        ReduceError: a dtype cannot travel, or a buffer would be larger than ``MAX_BYTES``.
+
+    """
+    tensors = [(name, key, tensor) for name, raw in picks.items() for key, tensor in _items(raw)]
+    header, starts, total = _plan(picks, tensors)
+    first = tensors[0][2]
+    requests = first.shape[0]
+    buffers = torch.zeros((requests, total), dtype=torch.uint8, device=first.device)
+    buffers[:, : len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8).to(first.device)
+    for (_, _, tensor), start in zip(tensors, starts, strict=True):
+        if tensor.numel():
+            flat = tensor.reshape(requests, -1).contiguous().view(torch.uint8)
+            buffers[:, start : start + flat.shape[1]] = flat
+    return buffers
+
+
+def pack_failure(failure: Failure) -> torch.Tensor:
+    """Pack a failure: uint8 [bytes], on the CPU."""
+    return torch.frombuffer(bytearray(_encode(Header(failure=failure))), dtype=torch.uint8)
+
+
+def unpack(buffer: torch.Tensor) -> Unpacked | Failure:
+    """Read one buffer.
+
+    Args:
+        buffer: uint8 [bytes], as the worker packed it.
+
+    Returns:
+        For each processor's name its tensor or dict of tensors without axis 0, as views of ``buffer``; or the failure.
+
+    Raises:
+        ReduceError: the bytes are not a buffer of ours.
+
+    """
+    if buffer.dtype != torch.uint8 or buffer.dim() != 1 or bytes(buffer[:4].tolist()) != MAGIC:
+        raise ReduceError(
+            f"the engine sent {buffer.dtype} {list(buffer.shape)} instead of a packed result; is vllm_mmout loaded in its"
+            " workers too? It must not be left out of VLLM_PLUGINS there"
+        )
+    (length,) = struct.unpack("<I", bytes(buffer[4:8].tolist()))
+    header = msgspec.msgpack.decode(bytes(buffer[8 : 8 + length].numpy()), type=Header)
+    if header.failure is not None:
+        return header.failure
+    picks: Unpacked = {}
+    for pick in header.picks:
+        views = {tensor.key: _view(buffer, tensor) for tensor in pick.tensors}
+        picks[pick.name] = views[""] if pick.single else views
+    return picks
+
+
+def _items(raw: Raw) -> list[tuple[str, torch.Tensor]]:
+    return [("", raw)] if isinstance(raw, torch.Tensor) else list(raw.items())
+
+
+def _plan(
+    picks: Mapping[str, Raw], tensors: list[tuple[str, str, torch.Tensor]]
+) -> tuple[bytes, list[int], int]:
+    """Header, first byte of each tensor, and size of a buffer; offsets depend on the header's length, so twice."""
+    sizes = [tensor[0].numel() * tensor.element_size() if tensor.shape[0] else 0 for _, _, tensor in tensors]
+    header, room = b"", 0
+    while True:
+        starts, end = [], room
+        for size in sizes:
+            starts.append(end)
+            end += _aligned(size)
+        if end > MAX_BYTES:
+            raise ReduceError(f"a result of {end} bytes is larger than the limit of {MAX_BYTES}; return less from reduce()")
+        offsets = iter(starts)
+        heads = tuple(
+            PickHeader(
+                name,
+                isinstance(raw, torch.Tensor),
+                tuple(
+                    TensorHeader(key, _dtype_name(tensor), tuple(tensor.shape[1:]), next(offsets))
+                    for key, tensor in _items(raw)
+                ),
+            )
+            for name, raw in picks.items()
+        )
+        header = _encode(Header(picks=heads))
+        if _aligned(len(header)) <= room:
+            return header, starts, end
+        room = _aligned(len(header))
+
+
+def _encode(header: Header) -> bytes:
+    body = msgspec.msgpack.encode(header)
+    return MAGIC + struct.pack("<I", len(body)) + body
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _dtype_name(tensor: torch.Tensor) -> str:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise ReduceError(f"a tensor of dtype {name} cannot travel; convert it in reduce() to one of {', '.join(DTYPES)}")
+    return name
+
+
+def _view(buffer: torch.Tensor, head: TensorHeader) -> torch.Tensor:
+    dtype = DTYPES[head.dtype]
+    count = 1
+    for length in head.shape:
+        count *= length
+    end = head.offset + count * dtype.itemsize
+    if end > buffer.shape[0]:
+        raise ReduceError(f"a result of {buffer.shape[0]} bytes is cut off: its header names byte {end}")
+    if count == 0:
+        return torch.empty(head.shape, dtype=dtype)
+    return buffer[head.offset : end].view(dtype).reshape(head.shape)

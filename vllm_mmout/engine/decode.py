@@ -1,0 +1,89 @@
+"""One request's way through its processors, in a thread of the decode pool."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from vllm.logger import init_logger
+
+from vllm_mmout.engine import codec
+from vllm_mmout.errors import DecodeError, MMOutError, ReduceError
+from vllm_mmout.processors.base import OutputProcessor, Part
+
+if TYPE_CHECKING:
+    import torch
+
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.base import Raw
+
+logger = init_logger(__name__)
+
+Finish: TypeAlias = Callable[[Any, str | None], Any]
+"""Takes a decoded output and the pick's name (None for a single one); returns it laid on its input and written."""
+
+
+def as_it_is(output: Any, pick: str | None) -> Any:
+    """Finish nothing."""
+    return output
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What decoding one request takes."""
+
+    processors: Mapping[str, OutputProcessor]
+    params: OutputParams
+    finish: Finish
+    request_id: str
+
+
+def decode_request(decoding: Decoding, buffer: torch.Tensor, submitted: float) -> Any:
+    """Decode what the worker sent for one request.
+
+    Args:
+        decoding: processors and params.
+        buffer: uint8 [bytes], packed by the worker.
+        submitted: ``time.monotonic()`` when the engine's output arrived.
+
+    Returns:
+        The output object; with several picks a dict of them by name, in the order asked.
+
+    Raises:
+        ReduceError: the worker sent a failure.
+        DecodeError: a processor failed here; its exception is the cause.
+
+    """
+    started = time.monotonic()
+    unpacked = codec.unpack(buffer)
+    if isinstance(unpacked, codec.Failure):
+        raise ReduceError(f"{unpacked.processor}.reduce failed in the worker: {unpacked.kind}: {unpacked.message}")
+    several = isinstance(decoding.params.processor, tuple)
+    results = {
+        name: _decode_one(decoding, name, raw, name if several else None)
+        for name, raw in unpacked.items()
+    }
+    logger.debug(
+        "request %s: decoded by %s, waited %.1f ms, took %.1f ms",
+        decoding.request_id,
+        ", ".join(results),
+        1e3 * (started - submitted),
+        1e3 * (time.monotonic() - started),
+    )
+    return results if several else next(iter(results.values()))
+
+
+def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
+    processor, params = decoding.processors[name], decoding.params
+    try:
+        part = processor.decode(raw, params, processor.begin(params))
+        result = None if part is None else processor.assemble(iter([Part(0, None, part)]), params)
+        if result is not None:
+            return decoding.finish(result, pick)
+    except MMOutError:
+        raise
+    except BaseException as error:  # SystemExit too: a decoder must not end a thread that serves others
+        raise DecodeError(f"{type(processor).__name__} ({name}) failed: {type(error).__name__}: {error}") from error
+    raise DecodeError(f"{type(processor).__name__} ({name}) returned None; decode() must return an output object")

@@ -1,0 +1,187 @@
+"""The threads that decode, off the event loop; a decoder that hangs loses its thread, never the pool."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from vllm_mmout.errors import AbortedError, DecodeError
+
+Outcome: TypeAlias = Any
+"""What a job ended with: its result, or an exception."""
+
+MAX_ABANDONED = 32
+"""Threads that may hang at once before new jobs are refused."""
+
+
+class Job:
+    """One piece of work; it is settled exactly once: by its result, its exception, its time limit, or cancellation."""
+
+    __slots__ = ("_lock", "_settled", "deadline", "on_done", "work")
+
+    def __init__(self, work: Callable[[], Any], on_done: Callable[[Outcome], None]) -> None:
+        self.work = work
+        self.on_done = on_done
+        self.deadline = 0.0
+        self._settled = False
+        self._lock = threading.Lock()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the job has ended, for whoever waits for it."""
+        return self._settled
+
+    def settle(self, outcome: Outcome) -> bool:
+        """End the job and hand on the outcome, unless it has ended before."""
+        if not self.cancel():
+            return False
+        self.on_done(outcome)
+        return True
+
+    def cancel(self) -> bool:
+        """End the job without telling anybody; the result of a running one is thrown away."""
+        with self._lock:
+            first, self._settled = not self._settled, True
+        return first
+
+
+class DecodePool:
+    """Runs jobs on a fixed number of threads, with a time limit for each.
+
+    Args:
+        threads: jobs that run at once.
+        timeout: seconds that a job may run; the time it waits does not count.
+
+    """
+
+    def __init__(self, threads: int, timeout: float) -> None:
+        self.threads = threads
+        self.timeout = timeout
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._lock = threading.Condition()
+        self._running: dict[threading.Thread, Job] = {}
+        self._abandoned: set[threading.Thread] = set()
+        self._workers = 0
+        self._watchdog: threading.Thread | None = None
+        self._closed = False
+
+    def submit(self, work: Callable[[], Any], on_done: Callable[[Outcome], None]) -> Job:
+        """Queue a job.
+
+        Args:
+            work: called in a thread of the pool.
+            on_done: called once with the result or the exception, in whatever thread ends the job.
+
+        """
+        job = Job(work, on_done)
+        refusal = self._admit()
+        if refusal is not None:
+            job.settle(refusal)
+        else:
+            self._jobs.put(job)
+        return job
+
+    def close(self) -> None:
+        """End the threads; queued and running jobs end with an AbortedError."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            running = list(self._running.values())
+            self._lock.notify_all()
+        for _ in range(self._workers):
+            self._jobs.put(None)
+        for job in running + self._drain():
+            job.settle(AbortedError("the engine was shut down before the result was decoded"))
+
+    def _drain(self) -> list[Job]:
+        jobs = []
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                break
+            if job is not None:
+                jobs.append(job)
+        for _ in range(self._workers):
+            self._jobs.put(None)
+        return jobs
+
+    def _admit(self) -> Exception | None:
+        """Start what threads are missing; why no job can be taken, if so."""
+        with self._lock:
+            if self._closed:
+                return AbortedError("the engine was shut down; start a new one")
+            if len(self._abandoned) >= MAX_ABANDONED:
+                return DecodeError(
+                    f"{len(self._abandoned)} decodes hang past their limit of {self.timeout:g} s and hold their threads;"
+                    " restart the engine, and give the decoder a time limit of its own"
+                )
+            if self._watchdog is None:
+                self._watchdog = self._start(self._watch, "watchdog")
+            if self._workers < self.threads:
+                self._start_worker()
+        return None
+
+    def _start_worker(self) -> None:
+        self._workers += 1
+        self._start(self._work, "decode")
+
+    def _start(self, target: Callable[[], None], name: str) -> threading.Thread:
+        thread = threading.Thread(target=target, name=f"mmout-{name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _work(self) -> None:
+        thread = threading.current_thread()
+        while (job := self._jobs.get()) is not None:
+            if job.settled:
+                continue
+            with self._lock:
+                job.deadline = time.monotonic() + self.timeout
+                self._running[thread] = job
+                self._lock.notify_all()
+            outcome = _run(job)
+            with self._lock:
+                self._running.pop(thread, None)
+                replaced = thread in self._abandoned
+                self._abandoned.discard(thread)
+            job.settle(outcome)
+            del job, outcome
+            if replaced:
+                return
+
+    def _watch(self) -> None:
+        """Settle jobs that run past their limit and replace their threads."""
+        while True:
+            with self._lock:
+                if self._closed:
+                    return
+                now = time.monotonic()
+                overdue = {thread: job for thread, job in self._running.items() if job.deadline <= now}
+                if not overdue:
+                    first = min((job.deadline for job in self._running.values()), default=None)
+                    self._lock.wait(None if first is None else max(first - now, 0.001))
+                    continue
+                for thread in overdue:
+                    del self._running[thread]
+                    self._abandoned.add(thread)
+                    self._workers -= 1
+                    self._start_worker()
+            for job in overdue.values():
+                job.settle(
+                    DecodeError(
+                        f"decoding took longer than the limit of {self.timeout:g} s; make the decoder faster, or raise"
+                        " the engine's option decode_timeout_s"
+                    )
+                )
+
+
+def _run(job: Job) -> Outcome:
+    try:
+        return job.work()
+    except BaseException as error:  # noqa: BLE001 - turns whatever a decoder raises (SystemExit too) into its request's error
+        return error

@@ -1,0 +1,128 @@
+"""install() and uninstall(): the hook table put in place as a whole, or not at all."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_mmout.engine.compat import vllm_version
+from vllm_mmout.engine.hook_table import ANYWHERE, ATTRIBUTES, HOOKS, Attribute, Hook
+from vllm_mmout.errors import HookError
+
+ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """One change that was made, and what undoes it."""
+
+    owner: Any
+    name: str
+    before: Any
+    """What ``vars(owner)`` held, ``ABSENT`` where it held nothing."""
+
+
+_installed: dict[str, Installed] = {}
+"""By target."""
+
+
+def is_frontend() -> bool:
+    """Whether this process makes engines: workers and engine cores import no ``EngineArgs``."""
+    return "vllm.engine.arg_utils" in sys.modules
+
+
+def install(
+    hooks: Sequence[Hook] = HOOKS, attributes: Sequence[Attribute] = ATTRIBUTES, *, frontend: bool = True
+) -> None:
+    """Verify every target, then change them; what is installed already stays as it is.
+
+    Args:
+        hooks: rows to install, our table by default.
+        attributes: names to add.
+        frontend: whether to install the frontend's rows too.
+
+    Raises:
+        HookError: a target is missing or lacks a parameter; nothing has been changed.
+
+    """
+    rows = [hook for hook in hooks if frontend or hook.where == ANYWHERE]
+    places = verify(rows)
+    for hook in rows:
+        if hook.wrap is not None and hook.target not in _installed:
+            owner, name = places[hook.target]
+            _replace(hook.target, owner, name, hook.wrap(getattr(owner, name)))
+    for attribute in attributes:
+        if attribute.target not in _installed:
+            _replace(attribute.target, importlib.import_module(attribute.module), attribute.name, attribute.value())
+
+
+def uninstall() -> None:
+    """Undo every change: ``vars()`` of each target is as it was."""
+    for target in reversed(list(_installed)):
+        change = _installed.pop(target)
+        if change.before is ABSENT:
+            delattr(change.owner, change.name)
+        else:
+            setattr(change.owner, change.name, change.before)
+
+
+def is_installed() -> bool:
+    """Whether any hook is in place."""
+    return bool(_installed)
+
+
+def verify(hooks: Iterable[Hook] = HOOKS) -> dict[str, tuple[Any, str]]:
+    """Find the owner and attribute of every target.
+
+    Raises:
+        HookError: some have drifted; the message names each with its fault, and vLLM's version.
+
+    """
+    places: dict[str, tuple[Any, str]] = {}
+    faults: list[str] = []
+    for hook in hooks:
+        fault = _locate(hook, places)
+        if fault is not None:
+            faults.append(f"{hook.target} {fault} (needed to: {hook.why})")
+    if faults:
+        raise HookError(
+            f"vLLM {vllm_version()} differs from what vllm_mmout's hooks were written for, none was installed: "
+            f"{'; '.join(faults)}. Install a vLLM release that this version supports, or a newer vllm_mmout"
+        )
+    return places
+
+
+def _locate(hook: Hook, places: dict[str, tuple[Any, str]]) -> str | None:
+    """Note where the target is; what is wrong with it, if anything."""
+    try:
+        owner: Any = importlib.import_module(hook.module)
+    except ImportError as error:
+        return f"cannot be imported ({error})"
+    *path, name = hook.name.split(".")
+    for step in path:
+        owner = getattr(owner, step, None)
+        if owner is None:
+            return f"does not exist (no {step})"
+    target = getattr(owner, name, None)
+    if not callable(target):
+        return "does not exist"
+    if hook.wrap is not None and hook.target not in _installed and name not in vars(owner):
+        return f"is not defined by {hook.name.rpartition('.')[0]} itself"
+    missing = _missing(target, hook.parameters)
+    if missing:
+        return f"has no parameter {', '.join(missing)}"
+    places[hook.target] = (owner, name)
+    return None
+
+
+def _missing(target: Callable[..., Any], parameters: Sequence[str]) -> list[str]:
+    return [name for name in parameters if name not in inspect.signature(target).parameters]
+
+
+def _replace(target: str, owner: Any, name: str, value: Any) -> None:
+    _installed[target] = Installed(owner, name, vars(owner).get(name, ABSENT))
+    setattr(owner, name, value)

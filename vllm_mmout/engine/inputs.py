@@ -1,0 +1,141 @@
+"""From one user's input to what the engine takes, and back: how its output is laid on it and written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vllm_mmout.engine.decode import Finish, as_it_is
+from vllm_mmout.errors import InputError, OptionError, SaveError
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.models.mapper import MappedInput
+    from vllm_mmout.params import OutputParams
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One request, ready for admission."""
+
+    prompt: Any
+    """A pre-rendered ``mm_input``, or a prompt that vLLM renders."""
+    nbytes: int
+    """Bytes of input that travel."""
+    finish: Finish
+
+
+def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared:
+    """Read and map one input; may block on files.
+
+    Args:
+        binding: the engine's.
+        data: a form of input that ``generate`` takes.
+        params: the request's.
+
+    Raises:
+        InputError: the input cannot be read, or the model cannot take it.
+        OptionError: the params ask for what this model has not.
+
+    """
+    binding.check_params(params)
+    target = _target(params.path, data)
+    if binding.mapper is None:
+        return Prepared(_renderable(data, params), 0, _finish(None, target) if target else as_it_is)
+    from vllm_mmout.models.single_pass import as_mm_input
+
+    mapped = binding.mapper(_media(data), params)
+    nbytes = sum(tensor.nbytes for tensor in mapped.tensors.values())
+    return Prepared(as_mm_input(mapped.tensors), nbytes, _finish(mapped, target))
+
+
+def _media(data: Any) -> Any:
+    """The picture or raster inside vLLM's prompt dict; anything else as it is."""
+    if not isinstance(data, Mapping):
+        return data
+    media = data.get("multi_modal_data")
+    if not isinstance(media, Mapping) or len(media) != 1:
+        raise InputError(
+            'a prompt dict must hold one input under "multi_modal_data", as {"multi_modal_data": {"image": ...}};'
+            f" got the keys {', '.join(map(repr, data))}"
+        )
+    (value,) = media.values()
+    if isinstance(value, list | tuple):
+        if len(value) != 1:
+            raise InputError(f"a request takes one input, got a list of {len(value)}; send one request each")
+        (value,) = value
+    return value
+
+
+def _renderable(data: Any, params: OutputParams) -> Any:
+    """The prompt of a model without an input mapper, which vLLM renders."""
+    for option in ("bands", "indices", "nodata"):
+        if getattr(params, option) is not None:
+            raise OptionError(f"{option} needs a model with an input mapper; this one's inputs are rendered by vLLM")
+    if isinstance(data, Mapping):
+        has_prompt = any(key in data for key in ("prompt", "prompt_token_ids", "prompt_embeds", "type"))
+        return data if has_prompt else {**data, "prompt_token_ids": [1]}
+    if isinstance(data, str):
+        return data
+    raise InputError(
+        f'this model has no input mapper: give vLLM\'s prompt dict {{"multi_modal_data": ...}} or a text, got'
+        f" {type(data).__name__}; or register a mapper with MULTIMODAL_INPUT_REGISTRY.register_input_mapper"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a result is written."""
+
+    path: Path
+    folder: bool
+    """Whether ``path`` is a folder; the file is then named after the input."""
+    stem: str
+
+
+def _target(path: str | None, data: Any) -> Target | None:
+    if path is None:
+        return None
+    stem = Path(str(data)).stem if isinstance(data, str | os.PathLike) else "output"
+    target = Path(path)
+    folder = target.is_dir() or path.endswith(os.sep)
+    parent = target if folder else target.parent
+    if folder:
+        parent.mkdir(parents=True, exist_ok=True)
+    if not parent.is_dir():
+        raise SaveError(f"{path}: the folder {parent} does not exist; make it first")
+    return Target(target, folder, stem or "output")
+
+
+def _finish(mapped: MappedInput | None, target: Target | None) -> Finish:
+    """Lays an output that has pixels on its input, and writes it where asked."""
+
+    def finish(output: Any, pick: str | None) -> Any:
+        if mapped is not None and hasattr(output, "placed"):
+            output = output.placed(mapped.georeference, _fitting(mapped.valid, output), mapped.metadata)
+        if target is not None:
+            if not hasattr(output, "save"):
+                raise SaveError(f"path: a {type(output).__name__} cannot be saved; leave path out and use the object")
+            output.path = str(output.save(_file(target, pick, output)))
+        return output
+
+    return finish
+
+
+def _fitting(valid: np.ndarray | None, output: Any) -> np.ndarray | None:
+    """The input's mask where the output has the input's size; an output of another size is not masked."""
+    return valid if valid is not None and output.array.shape[-2:] == valid.shape else None
+
+
+def _file(target: Target, pick: str | None, output: Any) -> Path:
+    if target.folder:
+        name = target.stem if pick is None else f"{target.stem}-{pick}"
+        return target.path / f"{name}{getattr(output, 'suffix', '.npz')}"
+    if pick is None:
+        return target.path
+    return target.path.with_name(f"{target.path.stem}-{pick}{target.path.suffix}")

@@ -1,0 +1,39 @@
+"""The mark of a request that wants its output decoded: its OutputParams in ``PoolingParams.extra_kwargs``.
+
+``LLM.encode``, ``/pooling`` and IO Processor plugins carry none and keep getting raw tensors. A mark may come from a
+client, so it is input: it is validated here and can name nothing but the options of a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.errors import OptionError
+from vllm_mmout.params import OutputParams
+
+if TYPE_CHECKING:
+    from vllm.pooling_params import PoolingParams
+
+KEY = "mmout"
+
+
+def mark(params: OutputParams) -> dict[str, Any]:
+    """``extra_kwargs`` for a request with these params."""
+    return {KEY: params.to_wire()}
+
+
+def read(pooling_params: PoolingParams | None) -> OutputParams | None:
+    """The params that a request is marked with, None without a mark.
+
+    Raises:
+        OptionError: the mark is not a table of known options with right values.
+
+    """
+    extra = pooling_params.extra_kwargs if pooling_params is not None else None
+    if not extra or KEY not in extra:
+        return None
+    wire = extra[KEY]
+    if not isinstance(wire, Mapping):
+        raise OptionError(f'extra_kwargs["{KEY}"] must be a table of options, got {type(wire).__name__}')
+    return OutputParams.from_mapping(wire)

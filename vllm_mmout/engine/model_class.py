@@ -1,0 +1,97 @@
+"""What the registries ask of vLLM: a model's class, its output processors, and vLLM's own objects for the rest."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.engine.settings import EngineSettings
+from vllm_mmout.errors import MMOutError
+from vllm_mmout.registry.resolve import resolve
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig
+
+    from vllm_mmout.registry.choice import Choice
+    from vllm_mmout.registry.outputs import OutputRegistry
+
+
+def choose(registry: OutputRegistry, model_config: ModelConfig, engine_table: Any = None) -> Choice | None:
+    """The output processors of a model, None for one that has none.
+
+    Args:
+        registry: where to look them up.
+        model_config: vLLM's.
+        engine_table: the value of ``additional_config["mmout"]``, None without.
+
+    Raises:
+        OptionError: an option is unknown, malformed or of no use.
+        RegistrationError: a processor cannot be found or imported.
+
+    """
+    return resolve(
+        registry,
+        engine_table=engine_table,
+        config=model_config.hf_config.to_dict(),
+        architectures=architectures_of(model_config),
+        model_class=lambda: model_class(model_config),
+        settings=EngineSettings.__struct_fields__,
+    )
+
+
+def architectures_of(model_config: ModelConfig) -> list[str]:
+    """The architectures that the model's ``config.json`` names."""
+    return list(getattr(model_config.hf_config, "architectures", None) or [])
+
+
+def model_class(model_config: ModelConfig) -> type | None:
+    """The class of a model, None where it cannot carry a registration of ours.
+
+    That is so for text-input models of vLLM itself while nobody has imported their module: nothing can have decorated
+    a class that does not exist yet, and importing it here would cost every text engine its import. Models with
+    multimodal input are imported in this process by vLLM anyway, models of others may be decorated in their own module.
+    """
+    if not model_config.is_multimodal_model and _is_own_and_not_imported(model_config):
+        return None
+
+    from vllm.model_executor.model_loader import get_model_architecture
+
+    found: type = get_model_architecture(model_config)[0]
+    return found
+
+
+def _is_own_and_not_imported(model_config: ModelConfig) -> bool:
+    """Whether the model is one of vLLM's own, registered by path, its module not imported in this process."""
+    registry = model_config.registry
+    architecture = model_config.architecture
+    if architecture not in registry.models:  # "LlamaForSequenceClassification" is made from "LlamaForCausalLM"
+        architecture = registry._normalize_arch(architecture, model_config)  # noqa: SLF001 - there is no public way to ask
+    module = getattr(registry.models.get(architecture), "module_name", "")
+    return module.startswith("vllm.") and module not in sys.modules
+
+
+def text_output_processor() -> type:
+    """The output processor of vLLM itself, which turns tokens into text."""
+    from vllm.v1.engine.output_processor import OutputProcessor
+
+    found: type = OutputProcessor
+    return found
+
+
+def multimodal_registry() -> Any:
+    """The registry of vLLM for multimodal inputs.
+
+    Raises:
+        MMOutError: vLLM is not installed.
+
+    """
+    try:
+        from vllm.multimodal import MULTIMODAL_REGISTRY
+    except ModuleNotFoundError as error:
+        if error.name != "vllm":
+            raise
+        raise MMOutError(
+            "this part of the input registry is vLLM's, which is not installed;"
+            ' pip install "vllm-mmout[gpu]" or "vllm-mmout[cpu]"'
+        ) from error
+    return MULTIMODAL_REGISTRY

@@ -1,0 +1,42 @@
+"""The ``vllm.general_plugins`` entry point, run by vLLM in the frontend, the engine core and every worker."""
+
+from __future__ import annotations
+
+import logging
+
+from vllm_mmout.errors import HookError
+
+_drift: HookError | None = None
+
+
+def load() -> None:
+    """Install the hooks and register what this package brings; never raises, as that would stop every text model.
+
+    Where vLLM has drifted the error is kept, one line is logged, nothing is installed; it is raised by ``install()``, by
+    the command line, and by the first engine whose model needs a processor.
+    """
+    global _drift  # noqa: PLW0603 - the plugin's one piece of state, for the process
+    from vllm_mmout.engine.hooks import install, is_frontend
+
+    try:
+        install(frontend=is_frontend())
+    except HookError as error:
+        _drift = error
+        logging.getLogger("vllm.vllm_mmout").error("%s", error)
+    register_models()
+
+
+def drift() -> HookError | None:
+    """Why no hook is installed, if vLLM has drifted."""
+    return _drift
+
+
+def register_models() -> None:
+    """Make our configuration class and models known to transformers and vLLM, lazily; models that need a drifted hook say so."""
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    from vllm_mmout.models.config import register_config
+
+    register_config()
+    if "WaterIndex" not in ModelRegistry.models:
+        ModelRegistry.register_model("WaterIndex", "vllm_mmout.models.water_index:WaterIndex")

@@ -1,0 +1,52 @@
+"""MultimodalRequestOutput: what ``generate`` returns for one input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.outputs import PoolingRequestOutput
+
+
+class MultimodalRequestOutput(PoolingRequestOutput[Any]):
+    """The decoded result of one request.
+
+    Attributes:
+        request_id: id of the request.
+        outputs: the output object; with several processors asked for, a dict of them by name. Reading it raises
+            ``error`` where the request failed.
+        error: the exception that the request failed with, or None.
+        finished: False for a progress report, True for the result.
+
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        outputs: Any,
+        prompt_token_ids: list[int],
+        num_cached_tokens: int,
+        finished: bool,  # noqa: FBT001 - the signature of the class above
+        *,
+        error: Any = None,
+    ) -> None:
+        super().__init__(request_id, outputs, prompt_token_ids, num_cached_tokens, finished, error=error)
+
+    @property
+    def outputs(self) -> Any:
+        """The decoded object or objects.
+
+        Raises:
+            MMOutError: the request failed; the same exception as ``error``.
+
+        """
+        if isinstance(self.error, Exception):
+            raise self.error
+        return self._outputs
+
+    @outputs.setter
+    def outputs(self, value: Any) -> None:
+        self._outputs = value
+
+    def __repr__(self) -> str:
+        what = f"outputs={self._outputs!r}" if self.error is None else f"error={self.error!r}"
+        return f"{type(self).__name__}(request_id={self.request_id!r}, {what}, finished={self.finished})"

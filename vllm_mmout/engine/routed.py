@@ -1,0 +1,284 @@
+"""The output processor of a bound engine: marked requests go to the decode pool, all others stay with vLLM.
+
+vLLM's own object stays in place and changes its class, because the handler task of ``AsyncLLM`` has captured it already.
+Nothing here may raise out of ``process_outputs``: one exception there ends the task, every request of every user, and the
+server. A failure becomes the outcome of its own request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from threading import Condition
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.logger import init_logger
+from vllm.v1.engine import FinishReason
+from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput, RequestState
+
+from vllm_mmout.engine import marker
+from vllm_mmout.engine.decode import Decoding, Finish, as_it_is, decode_request
+from vllm_mmout.engine.decode_pool import DecodePool, Job, Outcome
+from vllm_mmout.engine.request_output import MultimodalRequestOutput
+from vllm_mmout.engine.validation import InvalidInput, as_client_error
+from vllm_mmout.errors import AbortedError, MMOutError, RequestError
+
+if TYPE_CHECKING:
+    from vllm.outputs import PoolingRequestOutput, RequestError as VLLMRequestError, RequestOutput
+    from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+    from vllm.v1.engine.output_processor import RequestOutputCollector
+    from vllm.v1.engine.parallel_sampling import ParentRequest
+
+    from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.params import OutputParams
+
+logger = init_logger(__name__)
+
+NO_TENSOR = torch.empty(0)
+
+
+@dataclass(slots=True)
+class Admission:
+    """What ``generate`` and the router tell each other while a request is added."""
+
+    finish: Finish
+    """What is done with the decoded output: laid on its input, written to a file."""
+    internal_id: str | None = None
+    """Set when the engine's frontend knows the request; from then on it must be aborted if it is not delivered."""
+
+
+ADMISSION: ContextVar[Admission | None] = ContextVar("mmout_admission", default=None)
+"""The admission of the request that is being added in this task, none for those that came by vLLM's own ways."""
+
+
+@dataclass(slots=True)
+class Mark:
+    """What a marked request carries from admission to delivery."""
+
+    params: OutputParams
+    finish: Finish
+    loop: asyncio.AbstractEventLoop | None
+    """The loop whose task waits for the result; None in ``LLM``."""
+    router: RoutedOutputProcessor
+
+
+@dataclass(slots=True)
+class PendingDecode:
+    """A request that the engine is done with and whose output is being decoded."""
+
+    state: RoutedRequestState
+    mark: Mark
+    shell: MultimodalRequestOutput
+    job: Job | None = None
+
+
+class RoutedRequestState(RequestState):
+    """The state of one request of a bound engine."""
+
+    mmout: Mark | None = None
+
+    def make_request_output(
+        self,
+        new_token_ids: list[int],
+        pooling_output: torch.Tensor | None,
+        finish_reason: FinishReason | None,
+        *args: Any,
+        error: VLLMRequestError | None = None,
+        **kwargs: Any,
+    ) -> RequestOutput | PoolingRequestOutput[Any] | None:
+        """As vLLM's for unmarked requests; a marked one's output is handed to the decode pool and delivered later."""
+        mark = self.mmout
+        if mark is None:
+            return super().make_request_output(
+                new_token_ids, pooling_output, finish_reason, *args, error=error, **kwargs
+            )
+        if finish_reason is None:
+            return None
+        shell = MultimodalRequestOutput(
+            self.external_req_id, None, self.prompt_token_ids or [], self.num_cached_tokens, finished=True
+        )
+        if finish_reason in (FinishReason.ABORT, FinishReason.ERROR) or error is not None:
+            shell.error = _ended(finish_reason, error)
+            return shell
+        try:
+            mark.router.start_decode(self, mark, shell, NO_TENSOR if pooling_output is None else pooling_output)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not leave process_outputs
+            shell.error = error
+            return shell
+        return None
+
+
+class RoutedOutputProcessor(OutputProcessor):
+    """vLLM's output processor, on an engine whose model has an output processor of ours."""
+
+    binding: Binding
+    pool: DecodePool
+    pending: dict[str, PendingDecode]
+    """Decodes that have not been delivered, by internal request id."""
+    ready: deque[MultimodalRequestOutput]
+    """Delivered results that ``LLM`` has not fetched (``AsyncLLM`` gets them through its queues)."""
+    wakeup: Condition
+
+    def setup(self, binding: Binding) -> None:
+        """Make the routing's own state; called once, when the engine is bound."""
+        self.binding = binding
+        self.pool = DecodePool(binding.settings.decode_threads, binding.settings.decode_timeout_s)
+        self.pending = {}
+        self.ready = deque()
+        self.wakeup = Condition()
+
+    def add_request(
+        self,
+        request: EngineCoreRequest,
+        prompt: str | None,
+        parent_req: ParentRequest | None = None,
+        request_index: int = 0,
+        queue: RequestOutputCollector | None = None,
+    ) -> None:
+        """As vLLM's, and mark the request's state.
+
+        Raises:
+            MMOutError: also a VLLMValidationError: the mark is wrong, or the request would end the engine.
+
+        """
+        params = self._validated(request)
+        super().add_request(request, prompt, parent_req, request_index, queue)
+        state = self.request_states[request.request_id]
+        admission = ADMISSION.get()
+        if admission is not None:
+            admission.internal_id = request.request_id
+        if request.pooling_params is None:
+            return
+        state.stream_interval = 1  # vLLM asserts a detokenizer for more than 1, which pooling requests have not
+        state.__class__ = RoutedRequestState
+        if isinstance(state, RoutedRequestState) and params is not None:
+            loop = None if queue is None else asyncio.get_running_loop()
+            finish = as_it_is if admission is None else admission.finish
+            state.mmout = Mark(params, finish, loop, self)
+
+    def _validated(self, request: EngineCoreRequest) -> OutputParams | None:
+        if self.binding.raw_input and not request.mm_features:
+            raise InvalidInput(
+                f"{self.binding.model} takes pictures or tensors, and the request has only {len(request.prompt_token_ids or [])}"
+                ' prompt tokens; send "multi_modal_data"'
+            )
+        try:
+            params = marker.read(request.pooling_params)
+            if params is not None:
+                self.binding.check_params(params)
+        except MMOutError as error:
+            raise as_client_error(error) from None
+        return params
+
+    def process_outputs(
+        self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any
+    ) -> OutputProcessorOutput:
+        """As vLLM's; an output without a tensor gets an empty one, since vLLM would take it for text and fail."""
+        outputs = []
+        for output in engine_core_outputs:
+            state = self.request_states.get(output.request_id)
+            if output.pooling_output is None and state is not None and state.detokenizer is None:
+                if not output.finished:
+                    continue
+                output.pooling_output = NO_TENSOR
+            outputs.append(output)
+        return super().process_outputs(outputs, *args, **kwargs)
+
+    def start_decode(
+        self, state: RoutedRequestState, mark: Mark, shell: MultimodalRequestOutput, buffer: torch.Tensor
+    ) -> None:
+        """Hand one request's output to the decode pool; it counts as unfinished until it is delivered."""
+        decoding = Decoding(self.binding.processors, mark.params, mark.finish, shell.request_id)
+        pending = PendingDecode(state, mark, shell)
+        started = time.monotonic()
+        with self.wakeup:
+            self.pending[state.request_id] = pending
+            pending.job = self.pool.submit(
+                lambda: decode_request(decoding, buffer, started),
+                lambda outcome: self._deliver_from_thread(pending, outcome),
+            )
+
+    def _deliver_from_thread(self, pending: PendingDecode, outcome: Outcome) -> None:
+        loop = pending.mark.loop
+        if loop is None:
+            with self.wakeup:
+                self._deliver(pending, outcome)
+                self.wakeup.notify_all()
+            return
+        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            loop.call_soon_threadsafe(self._deliver, pending, outcome)
+
+    def _deliver(self, pending: PendingDecode, outcome: Outcome) -> None:
+        if self.pending.pop(pending.state.request_id, None) is None:
+            return
+        if isinstance(outcome, BaseException):
+            pending.shell.error = outcome
+        else:
+            pending.shell.outputs = outcome
+        if pending.state.queue is not None:
+            pending.state.queue.put(pending.shell)
+        else:
+            self.ready.append(pending.shell)
+
+    def take_ready(self) -> list[MultimodalRequestOutput]:
+        """Results decoded since the last call, for ``LLM``."""
+        with self.wakeup:
+            ready = list(self.ready)
+            self.ready.clear()
+        return ready
+
+    def wait_ready(self) -> list[MultimodalRequestOutput]:
+        """Wait until a pending decode is delivered, for ``LLM``; at once if nothing is pending."""
+        with self.wakeup:
+            while self.pending and not self.ready:
+                self.wakeup.wait()
+        return self.take_ready()
+
+    def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
+        """As vLLM's, and cancel pending decodes, which vLLM no longer knows of."""
+        request_ids = list(request_ids)
+        for request_id in request_ids:
+            self._cancel_decodes(request_id, internal=internal)
+        return super().abort_requests(request_ids, internal)
+
+    def _cancel_decodes(self, request_id: str, *, internal: bool) -> None:
+        with self.wakeup:
+            hit = [
+                key
+                for key, pending in self.pending.items()
+                if request_id == (key if internal else pending.state.external_req_id)
+            ]
+            for key in hit:
+                pending = self.pending.pop(key)
+                if pending.job is not None:
+                    pending.job.cancel()
+                pending.shell.error = _ended(FinishReason.ABORT, None)
+                if pending.state.queue is not None:
+                    pending.state.queue.put(pending.shell)
+            self.wakeup.notify_all()
+
+    def get_num_unfinished_requests(self) -> int:
+        """Requests in the engine, being decoded, or decoded and not fetched."""
+        return len(self.request_states) + len(self.pending) + len(self.ready)
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether any request is not delivered."""
+        return self.get_num_unfinished_requests() > 0
+
+    def close(self) -> None:
+        """End the decode threads; what is pending fails."""
+        self.pool.close()
+
+
+def _ended(reason: FinishReason, error: VLLMRequestError | None) -> MMOutError:
+    if error is not None:
+        return RequestError(f"the engine ended the request: {error.message}")
+    if reason == FinishReason.ABORT:
+        return AbortedError("the request was aborted before its result was delivered")
+    return RequestError("the engine ended the request with an error; its log says why")

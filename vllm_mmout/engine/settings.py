@@ -1,0 +1,43 @@
+"""EngineSettings: how a bound engine decodes, set once an engine through ``additional_config={"mmout": {...}}``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from vllm_mmout.errors import OptionError
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of a bound engine.
+
+    Args:
+        decode_threads: outputs decoded at once; by default one less than the machine's cores, at most 4.
+        decode_timeout_s: seconds that one decode may run before its request fails.
+        max_in_flight: requests between admission and delivery; by default four times the engine's ``max_num_seqs``.
+        max_in_flight_bytes: bytes of input between admission and delivery.
+
+    """
+
+    decode_threads: Positive = max(1, min(4, (os.cpu_count() or 2) - 1))
+    decode_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    max_in_flight: Positive | None = None
+    max_in_flight_bytes: Positive = 256 << 20
+
+    @classmethod
+    def from_mapping(cls, settings: Mapping[str, Any]) -> EngineSettings:
+        """Check plain data.
+
+        Raises:
+            OptionError: a value has the wrong type or is out of range.
+
+        """
+        try:
+            return msgspec.convert(dict(settings), cls)
+        except msgspec.ValidationError as error:
+            raise OptionError(f'additional_config["mmout"]: {error}') from None

@@ -1,0 +1,109 @@
+"""What the hook table puts around vLLM's callables; each runs at the start of an engine only, never for a request."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+Original: TypeAlias = Callable[..., Any]
+
+
+def create_engine_config(original: Original) -> Original:
+    """Fill in the engine arguments of our models before vLLM reads them."""
+
+    @functools.wraps(original)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from vllm_mmout.engine.defaults import fill_in
+
+        fill_in(self)
+        return original(self, *args, **kwargs)
+
+    return wrapper
+
+
+def async_llm_init(original: Original) -> Original:
+    """Resolve the model's output processors first, so that an error starts no process; then bind."""
+
+    @functools.wraps(original)
+    def wrapper(self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
+        from vllm_mmout.engine.bind import bind_async_llm, resolved
+
+        binding = resolved(vllm_config)
+        original(self, vllm_config, *args, **kwargs)
+        if binding is not None:
+            bind_async_llm(self, binding)
+
+    return wrapper
+
+
+def llm_engine_init(original: Original) -> Original:
+    """Resolve the model's output processors first, so that an error starts no process; then bind."""
+
+    @functools.wraps(original)
+    def wrapper(self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
+        from vllm_mmout.engine.bind import bind_llm_engine, resolved
+
+        binding = resolved(vllm_config)
+        original(self, vllm_config, *args, **kwargs)
+        if binding is not None:
+            bind_llm_engine(self, binding)
+
+    return wrapper
+
+
+def pooling_offline_init(original: Original) -> Original:
+    """Bind the LLM object whose engine is bound."""
+
+    @functools.wraps(original)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        from vllm_mmout.engine.bind import bind_llm
+
+        original(self, *args, **kwargs)
+        bind_llm(self)
+
+    return wrapper
+
+
+def v2_unsupported(original: Original) -> Original:
+    """Report what Model Runner V2 cannot run."""
+
+    @functools.wraps(original)
+    def wrapper(self: Any) -> list[str]:
+        from vllm_mmout.engine.runner import v1_only_features
+
+        unsupported: list[str] = original(self)
+        return [*unsupported, *v1_only_features(self)]
+
+    return wrapper
+
+
+def worker_init_device(original: Original) -> Original:
+    """Bind the worker: its next step is to load the model."""
+
+    @functools.wraps(original)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from vllm_mmout.engine.bind import bind_worker
+
+        result = original(self, *args, **kwargs)
+        bind_worker(self.worker, self.vllm_config)
+        return result
+
+    return wrapper
+
+
+def input_registry() -> Any:
+    """The input registry."""
+    from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
+
+    return MULTIMODAL_INPUT_REGISTRY
+
+
+def output_registry() -> Any:
+    """The output registry."""
+    from vllm_mmout.registry import MULTIMODAL_OUTPUT_REGISTRY
+
+    return MULTIMODAL_OUTPUT_REGISTRY

@@ -1,0 +1,44 @@
+"""The errors of this package: one root, and one class for each thing a caller may want to tell apart.
+
+A message holds the fact, the value, and what to do about it.
+"""
+
+
+class MMOutError(Exception):
+    """Root of every error that this package raises on purpose."""
+
+
+class InputError(MMOutError):
+    """What was handed over cannot be given to the model: missing, unreadable, wrong bands, shape, dtype or size."""
+
+
+class OptionError(MMOutError):
+    """An option, of the engine or of one request, is unknown or has a value that cannot be honoured."""
+
+
+class RegistrationError(MMOutError):
+    """An output processor or a model is registered wrongly, twice under one name, or cannot be found or imported."""
+
+
+class HookError(MMOutError):
+    """vLLM differs from what the hooks were written for; nothing was installed."""
+
+
+class SaveError(MMOutError):
+    """A result cannot be written in the format or to the place asked for."""
+
+
+class RequestError(MMOutError):
+    """One request failed behind admission; no other request is affected."""
+
+
+class ReduceError(RequestError):
+    """``reduce`` raised in the worker, or returned what cannot travel."""
+
+
+class DecodeError(RequestError):
+    """``decode`` or ``assemble`` raised (the exception is ``__cause__``), took too long, or returned nothing."""
+
+
+class AbortedError(RequestError):
+    """The request was aborted before its result was delivered."""

@@ -1,0 +1,1 @@
+"""Single-pass models on vLLM, and the embedded one."""

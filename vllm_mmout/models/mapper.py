@@ -1,0 +1,168 @@
+"""From what a user hands over to the keyword tensors of a model's ``forward``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.raster.raster import Raster
+from vllm_mmout.raster.read import read_raster
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.raster.georeference import Georeference
+
+
+@dataclass(frozen=True, slots=True)
+class MappedInput:
+    """One input, ready for the model."""
+
+    tensors: dict[str, NDArray[Any]]
+    """Keyword of ``forward`` to its array, without the batch axis."""
+    georeference: Georeference | None = None
+    """Where the pixels lie, for outputs that are laid on their input."""
+    valid: NDArray[np.bool_] | None = None
+    """[height, width], False where the input has no observation; None: everywhere valid."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Items of the input (date, sensor) that its outputs carry on."""
+
+
+InputMapper: TypeAlias = "Callable[[Any, OutputParams], MappedInput]"
+"""Maps one user's input; raises InputError for what the model cannot take. Called from several threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class RasterMapper:
+    """Maps rasters and pictures to one tensor [bands, height, width].
+
+    Integers stay as they are stored (the model scales on its device); floats travel as float32. Pixels without an
+    observation (nodata or NaN in any band that the model sees) are sent as 0 and masked in the output.
+
+    Args:
+        model: name of the model, for messages.
+        bands: names of the model's bands, in its order.
+        max_size: largest height and width of one forward, in pixels.
+        keyword: keyword of ``forward``.
+
+    """
+
+    model: str
+    bands: tuple[str, ...]
+    max_size: int
+    keyword: str = "pixel_values"
+
+    def __call__(self, data: Any, params: OutputParams) -> MappedInput:
+        """Map one input.
+
+        Args:
+            data: path or ``file://`` URL, bytes or file object of an image file; PIL image; array or tensor [bands,
+                height, width].
+            params: ``bands`` or ``indices``, and ``nodata``, say how to read it.
+
+        Raises:
+            InputError: it cannot be read, or the model cannot take it.
+
+        """
+        raster = self._select(as_raster(data), params)
+        array = self._checked(raster.array)
+        valid = raster.valid(params.nodata)
+        if valid is not None and valid.all():
+            valid = None
+        if valid is not None:
+            if not valid.any():
+                raise InputError(
+                    f"no pixel of the input holds an observation: all are NaN or nodata ({raster.nodata}); choose other"
+                    " bands=[...] or say nodata=..."
+                )
+            array = np.where(valid, array, np.zeros((), array.dtype))
+        return MappedInput({self.keyword: array}, raster.georeference, valid, raster.metadata)
+
+    def _select(self, raster: Raster, params: OutputParams) -> Raster:
+        chosen = params.bands if params.indices is None else tuple(index + 1 for index in params.indices)
+        raster = raster.without_alpha() if chosen is None else raster.select(chosen)
+        count = raster.array.shape[0]
+        if count != len(self.bands):
+            what = "bands chooses" if params.bands else "indices chooses" if params.indices else "the input has"
+            raise InputError(
+                f"{what} {count} band{'s' * (count != 1)}, model {self.model!r} takes {len(self.bands)}"
+                f" ({', '.join(self.bands)}); choose with bands=[...], which counts from 1"
+            )
+        return raster
+
+    def _checked(self, array: NDArray[Any]) -> NDArray[Any]:
+        height, width = array.shape[1:]
+        if height < 1 or width < 1:
+            raise InputError(f"the input has no pixels: {height} x {width}")
+        if max(height, width) > self.max_size:
+            raise InputError(
+                f"the input is {height} x {width} pixels, model {self.model!r} takes at most {self.max_size} x"
+                f" {self.max_size} in one forward; cut it into smaller inputs"
+            )
+        if array.dtype.kind == "f":
+            return array.astype(np.float32, copy=False)
+        if array.dtype in (np.uint8, np.int8, np.uint16, np.int16):
+            return array
+        raise InputError(
+            f"the input's dtype is {array.dtype}, model {self.model!r} takes 8 and 16 bit integers and floats; convert it"
+        )
+
+
+def as_raster(data: Any) -> Raster:
+    """Read any form of a picture or raster.
+
+    Raises:
+        InputError: it is no such form, or cannot be read.
+
+    """
+    if isinstance(data, str | Path):
+        return read_raster(_local_path(str(data)))
+    if isinstance(data, bytes | bytearray | memoryview):
+        return read_raster(bytes(data))
+    if hasattr(data, "read") and not hasattr(data, "getbands"):
+        return read_raster(data)
+    array = _picture_array(data) if hasattr(data, "getbands") else _plain_array(data)
+    if array.ndim != 3:
+        raise InputError(
+            f"an array must be [bands, height, width], got shape {list(array.shape)}; a picture [height, width, 3] goes"
+            " through np.moveaxis(picture, -1, 0)"
+        )
+    return Raster(array=array)
+
+
+def _local_path(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme == "file":
+        return unquote(parts.path)
+    if parts.scheme in ("http", "https"):
+        raise InputError(f"{text}: inputs are not fetched over {parts.scheme}; download the file and give its path")
+    return text
+
+
+def _picture_array(picture: Any) -> NDArray[Any]:
+    """A PIL image as [bands, height, width]: palettes become colours, alpha is left out."""
+    if picture.mode in ("P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBA", "RGBX"):
+        picture = picture.convert("RGB")
+    elif picture.mode in ("1", "LA", "La"):
+        picture = picture.convert("L")
+    array: NDArray[Any] = np.asarray(picture)
+    return array[np.newaxis] if array.ndim == 2 else np.moveaxis(array, -1, 0)
+
+
+def _plain_array(data: Any) -> NDArray[Any]:
+    if isinstance(data, np.ndarray):
+        return data
+    if hasattr(data, "detach") and hasattr(data, "cpu"):
+        tensor = data.detach().cpu()
+        return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+    raise InputError(
+        f"an input must be a path, bytes, a PIL image, an array or tensor [bands, height, width], or vLLM's prompt dict;"
+        f" got {type(data).__name__}"
+    )

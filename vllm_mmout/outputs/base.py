@@ -1,0 +1,89 @@
+"""What all outputs have in common: a path, bytes in a format, and a file by the suffix of its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vllm_mmout.errors import SaveError
+from vllm_mmout.raster.atomic import whole_file
+
+
+class MediaOutput:
+    """A result that can be saved; two outputs are equal only if they are the same object."""
+
+    formats: ClassVar[dict[str, str]] = {}
+    """Suffix of a file name -> name of the format, the usual one first."""
+
+    path: str | None = None
+    """The file that holds the result, where the request asked for one."""
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write the result to a file; the format follows from the suffix.
+
+        The file appears when it is whole: after an error there is none, and an older one is left as it was.
+
+        Args:
+            path: where to; the folder must exist.
+            options: options of the format, as in `to_bytes`.
+
+        Returns:
+            The path.
+
+        Raises:
+            SaveError: the suffix is unknown (the known ones are listed), the format cannot hold the result, or the
+                file cannot be written.
+
+        """
+        target = Path(path)
+        name = self.formats.get(target.suffix.lower())
+        if name is None:
+            suffix = f"suffix {target.suffix!r}" if target.suffix else "no suffix"
+            raise SaveError(f"cannot save {target}: {suffix} tells the format (known: {', '.join(self.formats)})")
+        with whole_file(target) as part:
+            self._write(part, name, options)
+        return target
+
+    def to_bytes(self, format: str | None = None, **options: Any) -> bytes:  # noqa: A002 - Pillow's word for it
+        """The result as the bytes of a file.
+
+        Args:
+            format: a format or a suffix, as "png"; None for the usual one.
+            options: options of the format.
+
+        Raises:
+            SaveError: the format is unknown or cannot hold the result.
+
+        """
+        return self._encode(self._format(format), options)
+
+    def _format(self, asked: str | None) -> str:
+        """The name of a format that is given by name or suffix."""
+        if asked is None:
+            return next(iter(self.formats.values()))
+        name = asked.lower().removeprefix(".")
+        if name in self.formats.values():
+            return name
+        if f".{name}" not in self.formats:
+            known = ", ".join(dict.fromkeys(self.formats.values()))
+            raise SaveError(f"{type(self).__name__} cannot be written as {asked!r} (known: {known})")
+        return self.formats[f".{name}"]
+
+    def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
+        """Write the result to a new file; a format that need not be whole in memory overrides this."""
+        path.write_bytes(self._encode(name, options))
+
+    def _encode(self, name: str, options: dict[str, Any]) -> bytes:
+        """The bytes of the result in a format of `formats`."""
+        raise NotImplementedError(f"{type(self).__name__} must define _encode(name, options)")
+
+
+def no_options(name: str, options: dict[str, Any]) -> None:
+    """Refuse options of a format that has none.
+
+    Raises:
+        SaveError: there is an option.
+
+    """
+    if options:
+        raise SaveError(f"{name} takes no options, got {', '.join(sorted(options))}; leave them out")

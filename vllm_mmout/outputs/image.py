@@ -1,0 +1,75 @@
+"""ImageOutput: a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.outputs.arrays import as_numpy
+from vllm_mmout.outputs.base import MediaOutput
+from vllm_mmout.outputs.pictures import PICTURE_FORMATS, encode_picture
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+_MODES = {3: "RGB", 4: "RGBA"}
+
+
+class ImageOutput(MediaOutput):
+    """A picture of 8 bits a sample.
+
+    Args:
+        array: uint8 [height, width] (grey), [height, width, 3] (RGB) or [height, width, 4] (RGBA).
+
+    Raises:
+        InputError: the array has another dtype or shape, or is empty.
+
+    """
+
+    formats: ClassVar[dict[str, str]] = {**PICTURE_FORMATS, ".tif": "tiff", ".tiff": "tiff"}
+
+    def __init__(self, array: NDArray[np.uint8]) -> None:
+        samples = as_numpy(array)
+        known = samples.ndim == 2 or (samples.ndim == 3 and samples.shape[2] in _MODES)
+        if samples.dtype != np.uint8 or not known or samples.size == 0:
+            raise InputError(
+                "ImageOutput takes uint8 [height, width], [height, width, 3] or [height, width, 4], not empty;"
+                f" got {samples.dtype} {list(samples.shape)}"
+            )
+        self.array: NDArray[np.uint8] = samples
+        self.path = None
+
+    @property
+    def image(self) -> Image:
+        """The picture as Pillow has it: mode L, RGB or RGBA."""
+        from PIL import Image
+
+        return Image.fromarray(np.ascontiguousarray(self.array))
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return int(self.array.shape[1])
+
+    @property
+    def height(self) -> int:
+        """Number of rows."""
+        return int(self.array.shape[0])
+
+    @property
+    def mode(self) -> str:
+        """Pillow's name of the kind: "L", "RGB" or "RGBA"."""
+        return "L" if self.array.ndim == 2 else _MODES[self.array.shape[2]]
+
+    def __repr__(self) -> str:
+        where = f", path={self.path!r}" if self.path else ""
+        return f"ImageOutput({self.width} x {self.height} {self.mode}{where})"
+
+    def _repr_png_(self) -> bytes:
+        return self.to_bytes("png")
+
+    def _encode(self, name: str, options: dict[str, Any]) -> bytes:
+        return encode_picture(self.image, name, options)

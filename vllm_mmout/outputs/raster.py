@@ -1,0 +1,244 @@
+"""RasterOutput: bands of pixels that may know their place on Earth."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.outputs.arrays import as_numpy
+from vllm_mmout.outputs.base import MediaOutput, no_options
+from vllm_mmout.outputs.pictures import PICTURE_FORMATS, encode_picture, flattened
+from vllm_mmout.outputs.placing import masked, merged
+from vllm_mmout.outputs.render import render
+from vllm_mmout.outputs.tensor import save_arrays
+from vllm_mmout.raster.raster import Raster
+from vllm_mmout.raster.write import write_geotiff
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+    from vllm_mmout.raster.georeference import Georeference
+    from vllm_mmout.raster.placement import Affine
+
+
+class PixelWindow(Protocol):
+    """A rectangle in pixels, such as `vllm_mmout.processors.Window`."""
+
+    @property
+    def row(self) -> int:
+        """First row, from 0."""
+
+    @property
+    def col(self) -> int:
+        """First column, from 0."""
+
+    @property
+    def height(self) -> int:
+        """Number of rows."""
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+
+
+class RasterOutput(MediaOutput):
+    """A raster: classes, probabilities, measurements.
+
+    Args:
+        array: [bands, height, width]; numbers or bool.
+        nodata: value that means "nothing known here".
+        georeference: where the raster lies; a processor leaves it out, the engine sets it by `placed`.
+        band_names: one a band, or none.
+        class_names: name of each class, from 0.
+        palette: uint8 [n, 3], colour of each class, from 0.
+        metadata: items that go into the file.
+
+    Raises:
+        InputError: the array, the names or the palette have another shape or dtype.
+
+    """
+
+    formats: ClassVar[dict[str, str]] = {".tif": "tiff", ".tiff": "tiff", **PICTURE_FORMATS, ".npz": "npz"}
+
+    def __init__(
+        self,
+        array: NDArray[Any],
+        *,
+        nodata: float | None = None,
+        georeference: Georeference | None = None,
+        band_names: Sequence[str | None] = (),
+        class_names: Sequence[str] | None = None,
+        palette: NDArray[np.uint8] | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self.array: NDArray[Any] = _checked_array(as_numpy(array))
+        self.nodata = nodata
+        self.georeference = georeference
+        self.band_names = tuple(band_names)
+        self.class_names = None if class_names is None else tuple(class_names)
+        self.palette = None if palette is None else _checked_palette(as_numpy(palette))
+        self.metadata: dict[str, str] = dict(metadata or {})
+        self.path = None
+        if self.band_names and len(self.band_names) != self.count:
+            raise InputError(f"band_names must be one a band, {self.count}, got {len(self.band_names)}")
+
+    @property
+    def count(self) -> int:
+        """Number of bands."""
+        return int(self.array.shape[0])
+
+    @property
+    def height(self) -> int:
+        """Number of rows."""
+        return int(self.array.shape[1])
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return int(self.array.shape[2])
+
+    @property
+    def crs(self) -> str | None:
+        """Coordinate system as "EPSG:n" or WKT, None if unknown."""
+        return self.georeference.crs if self.georeference is not None else None
+
+    @property
+    def transform(self) -> Affine | None:
+        """Pixel corner to coordinates, (a, b, c, d, e, f) as rasterio's ``Affine``; None if unknown."""
+        return self.georeference.transform if self.georeference is not None else None
+
+    @property
+    def valid(self) -> NDArray[np.bool_] | None:
+        """False where a band is nodata or NaN, bool [height, width]; None if every pixel is valid."""
+        return Raster(self.array, nodata=self.nodata).valid()
+
+    @property
+    def image(self) -> Image:
+        """A picture: the palette's colours, or grey from the smallest to the largest value; nodata is transparent."""
+        return render(self.array, self.valid, self.palette)
+
+    def read(self, window: PixelWindow | None = None) -> NDArray[Any]:
+        """The pixels of a rectangle, [bands, height, width]; all without one.
+
+        Raises:
+            InputError: the rectangle reaches outside the raster or is empty.
+
+        """
+        if window is None:
+            return self.array
+        row, col, height, width = window.row, window.col, window.height, window.width
+        if min(row, col) < 0 or min(height, width) < 1 or row + height > self.height or col + width > self.width:
+            raise InputError(
+                f"window of {height} rows from {row} and {width} columns from {col} is not within the raster of"
+                f" {self.height} x {self.width}"
+            )
+        return self.array[:, row : row + height, col : col + width]
+
+    def placed(
+        self,
+        georeference: Georeference | None,
+        valid: NDArray[np.bool_] | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> RasterOutput:
+        """The same result laid on the input it was made from.
+
+        Args:
+            georeference: that of the input.
+            valid: bool [height, width], False where the input had no observation: nodata here. A raster without a
+                nodata of its own then gets one: NaN for floating point, the largest value of an integer dtype if no
+                pixel has it. bool becomes uint8.
+            metadata: items of the input; where the raster has one of that name, its own stays.
+
+        Raises:
+            InputError: ``valid`` has another shape, or every value of an integer dtype that could be nodata is taken.
+
+        """
+        array, nodata = self.array, self.nodata
+        if valid is not None:
+            array, nodata = masked(array, nodata, as_numpy(valid))
+        return RasterOutput(
+            array,
+            nodata=nodata,
+            georeference=georeference,
+            band_names=self.band_names,
+            class_names=self.class_names,
+            palette=self.palette,
+            metadata=merged(metadata or {}, self.metadata),
+        )
+
+    def close(self) -> None:
+        """Free what the raster holds on disk; one in memory holds nothing."""
+
+    def __repr__(self) -> str:
+        size = f"{self.count} x {self.height} x {self.width} {self.array.dtype}"
+        place = f", {self.crs}" if self.crs and len(self.crs) < 40 else ""
+        nodata = f", nodata={self.nodata}" if self.nodata is not None else ""
+        where = f", path={self.path!r}" if self.path else ""
+        return f"RasterOutput({size}{nodata}{place}{where})"
+
+    def _repr_png_(self) -> bytes:
+        return self.to_bytes("png")
+
+    def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
+        if name == "tiff":
+            no_options(name, options)
+            self._write_geotiff(path)
+        else:
+            super()._write(path, name, options)
+
+    def _encode(self, name: str, options: dict[str, Any]) -> bytes:
+        if name in PICTURE_FORMATS.values():
+            return encode_picture(flattened(self.image) if name == "jpeg" else self.image, name, options)
+        no_options(name, options)
+        buffer = BytesIO()
+        if name == "tiff":
+            self._write_geotiff(buffer)
+        else:
+            save_arrays(buffer, self._arrays())
+        return buffer.getvalue()
+
+    def _write_geotiff(self, target: Path | BytesIO) -> None:
+        coloured = self.palette is not None and self.count == 1 and self.array.dtype in (np.uint8, np.bool_)
+        write_geotiff(
+            target,
+            self.array.astype(np.uint8) if self.array.dtype == np.bool_ else self.array,
+            georeference=self.georeference,
+            nodata=self.nodata,
+            descriptions=self.band_names,
+            categories=self.class_names,
+            colormap=self.palette[:256] if coloured and self.palette is not None else None,
+            metadata=self.metadata,
+        )
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        """What an .npz holds: the pixels, and as arrays of their own what is known beside them."""
+        known = {
+            "nodata": self.nodata,
+            "crs": self.crs,
+            "transform": self.transform,
+            "band_names": [name or "" for name in self.band_names] or None,
+            "class_names": self.class_names,
+            "palette": self.palette,
+        }
+        return {"array": self.array, **{name: np.asarray(value) for name, value in known.items() if value is not None}}
+
+
+def _checked_array(array: NDArray[Any]) -> NDArray[Any]:
+    if array.ndim != 3 or array.size == 0 or array.dtype.kind not in "biuf":
+        raise InputError(
+            f"RasterOutput takes numbers [bands, height, width], not empty; got {array.dtype} {list(array.shape)}"
+        )
+    return array
+
+
+def _checked_palette(palette: NDArray[Any]) -> NDArray[np.uint8]:
+    if palette.dtype != np.uint8 or palette.ndim != 2 or palette.shape[1] != 3 or not len(palette):
+        raise InputError(f"palette must be uint8 [n, 3], got {palette.dtype} {list(palette.shape)}")
+    return palette

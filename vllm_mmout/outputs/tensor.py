@@ -1,0 +1,84 @@
+"""TensorOutput: arrays as the model gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from vllm_mmout.errors import InputError, SaveError
+from vllm_mmout.outputs.arrays import as_numpy
+from vllm_mmout.outputs.base import MediaOutput, no_options
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ALONE = "output"
+
+
+class TensorOutput(MediaOutput):
+    """One array, or several by name.
+
+    Args:
+        data: an array (or torch tensor; bfloat16 becomes float32), or a mapping of names to arrays.
+
+    Raises:
+        InputError: the mapping is empty, or a name is not text.
+
+    """
+
+    formats: ClassVar[dict[str, str]] = {".npz": "npz", ".npy": "npy"}
+
+    def __init__(self, data: Any) -> None:
+        named = dict(data) if isinstance(data, Mapping) else {_ALONE: data}
+        if not named or not all(isinstance(name, str) and name for name in named):
+            raise InputError(f"TensorOutput takes an array, or arrays by name, got names {list(named)}")
+        self.arrays: dict[str, NDArray[Any]] = {name: as_numpy(value) for name, value in named.items()}
+        self.path = None
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The array, where there is one only.
+
+        Raises:
+            InputError: there are several.
+
+        """
+        if len(self.arrays) > 1:
+            raise InputError(
+                f"the output has {len(self.arrays)} arrays ({', '.join(self.arrays)}); choose from .arrays"
+            )
+        return next(iter(self.arrays.values()))
+
+    def __repr__(self) -> str:
+        listed = ", ".join(f"{name}: {array.dtype} {list(array.shape)}" for name, array in self.arrays.items())
+        where = f", path={self.path!r}" if self.path else ""
+        return f"TensorOutput({listed}{where})"
+
+    def _encode(self, name: str, options: dict[str, Any]) -> bytes:
+        no_options(name, options)
+        buffer = BytesIO()
+        if name == "npz":
+            save_arrays(buffer, self.arrays)
+        elif len(self.arrays) > 1:
+            raise SaveError(f".npy holds one array, the output has {len(self.arrays)}; save it as .npz")
+        else:
+            np.save(buffer, self.array, allow_pickle=False)
+        return buffer.getvalue()
+
+
+def save_arrays(buffer: BytesIO, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays by name as a compressed .npz.
+
+    Raises:
+        SaveError: an array holds Python objects, or a name cannot be one of an archive.
+
+    """
+    if "file" in arrays or any("/" in name or "\\" in name for name in arrays):
+        raise SaveError(f"an .npz cannot hold arrays named {', '.join(arrays)}: rename those with 'file', '/' or '\\'")
+    try:
+        np.savez_compressed(buffer, allow_pickle=False, **dict(arrays))
+    except ValueError as error:
+        raise SaveError(f"arrays cannot be saved as .npz: {error}") from error

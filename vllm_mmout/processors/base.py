@@ -1,0 +1,114 @@
+"""OutputProcessor: what the author of a model subclasses to turn raw tensors into an object a user can open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vllm_mmout.errors import DecodeError
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    import torch
+
+    from vllm_mmout.params import OutputParams
+
+    Raw: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A rectangle of the input, in pixels."""
+
+    row: int
+    """First row, from the top, from 0."""
+    col: int
+    """First column, from the left, from 0."""
+    height: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One decoded part of a user's request, given to ``assemble``."""
+
+    index: int
+    """Place of the part in the request, from 0."""
+    window: Window | None
+    """Where the part lies in the input; None where the input has no pixels."""
+    output: Any
+    """What ``decode`` returned for it."""
+
+
+class OutputProcessor:
+    """Turns what a model emits into one output object; subclass it and register it on the model's class.
+
+    One instance lives in each process: ``reduce`` is called on the worker's, ``decode`` and ``assemble`` on the
+    frontend's, from several threads at once. Keep decoder weights on ``self``; never keep anything of a request there.
+    """
+
+    modality: ClassVar[str] = "tensor"
+    """Kind of the output object: "tensor", "image", "raster", "structured"."""
+
+    outputs: ClassVar[tuple[str, ...]] = ()
+    """Values of ``OutputParams.output`` that this processor knows, the default first; empty: it has no choice."""
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> OutputProcessor:
+        """Make the instance of a process.
+
+        Args:
+            config: the model's ``config.json``.
+            options: what the engine argument or the ``mmout`` table of ``config.json`` sets; its names are those of the
+                constructor's keyword arguments (unknown ones have been refused before).
+
+        """
+        return cls(**options)
+
+    def reduce(self, output: Raw, params: OutputParams) -> Raw:
+        """Shrink the model's raw output in the worker, on the device, before it is copied to the host.
+
+        Args:
+            output: the model's output, or a dict of outputs; axis 0 holds the requests of this step that share shape
+                and equal params.
+            params: options that these requests share.
+
+        Returns:
+            A tensor or a dict of tensors with the same axis 0. That is what travels. The default returns all of it.
+
+        """
+        return output
+
+    def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> Any:
+        """Make the output object of one engine request, in a thread of the frontend.
+
+        Args:
+            raw: what ``reduce`` returned for this request, without axis 0, on the CPU. Read-only.
+            params: options of the request.
+            state: what ``begin`` returned for the user's request, None without it.
+
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define decode(raw, params, state=None)")
+
+    def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
+        """Join the parts of one user's request as they arrive, in a thread of the frontend.
+
+        The default serves requests of a single part.
+
+        Raises:
+            DecodeError: there are several parts and the processor does not say how to join them.
+
+        """
+        first = next(parts)
+        if next(parts, None) is not None:
+            raise DecodeError(
+                f"{type(self).__name__} got an input of several parts and has no assemble(); define it, or send inputs"
+                " that fit one forward"
+            )
+        return first.output
+
+    def begin(self, params: OutputParams) -> Any:
+        """What one request remembers between its own chunks, handed to ``decode`` as ``state``; nothing by default."""
+        return None

@@ -1,0 +1,94 @@
+"""ImageProcessor: pictures of 1, 3 or 4 channels, quantised to bytes before they leave the device."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vllm_mmout.errors import DecodeError, OptionError, ReduceError
+from vllm_mmout.outputs import ImageOutput
+from vllm_mmout.processors.base import OutputProcessor
+from vllm_mmout.processors.raw import describe, only_tensor, own_array
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.base import Raw
+
+_TAKES = "image output must be uint8 or floating point [n, channels, height, width] with 1, 3 or 4 channels"
+_CHANNELS = (1, 3, 4)
+_AXES = 4  # batch, channels, rows, columns
+
+
+class ImageProcessor(OutputProcessor):
+    """Grey (1 channel), RGB (3) or RGBA (4) pictures from a model that emits [n, channels, height, width].
+
+    uint8 passes as it is. Floating point is mapped linearly from ``value_range`` to 0..255, rounded half to even,
+    clamped; NaN becomes 0. This happens in ``reduce``, so that one byte a sample travels.
+
+    Args:
+        value_range: the values that mean black and white, for floating-point output.
+
+    Raises:
+        OptionError: ``value_range`` is not two finite numbers, the lower first.
+
+    """
+
+    name: ClassVar[str] = "image"
+    modality: ClassVar[str] = "image"
+
+    def __init__(self, *, value_range: Sequence[float] = (0.0, 1.0)) -> None:
+        self._low, self._high = _checked_range(value_range)
+
+    def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
+        """Quantise to uint8 [n, height, width, channels], the order in which picture codecs take it.
+
+        Args:
+            output: uint8 or floating point [n, channels, height, width]; channels 1, 3 or 4.
+            params: not used.
+
+        Raises:
+            ReduceError: the output has another shape or dtype.
+
+        """
+        import torch
+
+        tensor = only_tensor(output, _TAKES, ReduceError)
+        if tensor.ndim != _AXES or tensor.shape[1] not in _CHANNELS:
+            raise ReduceError(f"{_TAKES}, got {describe(tensor)}")
+        if tensor.is_floating_point():
+            scaled = (tensor.to(torch.float32) - self._low) * (255.0 / (self._high - self._low))
+            tensor = torch.nan_to_num(scaled.round().clamp(0, 255), nan=0.0).to(torch.uint8)
+        elif tensor.dtype != torch.uint8:
+            raise ReduceError(f"{_TAKES}, got {describe(tensor)}")
+        return tensor.permute(0, 2, 3, 1).contiguous()
+
+    def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> ImageOutput:
+        """Make an `ImageOutput` of one request's uint8 [height, width, channels].
+
+        Raises:
+            DecodeError: ``raw`` is not what ``reduce`` returns.
+
+        """
+        tensor = only_tensor(raw, "a decoded image must be uint8 [height, width, channels]", DecodeError)
+        array = own_array(tensor)
+        if array.dtype != "uint8" or array.ndim != _AXES - 1 or array.shape[2] not in _CHANNELS:
+            raise DecodeError(
+                f"a decoded image must be uint8 [height, width, 1, 3 or 4 channels], got {describe(tensor)};"
+                " a subclass that overrides reduce must override decode as well"
+            )
+        return ImageOutput(array[:, :, 0] if array.shape[2] == 1 else array)
+
+
+def _checked_range(value_range: Sequence[float]) -> tuple[float, float]:
+    """The two ends of an option ``value_range``, checked."""
+    try:
+        low, high = (float(end) for end in value_range)
+    except (TypeError, ValueError):
+        raise OptionError(f"value_range must be two numbers (black, white), got {value_range!r}") from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise OptionError(f"value_range must be two finite numbers, the lower first, got {value_range!r}")
+    return low, high

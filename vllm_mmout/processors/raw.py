@@ -1,0 +1,52 @@
+"""What processors share in handling raw output: picking the one tensor they take, and turning it into numpy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vllm_mmout.errors import MMOutError
+
+if TYPE_CHECKING:
+    import torch
+
+    from vllm_mmout.processors.base import Raw
+
+
+def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
+    """The tensor of a raw output that must be one tensor, or a dict that holds nothing else.
+
+    Args:
+        raw: what the model emitted, or what ``reduce`` returned.
+        takes: what the processor takes, for the message.
+        error: class of the error to raise.
+
+    Raises:
+        MMOutError: there are several tensors, or none.
+
+    """
+    if not isinstance(raw, dict):
+        return raw
+    if len(raw) != 1:
+        names = ", ".join(sorted(raw)) or "nothing"
+        raise error(f"{takes}, got a dict of {len(raw)} tensors ({names}); return the one that is meant from the model")
+    return next(iter(raw.values()))
+
+
+def describe(tensor: torch.Tensor) -> str:
+    """Dtype and shape of a tensor for a message: ``float32 [4, 2, 512, 512]``."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def own_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
+    """A numpy copy of a tensor on the CPU that its owner may write to; bfloat16, which numpy lacks, becomes float32.
+
+    A raw tensor is a read-only view of the received frame: without a copy, writing would fault, and a small result
+    would keep the whole frame alive.
+    """
+    import torch
+
+    if tensor.dtype == torch.bfloat16:
+        return np.array(tensor.detach().to(torch.float32).numpy())
+    return np.array(tensor.detach().numpy())

@@ -1,0 +1,160 @@
+"""SegmentationProcessor: class logits to class ids, probabilities or confidence, as a raster."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vllm_mmout.errors import DecodeError, OptionError, ReduceError
+from vllm_mmout.outputs import RasterOutput
+from vllm_mmout.processors.base import OutputProcessor
+from vllm_mmout.processors.palette import PaletteOption, default_palette, parse_palette
+from vllm_mmout.processors.raw import describe, only_tensor, own_array
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.base import Raw
+
+_TAKES = "segmentation output must be floating-point logits [n, classes, height, width] with 2 or more classes"
+_NODATA = {"uint8": 255, "uint16": 65535}
+_AXES = 4  # batch, classes, rows, columns
+_CLASSES = range(2, 65535 + 1)
+"""Numbers of classes that can be told apart and told from nodata."""
+
+
+class SegmentationProcessor(OutputProcessor):
+    """Land cover, floods, burn scars: a raster from a model that emits logits [n, classes, height, width].
+
+    ``OutputParams.output`` chooses what is returned:
+
+    - ``"classes"`` (the default): the class of the highest logit, the first of equal ones, as the model counts them
+      from 0. uint8 with nodata 255; above 255 classes uint16 with nodata 65535. nodata is therefore never a class.
+    - ``"probabilities"``: softmax over the classes, float32 [classes, height, width], nodata NaN.
+    - ``"confidence"``: the probability of the best class, one float32 band, nodata NaN.
+
+    All three are computed in ``reduce``, on the device: of the classes only the ids travel. Probabilities travel as
+    float32, not float16: steps of 0.0005 next to 1 would make ties of different classes, and the argmax of blended
+    tiles would not be that of the model any more. A pixel with a NaN logit has no class and becomes nodata.
+
+    Args:
+        class_names: name of each class, in the order of the logits.
+        palette: colour of each class, ``"#rrggbb"`` or [red, green, blue]; by default one that colour-blind readers can
+            tell apart.
+
+    Raises:
+        OptionError: an option is malformed, or the two differ in length.
+
+    """
+
+    name: ClassVar[str] = "segmentation"
+    modality: ClassVar[str] = "raster"
+    outputs: ClassVar[tuple[str, ...]] = ("classes", "probabilities", "confidence")
+
+    def __init__(self, *, class_names: Sequence[str] | None = None, palette: PaletteOption | None = None) -> None:
+        self._class_names = None if class_names is None else _checked_names(class_names)
+        self._palette = None if palette is None else parse_palette(palette)
+        if self._palette is not None:
+            self._palette.setflags(write=False)  # shared by all results of this process
+        if self._class_names and self._palette is not None and len(self._class_names) != len(self._palette):
+            raise OptionError(
+                f"palette has {len(self._palette)} colours for {len(self._class_names)} class_names;"
+                " give one colour a class"
+            )
+
+    def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
+        """Make of the logits what ``params.output`` asks for.
+
+        Args:
+            output: floating-point logits [n, classes, height, width], 2 or more classes.
+            params: ``output`` is one of `outputs`.
+
+        Returns:
+            "classes": uint8 or uint16 [n, height, width]; "probabilities": float32 [n, classes, height, width];
+            "confidence": float32 [n, height, width].
+
+        Raises:
+            OptionError: ``params.output`` is unknown.
+            ReduceError: the output has another shape or dtype, or another number of classes than the options name.
+
+        """
+        import torch
+
+        asked = self._asked(params)
+        logits = self._checked_logits(only_tensor(output, _TAKES, ReduceError))
+        if asked == "classes":
+            dtype = "uint8" if logits.shape[1] <= _NODATA["uint8"] else "uint16"
+            best = logits.max(dim=1)  # torch gives the first of equal maxima, and NaN where there is one
+            ids = best.indices.masked_fill_(best.values.isnan(), _NODATA[dtype])
+            return ids.to(getattr(torch, dtype))
+        # One request at a time: torch's vectorised exp rounds the last bits by where a pixel lies in the whole tensor.
+        probabilities = torch.stack([request.softmax(dim=0, dtype=torch.float32) for request in logits])
+        return probabilities if asked == "probabilities" else probabilities.amax(dim=1)
+
+    def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> RasterOutput:
+        """Make a `RasterOutput`, without georeference, of what `reduce` returned for one request.
+
+        Raises:
+            OptionError: ``params.output`` is unknown.
+            DecodeError: ``raw`` is not what ``reduce`` returns.
+
+        """
+        asked = self._asked(params)
+        tensor = only_tensor(raw, f"decoded {asked} must be one tensor", DecodeError)
+        array = own_array(tensor)
+        kinds = tuple(_NODATA) if asked == "classes" else ("float32",)
+        if array.dtype.name not in kinds or array.ndim != (3 if asked == "probabilities" else 2):
+            raise DecodeError(
+                f"{asked} must come as {' or '.join(kinds)} from reduce, got {describe(tensor)};"
+                " a subclass that overrides reduce must override decode as well"
+            )
+        if asked == "probabilities":
+            return RasterOutput(array, nodata=math.nan, band_names=self._class_names or ())
+        if asked == "confidence":
+            return RasterOutput(array[None], nodata=math.nan, band_names=("confidence",))
+        return RasterOutput(
+            array[None],
+            nodata=_NODATA[array.dtype.name],
+            band_names=("classes",),
+            class_names=self._class_names,
+            palette=self._colours(_NODATA[array.dtype.name]),
+        )
+
+    def _asked(self, params: OutputParams) -> str:
+        """What the request asks for, the first of `outputs` if it does not say."""
+        asked = self.outputs[0] if params.output is None else params.output
+        if asked not in self.outputs:
+            raise OptionError(f"output {asked!r} is not known to segmentation (known: {', '.join(self.outputs)})")
+        return asked
+
+    def _checked_logits(self, logits: torch.Tensor) -> torch.Tensor:
+        """The logits, if they have the right rank, dtype and number of classes."""
+        if logits.ndim != _AXES or not logits.is_floating_point() or logits.shape[1] not in _CLASSES:
+            raise ReduceError(f"{_TAKES}, got {describe(logits)}")
+        for option, values in (("class_names", self._class_names), ("palette", self._palette)):
+            if values is not None and len(values) != logits.shape[1]:
+                raise ReduceError(
+                    f"{option} has {len(values)} entries, the model emits {logits.shape[1]} classes;"
+                    " give one entry a class"
+                )
+        return logits
+
+    def _colours(self, most: int) -> NDArray[np.uint8]:
+        """A colour for every class; ``most`` classes where their number is not known."""
+        if self._palette is not None:
+            return self._palette
+        return default_palette(len(self._class_names) if self._class_names else most)
+
+
+def _checked_names(names: object) -> tuple[str, ...]:
+    """The names of an option ``class_names``, checked."""
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
+        raise OptionError(f"class_names must be a list of names, one a class, got {names!r}")
+    if len(set(names)) < len(names):
+        raise OptionError(f"class_names names a class twice: {list(names)}")
+    return tuple(names)

@@ -1,0 +1,26 @@
+"""TensorProcessor: hands over what the model emits, as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vllm_mmout.outputs import TensorOutput
+from vllm_mmout.processors.base import OutputProcessor
+from vllm_mmout.processors.raw import own_array
+
+if TYPE_CHECKING:
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.base import Raw
+
+
+class TensorProcessor(OutputProcessor):
+    """Any tensor, or dict of tensors, as numpy arrays of the same shape and dtype (bfloat16 becomes float32)."""
+
+    name: ClassVar[str] = "tensor"
+    modality: ClassVar[str] = "tensor"
+
+    def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> TensorOutput:
+        """Make a `TensorOutput` of what the model gave for one request, axis 0 of the batch removed."""
+        if isinstance(raw, dict):
+            return TensorOutput({key: own_array(tensor) for key, tensor in raw.items()})
+        return TensorOutput(own_array(raw))

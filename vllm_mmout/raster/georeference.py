@@ -1,0 +1,131 @@
+"""Georeference: where on Earth a raster lies, and the very tags of the file that said so."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.raster.geokeys import GeoKeys, epsg_code, key_tags
+from vllm_mmout.raster.geotag import GEO_TAGS, KEY_TAGS, PLACEMENT_TAGS, GeoTag
+from vllm_mmout.raster.placement import (
+    Affine,
+    GroundControlPoint,
+    gcps_from_tags,
+    placement_tags,
+    transform_from_tags,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True)
+class Georeference:
+    """Coordinate system and position of a raster.
+
+    One that was read from a file keeps that file's tags and is written with them, digit by digit. Where a field was
+    changed since (`dataclasses.replace`), the tags that no longer say what the fields say are made anew.
+
+    Raises:
+        InputError: a field is malformed, or a transform and ground control points are both given.
+
+    """
+
+    crs: str | None = None
+    """Coordinate system of ``transform``: "EPSG:n", or WKT where no code is known; None if unknown."""
+    transform: Affine | None = None
+    """Pixel corner to coordinates, (a, b, c, d, e, f) as rasterio's ``Affine``; None without one."""
+    gcps: tuple[GroundControlPoint, ...] = ()
+    """Ground control points, where there is no transform."""
+    gcps_crs: str | None = None
+    """Coordinate system of ``gcps``."""
+    pixel_is_point: bool = False
+    """Whether a pixel stands for the point in its middle; ``transform`` counts from its corner all the same."""
+    tags: tuple[GeoTag, ...] = field(default=(), repr=False)
+    """Geo tags of the file this comes from, among them RPC coefficients."""
+
+    def __post_init__(self) -> None:
+        for name in ("crs", "gcps_crs"):
+            object.__setattr__(self, name, _checked_crs(name, getattr(self, name)))
+        if self.transform is not None:
+            object.__setattr__(self, "transform", _checked_transform(self.transform))
+        object.__setattr__(self, "gcps", tuple(self.gcps))
+        object.__setattr__(self, "tags", tuple(self.tags))
+        if self.transform is not None and self.gcps:
+            raise InputError(f"transform and {len(self.gcps)} gcps are both set; a GeoTIFF holds one of them, give one")
+        if self.gcps_crs is not None and not self.gcps:
+            raise InputError(f"gcps_crs is {self.gcps_crs!r} without gcps; give the gcps, or set crs instead")
+
+    @classmethod
+    def from_tags(cls, tags: Iterable[GeoTag]) -> Georeference | None:
+        """Read the geo tags of a file.
+
+        Args:
+            tags: tags of one TIFF directory; others than `GEO_TAGS` are passed over.
+
+        Returns:
+            What the tags say, None if no geo tag is among them.
+
+        """
+        found = tuple(tag for tag in tags if tag.code in GEO_TAGS)
+        if not found:
+            return None
+        by_code = {tag.code: tag for tag in found}
+        keys = GeoKeys.from_tags(by_code)
+        gcps = gcps_from_tags(by_code, pixel_is_point=keys.pixel_is_point)
+        return cls(
+            crs=None if gcps else keys.crs,
+            transform=transform_from_tags(by_code, pixel_is_point=keys.pixel_is_point),
+            gcps=gcps,
+            gcps_crs=keys.crs if gcps else None,
+            pixel_is_point=keys.pixel_is_point,
+            tags=found,
+        )
+
+    def to_tags(self) -> tuple[GeoTag, ...]:
+        """The tags to write: those of the source file as far as they say what the fields say, else new ones.
+
+        Raises:
+            InputError: the coordinate system cannot be written to a GeoTIFF.
+
+        """
+        source = Georeference.from_tags(self.tags) or Georeference()
+        same_keys = (self.crs, self.gcps_crs, self.pixel_is_point) == (
+            source.crs,
+            source.gcps_crs,
+            source.pixel_is_point,
+        )
+        same_place = (self.transform, self.gcps, self.pixel_is_point) == (
+            source.transform,
+            source.gcps,
+            source.pixel_is_point,
+        )
+        carried = [
+            tag
+            for tag in self.tags
+            if (tag.code not in KEY_TAGS or same_keys) and (tag.code not in PLACEMENT_TAGS or same_place)
+        ]
+        if not same_keys:
+            carried += key_tags(self.crs or self.gcps_crs, pixel_is_point=self.pixel_is_point)
+        if not same_place:
+            carried += placement_tags(self.transform, self.gcps, pixel_is_point=self.pixel_is_point)
+        return tuple(sorted(carried, key=lambda tag: tag.code))
+
+
+def _checked_crs(name: str, crs: str | None) -> str | None:
+    if crs is None:
+        return None
+    if not crs.strip():
+        raise InputError(f'{name} must be "EPSG:n", WKT or None, got {crs!r}')
+    code = epsg_code(crs)
+    return crs if code is None else f"EPSG:{code}"
+
+
+def _checked_transform(transform: Affine) -> Affine:
+    numbers = tuple(float(number) for number in transform)
+    if len(numbers) != 6 or not all(math.isfinite(number) for number in numbers):
+        raise InputError(f"transform must be six finite numbers (a, b, c, d, e, f), got {transform!r}")
+    a, b, c, d, e, f = numbers
+    return (a, b, c, d, e, f)

@@ -1,0 +1,100 @@
+"""Reading PNG, JPEG, WebP and other pictures through Pillow."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.raster.raster import Raster
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_DECODER_ERRORS = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zlib.error,
+)
+"""What Pillow's decoders raise on damaged data; a broken PNG is a SyntaxError."""
+
+_TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+_FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "JPEG2000", "PPM", "AVIF")
+"""Formats of pictures. Others that Pillow opens stay out: EPS would start a PostScript interpreter on the file."""
+_AS_STORED = frozenset({"L", "RGB", "RGBA", "LA", "I;16", "I", "F"})
+_ALPHA = {"LA": 2, "RGBA": 4}
+
+
+def read_picture(file: BinaryIO, name: str) -> Raster | None:
+    """Read the first frame of a picture.
+
+    Grey, RGB, 16-bit and floating-point pictures are read as stored; palettes become RGB, bilevel ones grey 0 and 255,
+    CMYK, YCbCr and the rest RGB. Transparency becomes an alpha band.
+
+    Args:
+        file: the file, seekable.
+        name: what to call it in an error.
+
+    Returns:
+        The raster, None if the file is no picture of a known format.
+
+    Raises:
+        InputError: the picture is truncated or damaged, or larger than Pillow's limit.
+
+    """
+    try:
+        Image.init()
+        with Image.open(file, formats=[known for known in _FORMATS if known in Image.OPEN]) as image:
+            image.load()
+            deep = _deep_png(image, file)
+            picture = _plain(image)
+            array = np.asarray(picture) if deep is None else deep
+    except UnidentifiedImageError:
+        return None
+    except _TOO_LARGE as error:
+        raise InputError(
+            f"{name} is larger than pictures may be: {error}; cut it, or convert it to a tiled GeoTIFF"
+        ) from error
+    except _DECODER_ERRORS as error:
+        raise InputError(f"{name} is a truncated or damaged picture: {error}; fetch it anew") from error
+    bands = array[np.newaxis] if array.ndim == 2 else np.ascontiguousarray(np.moveaxis(array, 2, 0))
+    alpha = len(bands) if len(bands) in _ALPHA.values() else None
+    return Raster(bands, mask=None if alpha is None else bands[alpha - 1] != 0, alpha=alpha)
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    """The picture in a mode whose samples are bands."""
+    if "transparency" in image.info and image.mode in ("1", "L"):
+        return image.convert("LA")
+    if image.mode in ("PA", "La", "RGBa") or "transparency" in image.info:
+        return image.convert("LA" if image.mode == "La" else "RGBA")
+    if image.mode in _AS_STORED:
+        return image
+    if image.mode.startswith("I;16"):
+        return image.convert("I;16")
+    return image.convert("L" if image.mode == "1" else "RGB")
+
+
+def _deep_png(image: Image.Image, file: BinaryIO) -> NDArray[Any] | None:
+    """The samples of a PNG of 16 bits and several bands, which Pillow cuts to 8; None for any other picture."""
+    if image.format != "PNG" or image.mode not in ("RGB", "RGBA", "LA"):
+        return None
+    file.seek(24)
+    if file.read(1) != b"\x10":
+        return None
+    import imagecodecs
+
+    file.seek(0)
+    return np.asarray(imagecodecs.png_decode(file.read()))

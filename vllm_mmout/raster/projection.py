@@ -1,0 +1,140 @@
+"""WKT for projected coordinate systems that a GeoTIFF spells out key by key instead of naming an EPSG code.
+
+Key numbers: OGC 19-008, annex D. Names of methods and parameters: OGC 01-009 (WKT 1), as GDAL writes them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Keys: TypeAlias = Mapping[int, int | str | tuple[float, ...]]
+
+_USER_DEFINED = 32767
+_CITATION, _GEODETIC_CRS, _GEODETIC_CITATION, _DATUM, _ELLIPSOID = 1026, 2048, 2049, 2050, 2056
+_SEMI_MAJOR, _SEMI_MINOR, _INVERSE_FLATTENING, _PRIME_MERIDIAN = 2057, 2058, 2059, 2061
+_PROJECTION, _METHOD, _LINEAR_UNIT, _ANGULAR_UNIT = 3074, 3075, 3076, 2054
+
+_FALSE = (("false_easting", (3082, 3086)), ("false_northing", (3083, 3087)))
+_METHODS: dict[int, tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]] = {
+    1: (
+        "Transverse_Mercator",
+        (("latitude_of_origin", (3081,)), ("central_meridian", (3080, 3088)), ("scale_factor", (3092, 3093)), *_FALSE),
+    ),
+    7: ("Mercator_1SP", (("central_meridian", (3080, 3088)), ("scale_factor", (3092, 3093)), *_FALSE)),
+    8: (
+        "Lambert_Conformal_Conic_2SP",
+        (
+            ("latitude_of_origin", (3085, 3081)),
+            ("central_meridian", (3084, 3080)),
+            ("standard_parallel_1", (3078,)),
+            ("standard_parallel_2", (3079,)),
+            *(("false_easting", (3086, 3082)), ("false_northing", (3087, 3083))),
+        ),
+    ),
+    10: (
+        "Lambert_Azimuthal_Equal_Area",
+        (("latitude_of_center", (3089, 3081)), ("longitude_of_center", (3088, 3080)), *_FALSE),
+    ),
+    11: (
+        "Albers_Conic_Equal_Area",
+        (
+            ("latitude_of_center", (3081, 3089)),
+            ("longitude_of_center", (3080, 3088)),
+            ("standard_parallel_1", (3078,)),
+            ("standard_parallel_2", (3079,)),
+            *_FALSE,
+        ),
+    ),
+    24: ("Sinusoidal", (("longitude_of_center", (3088, 3080)), *_FALSE)),
+}
+"""GeoTIFF's number of a method -> its name, and each parameter with the keys that may hold it, the usual one first."""
+
+_DATUMS = {6326: "WGS_1984", 6269: "North_American_Datum_1983", 6258: "European_Terrestrial_Reference_System_1989"}
+_SYSTEMS = {4326: ("WGS 84", 6326), 4269: ("NAD83", 6269), 4258: ("ETRS89", 6258)}
+_ELLIPSOIDS = {
+    7030: ("WGS 84", 6378137.0, 298.257223563),
+    7019: ("GRS 1980", 6378137.0, 298.257222101),
+}
+_DATUM_ELLIPSOID = {6326: 7030, 6269: 7019, 6258: 7019}
+
+
+def wkt_from_keys(keys: Keys) -> str | None:
+    """The projected system that the keys spell out: "EPSG:n" for a UTM zone, else WKT 1; None if it is not known here.
+
+    Known are metres, degrees from Greenwich, and the methods of `_METHODS`; anything else stays in the tags alone.
+    """
+    zone = _utm_code(keys)
+    if zone is not None:
+        return f"EPSG:{zone}"
+    geogcs = _geographic(keys)
+    method = _METHODS.get(_integer(keys, _METHOD))
+    if method is None or geogcs is None or _integer(keys, _LINEAR_UNIT, 9001) != 9001:
+        return None
+    name, parameters = method
+    values = [(parameter, _first(keys, places)) for parameter, places in parameters]
+    if any(value is None for parameter, value in values if not parameter.startswith("false_")):
+        return None
+    listed = "".join(f'PARAMETER["{parameter}",{value or 0.0!r}],' for parameter, value in values)
+    title = _title(keys, _CITATION)
+    return f'PROJCS["{title}",{geogcs},PROJECTION["{name}"],{listed}UNIT["metre",1,AUTHORITY["EPSG","9001"]]]'
+
+
+def _utm_code(keys: Keys) -> int | None:
+    """The EPSG code of a UTM zone on WGS 84 or NAD83 that is given as a projection alone."""
+    projection = _integer(keys, _PROJECTION)
+    south, zone = divmod(projection - 16000, 100)
+    if south not in (0, 1) or not 1 <= zone <= 60:
+        return None
+    if _integer(keys, _GEODETIC_CRS) == 4326 or _datum(keys) == 6326 or _integer(keys, _ELLIPSOID) == 7030:
+        return (32700 if south else 32600) + zone
+    return 26900 + zone if _datum(keys) == 6269 and not south and zone <= 23 else None
+
+
+def _geographic(keys: Keys) -> str | None:
+    """The GEOGCS that the projection stands on."""
+    if _integer(keys, _ANGULAR_UNIT, 9102) != 9102 or _first(keys, (_PRIME_MERIDIAN,)) not in (None, 0.0):
+        return None
+    datum = _datum(keys)
+    ellipsoid = _ELLIPSOIDS.get(_DATUM_ELLIPSOID.get(datum, _integer(keys, _ELLIPSOID)))
+    major, inverse = _first(keys, (_SEMI_MAJOR,)), _first(keys, (_INVERSE_FLATTENING,))
+    minor = _first(keys, (_SEMI_MINOR,))
+    if ellipsoid is None and major is not None:
+        if inverse is None and minor is not None:
+            inverse = 0.0 if minor == major else major / (major - minor)
+        ellipsoid = None if inverse is None else ("unknown", major, inverse)
+    if ellipsoid is None:
+        return None
+    name, _ = _SYSTEMS.get(_integer(keys, _GEODETIC_CRS), ("unknown", 0))
+    authority = f',AUTHORITY["EPSG","{datum}"]' if datum in _DATUMS else ""
+    spheroid = f'SPHEROID["{ellipsoid[0]}",{ellipsoid[1]!r},{ellipsoid[2]!r}]'
+    return (
+        f'GEOGCS["{name}",DATUM["{_DATUMS.get(datum, "unknown")}",{spheroid}{authority}],'
+        'PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433]]'
+    )
+
+
+def _datum(keys: Keys) -> int:
+    system = _SYSTEMS.get(_integer(keys, _GEODETIC_CRS))
+    return system[1] if system else _integer(keys, _DATUM)
+
+
+def _integer(keys: Keys, key: int, default: int = _USER_DEFINED) -> int:
+    value = keys.get(key, default)
+    return value if isinstance(value, int) else default
+
+
+def _first(keys: Keys, places: tuple[int, ...]) -> float | None:
+    """The number under the first of some keys that is there."""
+    for place in places:
+        value = keys.get(place)
+        if isinstance(value, tuple) and value:
+            return value[0]
+    return None
+
+
+def _title(keys: Keys, key: int) -> str:
+    value = keys.get(key)
+    return value.replace('"', "'") if isinstance(value, str) and value else "unknown"

@@ -1,0 +1,61 @@
+"""Output processors that any model can be given by name: the built-in ones and those of installed packages."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+from vllm_mmout.errors import RegistrationError
+from vllm_mmout.registry.registration import Registration
+
+ENTRY_POINT_GROUP = "vllm_mmout.output_processors"
+"""Group under which a package announces its processors, ``name = pkg.mod:Class``."""
+
+BUILT_IN = {
+    "tensor": "vllm_mmout.processors.tensor:TensorProcessor",
+    "image": "vllm_mmout.processors.image:ImageProcessor",
+    "segmentation": "vllm_mmout.processors.segmentation:SegmentationProcessor",
+}
+"""Name -> class of the processors of this package, which are known also where it is not installed but on the path."""
+
+
+class InstalledProcessors:
+    """The built-in processors and those of the entry points; reads the entry points at first use, once."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, list[Registration]] | None = None
+
+    def _read(self) -> dict[str, list[Registration]]:
+        """Name -> everything that is announced under it; two different classes are an error only when asked for."""
+        if self._tables is None:
+            tables = {name: [Registration(name, path, "built in")] for name, path in BUILT_IN.items()}
+            for point in entry_points(group=ENTRY_POINT_GROUP):
+                package = point.dist.name if point.dist else "unknown package"
+                new = Registration(point.name, f"{point.module}:{point.attr}", f"package {package}")
+                rivals = tables.setdefault(point.name, [])
+                if not any(new.same_target(old) for old in rivals):
+                    rivals.append(new)
+            self._tables = tables
+        return self._tables
+
+    def names(self) -> list[str]:
+        """All names, the built-in ones first."""
+        return list(self._read())
+
+    def everything(self) -> list[Registration]:
+        """All registrations, also rivals for one name."""
+        return [registration for rivals in self._read().values() for registration in rivals]
+
+    def find(self, name: str) -> Registration | None:
+        """The processor called ``name``, None if there is none.
+
+        Raises:
+            RegistrationError: several packages announce different classes under that name.
+
+        """
+        rivals = self._read().get(name, [])
+        if len(rivals) > 1:
+            raise RegistrationError(
+                f"several output processors are called {name!r}: {', '.join(map(str, rivals))}; write the path of the"
+                " one you mean instead of its name, or uninstall a package"
+            )
+        return rivals[0] if rivals else None

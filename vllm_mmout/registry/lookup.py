@@ -1,0 +1,77 @@
+"""Finding the class of an output processor by what a config calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from vllm_mmout.errors import OptionError, RegistrationError
+from vllm_mmout.registry.choice import close_match
+from vllm_mmout.registry.naming import KEY, Wanted
+from vllm_mmout.registry.registration import Registration, default_name, import_processor, is_path
+
+if TYPE_CHECKING:
+    from vllm_mmout.processors.base import OutputProcessor
+    from vllm_mmout.registry.outputs import OutputRegistry
+
+
+class ModelsOwn:
+    """The processors that are registered for one model; the model's class is looked at only when it can matter."""
+
+    def __init__(
+        self, registry: OutputRegistry, architectures: Sequence[str], model_class: Callable[[], type | None]
+    ) -> None:
+        self._registry = registry
+        self._by_architecture = registry.of_architectures(architectures)
+        self._model_class = model_class
+
+    @cached_property
+    def _on_class(self) -> Mapping[str, Registration]:
+        return self._registry.of_class(self._model_class())
+
+    @property
+    def first(self) -> Mapping[str, Registration]:
+        """Those that serve the model when no config names any: the architecture's, else those on its class."""
+        return self._by_architecture or self._on_class
+
+    @property
+    def all(self) -> Mapping[str, Registration]:
+        """Those that can be named; of two with one name the architecture's."""
+        return {**self._on_class, **self._by_architecture}
+
+
+def find_all(
+    wanted: Iterable[Wanted], registry: OutputRegistry, own: ModelsOwn, source: str
+) -> dict[str, type[OutputProcessor]]:
+    """The processors asked for, by the name that requests will use, in the order asked.
+
+    Raises:
+        OptionError: two of them would have the same name.
+        RegistrationError: one cannot be found or imported; the known names are listed.
+
+    """
+    found: dict[str, type[OutputProcessor]] = {}
+    for one in wanted:
+        processor = (
+            import_processor(one.name) if is_path(one.name) else _registered(one.name, registry, own, source).load()
+        )
+        name = one.alias or (default_name(processor) if is_path(one.name) else one.name)
+        if name in found:
+            raise OptionError(
+                f'{KEY!r} in {source} names {name!r} twice; give each a name of its own: {{"alias": "name", ...}}'
+            )
+        found[name] = processor
+    return found
+
+
+def _registered(name: str, registry: OutputRegistry, own: ModelsOwn, source: str) -> Registration:
+    registration = own.all.get(name) or registry.installed(name)
+    if registration is None:
+        known = [*own.all, *registry.known()]
+        raise RegistrationError(
+            f"unknown output processor {name!r} in {source}{close_match(name, known)} (of this model:"
+            f" {', '.join(own.all) or 'none'}; installed: {', '.join(registry.known())}); or write its path"
+            ' "pkg.mod:Class"'
+        )
+    return registration

@@ -1,0 +1,160 @@
+"""Registration: one output processor under one name, as a class or as the path of a class imported when needed."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, TypeGuard
+
+from vllm_mmout.errors import RegistrationError
+from vllm_mmout.processors.base import OutputProcessor
+
+ProcessorTarget: TypeAlias = type[OutputProcessor] | str
+"""An output processor's class, or its path "pkg.mod:Class"."""
+
+NONE = "none"
+"""The name that switches a model's output processor off; nothing can be registered under it."""
+
+_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_NAME = re.compile(r"[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One output processor under one name."""
+
+    name: str
+    """What requests and configs call it."""
+    target: ProcessorTarget
+    """The class, or its path "pkg.mod:Class"."""
+    origin: str
+    """Who registered it, in words for people."""
+
+    @property
+    def path(self) -> str:
+        """The class as "pkg.mod:Class"."""
+        if isinstance(self.target, str):
+            return self.target
+        return f"{self.target.__module__}:{self.target.__qualname__}"
+
+    def same_target(self, other: Registration) -> bool:
+        """Whether both mean one class, as far as can be said without importing a path."""
+        if isinstance(self.target, str) or isinstance(other.target, str):
+            return self.path == other.path
+        return self.target is other.target
+
+    def load(self) -> type[OutputProcessor]:
+        """The class, imported now if it was registered by path.
+
+        Raises:
+            RegistrationError: the path cannot be imported, or is no OutputProcessor.
+
+        """
+        return import_processor(self.target) if isinstance(self.target, str) else self.target
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.origin})"
+
+
+def make_registration(processor: ProcessorTarget, name: str | None, origin: str) -> Registration:
+    """Check what an author registers.
+
+    Args:
+        processor: a subclass of OutputProcessor, or its path "pkg.mod:Class", which is not imported here.
+        name: what it shall be called; None: the attribute ``name`` that the class itself defines, else the class' name
+            (for a path always the latter, as it is not imported).
+        origin: who registers it.
+
+    Raises:
+        RegistrationError: it is neither of the two, or the name cannot be used.
+
+    """
+    if isinstance(processor, str):
+        if not is_path(processor):
+            raise RegistrationError(
+                f'{processor!r} is no path of an output processor; write "package.module:Class", or give the class'
+            )
+    elif not is_processor_class(processor):
+        raise RegistrationError(
+            f"an output processor must be a subclass of vllm_mmout.OutputProcessor or its path, got {processor!r}"
+        )
+    if name is None:
+        name = default_name(processor)
+    if not is_name(name):
+        raise RegistrationError(
+            f"{name!r} cannot be the name of an output processor; use letters, digits, '_', '-' and '.'"
+            f' (and not "{NONE}", which switches processors off)'
+        )
+    return Registration(name, processor, origin)
+
+
+def with_added(table: Mapping[str, Registration], new: Registration, owner: str) -> dict[str, Registration]:
+    """A copy of ``table`` with ``new`` at its end; the same class under the same name changes nothing.
+
+    Raises:
+        RegistrationError: another class has that name.
+
+    """
+    old = table.get(new.name)
+    if old is None:
+        return {**table, new.name: new}
+    if not old.same_target(new):
+        raise RegistrationError(
+            f"{owner} has the output processor {new.name!r} already: {old.path}; cannot register {new.path} under the"
+            " same name; give one of them another name with name=..."
+        )
+    return dict(table)
+
+
+def import_processor(path: str) -> type[OutputProcessor]:
+    """Import the class at "pkg.mod:Class".
+
+    Raises:
+        RegistrationError: module or class is not there, cannot be imported, or is no OutputProcessor.
+
+    """
+    module_name, _, qualname = path.partition(":")
+    try:
+        found: object = importlib.import_module(module_name)
+    except ImportError as error:
+        raise RegistrationError(
+            f"cannot import output processor {path!r}: {type(error).__name__}: {error}; install what is missing or"
+            " correct the path"
+        ) from error
+    for attribute in qualname.split("."):
+        if not hasattr(found, attribute):
+            raise RegistrationError(
+                f"cannot import output processor {path!r}: module {module_name!r} has no {qualname!r}; correct the path"
+            )
+        found = getattr(found, attribute)
+    if not is_processor_class(found):
+        raise RegistrationError(f"{path!r} must be a subclass of vllm_mmout.OutputProcessor, got {found!r}")
+    return found
+
+
+def is_processor_class(value: object) -> TypeGuard[type[OutputProcessor]]:
+    """Whether ``value`` is a subclass of OutputProcessor (the base itself decodes nothing)."""
+    return isinstance(value, type) and issubclass(value, OutputProcessor) and value is not OutputProcessor
+
+
+def is_path(text: str) -> bool:
+    """Whether ``text`` reads "pkg.mod:Class"."""
+    return _PATH.fullmatch(text) is not None
+
+
+def is_name(name: object) -> bool:
+    """Whether an output processor can be called ``name``."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None and name != NONE
+
+
+def default_name(processor: ProcessorTarget) -> str:
+    """What an output processor is called when nobody says otherwise.
+
+    A name that a class inherits does not count: ``class FloodMask(SegmentationProcessor)`` is "FloodMask".
+    """
+    if isinstance(processor, str):
+        return processor.rpartition(":")[2].rpartition(".")[2]
+    own = vars(processor).get("name")
+    return own if isinstance(own, str) else processor.__name__
