@@ -49,6 +49,14 @@ def hls(shared_data: Path) -> Path:
     return shared_data / "hls_10band_utm14n_224.tif"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def holds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder through which tests and held steps speak; engine processes inherit its name."""
+    folder = tmp_path_factory.mktemp("holds")
+    os.environ["MMOUT_TEST_HOLDS"] = str(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def water_index() -> str:
     """The embedded model's folder."""

@@ -5,8 +5,9 @@ The names below are imported when they are first used, so that ``import vllm_mmo
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
         MULTIMODAL_OUTPUT_REGISTRY,
         register_output_processor,
     )
-
-__version__ = "0.1.0"
+    from vllm_mmout.version import __version__
 
 __all__ = [
     "MULTIMODAL_INPUT_REGISTRY",
@@ -50,19 +50,10 @@ _HOMES = {
     "RasterOutput": "vllm_mmout.outputs",
     "StructuredOutput": "vllm_mmout.outputs",
     "TensorOutput": "vllm_mmout.outputs",
+    "__version__": "vllm_mmout.version",
     "embedded_model": "vllm_mmout.models.embedded",
     "register_output_processor": "vllm_mmout.registry",
 }
 """Public name -> the module that defines it."""
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r} (public: {', '.join(sorted(_HOMES))})")
-    value: object = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 from vllm_mmout import __version__
 from vllm_mmout.commands import demo, doctor, processors, run
-from vllm_mmout.errors import MMOutError
+from vllm_mmout.errors import MMOutError, OptionError
 
 COMMANDS = (demo, run, processors, doctor)
+INTERRUPTED = 130
+"""Exit status of a command that was ended by Ctrl-C, as shells have it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,9 +36,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.engine_flags = rest
     try:
         return int(options.run(options))
+    except OptionError as error:
+        print(f"vllm-mmout: {error}", file=sys.stderr)
+        return 2
     except MMOutError as error:
         print(f"vllm-mmout: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("vllm-mmout: interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -19,15 +19,15 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """What one request asks of the output, and how its input is to be read.
 
     Args:
-        processor: name of the output processor to use, or several names; a request with several gets a dict of results
-            by name in the order asked, from one run of the model. None: the model's first.
-        output: what a processor with a choice is to return; segmentation has "classes", "probabilities", "confidence".
+        processor: name of the output processor to use, or several names; a request with several gets a dict of
+            results by name in the order asked, from one run of the model. None: the model's first.
+        output: what a processor with a choice returns; segmentation has "classes", "probabilities", "confidence".
         bands: bands of the input to feed, in the model's order: numbers from 1 as in rasterio and GDAL, or band
             descriptions; a band may repeat.
-        indices: the same as ``bands`` but counted from 0, as clients of TerraTorch send it. Not together with ``bands``.
+        indices: the same as ``bands`` but counted from 0, as clients of TerraTorch send it; not with ``bands``.
         nodata: value of the input that means "no observation", instead of the file's own.
         overlap: pixels that neighbouring tiles share; an input that fits one forward has no tile borders.
-        path: file or folder to write the result to (Python and command line only); ``outputs.path`` then names the file.
+        path: file or folder to write the result to (Python and command line only); ``outputs.path`` names the file.
 
     Raises:
         OptionError: a value has the wrong type or is out of range.
@@ -68,6 +68,9 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
                 raise OptionError(f"indices must count from 0, got {index}")
         if self.overlap < 0:
             raise OptionError(f"overlap must be 0 or more pixels, got {self.overlap}")
+        self._check_picks()
+
+    def _check_picks(self) -> None:
         if isinstance(self.processor, tuple):
             if not self.processor:
                 raise OptionError("processor is an empty list; name at least one output processor, or leave it out")

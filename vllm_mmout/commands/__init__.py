@@ -5,4 +5,4 @@ from __future__ import annotations
 import argparse
 from typing import Any, TypeAlias
 
-Subparsers: TypeAlias = "argparse._SubParsersAction[Any]"
+Subparsers: TypeAlias = "argparse._SubParsersAction[Any]"  # noqa: SLF001 - argparse has no public name for it

@@ -6,15 +6,22 @@ import argparse
 from pathlib import Path
 
 from vllm_mmout.commands import Subparsers
+from vllm_mmout.errors import SaveError
 
 ASKED_IOU = 0.9
 """Least intersection over union of water for the demo to succeed."""
+
+MODEL = "water-index"
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Describe the command's arguments."""
     parser = subparsers.add_parser(
-        "demo", help="the embedded model on the embedded scene", description="Map a flood; needs no download."
+        "demo",
+        help="map a flood: the embedded model on the embedded scene",
+        description="Map a flood with the embedded model on the embedded scene; needs no download."
+        " Further flags go to the engine, as to vllm serve.",
+        allow_abbrev=False,
     )
     parser.add_argument("-o", "--out", default="demo-output", help="folder for the scene and the maps (%(default)s)")
     parser.set_defaults(run=run, takes_engine_flags=True)
@@ -22,17 +29,27 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command: writes the scene, a GeoTIFF and a PNG, and prints how well the water was found."""
-    from vllm_mmout.commands.engine import make_llm
+    from vllm_mmout.commands.engine import engine
     from vllm_mmout.models.embedded import embedded_scene
     from vllm_mmout.models.scene import make_scene, water_iou
 
-    folder = Path(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    scene = embedded_scene(folder / "scene.tif")
-    mask = make_llm("water-index", options.engine_flags).generate(str(scene))[0].outputs
-    iou = water_iou(mask.array[0], make_scene().truth)
-    print(f"scene    {scene}")
+    folder = _made(Path(options.out))
+    scene = make_scene()
+    path = embedded_scene(folder / "scene.tif", scene)
+    # A small share of the memory: a demo must not fail because the device is busy with something else.
+    with engine(MODEL, ["--gpu-memory-utilization", "0.3", *options.engine_flags], ["--out"]) as llm:
+        mask = llm.generate(path, use_tqdm=False)[0].outputs
+    iou = water_iou(mask.array[0], scene.truth)
+    print(f"scene    {path}")
     print(f"GeoTIFF  {mask.save(folder / 'water.tif')}  ({mask.crs}, nodata {mask.nodata:g})")
     print(f"PNG      {mask.save(folder / 'water.png')}")
-    print(f"IoU      {iou:.3f} of water against the scene's truth")
+    print(f"IoU      {iou:.3f} of water against the scene's truth ({ASKED_IOU} or more is asked)")
     return 0 if iou >= ASKED_IOU else 1
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SaveError(f"cannot make the folder {folder}: {error.strerror}; choose another with -o") from error
+    return folder

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 
 from vllm_mmout.commands import Subparsers
+from vllm_mmout.commands.environment import prepare_environment
 from vllm_mmout.errors import HookError
 
 CODECS = ("deflate", "lzw", "zstd", "jpeg", "webp", "lerc", "packbits", "lzma")
@@ -22,8 +23,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(_: argparse.Namespace) -> int:
     """Run the command: one line a finding, exit status 1 if any needs something done."""
+    prepare_environment()
     checks: tuple[Callable[[], tuple[bool, str]], ...] = (_package, _engine, _hooks, _allowed, _codecs)
     healthy = True
     for check in checks:
@@ -37,7 +39,10 @@ def _package() -> tuple[bool, str]:
     points = importlib.metadata.entry_points(group="vllm.general_plugins")
     if any(point.value.startswith("vllm_mmout.") for point in points):
         return True, "plugin: registered with vLLM"
-    return False, "plugin: vLLM does not find it; install the package (pip install vllm-mmout) instead of only importing it"
+    return (
+        False,
+        "plugin: vLLM does not find it; install the package (pip install vllm-mmout) instead of only importing it",
+    )
 
 
 def _engine() -> tuple[bool, str]:
@@ -47,10 +52,17 @@ def _engine() -> tuple[bool, str]:
         from vllm.platforms import current_platform
     except ImportError as error:
         return False, f'engine: {error}; install one: pip install "vllm-mmout[gpu]" or "vllm-mmout[cpu]"'
-    return True, f"engine: vLLM {vllm.__version__} for {current_platform.device_name or 'cpu'}, torch {torch.__version__}"
+    return (
+        True,
+        f"engine: vLLM {vllm.__version__} for {current_platform.device_name or 'cpu'}, torch {torch.__version__}",
+    )
 
 
 def _hooks() -> tuple[bool, str]:
+    try:
+        import vllm  # noqa: F401 - whether it can be
+    except ImportError:
+        return False, "hooks: not checked, as there is no engine"
     from vllm_mmout.engine.hook_table import HOOKS
     from vllm_mmout.engine.hooks import verify
 

@@ -1,49 +1,128 @@
-"""Making an ``LLM`` from a command line."""
+"""An ``LLM`` from a command line."""
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from vllm_mmout.errors import OptionError
+from vllm_mmout.commands.environment import prepare_environment
+from vllm_mmout.errors import InputError, MMOutError, OptionError
 
 if TYPE_CHECKING:
     from vllm import LLM
+    from vllm.engine.arg_utils import EngineArgs
+
+    from vllm_mmout.engine.llm import LLMGenerate
 
 
-def make_llm(model: str, flags: Sequence[str]) -> LLM:
-    """Start an engine.
+@contextmanager
+def engine(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> Iterator[LLMGenerate]:
+    """Start an engine, and end it with all its processes.
 
     Args:
         model: a folder, a hub id, or the name of an embedded model.
         flags: flags of ``vllm serve`` for the engine.
+        own_flags: the command's own flags, for a hint where one is misspelt.
+
+    Yields:
+        An ``LLM`` whose ``generate`` decodes.
 
     Raises:
-        OptionError: a flag is unknown to vLLM.
+        InputError: there is no such model.
+        OptionError: a flag is unknown to vLLM, or its value is wrong.
         HookError: vLLM has drifted from what the hooks were written for.
+        MMOutError: the engine does not start, or the model has no output processor.
 
     """
-    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; single-pass models use none of it
+    folder = _found(model)
+    prepare_environment()
+    _check_installed()
+    from vllm_mmout.engine.hooks import install
 
-    from vllm import LLM
+    install()
+    llm = _start(model, _parsed(folder, flags, own_flags))
+    try:
+        yield cast("LLMGenerate", llm)  # bound: a model without an output processor was refused
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+
+
+def _found(model: str) -> str:
+    """Where the model lies; a hub id is left to vLLM."""
+    from vllm_mmout.models.embedded import EMBEDDED_MODELS, embedded_model
+
+    path = Path(model)
+    if path.is_dir():
+        if not any((path / name).is_file() for name in ("config.json", "params.json")):
+            raise InputError(f"the folder {model} holds no config.json; give the folder of a model")
+        return model
+    if model in EMBEDDED_MODELS:
+        return str(embedded_model(model))
+    if not path.exists() and (model.startswith((".", "~", os.sep)) or model.count("/") > 1):
+        raise InputError(f"there is no model folder {model} (embedded models: {', '.join(EMBEDDED_MODELS)})")
+    return model
+
+
+def _check_installed() -> None:
+    try:
+        import vllm  # noqa: F401 - whether it can be
+    except ImportError as error:
+        raise MMOutError(
+            f'vLLM cannot be imported ({error}); pip install "vllm-mmout[gpu]" or "vllm-mmout[cpu]"'
+        ) from error
+
+
+def _parsed(model: str, flags: Sequence[str], own_flags: Sequence[str]) -> argparse.Namespace:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    from vllm_mmout.engine.hooks import install
-
-    parser = EngineArgs.add_cli_args(FlexibleArgumentParser(add_help=False))
-    options, unknown = parser.parse_known_args(["--model", _resolved(model), *flags])
+    parser = FlexibleArgumentParser(prog="vllm-mmout", usage="engine flags are those of vllm serve", add_help=False)
+    EngineArgs.add_cli_args(parser)
+    options, unknown = parser.parse_known_args(["--model", model, "--no-use-tqdm-on-load", *flags])
     if unknown:
-        raise OptionError(f"unknown flags: {' '.join(unknown)}; engine flags are those of vllm serve")
-    install()
-    return LLM.from_engine_args(EngineArgs.from_cli_args(options))
+        near = difflib.get_close_matches(unknown[0], [*own_flags, *parser._option_string_actions], n=1)  # noqa: SLF001 - there is no public list
+        hint = f"; did you mean {near[0]}?" if near else "; engine flags are those of vllm serve"
+        raise OptionError(f"unknown arguments: {' '.join(unknown)}{hint}")
+    if options.tensor_parallel_size * options.pipeline_parallel_size * options.data_parallel_size == 1:
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one device: no processes to wait for
+    return options
 
 
-def _resolved(model: str) -> str:
-    from vllm_mmout.models.embedded import EMBEDDED_MODELS, embedded_model
+def _start(model: str, options: argparse.Namespace) -> LLM:
+    from vllm import LLM
+    from vllm.engine.arg_utils import EngineArgs
 
-    return str(embedded_model(model)) if model in EMBEDDED_MODELS and not Path(model).exists() else model
+    try:
+        engine_args = EngineArgs.from_cli_args(options)
+        _check_processor(model, engine_args)
+        return LLM.from_engine_args(engine_args)
+    except MMOutError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:  # of vLLM, of its start: bad flags, no such model, no memory
+        raise MMOutError(
+            f"the engine did not start with {model}: {_reason(error)}\nVLLM_LOGGING_LEVEL=INFO shows its log"
+        ) from error
+
+
+def _check_processor(model: str, engine_args: EngineArgs) -> None:
+    """Refuse a model without an output processor before its weights are loaded."""
+    from vllm_mmout.engine.binding import resolve_choice
+
+    if resolve_choice(engine_args.create_engine_config()) is None:
+        raise OptionError(
+            f"{model} has no output processor: nothing would be decoded; name one with --additional-config"
+            ' \'{"mmout": {"output_processor": NAME}}\' (vllm-mmout processors lists them)'
+        )
+
+
+def _reason(error: Exception) -> str:
+    """What an exception says, without pydantic's frame around it."""
+    details = getattr(error, "errors", None)
+    if callable(details):
+        return "; ".join(str(detail["msg"]).removeprefix("Value error, ") for detail in details())
+    return str(error) or type(error).__name__

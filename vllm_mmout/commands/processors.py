@@ -15,7 +15,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(_: argparse.Namespace) -> int:
     """Run the command: prints each name, what it returns and where it comes from."""
     from vllm_mmout.registry import MULTIMODAL_OUTPUT_REGISTRY
 

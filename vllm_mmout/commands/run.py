@@ -5,34 +5,57 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from vllm_mmout.commands import Subparsers
-from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.errors import InputError, OptionError, SaveError
 from vllm_mmout.params import OutputParams
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.request_output import MultimodalRequestOutput
+
+Item = TypeVar("Item")
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Describe the command's arguments."""
     parser = subparsers.add_parser(
-        "run", help="run a model on files", description="Run a model on files. Unknown flags go to the engine, as to vllm serve."
+        "run",
+        help="run a model on files",
+        description="Run a model on files. Flags that are not listed here go to the engine, as to vllm serve; write"
+        " them last.",
+        allow_abbrev=False,
     )
-    parser.add_argument("model", help="folder, hub id, or embedded model")
+    parser.add_argument("model", metavar="MODEL", help="folder, hub id, or embedded model (water-index)")
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="image file or GeoTIFF")
-    parser.add_argument("-o", "--out", required=True, help="file for one input, folder for several")
-    parser.add_argument("--processor", type=_names, help="output processor, or several separated by commas")
-    parser.add_argument("--output", help="what the processor returns, as classes, probabilities, confidence")
-    parser.add_argument("--bands", type=_bands, help="bands of the input in the model's order: 2,3,4 (from 1) or names")
-    parser.add_argument("--indices", type=_indices, help="the same, counted from 0")
-    parser.add_argument("--nodata", type=float, help="value of the input that means no observation")
-    parser.add_argument("--overlap", type=int, default=0, help="pixels that neighbouring tiles share")
+    parser.add_argument(
+        "-o", "--out", required=True, metavar="PATH", help="file for one input (its suffix is the format), or folder"
+    )
+    parser.add_argument(
+        "--processor", type=_names, metavar="NAME", help="output processor, or several separated by commas"
+    )
+    parser.add_argument(
+        "--output", metavar="KIND", help="what the processor returns, as classes, probabilities, confidence"
+    )
+    parser.add_argument(
+        "--bands",
+        type=_list_of(_band),
+        metavar="LIST",
+        help="bands of the input in the model's order, numbers from 1 or names: 2,3,4",
+    )
+    parser.add_argument("--indices", type=_list_of(int), metavar="LIST", help="the same, counted from 0")
+    parser.add_argument("--nodata", type=float, metavar="VALUE", help="value of the input that means no observation")
+    parser.add_argument("--overlap", type=int, default=0, metavar="PIXELS", help="what neighbouring tiles share")
     parser.set_defaults(run=run, takes_engine_flags=True)
+
+
+OWN_FLAGS = ("--out", "--processor", "--output", "--bands", "--indices", "--nodata", "--overlap")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; a file that fails is reported and does not stop the others."""
-    _check(options)
-    out = options.out if len(options.inputs) == 1 else os.path.join(options.out, "")
     params = OutputParams(
         processor=options.processor,
         output=options.output,
@@ -40,44 +63,64 @@ def run(options: argparse.Namespace) -> int:
         indices=options.indices,
         nodata=options.nodata,
         overlap=options.overlap,
-        path=out,
+        path=_checked_out(options.out, options.inputs),
     )
-    from vllm_mmout.commands.engine import make_llm
+    from vllm_mmout.commands.engine import engine
 
-    results = make_llm(options.model, options.engine_flags).generate(options.inputs, params)
-    failed = 0
-    for name, result in zip(options.inputs, results, strict=True):
-        if result.error is not None:
-            failed += 1
-            print(f"{name}: {result.error}", file=sys.stderr)
-            continue
-        outputs = result.outputs.values() if isinstance(result.outputs, dict) else [result.outputs]
-        for output in outputs:
-            print(output.path)
+    with engine(options.model, options.engine_flags, OWN_FLAGS) as llm:
+        results = llm.generate(options.inputs, params, use_tqdm=sys.stderr.isatty())
+    failed = [_report(name, result) for name, result in zip(options.inputs, results, strict=True)].count(False)
+    if failed and len(results) > 1:
+        print(f"{failed} of {len(results)} inputs failed", file=sys.stderr)
     return 1 if failed else 0
 
 
-def _check(options: argparse.Namespace) -> None:
-    """Find what can be known to fail before an engine is started."""
-    for name in options.inputs:
-        if "://" not in name and not Path(name).is_file():
-            raise InputError(f"{name}: no such file")
-    if len(options.inputs) > 1:
-        if Path(options.out).is_file():
-            raise OptionError(f"-o {options.out} is a file, and there are {len(options.inputs)} inputs; name a folder")
-        stems = [Path(name).stem for name in options.inputs]
-        twice = sorted({stem for stem in stems if stems.count(stem) > 1})
-        if twice:
-            raise OptionError(f"several inputs are called {', '.join(twice)}; their results would overwrite each other")
+def _report(name: str, result: MultimodalRequestOutput) -> bool:
+    """Print the files of one input, or why there are none; whether it went well."""
+    if result.error is not None:
+        message = str(result.error)
+        print(message if name in message else f"{name}: {message}", file=sys.stderr)
+        return False
+    for output in result.outputs.values() if isinstance(result.outputs, dict) else [result.outputs]:
+        print(output.path)
+    return True
+
+
+def _checked_out(out: str, inputs: Sequence[str]) -> str:
+    """Where to write; what can be known to fail before an engine is started fails here."""
+    if not any("://" in name or Path(name).exists() for name in inputs):
+        raise InputError(f"no such file: {', '.join(inputs)} (looked from {Path.cwd()})")
+    target = Path(out)
+    if len(inputs) > 1 and target.is_file():
+        raise OptionError(f"-o {out} is a file, and there are {len(inputs)} inputs; name a folder")
+    stems = [Path(name).stem for name in inputs]
+    twice = sorted({stem for stem in stems if stems.count(stem) > 1})
+    if twice:
+        raise OptionError(f"several inputs are called {', '.join(twice)}; their results would overwrite each other")
+    if len(inputs) > 1 or target.is_dir() or out.endswith(os.sep):
+        return f"{target}{os.sep}"
+    if not target.parent.is_dir():
+        raise SaveError(f"-o {out}: there is no folder {target.parent}; make it first")
+    if not target.suffix:
+        raise OptionError(
+            f"-o {out} has no suffix, which tells the format (.tif, .png, ...); for a folder write {out}/"
+        )
+    return out
 
 
 def _names(text: str) -> str | tuple[str, ...]:
     return tuple(text.split(",")) if "," in text else text
 
 
-def _bands(text: str) -> tuple[int | str, ...]:
-    return tuple(int(band) if band.strip().isdigit() else band.strip() for band in text.split(","))
+def _band(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
 
 
-def _indices(text: str) -> tuple[int, ...]:
-    return tuple(int(index) for index in text.split(","))
+def _list_of(convert: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
+    def parse(text: str) -> tuple[Item, ...]:
+        try:
+            return tuple(convert(part.strip()) for part in text.split(","))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no list such as 2,3,4") from None
+
+    return parse

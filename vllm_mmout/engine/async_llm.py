@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from vllm.pooling_params import PoolingParams
@@ -29,8 +29,9 @@ class BoundAsyncLLM(AsyncLLM):
 
     output_processor: RoutedOutputProcessor
     mmout_credits: Credits
+    mmout_shut_down: bool = False
 
-    async def generate(  # type: ignore[override] - the result of a bound engine is no text
+    async def generate(  # type: ignore[override]  # the result of a bound engine is no text
         self,
         prompt: Any,
         sampling_params: OutputParams | None = None,
@@ -77,7 +78,7 @@ class BoundAsyncLLM(AsyncLLM):
                     trace_headers=trace_headers,
                     priority=priority,
                 )
-                result = await queue.get()
+                result = cast("MultimodalRequestOutput", await queue.get())
             except EngineDeadError:
                 raise
             except BaseException:
@@ -94,6 +95,8 @@ class BoundAsyncLLM(AsyncLLM):
         return self.model_config.get_pooling_task(await self.get_supported_tasks())
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """As vLLM's; pending decodes fail with an AbortedError."""
-        self.output_processor.close()
-        super().shutdown(timeout)
+        """As vLLM's; pending decodes fail with an AbortedError. A second call does nothing."""
+        if not self.mmout_shut_down:
+            self.mmout_shut_down = True
+            self.output_processor.close()
+            super().shutdown(timeout)

@@ -51,23 +51,21 @@ def bind_llm(llm: Any) -> None:
 
 
 def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
-    """Bind a worker whose model has an output processor: loading the model then puts the reducing pooler around its own."""
+    """Bind a worker whose model has an output processor: its model load then puts the reducing pooler in place."""
     choice = resolve_choice(vllm_config)
     if choice is None:
         return
     processors = choice.create(vllm_config.model_config.hf_config.to_dict())
 
-    class BoundWorker(type(worker)):  # type: ignore[misc] - the base is this worker's class
-        """vLLM's worker, on a bound engine."""
+    kind = type(worker)
 
-        def load_model(self, *args: Any, **kwargs: Any) -> None:
-            from vllm_mmout.engine.reduce import wrap_pooler
+    def load_model(self: Any, *args: Any, **kwargs: Any) -> None:
+        from vllm_mmout.engine.reduce import wrap_pooler
 
-            super().load_model(*args, **kwargs)
-            wrap_pooler(self.get_model(), processors)
+        kind.load_model(self, *args, **kwargs)
+        wrap_pooler(self.get_model(), processors)
 
-    BoundWorker.__name__ = f"Bound{type(worker).__name__}"
-    worker.__class__ = BoundWorker
+    worker.__class__ = type(f"Bound{kind.__name__}", (kind,), {"load_model": load_model})
 
 
 def _bind_parts(engine: Any, binding: Binding) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm.logger import init_logger
-
+from vllm_mmout.engine.log import logger
 from vllm_mmout.engine.model_class import choose, model_class
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.registry.choice import Choice
-
-logger = init_logger(__name__)
 
 OPTIONS_KEY = "mmout"
 """Our table in ``additional_config``."""
@@ -93,7 +91,7 @@ def make_binding(vllm_config: VllmConfig) -> Binding | None:
     mapper_factory = MULTIMODAL_INPUT_REGISTRY.input_mapper_for(cls) if cls is not None else None
     served = model_config.served_model_name
     return Binding(
-        model=served if isinstance(served, str) else model_config.model,
+        model=_short_name(served if isinstance(served, str) else model_config.model),
         processors=choice.create(config),
         settings=settings,
         mapper=mapper_factory(config) if mapper_factory is not None else None,
@@ -103,10 +101,15 @@ def make_binding(vllm_config: VllmConfig) -> Binding | None:
     )
 
 
+def _short_name(model: str) -> str:
+    """A folder's own name, a hub id as it is."""
+    return Path(model).name if Path(model).is_dir() else model
+
+
 def log_binding(binding: Binding) -> None:
     """The one line at start."""
     logger.info(
-        "vllm_mmout: model %s answers through %s (chosen by %s); engine hooks are installed",
+        "vllm_mmout: model %s answers through %s, chosen by %s; the engine is bound",
         binding.model,
         ", ".join(f"{name} ({type(processor).__qualname__})" for name, processor in binding.processors.items()),
         binding.choice.chosen_by,

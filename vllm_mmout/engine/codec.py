@@ -8,6 +8,7 @@ elements in C order, everything aligned to ``ALIGNMENT`` bytes from the start of
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
@@ -24,13 +25,15 @@ MAGIC = b"MMO1"
 ALIGNMENT = 64
 MAX_BYTES = 1 << 31
 """Largest result of one request."""
+MAX_AXES = 64
+"""Most axes of a tensor, as in torch."""
 
 DTYPES: Mapping[str, torch.dtype] = {
     name: getattr(torch, name)
     for name in (
-        "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128"
-        " float8_e4m3fn float8_e5m2"
-    ).split()
+        *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+        *("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+    )
 }
 
 
@@ -93,7 +96,10 @@ def pack(picks: Mapping[str, Raw]) -> torch.Tensor:
     buffers[:, : len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8).to(first.device)
     for (_, _, tensor), start in zip(tensors, starts, strict=True):
         if tensor.numel():
-            flat = tensor.reshape(requests, -1).contiguous().view(torch.uint8)
+            whole = tensor.resolve_conj().resolve_neg()  # of lazy views the bytes would be those of the other tensor
+            rows = whole.reshape(requests, -1).contiguous()
+            # Axes of length 1 keep any stride, with which view() would refuse them.
+            flat = rows.as_strided(rows.shape, (rows.shape[1], 1)).view(torch.uint8)
             buffers[:, start : start + flat.shape[1]] = flat
     return buffers
 
@@ -118,27 +124,36 @@ def unpack(buffer: torch.Tensor) -> Unpacked | Failure:
     """
     if buffer.dtype != torch.uint8 or buffer.dim() != 1 or bytes(buffer[:4].tolist()) != MAGIC:
         raise ReduceError(
-            f"the engine sent {buffer.dtype} {list(buffer.shape)} instead of a packed result; is vllm_mmout loaded in its"
-            " workers too? It must not be left out of VLLM_PLUGINS there"
+            f"the engine sent {buffer.dtype} {list(buffer.shape)}, not a packed result: vllm_mmout is not loaded in"
+            " its workers, where VLLM_PLUGINS must let it in too"
         )
-    (length,) = struct.unpack("<I", bytes(buffer[4:8].tolist()))
-    header = msgspec.msgpack.decode(bytes(buffer[8 : 8 + length].numpy()), type=Header)
+    header = _header(buffer)
     if header.failure is not None:
         return header.failure
     picks: Unpacked = {}
     for pick in header.picks:
         views = {tensor.key: _view(buffer, tensor) for tensor in pick.tensors}
-        picks[pick.name] = views[""] if pick.single else views
+        if not views or (pick.single and len(views) > 1):
+            raise ReduceError(f"a result is damaged: {pick.name!r} has {len(views)} tensors")
+        picks[pick.name] = next(iter(views.values())) if pick.single else views
+    if not picks:
+        raise ReduceError("a result is damaged: it holds neither a tensor nor a failure")
     return picks
+
+
+def _header(buffer: torch.Tensor) -> Header:
+    length = int.from_bytes(bytes(buffer[4:8].tolist()), "little")
+    try:
+        return msgspec.msgpack.decode(bytes(buffer[8 : 8 + length].numpy()), type=Header)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ReduceError(f"a result of {buffer.shape[0]} bytes has a header that cannot be read ({error})") from None
 
 
 def _items(raw: Raw) -> list[tuple[str, torch.Tensor]]:
     return [("", raw)] if isinstance(raw, torch.Tensor) else list(raw.items())
 
 
-def _plan(
-    picks: Mapping[str, Raw], tensors: list[tuple[str, str, torch.Tensor]]
-) -> tuple[bytes, list[int], int]:
+def _plan(picks: Mapping[str, Raw], tensors: list[tuple[str, str, torch.Tensor]]) -> tuple[bytes, list[int], int]:
     """Header, first byte of each tensor, and size of a buffer; offsets depend on the header's length, so twice."""
     sizes = [tensor[0].numel() * tensor.element_size() if tensor.shape[0] else 0 for _, _, tensor in tensors]
     header, room = b"", 0
@@ -148,7 +163,7 @@ def _plan(
             starts.append(end)
             end += _aligned(size)
         if end > MAX_BYTES:
-            raise ReduceError(f"a result of {end} bytes is larger than the limit of {MAX_BYTES}; return less from reduce()")
+            raise ReduceError(f"a result of {end} bytes is over the limit of {MAX_BYTES}; return less from reduce()")
         offsets = iter(starts)
         heads = tuple(
             PickHeader(
@@ -179,18 +194,22 @@ def _aligned(size: int) -> int:
 def _dtype_name(tensor: torch.Tensor) -> str:
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in DTYPES:
-        raise ReduceError(f"a tensor of dtype {name} cannot travel; convert it in reduce() to one of {', '.join(DTYPES)}")
+        raise ReduceError(
+            f"a tensor of dtype {name} cannot travel; convert it in reduce() to one of {', '.join(DTYPES)}"
+        )
     return name
 
 
 def _view(buffer: torch.Tensor, head: TensorHeader) -> torch.Tensor:
-    dtype = DTYPES[head.dtype]
-    count = 1
-    for length in head.shape:
-        count *= length
-    end = head.offset + count * dtype.itemsize
-    if end > buffer.shape[0]:
+    dtype = DTYPES.get(head.dtype)
+    if dtype is None or min(head.offset, *head.shape, 0) < 0 or head.offset % ALIGNMENT or len(head.shape) > MAX_AXES:
+        raise ReduceError(f"a result is damaged: it has a tensor of {head.dtype} {list(head.shape)} at {head.offset}")
+    end = head.offset + math.prod(head.shape) * dtype.itemsize
+    if end > buffer.shape[0] or math.prod(length or 1 for length in head.shape) > MAX_BYTES:
         raise ReduceError(f"a result of {buffer.shape[0]} bytes is cut off: its header names byte {end}")
-    if count == 0:
+    if end == head.offset:
         return torch.empty(head.shape, dtype=dtype)
-    return buffer[head.offset : end].view(dtype).reshape(head.shape)
+    part = buffer[head.offset : end]
+    if part.storage_offset() % dtype.itemsize:  # a view of bytes that do not lie as they were packed
+        part = part.clone()
+    return part.view(dtype).reshape(head.shape)

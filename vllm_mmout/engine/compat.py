@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def vllm_version() -> str:
-    """vLLM's own version; the CPU build has no ``vllm`` distribution to ask."""
+    """The version that vLLM says it is; the CPU build has no ``vllm`` distribution to ask."""
     import vllm
 
     return str(getattr(vllm, "__version__", "of unknown version"))

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from vllm.logger import init_logger
-
 from vllm_mmout.engine import codec
+from vllm_mmout.engine.log import logger
 from vllm_mmout.errors import DecodeError, MMOutError, ReduceError
 from vllm_mmout.processors.base import OutputProcessor, Part
 
@@ -19,13 +18,11 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Raw
 
-logger = init_logger(__name__)
-
 Finish: TypeAlias = Callable[[Any, str | None], Any]
 """Takes a decoded output and the pick's name (None for a single one); returns it laid on its input and written."""
 
 
-def as_it_is(output: Any, pick: str | None) -> Any:
+def as_it_is(output: Any, _pick: str | None) -> Any:
     """Finish nothing."""
     return output
 
@@ -38,15 +35,18 @@ class Decoding:
     params: OutputParams
     finish: Finish
     request_id: str
+    admitted: float
+    """``time.monotonic()`` when the request entered the engine."""
+    arrived: float
+    """``time.monotonic()`` when the engine's output arrived."""
 
 
-def decode_request(decoding: Decoding, buffer: torch.Tensor, submitted: float) -> Any:
+def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
     """Decode what the worker sent for one request.
 
     Args:
         decoding: processors and params.
         buffer: uint8 [bytes], packed by the worker.
-        submitted: ``time.monotonic()`` when the engine's output arrived.
 
     Returns:
         The output object; with several picks a dict of them by name, in the order asked.
@@ -61,16 +61,14 @@ def decode_request(decoding: Decoding, buffer: torch.Tensor, submitted: float) -
     if isinstance(unpacked, codec.Failure):
         raise ReduceError(f"{unpacked.processor}.reduce failed in the worker: {unpacked.kind}: {unpacked.message}")
     several = isinstance(decoding.params.processor, tuple)
-    results = {
-        name: _decode_one(decoding, name, raw, name if several else None)
-        for name, raw in unpacked.items()
-    }
+    results = {name: _decode_one(decoding, name, raw, name if several else None) for name, raw in unpacked.items()}
     logger.debug(
-        "request %s: decoded by %s, waited %.1f ms, took %.1f ms",
+        "request %s: %.1f ms in the engine, %.1f ms waiting, %.1f ms decoding (%s)",
         decoding.request_id,
-        ", ".join(results),
-        1e3 * (started - submitted),
+        1e3 * (decoding.arrived - decoding.admitted),
+        1e3 * (started - decoding.arrived),
         1e3 * (time.monotonic() - started),
+        ", ".join(results),
     )
     return results if several else next(iter(results.values()))
 

@@ -77,11 +77,12 @@ class DecodePool:
 
         """
         job = Job(work, on_done)
-        refusal = self._admit()
+        with self._lock:  # until the job is queued, so that close() finds it
+            refusal = self._admit()
+            if refusal is None:
+                self._jobs.put(job)
         if refusal is not None:
             job.settle(refusal)
-        else:
-            self._jobs.put(job)
         return job
 
     def close(self) -> None:
@@ -95,7 +96,7 @@ class DecodePool:
         for _ in range(self._workers):
             self._jobs.put(None)
         for job in running + self._drain():
-            job.settle(AbortedError("the engine was shut down before the result was decoded"))
+            job.settle(_shut_down())
 
     def _drain(self) -> list[Job]:
         jobs = []
@@ -111,24 +112,23 @@ class DecodePool:
         return jobs
 
     def _admit(self) -> Exception | None:
-        """Start what threads are missing; why no job can be taken, if so."""
-        with self._lock:
-            if self._closed:
-                return AbortedError("the engine was shut down; start a new one")
-            if len(self._abandoned) >= MAX_ABANDONED:
-                return DecodeError(
-                    f"{len(self._abandoned)} decodes hang past their limit of {self.timeout:g} s and hold their threads;"
-                    " restart the engine, and give the decoder a time limit of its own"
-                )
-            if self._watchdog is None:
-                self._watchdog = self._start(self._watch, "watchdog")
-            if self._workers < self.threads:
-                self._start_worker()
+        """Start what threads are missing; why no job can be taken, if so. Under the lock."""
+        if self._closed:
+            return AbortedError("the engine was shut down; start a new one")
+        if len(self._abandoned) >= MAX_ABANDONED:
+            return DecodeError(
+                f"{len(self._abandoned)} decodes hang past their limit of {self.timeout:g} s and hold threads;"
+                " restart the engine, and give the decoder a time limit of its own"
+            )
+        if self._watchdog is None:
+            self._watchdog = self._start(self._watch, "watchdog")
+        if self._workers < self.threads:
+            self._start_worker()
         return None
 
     def _start_worker(self) -> None:
-        self._workers += 1
         self._start(self._work, "decode")
+        self._workers += 1  # after the start: a Ctrl-C between the two costs no thread
 
     def _start(self, target: Callable[[], None], name: str) -> threading.Thread:
         thread = threading.Thread(target=target, name=f"mmout-{name}", daemon=True)
@@ -141,10 +141,11 @@ class DecodePool:
             if job.settled:
                 continue
             with self._lock:
+                closed = self._closed  # then close() has not seen this job
                 job.deadline = time.monotonic() + self.timeout
                 self._running[thread] = job
                 self._lock.notify_all()
-            outcome = _run(job)
+            outcome = _shut_down() if closed else _run(job)
             with self._lock:
                 self._running.pop(thread, None)
                 replaced = thread in self._abandoned
@@ -178,6 +179,10 @@ class DecodePool:
                         " the engine's option decode_timeout_s"
                     )
                 )
+
+
+def _shut_down() -> AbortedError:
+    return AbortedError("the engine was shut down before the result was decoded")
 
 
 def _run(job: Job) -> Outcome:

@@ -105,7 +105,7 @@ HOOKS: tuple[Hook, ...] = (
         "vllm.v1.worker.worker_base",
         "WorkerWrapperBase.init_device",
         (),
-        "bind the worker, whose model load puts the reducing pooler in place; plugins are loaded before it in every worker",
+        "bind the worker, whose model load puts the reducing pooler in place; plugins are loaded before it",
         "0.11",
         PLUGIN_FIRST,
         wrappers.worker_init_device,
@@ -167,7 +167,14 @@ HOOKS: tuple[Hook, ...] = (
         "0.11",
         PLUGIN_FIRST,
     ),
-    Hook("vllm.v1.engine.async_llm", "AsyncLLM.abort", ("request_id", "internal"), "called by generate", "0.13", PLUGIN_FIRST),
+    Hook(
+        "vllm.v1.engine.async_llm",
+        "AsyncLLM.abort",
+        ("request_id", "internal"),
+        "called by generate",
+        "0.13",
+        PLUGIN_FIRST,
+    ),
     Hook(
         "vllm.v1.engine.llm_engine",
         "LLMEngine.add_request",
@@ -188,8 +195,13 @@ HOOKS: tuple[Hook, ...] = (
 )
 
 ATTRIBUTES: tuple[Attribute, ...] = (
-    Attribute("vllm.multimodal", "MULTIMODAL_INPUT_REGISTRY", wrappers.input_registry, "the input half of the split registry"),
     Attribute(
-        "vllm.multimodal", "MULTIMODAL_OUTPUT_REGISTRY", wrappers.output_registry, "the output half of the split registry"
+        "vllm.multimodal", "MULTIMODAL_INPUT_REGISTRY", wrappers.input_registry, "the input half of the split registry"
+    ),
+    Attribute(
+        "vllm.multimodal",
+        "MULTIMODAL_OUTPUT_REGISTRY",
+        wrappers.output_registry,
+        "the output half of the split registry",
     ),
 )

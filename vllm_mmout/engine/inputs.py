@@ -106,7 +106,10 @@ def _target(path: str | None, data: Any) -> Target | None:
     folder = target.is_dir() or path.endswith(os.sep)
     parent = target if folder else target.parent
     if folder:
-        parent.mkdir(parents=True, exist_ok=True)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SaveError(f"{path}: the folder cannot be made: {error.strerror}; choose another path") from error
     if not parent.is_dir():
         raise SaveError(f"{path}: the folder {parent} does not exist; make it first")
     return Target(target, folder, stem or "output")
@@ -135,7 +138,7 @@ def _fitting(valid: np.ndarray | None, output: Any) -> np.ndarray | None:
 def _file(target: Target, pick: str | None, output: Any) -> Path:
     if target.folder:
         name = target.stem if pick is None else f"{target.stem}-{pick}"
-        return target.path / f"{name}{getattr(output, 'suffix', '.npz')}"
+        return target.path / f"{name}{next(iter(getattr(output, 'formats', {'.npz': ''})))}"  # the usual suffix first
     if pick is None:
         return target.path
     return target.path.with_name(f"{target.path.stem}-{pick}{target.path.suffix}")

@@ -217,6 +217,6 @@ def _spread(name: str, value: Any, count: int) -> list[Any]:
     return list(value)
 
 
-def _progress(use_tqdm: bool | Callable[..., tqdm[Any]], total: int) -> tqdm[Any]:
+def _progress(use_tqdm: Any, total: int) -> tqdm[Any]:
     make = use_tqdm if callable(use_tqdm) else tqdm
     return make(total=total, desc="Inputs", unit="input", dynamic_ncols=True, disable=not use_tqdm)

@@ -10,10 +10,10 @@ _drift: HookError | None = None
 
 
 def load() -> None:
-    """Install the hooks and register what this package brings; never raises, as that would stop every text model.
+    """Install the hooks and register what this package brings; a raise here would stop every text model.
 
-    Where vLLM has drifted the error is kept, one line is logged, nothing is installed; it is raised by ``install()``, by
-    the command line, and by the first engine whose model needs a processor.
+    Where vLLM has drifted the error is kept, one line is logged and nothing is installed. The error is raised by
+    ``install()``, by the command line, and by the first engine whose model needs a processor.
     """
     global _drift  # noqa: PLW0603 - the plugin's one piece of state, for the process
     from vllm_mmout.engine.hooks import install, is_frontend
@@ -22,7 +22,7 @@ def load() -> None:
         install(frontend=is_frontend())
     except HookError as error:
         _drift = error
-        logging.getLogger("vllm.vllm_mmout").error("%s", error)
+        logging.getLogger("vllm.mmout").error("%s", error)  # noqa: TRY400 - the message says it all
     register_models()
 
 
@@ -32,7 +32,7 @@ def drift() -> HookError | None:
 
 
 def register_models() -> None:
-    """Make our configuration class and models known to transformers and vLLM, lazily; models that need a drifted hook say so."""
+    """Make our configuration class and models known to transformers and vLLM; no model is imported yet."""
     from vllm.model_executor.models.registry import ModelRegistry
 
     from vllm_mmout.models.config import register_config

@@ -1,26 +1,26 @@
 """The pooler that runs ``reduce`` in the worker, around the model's own pooler.
 
-Nothing may raise out of it: one exception there ends the engine for everybody, for good. A failure becomes the result of
-the one request that it belongs to.
+Nothing may raise out of it: one exception there ends the engine for everybody, for good. A failure becomes the result
+of the one request that it belongs to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import nn
-from vllm.logger import init_logger
 from vllm.model_executor.layers.pooler import Pooler
 
 from vllm_mmout.engine import codec, marker
+from vllm_mmout.engine.log import logger
 from vllm_mmout.errors import MMOutError, ReduceError
 from vllm_mmout.models.per_request import PerRequest
 from vllm_mmout.params import OutputParams
 
 if TYPE_CHECKING:
-    from collections.abc import Set
+    from collections.abc import Set as AbstractSet
 
     from vllm.model_executor.layers.pooler import PoolingParamsUpdate
     from vllm.pooling_params import PoolingParams
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 
     from vllm_mmout.processors.base import OutputProcessor, Raw
 
-logger = init_logger(__name__)
-
-Outcome: TypeAlias = "dict[str, Raw] | codec.Failure"
-"""What one request gets: for each pick what ``reduce`` returned, with an axis 0 of one; or why there is nothing."""
+Pooled: TypeAlias = "torch.Tensor | list[Raw | None]"
+"""The requests' raw outputs: stacked, or one each; None for a request that is not finished in this step."""
 
 
 class ReducingPooler(Pooler):
@@ -43,7 +41,7 @@ class ReducingPooler(Pooler):
         self.inner = inner
         self.processors = processors
 
-    def get_supported_tasks(self) -> Set[PoolingTask]:
+    def get_supported_tasks(self) -> AbstractSet[PoolingTask]:
         """As the model's own pooler."""
         return self.inner.get_supported_tasks()
 
@@ -67,36 +65,36 @@ class ReducingPooler(Pooler):
         """
         requests = pooling_metadata.pooling_params
         if not any(map(_is_marked, requests)):
-            pooled = self.inner(hidden_states, pooling_metadata)
-            return [_plain(part) for part in pooled.parts] if isinstance(pooled, PerRequest) else pooled
+            plain = self.inner(hidden_states, pooling_metadata)
+            return [_plain(part) for part in plain.parts] if isinstance(plain, PerRequest) else plain
         try:
             raw = self.inner(hidden_states, pooling_metadata)
-        except Exception as error:  # noqa: BLE001 - the last frame before the engine's own, which would die of it
+        except Exception as error:  # noqa: BLE001 - what leaves this method ends the engine
             logger.exception("the model's pooler failed on a step of %d requests", len(requests))
             failure = codec.pack_failure(_failure("pooler", error))
             return [failure if _is_marked(params) else torch.empty(0) for params in requests]
-        return self._reduce_step(raw.parts if isinstance(raw, PerRequest) else raw, requests)
+        pooled: Pooled = [*raw.parts] if isinstance(raw, PerRequest) else raw
+        return self._reduce_step(pooled, requests)
 
     def _reduce_step(
-        self, raw: torch.Tensor | list[Raw], requests: Sequence[PoolingParams]
+        self, pooled: Pooled, requests: Sequence[PoolingParams]
     ) -> torch.Tensor | list[torch.Tensor | None]:
         buffers: list[torch.Tensor | None] = [None] * len(requests)
-        groups: dict[tuple[object, ...], list[int]] = {}
-        for row, params in enumerate(requests):
-            if raw[row] is None:  # not finished in this step
-                continue
-            if not _is_marked(params):
-                buffers[row] = _plain(raw[row])
+        groups: dict[tuple[OutputParams, object], list[int]] = {}
+        for row, (params, raw) in enumerate(zip(requests, pooled, strict=True)):
+            if raw is None:
                 continue
             try:
                 wanted = marker.read(params)
-                key = (wanted, _shapes(raw[row]))
             except MMOutError as error:
                 buffers[row] = codec.pack_failure(_failure("request", error))
                 continue
-            groups.setdefault(key, []).append(row)
+            if wanted is None:
+                buffers[row] = _plain(raw)
+            else:
+                groups.setdefault((wanted, _shapes(raw)), []).append(row)
         for (wanted, _), rows in groups.items():
-            packed = self._reduce_group(_stack(raw, rows), len(rows), wanted)
+            packed = self._reduce_group(_stack(pooled, rows), len(rows), wanted)
             if isinstance(packed, torch.Tensor) and len(rows) == len(requests):
                 return packed
             for row, buffer in zip(rows, packed, strict=True):
@@ -117,11 +115,9 @@ class ReducingPooler(Pooler):
         name = "request"
         try:
             for name in params.picks or tuple(self.processors)[:1]:
-                if name not in self.processors:
-                    raise ReduceError(f"the worker has no output processor {name!r} (known: {', '.join(self.processors)})")
                 picks[name] = _checked(self.processors[name].reduce(raw, params), count)
             return codec.pack(picks)
-        except Exception as error:  # noqa: BLE001 - an author's code: whatever it raises is that request's error
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - an author's code: all it raises is that request's
             return _failure(name, error)
 
 
@@ -134,17 +130,23 @@ def wrap_pooler(model: nn.Module, processors: Mapping[str, OutputProcessor]) -> 
     """
     inner = getattr(model, "pooler", None)
     if inner is None:
-        raise ReduceError(f"{type(model).__name__} has an output processor but no pooler; a single-pass model needs one")
+        raise ReduceError(
+            f"{type(model).__name__} has an output processor but no pooler; a single-pass model needs one"
+        )
     if not isinstance(inner, ReducingPooler):
         model.pooler = ReducingPooler(inner, processors)
 
 
 def _is_marked(params: PoolingParams) -> bool:
-    return bool(params.extra_kwargs) and marker.KEY in params.extra_kwargs
+    return marker.KEY in (params.extra_kwargs or {})
 
 
-def _failure(processor: str, error: Exception) -> codec.Failure:
-    return codec.Failure(processor, type(error).__name__, str(error))
+def _failure(processor: str, error: BaseException) -> codec.Failure:
+    try:
+        message = str(error)
+    except Exception as second:  # noqa: BLE001 - an author's exception class that cannot say what it is
+        message = f"(its message cannot be read: {type(second).__name__})"
+    return codec.Failure(processor, type(error).__name__, message)
 
 
 def _shapes(raw: Raw) -> tuple[object, ...]:
@@ -152,14 +154,14 @@ def _shapes(raw: Raw) -> tuple[object, ...]:
     return tuple((key, tensor.shape, tensor.dtype) for key, tensor in items)
 
 
-def _stack(raw: torch.Tensor | list[Raw], rows: list[int]) -> Raw:
+def _stack(pooled: Pooled, rows: list[int]) -> Raw:
     """The rows with the requests on axis 0; without a copy where they are all of a stacked tensor."""
-    if isinstance(raw, torch.Tensor):
-        return raw if len(rows) == raw.shape[0] else raw[rows]
-    first = raw[rows[0]]
-    if isinstance(first, torch.Tensor):
-        return torch.stack([raw[row] for row in rows])
-    return {key: torch.stack([raw[row][key] for row in rows]) for key in first}
+    if isinstance(pooled, torch.Tensor):
+        return pooled if len(rows) == pooled.shape[0] else pooled[rows]
+    chosen: list[Any] = [pooled[row] for row in rows]
+    if isinstance(chosen[0], torch.Tensor):
+        return torch.stack(chosen)
+    return {key: torch.stack([raw[key] for raw in chosen]) for key in chosen[0]}
 
 
 def _rows(raw: Raw, row: int) -> Raw:
@@ -173,7 +175,7 @@ def _plain(raw: Raw) -> torch.Tensor:
     return raw if isinstance(raw, torch.Tensor) else next(iter(raw.values()))
 
 
-def _checked(reduced: object, count: int) -> Raw:
+def _checked(reduced: Any, count: int) -> Raw:
     """Check the type and axis 0 of what ``reduce`` returned (dtype and size are checked when it is packed)."""
     tensors: Iterable[object] = reduced.values() if isinstance(reduced, dict) else [reduced]
     for tensor in tensors:
@@ -187,4 +189,5 @@ def _checked(reduced: object, count: int) -> Raw:
             raise ReduceError(f"reduce() must return strided tensors, got layout {tensor.layout}; use to_dense()")
     if isinstance(reduced, dict) and (not reduced or not all(isinstance(key, str) for key in reduced)):
         raise ReduceError("reduce() must return a dict of at least one tensor by name (str)")
-    return reduced  # type: ignore[return-value] - narrowed above, item by item
+    checked: Raw = reduced
+    return checked

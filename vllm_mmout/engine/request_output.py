@@ -19,6 +19,8 @@ class MultimodalRequestOutput(PoolingRequestOutput[Any]):
 
     """
 
+    error: Any
+
     def __init__(
         self,
         request_id: str,

@@ -1,7 +1,8 @@
 """The output processor of a bound engine: marked requests go to the decode pool, all others stay with vLLM.
 
-vLLM's own object stays in place and changes its class, because the handler task of ``AsyncLLM`` has captured it already.
-Nothing here may raise out of ``process_outputs``: one exception there ends the task, every request of every user, and the
+vLLM's own object stays in place and changes its class: the handler task of ``AsyncLLM`` has captured it already.
+
+Nothing may raise out of ``process_outputs``: one exception there ends that task, every request of every user, and the
 server. A failure becomes the outcome of its own request.
 """
 
@@ -18,7 +19,6 @@ from threading import Condition
 from typing import TYPE_CHECKING, Any
 
 import torch
-from vllm.logger import init_logger
 from vllm.v1.engine import FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput, RequestState
 
@@ -26,19 +26,18 @@ from vllm_mmout.engine import marker
 from vllm_mmout.engine.decode import Decoding, Finish, as_it_is, decode_request
 from vllm_mmout.engine.decode_pool import DecodePool, Job, Outcome
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
-from vllm_mmout.engine.validation import InvalidInput, as_client_error
+from vllm_mmout.engine.validation import InvalidInputError, as_client_error
 from vllm_mmout.errors import AbortedError, MMOutError, RequestError
 
 if TYPE_CHECKING:
-    from vllm.outputs import PoolingRequestOutput, RequestError as VLLMRequestError, RequestOutput
+    from vllm.outputs import PoolingRequestOutput, RequestOutput
+    from vllm.outputs import RequestError as VLLMRequestError
     from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
     from vllm.v1.engine.output_processor import RequestOutputCollector
     from vllm.v1.engine.parallel_sampling import ParentRequest
 
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.params import OutputParams
-
-logger = init_logger(__name__)
 
 NO_TENSOR = torch.empty(0)
 
@@ -66,6 +65,8 @@ class Mark:
     loop: asyncio.AbstractEventLoop | None
     """The loop whose task waits for the result; None in ``LLM``."""
     router: RoutedOutputProcessor
+    admitted: float
+    """``time.monotonic()``."""
 
 
 @dataclass(slots=True)
@@ -89,22 +90,20 @@ class RoutedRequestState(RequestState):
         pooling_output: torch.Tensor | None,
         finish_reason: FinishReason | None,
         *args: Any,
-        error: VLLMRequestError | None = None,
         **kwargs: Any,
     ) -> RequestOutput | PoolingRequestOutput[Any] | None:
         """As vLLM's for unmarked requests; a marked one's output is handed to the decode pool and delivered later."""
         mark = self.mmout
         if mark is None:
-            return super().make_request_output(
-                new_token_ids, pooling_output, finish_reason, *args, error=error, **kwargs
-            )
+            return super().make_request_output(new_token_ids, pooling_output, finish_reason, *args, **kwargs)
         if finish_reason is None:
             return None
         shell = MultimodalRequestOutput(
             self.external_req_id, None, self.prompt_token_ids or [], self.num_cached_tokens, finished=True
         )
-        if finish_reason in (FinishReason.ABORT, FinishReason.ERROR) or error is not None:
-            shell.error = _ended(finish_reason, error)
+        refused: VLLMRequestError | None = kwargs.get("error")
+        if finish_reason in (FinishReason.ABORT, FinishReason.ERROR) or refused is not None:
+            shell.error = _ended(finish_reason, refused)
             return shell
         try:
             mark.router.start_decode(self, mark, shell, NO_TENSOR if pooling_output is None else pooling_output)
@@ -160,13 +159,13 @@ class RoutedOutputProcessor(OutputProcessor):
         if isinstance(state, RoutedRequestState) and params is not None:
             loop = None if queue is None else asyncio.get_running_loop()
             finish = as_it_is if admission is None else admission.finish
-            state.mmout = Mark(params, finish, loop, self)
+            state.mmout = Mark(params, finish, loop, self, time.monotonic())
 
     def _validated(self, request: EngineCoreRequest) -> OutputParams | None:
         if self.binding.raw_input and not request.mm_features:
-            raise InvalidInput(
-                f"{self.binding.model} takes pictures or tensors, and the request has only {len(request.prompt_token_ids or [])}"
-                ' prompt tokens; send "multi_modal_data"'
+            raise InvalidInputError(
+                f"{self.binding.model} takes pictures or tensors, and the request has nothing but"
+                f' {len(request.prompt_token_ids or [])} prompt token(s); send "multi_modal_data"'
             )
         try:
             params = marker.read(request.pooling_params)
@@ -194,13 +193,14 @@ class RoutedOutputProcessor(OutputProcessor):
         self, state: RoutedRequestState, mark: Mark, shell: MultimodalRequestOutput, buffer: torch.Tensor
     ) -> None:
         """Hand one request's output to the decode pool; it counts as unfinished until it is delivered."""
-        decoding = Decoding(self.binding.processors, mark.params, mark.finish, shell.request_id)
+        decoding = Decoding(
+            self.binding.processors, mark.params, mark.finish, shell.request_id, mark.admitted, time.monotonic()
+        )
         pending = PendingDecode(state, mark, shell)
-        started = time.monotonic()
         with self.wakeup:
             self.pending[state.request_id] = pending
             pending.job = self.pool.submit(
-                lambda: decode_request(decoding, buffer, started),
+                lambda: decode_request(decoding, buffer),
                 lambda outcome: self._deliver_from_thread(pending, outcome),
             )
 

@@ -7,11 +7,11 @@ from vllm.exceptions import VLLMValidationError
 from vllm_mmout.errors import InputError, MMOutError, OptionError
 
 
-class InvalidInput(InputError, VLLMValidationError):
+class InvalidInputError(InputError, VLLMValidationError):
     """An input that the model cannot take."""
 
 
-class InvalidOption(OptionError, VLLMValidationError):
+class InvalidOptionError(OptionError, VLLMValidationError):
     """An option that is unknown or cannot be honoured."""
 
 
@@ -20,7 +20,7 @@ def as_client_error(error: MMOutError) -> MMOutError:
     if isinstance(error, VLLMValidationError):
         return error
     if isinstance(error, OptionError):
-        return InvalidOption(str(error))
+        return InvalidOptionError(str(error))
     if isinstance(error, InputError):
-        return InvalidInput(str(error))
+        return InvalidInputError(str(error))
     return error

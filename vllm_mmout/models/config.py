@@ -7,7 +7,7 @@ from transformers import AutoConfig, PretrainedConfig
 MODEL_TYPE = "mmout"
 
 
-class MMOutConfig(PretrainedConfig):  # type: ignore[misc] - transformers is not typed
+class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # of __init_subclass__, which has no types
     """Holds the folder's ``config.json`` as it is; a single-pass model has no vocabulary and no hidden size."""
 
     model_type = MODEL_TYPE

@@ -111,7 +111,8 @@ class RasterMapper:
         if array.dtype in (np.uint8, np.int8, np.uint16, np.int16):
             return array
         raise InputError(
-            f"the input's dtype is {array.dtype}, model {self.model!r} takes 8 and 16 bit integers and floats; convert it"
+            f"the input's dtype is {array.dtype}, model {self.model!r} takes 8 and 16 bit integers and floats;"
+            " convert it"
         )
 
 
@@ -161,8 +162,9 @@ def _plain_array(data: Any) -> NDArray[Any]:
         return data
     if hasattr(data, "detach") and hasattr(data, "cpu"):
         tensor = data.detach().cpu()
-        return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+        array: NDArray[Any] = (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+        return array
     raise InputError(
-        f"an input must be a path, bytes, a PIL image, an array or tensor [bands, height, width], or vLLM's prompt dict;"
+        "an input must be a path, bytes, a PIL image, an array or tensor [bands, height, width], or vLLM's prompt dict,"
         f" got {type(data).__name__}"
     )

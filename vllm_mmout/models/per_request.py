@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,7 +28,7 @@ class PerRequest(torch.Tensor):
             device: the model's device.
 
         """
-        wrapped = cast("PerRequest", torch.Tensor._make_subclass(PerRequest, torch.empty((len(parts), 0), device=device)))
+        wrapped = torch.empty((len(parts), 0), device=device).as_subclass(PerRequest)
         wrapped.parts = parts
         return wrapped
 

@@ -23,6 +23,7 @@ from vllm.multimodal.processing import (
     TimingContext,
 )
 
+from vllm_mmout.errors import RegistrationError
 from vllm_mmout.models.per_request import PerRequest
 from vllm_mmout.params import OutputParams
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
@@ -85,6 +86,11 @@ class SinglePassInfo(BaseProcessingInfo):
 
         model_class, _ = get_model_architecture(self.ctx.model_config)
         factory = MULTIMODAL_INPUT_REGISTRY.input_mapper_for(model_class)
+        if factory is None:
+            raise RegistrationError(
+                f"{model_class.__name__} has no input mapper; register one with"
+                " @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(...)"
+            )
         return cast("InputMapper", factory(self.get_hf_config().to_dict()))
 
 
@@ -96,7 +102,7 @@ class SinglePassDummyInputs(BaseDummyInputsBuilder[SinglePassInfo]):
         return ""
 
     def get_dummy_mm_data(
-        self, seq_len: int, mm_counts: Mapping[str, int], mm_options: Mapping[str, MultiModalDummyOptions]
+        self, seq_len: int, mm_counts: Mapping[str, int], mm_options: MultiModalDummyOptions
     ) -> MultiModalDataDict:
         """One input of the largest size."""
         mapper = cast("Any", self.info.mapper())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
     from vllm_mmout.outputs.base import MediaOutput
@@ -15,22 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["ImageOutput", "MediaOutput", "RasterOutput", "StructuredOutput", "TensorOutput"]
 
 _HOMES = {
-    "ImageOutput": "image",
-    "MediaOutput": "base",
-    "RasterOutput": "raster",
-    "StructuredOutput": "structured",
-    "TensorOutput": "tensor",
+    "ImageOutput": "vllm_mmout.outputs.image",
+    "MediaOutput": "vllm_mmout.outputs.base",
+    "RasterOutput": "vllm_mmout.outputs.raster",
+    "StructuredOutput": "vllm_mmout.outputs.structured",
+    "TensorOutput": "vllm_mmout.outputs.tensor",
 }
 """Public name -> the module that defines it."""
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r} (public: {', '.join(sorted(_HOMES))})")
-    value: object = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

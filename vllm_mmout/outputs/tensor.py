@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _ALONE = "output"
+_NUMPYS_OWN = frozenset({"file", "allow_pickle"})
+"""Names that numpy.savez takes for its own arguments."""
 
 
 class TensorOutput(MediaOutput):
@@ -25,7 +27,7 @@ class TensorOutput(MediaOutput):
         data: an array (or torch tensor; bfloat16 becomes float32), or a mapping of names to arrays.
 
     Raises:
-        InputError: the mapping is empty, or a name is not text.
+        InputError: the mapping is empty, a name is not text, or an array holds Python objects.
 
     """
 
@@ -37,6 +39,9 @@ class TensorOutput(MediaOutput):
             raise InputError(f"TensorOutput takes an array, or arrays by name, got names {list(named)}")
         self.arrays: dict[str, NDArray[Any]] = {name: as_numpy(value) for name, value in named.items()}
         self.path = None
+        for name, array in self.arrays.items():
+            if array.dtype.hasobject:
+                raise InputError(f"array {name!r} holds Python objects; give numbers, or return a StructuredOutput")
 
     @property
     def array(self) -> NDArray[Any]:
@@ -73,12 +78,10 @@ def save_arrays(buffer: BytesIO, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays by name as a compressed .npz.
 
     Raises:
-        SaveError: an array holds Python objects, or a name cannot be one of an archive.
+        SaveError: a name cannot be one of an archive.
 
     """
-    if "file" in arrays or any("/" in name or "\\" in name for name in arrays):
-        raise SaveError(f"an .npz cannot hold arrays named {', '.join(arrays)}: rename those with 'file', '/' or '\\'")
-    try:
-        np.savez_compressed(buffer, allow_pickle=False, **dict(arrays))
-    except ValueError as error:
-        raise SaveError(f"arrays cannot be saved as .npz: {error}") from error
+    for name in arrays:
+        if name in _NUMPYS_OWN or "/" in name or "\\" in name:
+            raise SaveError(f"an .npz cannot hold an array named {name!r}; rename it")
+    np.savez_compressed(buffer, allow_pickle=False, **dict(arrays))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
     from vllm_mmout.processors.base import OutputProcessor, Part, Window
@@ -14,20 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["ImageProcessor", "OutputProcessor", "Part", "SegmentationProcessor", "TensorProcessor", "Window"]
 
 _HOMES = {
-    "ImageProcessor": "image",
-    "OutputProcessor": "base",
-    "Part": "base",
-    "SegmentationProcessor": "segmentation",
-    "TensorProcessor": "tensor",
-    "Window": "base",
+    "ImageProcessor": "vllm_mmout.processors.image",
+    "OutputProcessor": "vllm_mmout.processors.base",
+    "Part": "vllm_mmout.processors.base",
+    "SegmentationProcessor": "vllm_mmout.processors.segmentation",
+    "TensorProcessor": "vllm_mmout.processors.tensor",
+    "Window": "vllm_mmout.processors.base",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
     from vllm_mmout.raster.georeference import Georeference
@@ -16,23 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["GeoTag", "Georeference", "GroundControlPoint", "Raster", "read_raster", "write_geotiff"]
 
 _HOMES = {
-    "GeoTag": "geotag",
-    "Georeference": "georeference",
-    "GroundControlPoint": "placement",
-    "Raster": "raster",
-    "read_raster": "read",
-    "write_geotiff": "write",
+    "GeoTag": "vllm_mmout.raster.geotag",
+    "Georeference": "vllm_mmout.raster.georeference",
+    "GroundControlPoint": "vllm_mmout.raster.placement",
+    "Raster": "vllm_mmout.raster.raster",
+    "read_raster": "vllm_mmout.raster.read",
+    "write_geotiff": "vllm_mmout.raster.write",
 }
 """Public name -> the module that defines it."""
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r} (public: {', '.join(sorted(_HOMES))})")
-    value: object = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

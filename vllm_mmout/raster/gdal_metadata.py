@@ -118,8 +118,10 @@ def parse_nodata(text: str, dtype: DTypeLike) -> float | None:
     if pixels.kind in "iu":
         return int(value) if _is_integer_of(value, pixels) else None
     limit = _largest(pixels)
-    if not math.isfinite(value) or abs(value) <= limit:
+    if not math.isfinite(value) or pixels.kind != "f":
         return value
+    if abs(value) <= limit:
+        return float(np.array(value).astype(pixels))  # as pixels have it, and as GDAL gives it
     # The largest float, written with fewer digits, can come out above it; GDAL takes it for the largest as well.
     return math.copysign(limit, value) if math.isclose(abs(value), limit, rel_tol=1e-6) else None
 

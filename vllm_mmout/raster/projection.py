@@ -66,9 +66,12 @@ def wkt_from_keys(keys: Keys) -> str | None:
 
     Known are metres, degrees from Greenwich, and the methods of `_METHODS`; anything else stays in the tags alone.
     """
-    zone = _utm_code(keys)
-    if zone is not None:
-        return f"EPSG:{zone}"
+    zone = _utm_zone(keys)
+    code = _utm_code(keys, zone)
+    if code is not None:
+        return f"EPSG:{code}"
+    if zone:
+        keys = {**keys, **_utm_keys(zone)}
     geogcs = _geographic(keys)
     method = _METHODS.get(_integer(keys, _METHOD))
     if method is None or geogcs is None or _integer(keys, _LINEAR_UNIT, 9001) != 9001:
@@ -82,15 +85,32 @@ def wkt_from_keys(keys: Keys) -> str | None:
     return f'PROJCS["{title}",{geogcs},PROJECTION["{name}"],{listed}UNIT["metre",1,AUTHORITY["EPSG","9001"]]]'
 
 
-def _utm_code(keys: Keys) -> int | None:
-    """The EPSG code of a UTM zone on WGS 84 or NAD83 that is given as a projection alone."""
-    projection = _integer(keys, _PROJECTION)
-    south, zone = divmod(projection - 16000, 100)
+def _utm_zone(keys: Keys) -> int:
+    """The UTM zone of a projection that is given by number, negative in the south; 0 if it is none."""
+    south, zone = divmod(_integer(keys, _PROJECTION) - 16000, 100)
     if south not in (0, 1) or not 1 <= zone <= 60:
-        return None
-    if _integer(keys, _GEODETIC_CRS) == 4326 or _datum(keys) == 6326 or _integer(keys, _ELLIPSOID) == 7030:
-        return (32700 if south else 32600) + zone
-    return 26900 + zone if _datum(keys) == 6269 and not south and zone <= 23 else None
+        return 0
+    return -zone if south else zone
+
+
+def _utm_code(keys: Keys, zone: int) -> int | None:
+    """The EPSG code of a UTM zone on WGS 84 or NAD83."""
+    datum = _datum(keys)
+    if datum == 6326 and zone:
+        return 32600 + zone if zone > 0 else 32700 - zone
+    return 26900 + zone if datum == 6269 and 1 <= zone <= 23 else None
+
+
+def _utm_keys(zone: int) -> Keys:
+    """The transverse Mercator projection that a UTM zone is."""
+    return {
+        _METHOD: 1,
+        3081: (0.0,),
+        3080: (abs(zone) * 6.0 - 183.0,),
+        3092: (0.9996,),
+        3082: (500000.0,),
+        3083: (10000000.0 if zone < 0 else 0.0,),
+    }
 
 
 def _geographic(keys: Keys) -> str | None:

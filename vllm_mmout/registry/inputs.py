@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from vllm_mmout.errors import RegistrationError
 
 Model = TypeVar("Model", bound=type)
 
-InputMapper: TypeAlias = Callable[..., Any]
-"""Turns raw data into the keyword tensors of a model's ``forward``."""
+InputMapperFactory: TypeAlias = Callable[[Mapping[str, Any]], Any]
+"""Called with the model's ``config.json``, gives what turns raw data into the keyword tensors of ``forward``."""
 
 FACTORY = "_input_mapper_factory"
-"""Attribute of a model class that holds its input mapper."""
+"""Attribute of a model class that holds its input mapper's factory."""
 
 
 class InputRegistry:
@@ -23,11 +23,12 @@ class InputRegistry:
     known to both, as vLLM keeps its factory on the model's class.
     """
 
-    def register_input_mapper(self, mapper: InputMapper) -> Callable[[Model], Model]:
+    def register_input_mapper(self, mapper: InputMapperFactory) -> Callable[[Model], Model]:
         """Decorate a model class with its input mapper; the class is returned unchanged.
 
         Args:
-            mapper: a callable; the same one twice is a no-op, a subclass may have another one than its base.
+            mapper: a class or function that makes the mapper from the model's ``config.json``; the same one twice is a
+                no-op, a subclass may have another one than its base.
 
         Raises:
             RegistrationError: it is not callable, or (on decorating) the class has another one already.
@@ -50,8 +51,8 @@ class InputRegistry:
 
         return decorate
 
-    def input_mapper_for(self, model: type) -> InputMapper | None:
-        """The input mapper of ``model`` or of the nearest of its bases that has one, None without."""
+    def input_mapper_for(self, model: type) -> InputMapperFactory | None:
+        """What was registered on ``model`` or the nearest of its bases that has a mapper, None without."""
         found = getattr(model, FACTORY, None)
         return found.mapper if isinstance(found, _Mapper) else None
 
@@ -69,7 +70,7 @@ class _Mapper:
 
     __slots__ = ("mapper",)
 
-    def __init__(self, mapper: InputMapper) -> None:
+    def __init__(self, mapper: InputMapperFactory) -> None:
         self.mapper = mapper
 
 

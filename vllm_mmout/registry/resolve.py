@@ -21,7 +21,7 @@ NOT_OPTIONS = frozenset({KEY, "model"})
 """Keys of the ``mmout`` table in ``config.json`` that are no options ("model" names the model's class)."""
 
 
-def resolve(  # noqa: PLR0913 - the three places that decide, and what they are about; all but one by keyword
+def resolve(
     registry: OutputRegistry,
     *,
     engine_table: Mapping[str, Any] | None,

@@ -1,0 +1,102 @@
+"""Gaps of the event loop while 64 outputs of 2 x 512 x 512 float32 become PNGs; in the pool, and on the loop itself.
+
+The engine is real (multiprocess); a task that wakes every millisecond notes how late it is. The control takes the same
+raw tensors from ``AsyncLLM.encode`` and decodes them in the task that asked, as a server without a decode pool would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.png_processor import LogitsToPNG
+from benchmarks.report import Row, percentile
+from vllm_mmout import OutputParams, embedded_model
+
+OUTPUTS = 64
+SIZE = 512
+TICK = 0.001
+ASKED_P99_MS = 25.0
+ASKED_WORST_MS = 100.0
+
+
+def run() -> list[Row]:
+    """Measure; each round runs both ways in turn, in one process with one engine."""
+    return asyncio.run(_measure())
+
+
+async def _measure(rounds: int = 5) -> list[Row]:
+    from vllm import PoolingParams
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    from vllm_mmout.models.single_pass import as_mm_input
+
+    engine: Any = AsyncLLM.from_engine_args(
+        AsyncEngineArgs(
+            model=str(embedded_model("water-index")),
+            gpu_memory_utilization=0.3,
+            distributed_executor_backend="uni",
+            additional_config={"mmout": {"output_processor": "benchmarks.png_processor:LogitsToPNG"}},
+        )
+    )
+    tiles = np.random.default_rng(1).integers(0, 10_000, (OUTPUTS, 6, SIZE, SIZE), dtype=np.uint16)
+    decoder, params = LogitsToPNG(), OutputParams()
+
+    async def in_the_pool(place: int) -> bytes:
+        results = [result async for result in engine.generate(tiles[place])]
+        return bytes(results[-1].outputs)
+
+    async def on_the_loop(place: int) -> bytes:
+        prompt = as_mm_input({"pixel_values": tiles[place]})
+        pooled = engine.encode(prompt, PoolingParams(task="plugin"), f"{place}-{time.monotonic_ns()}")
+        raw = [output.outputs.data async for output in pooled][-1]
+        return decoder.decode(raw, params)
+
+    gaps: dict[str, list[float]] = {"pool": [], "loop": []}
+    walls: dict[str, list[float]] = {"pool": [], "loop": []}
+    try:
+        assert await in_the_pool(0) == await on_the_loop(0)
+        for _ in range(rounds):
+            for name, way in (("pool", in_the_pool), ("loop", on_the_loop)):
+                late, wall = await _gaps_while(way)
+                gaps[name] += late
+                walls[name].append(wall)
+    finally:
+        engine.shutdown()
+    return [_row(name, gaps[name], walls[name]) for name in gaps]
+
+
+async def _gaps_while(way: Callable[[int], Awaitable[bytes]]) -> tuple[list[float], float]:
+    """Lateness of each tick, in ms, and seconds, while all outputs are made at once."""
+    late: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(TICK)
+            late.append(1e3 * (time.perf_counter() - before - TICK))
+
+    ticker = asyncio.create_task(tick())
+    started = time.perf_counter()
+    pictures = await asyncio.gather(*(way(place) for place in range(OUTPUTS)))
+    wall = time.perf_counter() - started
+    ticker.cancel()
+    assert all(picture.startswith(b"\x89PNG") for picture in pictures)
+    return late, wall
+
+
+def _row(name: str, late: list[float], walls: list[float]) -> Row:
+    figures = {
+        "p50_ms": percentile(late, 50),
+        "p99_ms": percentile(late, 99),
+        "worst_ms": max(late),
+        "wall_s": percentile(walls, 50),
+    }
+    asked = f"p99 < {ASKED_P99_MS:g} ms, worst < {ASKED_WORST_MS:g} ms" if name == "pool" else "control"
+    met = figures["p99_ms"] < ASKED_P99_MS and figures["worst_ms"] < ASKED_WORST_MS if name == "pool" else None
+    return Row(f"event loop gaps, {OUTPUTS} PNGs decoded in the {name}", figures, asked, met)

@@ -1,0 +1,47 @@
+"""Tiles a second and bytes a tile: ``LLM.generate`` (class ids) beside ``LLM.encode`` (raw logits), one engine, in turn.
+
+The raw logits of ``encode`` still have to be turned into class ids by whoever asked for them; that work is counted too.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks.report import Row, percentile
+from vllm_mmout import embedded_model
+
+TILES = 64
+SIZE = 512
+
+
+def run(rounds: int = 5) -> list[Row]:
+    """Measure."""
+    from vllm import LLM
+
+    llm: Any = LLM(
+        str(embedded_model("water-index")), gpu_memory_utilization=0.3, distributed_executor_backend="uni"
+    )
+    tiles = list(np.random.default_rng(1).integers(0, 10_000, (TILES, 6, SIZE, SIZE), dtype=np.uint16))
+    walls: dict[str, list[float]] = {"generate": [], "encode": []}
+    masks: dict[str, list[Any]] = {}
+    for _ in range(rounds):
+        started = time.perf_counter()
+        masks["generate"] = [result.outputs.array[0] for result in llm.generate(tiles, use_tqdm=False)]
+        walls["generate"].append(time.perf_counter() - started)
+        started = time.perf_counter()
+        prompts = [{"prompt_token_ids": [1], "multi_modal_data": {"image": tile}} for tile in tiles]
+        raw = llm.encode(prompts, pooling_task="plugin", use_tqdm=False)
+        masks["encode"] = [output.outputs.data.argmax(0).numpy().astype(np.uint8) for output in raw]
+        walls["encode"].append(time.perf_counter() - started)
+    for ours, theirs in zip(masks["generate"], masks["encode"], strict=True):
+        assert np.array_equal(ours, theirs)
+    llm.llm_engine.engine_core.shutdown()
+    medians = {name: percentile(values, 50) for name, values in walls.items()}
+    ratio = percentile((a / b for a, b in zip(walls["encode"], walls["generate"], strict=True)), 50)
+    return [
+        Row("class ids by generate", {"tiles_per_s": TILES / medians["generate"], "speedup": ratio}),
+        Row("class ids by encode and argmax", {"tiles_per_s": TILES / medians["encode"]}),
+    ]

@@ -1,0 +1,131 @@
+"""Engine arguments of our models: filled in where the user left vLLM's own default."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import fields
+
+import pytest
+
+from vllm_mmout.engine.defaults import ALL_DEVICES, MAX_NUM_SEQS, fill_in
+
+pytestmark = pytest.mark.engine
+
+CHOSEN = {
+    "runner": "generate",
+    "mm_processor_cache_gb": 1.5,
+    "max_num_seqs": 7,
+    "dtype": "bfloat16",
+}
+"""Values of a user that are neither vLLM's default nor ours."""
+
+
+def arguments(model, **values):
+    from vllm.engine.arg_utils import EngineArgs
+
+    return EngineArgs(model=str(model), **values)
+
+
+def values_of(engine_args):
+    return {field.name: getattr(engine_args, field.name) for field in fields(engine_args)}
+
+
+def changed(engine_args):
+    """What filling in changes."""
+    before = values_of(engine_args)
+    fill_in(engine_args)
+    after = values_of(engine_args)
+    return {name: value for name, value in after.items() if value != before[name]}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Makes a model folder with this ``config.json``."""
+
+    def make(config):
+        (tmp_path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+        return tmp_path
+
+    return make
+
+
+def test_our_models_get_defaults_that_work(water_index):
+    """What the user left alone becomes what a single-pass model needs, the config's own dtype among it."""
+    assert changed(arguments(water_index)) == {**ALL_DEVICES, "max_num_seqs": MAX_NUM_SEQS["cpu"], "dtype": "float32"}
+
+
+def test_gpus_take_larger_batches(water_index, monkeypatch):
+    """On a GPU sixteen inputs share a forward."""
+    monkeypatch.setattr("vllm_mmout.engine.defaults._device", lambda: "gpu")
+    assert changed(arguments(water_index))["max_num_seqs"] == 16
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_what_the_user_sets_wins(water_index, name):
+    """A field that does not have vLLM's own default is the user's and stays; the others are filled in all the same."""
+    filled = changed(arguments(water_index, **{name: CHOSEN[name]}))
+    wanted = {**ALL_DEVICES, "max_num_seqs": MAX_NUM_SEQS["cpu"], "dtype": "float32"}
+    del wanted[name]
+    assert filled == wanted
+
+
+def test_filling_in_twice_is_filling_in_once(water_index):
+    """vLLM may make a config of the same arguments again."""
+    engine_args = arguments(water_index)
+    fill_in(engine_args)
+    assert changed(engine_args) == {}
+
+
+def test_dtype_of_older_configs(folder):
+    """``torch_dtype``, the older name, is read too."""
+    assert changed(arguments(folder({"model_type": "mmout", "torch_dtype": "bfloat16"})))["dtype"] == "bfloat16"
+
+
+def test_config_without_a_dtype(folder):
+    """A config that names no dtype leaves the choice to vLLM."""
+    assert "dtype" not in changed(arguments(folder({"model_type": "mmout"})))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"model_type": "llama", "dtype": "float32"}, {}, [1, 2], "{ not json", ""],
+    ids=["llama", "empty", "a list", "broken", "an empty file"],
+)
+def test_other_models_are_left_alone(folder, config):
+    """Arguments of a model that is not ours stay as they are, whatever its config looks like."""
+    assert changed(arguments(folder(config))) == {}
+
+
+def test_folders_without_a_config(tmp_path):
+    """A folder without ``config.json`` and a name that is nothing here are vLLM's to complain about."""
+    (tmp_path / "model.gguf").touch()
+    for model in (tmp_path, tmp_path / "model.gguf"):
+        assert changed(arguments(model)) == {}
+    engine_args = arguments(tmp_path)
+    for model in ("nobody/nothing", "s3://bucket/model", "https://example.org/model"):
+        engine_args.model = model  # a name that vLLM would look up when the arguments are made
+        assert changed(engine_args) == {}
+
+
+def test_models_of_the_hub_cache(tmp_path, monkeypatch, water_index):
+    """A model given by its name is recognised by the config in the local cache, without a network."""
+    repository = tmp_path / "models--us--flood"
+    snapshot = repository / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    shutil.copy(f"{water_index}/config.json", snapshot)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    engine_args = arguments(tmp_path)
+    engine_args.model = "us/flood"
+    assert changed(engine_args)["runner"] == "pooling"
+
+
+def test_vllms_config_has_them(water_index):
+    """The wrapped ``create_engine_config`` brings them into the config that an engine is made of."""
+    config = arguments(water_index).create_engine_config()
+    assert config.model_config.runner_type == "pooling"
+    assert str(config.model_config.dtype) == "torch.float32"
+    assert config.scheduler_config.max_num_seqs == 4
+    assert config.scheduler_config.policy == "priority"

@@ -1,0 +1,123 @@
+"""GDAL's XML of items and text of nodata."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from rasterio.io import MemoryFile
+
+from vllm_mmout.errors import SaveError
+from vllm_mmout.raster.gdal_metadata import GdalMetadata, can_hold, format_nodata, parse_nodata
+
+pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+
+
+def test_items_descriptions_and_items_of_bands_come_back() -> None:
+    """What is written is read, with the characters that XML keeps for itself."""
+    metadata = GdalMetadata({"a": 'x < y & "z" \''}, {1: "<red>"}, {0: {"CLASS_0": "land & sea"}})
+    assert GdalMetadata.from_xml(metadata.to_xml() or "") == metadata
+
+
+def test_nothing_to_say_is_no_tag() -> None:
+    """Without an item there is no XML at all."""
+    assert GdalMetadata().to_xml() is None
+
+
+@pytest.mark.parametrize(
+    "xml",
+    [
+        "",
+        "<GDALMetadata><Item name='a'>1",
+        "no xml",
+        "<!DOCTYPE x [<!ENTITY a 'b'>]><GDALMetadata><Item name='a'>&a;</Item></GDALMetadata>",
+        "<GDALMetadata><Item>1</Item><Item name='a' domain='IMAGE_STRUCTURE'>1</Item></GDALMetadata>",
+        "<GDALMetadata><Item name='a' sample='x'>1</Item></GDALMetadata>",
+        "<GDALMetadata><Item name='SCALE' sample='0' role='scale'>2</Item></GDALMetadata>",
+    ],
+)
+def test_what_is_not_understood_is_passed_over(xml: str) -> None:
+    """Broken XML, document types, other domains and roles give no items, and no error."""
+    assert GdalMetadata.from_xml(xml) == GdalMetadata()
+
+
+@pytest.mark.parametrize("text", ["\0", "a\x1bb", "\ud800", "\uffff"])
+def test_characters_that_xml_cannot_hold_are_refused(text: str) -> None:
+    """The error names the item."""
+    with pytest.raises(SaveError, match="metadata item 'note' has the character"):
+        GdalMetadata({"note": text}).to_xml()
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "value"),
+    [
+        ("-9999", "int16", -9999),
+        ("0", "uint8", 0),
+        ("-9999.0 \0", "float32", -9999.0),
+        ("1e-05", "float64", 1e-05),
+        ("18446744073709551615", "uint64", 2**64 - 1),
+        ("255.0", "uint8", 255),
+        ("-inf", "float32", -math.inf),
+        ("-3.4028235e+38", "float32", float(np.finfo("float32").min)),
+        ("300", "uint8", None),
+        ("-1", "uint16", None),
+        ("0.5", "uint8", None),
+        ("nan", "int32", None),
+        ("1e300", "float32", None),
+        ("none", "float32", None),
+        ("", "uint8", None),
+        ("9" * 5000, "int64", None),
+    ],
+)
+def test_nodata_text_is_a_value_that_pixels_can_have_or_none(text: str, dtype: str, value: float | None) -> None:
+    """Integers stay integers; what no pixel of the dtype can equal is no nodata."""
+    parsed = parse_nodata(text, dtype)
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+def test_nan_is_a_nodata_of_floats() -> None:
+    """NaN is read in any spelling."""
+    for text in ("nan", "NaN", "-nan"):
+        assert math.isnan(parse_nodata(text, "float32") or 0.0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "nodata"),
+    [("float32", -3.4028234663852886e38), ("float64", 1.7976931348623157e308), ("float32", math.nan), ("int16", 32767),
+     ("uint32", 4294967295), ("float32", 0.1), ("int8", -128), ("float64", -math.inf)],
+)  # fmt: skip
+def test_the_text_of_nodata_agrees_with_rasterio(dtype: str, nodata: float) -> None:
+    """A nodata of rasterio's own file is read as rasterio reads it, and written as a text that means the same."""
+    with MemoryFile() as memory:
+        with memory.open(driver="GTiff", dtype=dtype, count=1, height=2, width=2, nodata=nodata) as file:
+            file.write(np.zeros((1, 2, 2), dtype))
+        with memory.open() as file:
+            oracle = file.nodata
+    assert np.array_equal(parse_nodata(format_nodata(nodata, dtype), dtype), oracle, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "words"),
+    [
+        (-1, "uint8", "an integer from 0 to 255 for uint8, got -1"),
+        (math.nan, "int16", "an integer from -32768 to 32767 for int16, got nan"),
+        (0.5, "uint8", "got 0.5"),
+        (1e300, "float32", "must be within .* for float32, or NaN, got 1e\\+300"),
+    ],
+)
+def test_a_nodata_that_pixels_cannot_have_is_refused(value: float, dtype: str, words: str) -> None:
+    """The error says which values the dtype has."""
+    with pytest.raises(SaveError, match=words):
+        format_nodata(value, dtype)
+
+
+def test_can_hold_knows_limits_fractions_and_nan() -> None:
+    """A dtype holds what a pixel can equal."""
+    assert can_hold("uint8", 255.0)
+    assert can_hold("float32", math.inf)
+    assert not can_hold("uint8", 256)
+    assert not can_hold("int8", 0.5)
+    assert not can_hold("float32", math.nan)
+    assert not can_hold("float32", 1e300)

@@ -1,0 +1,220 @@
+"""Georeference: fields, the tags they came from, and those made anew."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from io import BytesIO
+
+import numpy as np
+import pytest
+from rasterio.control import GroundControlPoint as RasterioPoint
+from rasterio.crs import CRS
+from rasterio.io import MemoryFile
+from rasterio.transform import Affine
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.raster import Georeference, GeoTag, GroundControlPoint, read_raster, write_geotiff
+
+pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+
+UTM = (30.0, 0.0, 440280.0, 0.0, -30.0, 3159720.0)
+PIXELS = np.zeros((1, 4, 5), "uint8")
+
+
+def from_rasterio(*, tags: dict[str, str] | None = None, gcps: object = None, **options: object) -> bytes:
+    with MemoryFile() as memory:
+        with memory.open(driver="GTiff", dtype="uint8", count=1, height=4, width=5, **options) as file:
+            file.update_tags(**(tags or {}))
+            if gcps:
+                file.gcps = gcps
+            file.write(PIXELS)
+        return bytes(memory.getbuffer())
+
+
+def written(georeference: Georeference) -> bytes:
+    buffer = BytesIO()
+    write_geotiff(buffer, PIXELS, georeference=georeference)
+    return buffer.getvalue()
+
+
+def seen_by_rasterio(data: bytes) -> dict[str, object]:
+    with MemoryFile(data) as memory, memory.open() as file:
+        return {
+            "crs": file.crs,
+            "transform": tuple(file.transform)[:6],
+            "gcps": [(point.row, point.col, point.x, point.y, point.z) for point in file.gcps[0]],
+            "gcps_crs": file.gcps[1],
+            "kind": file.tags().get("AREA_OR_POINT"),
+        }
+
+
+@pytest.mark.parametrize("crs", ["EPSG:32614", "epsg:4326", " EPSG:3857 ", CRS.from_epsg(32614).to_wkt()])
+def test_a_coordinate_system_with_a_code_is_named_by_it(crs: str) -> None:
+    """However the system is given, a known code is its name, and rasterio reads it."""
+    georeference = Georeference(crs=crs, transform=UTM)
+    assert georeference.crs is not None
+    assert georeference.crs.startswith("EPSG:")
+    assert seen_by_rasterio(written(georeference))["crs"] == CRS.from_user_input(crs.strip())
+
+
+@pytest.mark.parametrize(
+    "proj",
+    ["+proj=laea +lat_0=12 +lon_0=3 +datum=WGS84", "+proj=moll +datum=WGS84", "+proj=sinu +R=6371007.181 +units=m"],
+)
+def test_a_projected_system_without_a_code_is_written_as_wkt(proj: str) -> None:
+    """WKT goes through the file: rasterio reads an equal system, and we read the text again."""
+    crs = CRS.from_proj4(proj)
+    data = written(Georeference(crs=crs.to_wkt(), transform=UTM))
+    assert CRS.from_wkt(read_raster(data).georeference.crs) == crs
+    assert CRS.from_wkt(seen_by_rasterio(data)["crs"].to_wkt()) == crs
+
+
+@pytest.mark.parametrize(
+    "proj",
+    [
+        "+proj=laea +lat_0=12 +lon_0=3 +datum=WGS84",
+        "+proj=aea +lat_0=23 +lon_0=-96 +lat_1=29.5 +lat_2=45.5 +datum=NAD83",
+        "+proj=lcc +lat_0=40 +lon_0=-96 +lat_1=33 +lat_2=45 +x_0=500 +ellps=GRS80",
+        "+proj=sinu +R=6371007.181 +units=m",
+        "+proj=tmerc +lat_0=1 +lon_0=9 +k=0.9998 +x_0=3500000 +ellps=WGS84",
+        "+proj=utm +zone=14 +ellps=WGS84",
+        "+proj=utm +zone=33 +south +datum=WGS84",
+        "+proj=moll +datum=WGS84",
+        "+proj=geos +h=35785831 +datum=WGS84",
+    ],
+)
+def test_a_system_spelled_out_key_by_key_is_read_as_an_equal_one(proj: str) -> None:
+    """For a user-defined projection in a file of rasterio's, ours parses to the system that rasterio reads."""
+    data = from_rasterio(crs=CRS.from_proj4(proj), transform=Affine(*UTM))
+    ours = read_raster(data).georeference.crs
+    assert ours is not None
+    assert CRS.from_user_input(ours) == seen_by_rasterio(data)["crs"]
+
+
+def test_a_system_that_is_not_understood_is_none_and_carried_over() -> None:
+    """Where the keys are beyond us, crs says nothing false, and rasterio reads the same from the copy."""
+    data = from_rasterio(
+        crs=CRS.from_proj4("+proj=stere +lat_0=90 +lon_0=-45 +k=1 +ellps=clrk66"), transform=Affine(*UTM)
+    )
+    georeference = read_raster(data).georeference
+    assert georeference.crs is None
+    assert seen_by_rasterio(written(georeference)) == seen_by_rasterio(data)
+
+
+def test_pixel_is_point_moves_tags_not_the_transform() -> None:
+    """The transform counts from the corner for both kinds; the file holds the half pixel, as rasterio reads it."""
+    area, point = (Georeference(crs="EPSG:32614", transform=UTM, pixel_is_point=kind) for kind in (False, True))
+    assert seen_by_rasterio(written(area)) | {"kind": "Point"} == seen_by_rasterio(written(point))
+    assert read_raster(written(point)).georeference.transform == UTM
+    assert [tag.numbers for tag in point.to_tags() if tag.code == 33922] == [(0, 0, 0, 440295, 3159705, 0)]
+
+
+@pytest.mark.parametrize("kind", ["Area", "Point"])
+def test_ground_control_points_are_those_of_rasterio(kind: str) -> None:
+    """Points, their system and the kind of pixel are read as rasterio reads them, and written so that it does again."""
+    points = [RasterioPoint(0, 0, 10, 50, 1), RasterioPoint(4, 0, 10, 49, 2), RasterioPoint(0, 5, 11, 50, 3)]
+    data = from_rasterio(tags={"AREA_OR_POINT": kind}, gcps=(points, CRS.from_epsg(4326)))
+    georeference = read_raster(data).georeference
+    oracle = seen_by_rasterio(data)
+    assert (georeference.crs, georeference.gcps_crs, georeference.transform) == (None, "EPSG:4326", None)
+    assert [(p.row, p.col, p.x, p.y, p.z) for p in georeference.gcps] == oracle["gcps"]
+    assert seen_by_rasterio(written(georeference)) == oracle
+    assert seen_by_rasterio(written(replace(georeference, tags=()))) == oracle
+
+
+def test_a_changed_field_is_written_and_the_rest_stays_verbatim() -> None:
+    """After replace(transform=...) the new place is written, while the tags of the system stay as they were."""
+    source = read_raster(from_rasterio(crs="EPSG:32614", transform=Affine(*UTM))).georeference
+    moved = replace(source, transform=(30.0, 0.0, 440310.0, 0.0, -30.0, 3159720.0))
+    assert seen_by_rasterio(written(moved))["transform"] == moved.transform
+    assert [t for t in moved.to_tags() if t.code > 34700] == [t for t in source.tags if t.code > 34700]
+    other = replace(source, crs="EPSG:4326")
+    assert seen_by_rasterio(written(other))["crs"] == CRS.from_epsg(4326)
+    assert seen_by_rasterio(written(other))["transform"] == UTM
+    assert seen_by_rasterio(written(replace(source, crs=None)))["crs"] is None
+
+
+def test_a_carried_source_is_written_tag_by_tag() -> None:
+    """Without a change the tags are the source's own objects."""
+    source = read_raster(from_rasterio(crs="EPSG:32614", transform=Affine(*UTM))).georeference
+    assert source.to_tags() == source.tags
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"transform": (1, 2, 3)}, "six finite numbers"),
+        ({"transform": (1, 0, math.nan, 0, 1, 0)}, "six finite numbers"),
+        ({"crs": "  "}, 'crs must be "EPSG:n", WKT or None'),
+        ({"transform": UTM, "gcps": (GroundControlPoint(0, 0, 0, 0),)}, "both set"),
+        ({"gcps_crs": "EPSG:4326"}, "without gcps"),
+    ],
+)
+def test_malformed_fields_are_refused(fields: dict[str, object], words: str) -> None:
+    """What cannot stand in a GeoTIFF is an error when it is made."""
+    with pytest.raises(InputError, match=words):
+        Georeference(**fields)
+
+
+@pytest.mark.parametrize(
+    ("crs", "words"),
+    [
+        ("EPSG:5773", "EPSG:5773 cannot place a raster"),
+        ("EPSG:7415", "EPSG:7415 cannot place a raster"),
+        ("EPSG:99999", "codes run from 1024 to 32766"),
+        ("WGS 84", "cannot be written to a GeoTIFF"),
+        ("ESRI:102003", "cannot be written to a GeoTIFF"),
+        ('PROJCS["' + "x" * 3000 + '"]', "bytes, readers of GeoTIFF take"),
+    ],
+)
+def test_a_system_that_no_geotiff_can_hold_is_refused(crs: str, words: str) -> None:
+    """Writing says which system, why not, and what to give."""
+    with pytest.raises(InputError, match=words):
+        Georeference(crs=crs, transform=UTM).to_tags()
+
+
+def test_tags_of_other_things_are_no_georeference() -> None:
+    """A file without geo tags has no georeference at all."""
+    assert Georeference.from_tags([GeoTag.text(270, "a picture")]) is None
+    assert read_raster(from_rasterio()).georeference is None
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        [GeoTag.doubles(33550, (10, -10, 0)), GeoTag.doubles(33922, (0, 0, 0, 100, 200, 0))],
+        [GeoTag.doubles(33550, (10, 10, 0))],
+        [GeoTag.doubles(33550, (10, 10, 0)), GeoTag.doubles(33922, (1, 2, 0, 100, 200, 0, 3, 3, 0, 200, 100, 0))],
+        [GeoTag.doubles(33550, (0, 0, 0)), GeoTag.doubles(33922, (1, 2, 0, 100, 200, 0))],
+        [
+            GeoTag.doubles(33550, (10, 20, 0)),
+            GeoTag.doubles(33922, (0, 0, 0, 100, 200, 0)),
+            GeoTag.doubles(34264, (1, 0, 0, 7, 0, -1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1)),
+        ],
+        [
+            GeoTag.doubles(34264, (1, 2, 0, 7, 3, -1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1)),
+            GeoTag.shorts(34735, (1, 1, 0, 3, 1024, 0, 1, 1, 1025, 0, 1, 2, 3072, 0, 1, 32614)),
+        ],
+        [GeoTag.shorts(34735, (1, 1, 0, 1, 3072, 0, 1, 32614)), GeoTag.doubles(33550, (1, 1, 0))],
+        [GeoTag.shorts(34735, (1, 1, 0, 3, 1024, 0, 1, 2, 2048, 0, 1, 4326, 3072, 0, 1, 32614))],
+        [GeoTag.shorts(34735, (1, 1, 1, 4, 1024, 0, 1, 2, 1025, 0, 1, 1, 2048, 0, 1, 4326, 4096, 0, 1, 4979))],
+        [GeoTag.shorts(34735, (1, 1, 0, 3, 1024, 0, 1, 3, 1025, 0, 1, 1, 2048, 0, 1, 4978))],
+    ],
+    ids=["negative scale", "scale alone", "two ties", "no scale", "scale and matrix", "matrix of points", "no model",
+         "two codes", "heights", "geocentric"],
+)  # fmt: skip
+def test_unusual_tags_mean_what_gdal_takes_them_for(tags: list[GeoTag]) -> None:
+    """Files that leave the standard's paths are read as rasterio reads them."""
+    georeference = Georeference.from_tags(tags)
+    oracle = seen_by_rasterio(written(georeference))
+    assert (georeference.transform or (1, 0, 0, 0, 1, 0)) == oracle["transform"]
+    assert (CRS.from_string(georeference.crs) if georeference.crs else None) == oracle["crs"]
+    assert [(p.row, p.col, p.x, p.y, p.z) for p in georeference.gcps] == oracle["gcps"]
+
+
+def test_keys_that_point_nowhere_are_passed_over() -> None:
+    """A directory cut short, or pointing behind its texts and numbers, gives what can be read."""
+    keys = (1, 1, 0, 9, 1024, 0, 1, 1, 3072, 0, 1, 32614, 3073, 34737, 50, 0, 2057, 34736, 4, 9, 1026)
+    georeference = Georeference.from_tags([GeoTag.shorts(34735, keys), GeoTag.text(34737, "short|")])
+    assert georeference.crs == "EPSG:32614"

@@ -1,0 +1,166 @@
+"""Writing GeoTIFF: what rasterio makes of it, and what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+from rasterio.enums import ColorInterp
+from rasterio.io import MemoryFile
+
+from vllm_mmout.errors import InputError, SaveError
+from vllm_mmout.raster import Georeference, read_raster, write, write_geotiff
+
+pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+
+CLASSES = np.array([[[0, 1], [2, 255]]], "uint8")
+COLOURS = np.array([[0, 0, 0], [0, 0, 255], [255, 128, 1]], "uint8")
+
+
+def written(array: np.ndarray, **options: object) -> bytes:
+    buffer = BytesIO()
+    write_geotiff(buffer, array, **options)
+    return buffer.getvalue()
+
+
+def test_classes_have_colours_names_and_nodata() -> None:
+    """With rasterio one finds the colour table, the class names among the band's items, and the nodata."""
+    data = written(
+        CLASSES, nodata=255, colormap=COLOURS, categories=["land", "water & ice", "cloud"], descriptions=["class"]
+    )
+    with MemoryFile(data) as memory, memory.open() as file:
+        colormap = file.colormap(1)
+        assert [colormap[value][:3] for value in range(4)] == [(0, 0, 0), (0, 0, 255), (255, 128, 1), (0, 0, 0)]
+        assert file.tags(1) == {"CLASS_0": "land", "CLASS_1": "water & ice", "CLASS_2": "cloud"}
+        assert file.colorinterp == (ColorInterp.palette,)
+        assert (file.nodata, file.descriptions) == (255, ("class",))
+        np.testing.assert_array_equal(file.read(), CLASSES)
+        np.testing.assert_array_equal(file.dataset_mask() > 0, CLASSES[0] != 255)
+
+
+@pytest.mark.parametrize("when", [dt.datetime(2024, 5, 1, 10, 11, 12), "2024:05:01 10:11:12"])  # noqa: DTZ001 - TIFF has no zones
+def test_texts_with_a_tag_of_their_own_become_that_tag(when: dt.datetime | str) -> None:
+    """The date and the copyright are TIFF tags, other items GDAL's; nobody is named as the software."""
+    data = written(
+        CLASSES, datetime=when, metadata={"TIFFTAG_COPYRIGHT": "© Größe", "SENSOR": "MSI", "AREA_OR_POINT": "Point"}
+    )
+    with MemoryFile(data) as memory, memory.open() as file:
+        tags = {name: text for name, text in file.tags().items() if "RESOLUTION" not in name}
+    assert tags == {"TIFFTAG_DATETIME": "2024:05:01 10:11:12", "TIFFTAG_COPYRIGHT": "© Größe", "SENSOR": "MSI"}
+    assert read_raster(data).metadata == tags
+
+
+def test_bool_becomes_0_and_1() -> None:
+    """A mask of bool is stored as uint8."""
+    mask = np.array([[[True, False]]])
+    with MemoryFile(written(mask)) as memory, memory.open() as file:
+        np.testing.assert_array_equal(file.read(), mask.astype("uint8"), strict=True)
+
+
+@pytest.mark.parametrize("dtype", ["float16", ">i2", ">f8"])
+def test_other_number_formats_keep_their_values(dtype: str) -> None:
+    """Half precision and arrays in the other byte order are written with the values they have."""
+    array = np.arange(-6, 6).reshape(2, 2, 3).astype(dtype)
+    with MemoryFile(written(array)) as memory, memory.open() as file:
+        np.testing.assert_array_equal(file.read(), array)
+    np.testing.assert_array_equal(read_raster(written(array)).array, array)
+
+
+@pytest.mark.parametrize(
+    "step", [(slice(None), slice(None, None, -1)), (slice(None), slice(None), slice(None, None, 3))]
+)
+def test_views_are_written_as_they_look(step: tuple[slice, ...]) -> None:
+    """Arrays that are not contiguous in memory are written in the order of their axes."""
+    array = np.random.default_rng(0).integers(0, 9, (3, 600, 700)).astype("int32")[step]
+    with MemoryFile(written(array)) as memory, memory.open() as file:
+        np.testing.assert_array_equal(file.read(), array)
+
+
+@pytest.mark.parametrize(("dtype", "nodata"), [("uint64", 2**64 - 2), ("int64", -(2**63)), ("int64", 2**53 + 1)])
+def test_a_nodata_of_64_bits_keeps_every_digit_in_the_file(dtype: str, nodata: int) -> None:
+    """The text in the file is the integer itself, of which rasterio sees the nearest double and GDAL all digits."""
+    raster = read_raster(written(np.array([[[nodata, nodata + 1]]], dtype), nodata=nodata))
+    assert raster.nodata == nodata
+    np.testing.assert_array_equal(raster.valid(), [[False, True]])
+
+
+def test_four_bytes_are_four_bands() -> None:
+    """The fourth band of uint8 is data, not transparency."""
+    with MemoryFile(written(np.zeros((4, 5, 5), "uint8"))) as memory, memory.open() as file:
+        assert ColorInterp.alpha not in file.colorinterp
+        assert file.dataset_mask().all()
+
+
+def test_large_data_is_written_as_bigtiff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the limit of classic TIFF the offsets have 64 bits, and both readers read them."""
+    assert written(CLASSES)[2] == 42
+    monkeypatch.setattr(write, "_CLASSIC_LIMIT", CLASSES.nbytes - 1)
+    data = written(CLASSES, nodata=255)
+    assert data[2] == 43
+    with MemoryFile(data) as memory, memory.open() as file:
+        np.testing.assert_array_equal(file.read(), CLASSES)
+    np.testing.assert_array_equal(read_raster(data).array, CLASSES)
+
+
+def test_compression_helps() -> None:
+    """A smooth raster is far smaller than its pixels: deflate with the predictor of its dtype."""
+    smooth = np.add.outer(np.arange(600.0), np.arange(600.0))[None].astype("float32")
+    assert len(written(smooth)) < smooth.nbytes / 8
+
+
+@pytest.mark.parametrize(
+    ("array", "options", "words"),
+    [
+        (np.zeros((3, 4), "uint8"), {}, r"\[bands, height, width\] that is not empty, got shape \(3, 4\)"),
+        (np.zeros((1, 0, 4), "uint8"), {}, "not empty"),
+        (np.zeros((1, 2, 2), "complex64"), {}, "integers or floating point, got complex64"),
+        (np.zeros((1, 2, 2), "uint8"), {"nodata": -1}, "an integer from 0 to 255"),
+        (np.zeros((2, 2, 2), "uint8"), {"descriptions": ["a"]}, "one a band, 2, got 1"),
+        (np.zeros((2, 2, 2), "uint8"), {"colormap": COLOURS}, "one band of uint8, got 2 of uint8"),
+        (np.zeros((1, 2, 2), "int16"), {"colormap": COLOURS}, "one band of uint8, got 1 of int16"),
+        (np.zeros((1, 2, 2), "uint8"), {"colormap": COLOURS[:2].T}, r"uint8 \[n, 3\]"),
+        (np.zeros((1, 2, 2), "uint8"), {"colormap": np.zeros((257, 3), "uint8")}, "n up to 256"),
+        (np.zeros((1, 2, 2), "uint8"), {"metadata": {"note": "\0"}}, "metadata item 'note'"),
+        (np.zeros((1, 2, 2), "uint8"), {"metadata": {"TIFFTAG_ARTIST": "a\0b"}}, "TIFFTAG_ARTIST"),
+    ],
+)
+def test_what_does_not_fit_a_geotiff_is_refused(array: np.ndarray, options: dict[str, object], words: str) -> None:
+    """The error says what does not fit; no file appears."""
+    with pytest.raises(SaveError, match=words):
+        written(array, **options)
+
+
+def test_an_error_leaves_the_older_file_and_nothing_else(tmp_path: Path) -> None:
+    """A write that fails changes nothing in the folder."""
+    target = tmp_path / "mask.tif"
+    write_geotiff(target, CLASSES)
+    before = target.read_bytes()
+    with pytest.raises(InputError, match="EPSG:5773"):
+        write_geotiff(target, CLASSES, georeference=Georeference(crs="EPSG:5773"))
+    with pytest.raises(SaveError, match="nodata"):
+        write_geotiff(target, CLASSES, nodata=-1)
+    assert target.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_the_same_input_gives_the_same_bytes() -> None:
+    """Nothing of the time or the machine gets into the file."""
+    options = {
+        "nodata": 255,
+        "metadata": {"a": "b"},
+        "georeference": Georeference(crs="EPSG:32614", transform=(1, 0, 0, 0, -1, 0)),
+    }
+    assert written(CLASSES, **options) == written(CLASSES, **options)
+
+
+def test_a_path_is_written_as_a_buffer_is(tmp_path: Path) -> None:
+    """Text and Path name a file, whose bytes are those of a buffer."""
+    for target in (tmp_path / "a.tif", str(tmp_path / "b.tif")):
+        write_geotiff(target, CLASSES, nodata=255)
+        assert Path(target).read_bytes() == written(CLASSES, nodata=255)
+    with rasterio.open(tmp_path / "a.tif") as file:
+        np.testing.assert_array_equal(file.read(), CLASSES)

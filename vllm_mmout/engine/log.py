@@ -1,0 +1,7 @@
+"""The logger of the engine part: below vLLM's own, so that it is set up with it."""
+
+from __future__ import annotations
+
+from vllm.logger import init_logger
+
+logger = init_logger("vllm.mmout")

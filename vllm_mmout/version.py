@@ -1,0 +1,7 @@
+"""The version, which stands in setup.cfg."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+__version__ = version("vllm-mmout")
