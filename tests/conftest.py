@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -73,24 +74,38 @@ def every_processor(**settings: object) -> dict[str, object]:
     return {"mmout": {"output_processor": ALL, **options, **settings}}
 
 
+@contextmanager
+def multiprocessing(switch: str):
+    """Have vLLM start engines in processes of their own, "1", or in this one, "0"."""
+    from vllm import envs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", switch)
+        envs.disable_envs_cache()  # an engine made before has frozen what vLLM reads of the environment
+        yield
+
+
 @pytest.fixture(scope="session")
 def llm(water_index: str):
     """An ``LLM`` of the embedded model with every processor of the tests, in this process."""
     from vllm import LLM
+    from vllm.v1.engine.core_client import InprocClient
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        yield LLM(water_index, additional_config=every_processor(), **ENGINE_ARGUMENTS)
+    with multiprocessing("0"):
+        llm = LLM(water_index, additional_config=every_processor(), **ENGINE_ARGUMENTS)
+    assert isinstance(llm.llm_engine.engine_core, InprocClient)
+    return llm
 
 
 @pytest.fixture(scope="session")
 def mp_llm(water_index: str):
     """The same in processes of its own."""
     from vllm import LLM
+    from vllm.v1.engine.core_client import SyncMPClient
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+    with multiprocessing("1"):
         llm = LLM(water_index, additional_config=every_processor(), **ENGINE_ARGUMENTS)
+    assert isinstance(llm.llm_engine.engine_core, SyncMPClient)
     yield llm
     llm.llm_engine.engine_core.shutdown()
 
@@ -107,3 +122,18 @@ def make_async_llm(water_index: str):
         )
 
     return make
+
+
+@pytest.fixture
+def sent(llm, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The requests that reached the engine's core while a test ran."""
+    requests = []
+    core = llm.llm_engine.engine_core
+    original = core.add_request
+
+    def add_request(request):
+        requests.append(request)
+        return original(request)
+
+    monkeypatch.setattr(core, "add_request", add_request)
+    return requests

@@ -71,7 +71,7 @@ def test_what_the_user_sets_wins(water_index, name):
 
 
 def test_filling_in_twice_is_filling_in_once(water_index):
-    """vLLM may make a config of the same arguments again."""
+    """A second config of the same arguments, which vLLM may make, finds them filled in."""
     engine_args = arguments(water_index)
     fill_in(engine_args)
     assert changed(engine_args) == {}

@@ -181,7 +181,7 @@ class TestCancelling:
 
     async def test_in_the_forward(self, engine):
         """A request that is cancelled while the engine works on it leaves nothing; its late output is ignored."""
-        params = OutputParams(processor="ReduceHolds", nodata=-1001)
+        params = OutputParams(processor="ReduceHolds", nodata=-1001.0)
         task = asyncio.create_task(answer(engine, scene(1), params, "forward"))
         await in_forward(engine, "forward", -1001.0)
 
@@ -272,7 +272,7 @@ class TestAbort:
 
     async def test_in_the_engine(self, engine):
         """generate ends with an AbortedError while the step still runs."""
-        params = OutputParams(processor="ReduceHolds", nodata=-3001)
+        params = OutputParams(processor="ReduceHolds", nodata=-3001.0)
         task = asyncio.create_task(answer(engine, scene(7), params, "abort-forward"))
         await in_forward(engine, "abort-forward", -3001.0)
 

@@ -18,7 +18,7 @@ def llama(tmp_path_factory):
 
 
 def config_of(model, **arguments):
-    """vLLM's config of a model; making it loads the plugin, which installs the hooks."""
+    """A model's config as vLLM makes it, which loads the plugin, which installs the hooks."""
     from vllm.engine.arg_utils import EngineArgs
 
     return EngineArgs(model=model, max_model_len=8, **arguments).create_engine_config()

@@ -27,9 +27,7 @@ def profiled(tmp_path_factory):
 
     def run(name, model):
         folder = tmp_path_factory.mktemp("profiled")
-        return engine_scripts.run(
-            name, path=[SUPPORT / "profiled"], environment={"PROFILED": str(folder)}, model=model
-        )
+        return engine_scripts.run(name, path=[SUPPORT / "profiled"], environment={"PROFILED": str(folder)}, model=model)
 
     return run
 

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreference
 PLACE = Georeference(crs="EPSG:32614", transform=(30.0, 0.0, 440280.0, 0.0, -30.0, 3159720.0))
 PALETTE = np.array([[10, 20, 30], [0, 0, 255]], "uint8")
 IDS = np.array([[[0, 1, 1], [255, 0, 7]]], "uint8")
+IDS.setflags(write=False)
 
 
 @dataclass
@@ -93,6 +94,20 @@ def test_floats_are_stretched_between_their_valid_extremes() -> None:
     np.testing.assert_array_equal(pixels[..., 0][pixels[..., 1] > 0], [0, 255, 128, 64])
 
 
+@pytest.mark.parametrize("ends", [(-1.7e308, 1.7e308), (0.0, 2.3e-309), (-4e-320, 4e-320)])
+def test_the_widest_and_the_narrowest_range_are_stretched(ends: tuple[float, float]) -> None:
+    """Ranges that float64 cannot hold, or whose inverse it cannot hold, go from black to white as well."""
+    pixels = np.asarray(RasterOutput(np.array([[ends]])).image)
+    np.testing.assert_array_equal(pixels, [[0, 255]])
+
+
+@pytest.mark.parametrize("value", [0.0, -7.5, 5e-324, math.inf, math.nan])
+def test_a_raster_of_one_value_is_black(value: float) -> None:
+    """Where there is nothing to stretch, the picture is black."""
+    pixels = np.asarray(RasterOutput(np.full((1, 2, 2), value)).image.convert("LA"))
+    assert not pixels[..., 0].any()
+
+
 def test_three_bytes_are_a_picture_as_they_are() -> None:
     """Three bands of uint8 are red, green and blue without any stretch."""
     rgb = np.random.default_rng(0).integers(50, 60, (3, 5, 6)).astype("uint8")
@@ -116,10 +131,10 @@ def test_every_raster_has_a_picture_of_its_size(array: np.ndarray) -> None:
 
 def test_jpeg_shows_nodata_black() -> None:
     """JPEG has no transparency: what is not there is black."""
-    ids = np.full((1, 32, 32), 1, "uint8")
-    ids[:, :, 16:] = 255
+    ids = np.zeros((1, 32, 32), "uint8")
+    ids[:, :, 16:] = 1
     with Image.open(
-        BytesIO(RasterOutput(ids, nodata=255, palette=np.full((2, 3), 200, "uint8")).to_bytes("jpeg"))
+        BytesIO(RasterOutput(ids, nodata=1, palette=np.full((2, 3), 200, "uint8")).to_bytes("jpeg"))
     ) as image:
         pixels = np.asarray(image).astype(int)
     assert abs(pixels[:, :12] - 200).max() < 4
@@ -149,8 +164,15 @@ def test_placed_lays_the_result_on_its_input() -> None:
     np.testing.assert_array_equal(placed.array, [[[0, 255, 1], [255, 0, 7]]])
     assert (placed.class_names, placed.band_names, placed.nodata) == (output.class_names, output.band_names, 255)
     np.testing.assert_array_equal(placed.palette, PALETTE)
-    np.testing.assert_array_equal(output.array, IDS)
+    np.testing.assert_array_equal(output.array, [[[0, 1, 1], [255, 0, 7]]])
     assert output.georeference is None
+
+
+def test_placed_leaves_the_array_of_the_original_alone() -> None:
+    """Masking works on a copy, also where the original could be written to."""
+    output = RasterOutput(np.ones((1, 1, 2), "uint8"), nodata=0)
+    np.testing.assert_array_equal(output.placed(None, np.array([[True, False]])).array, [[[1, 0]]])
+    np.testing.assert_array_equal(output.array, [[[1, 1]]])
 
 
 @pytest.mark.parametrize(

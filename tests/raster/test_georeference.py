@@ -199,10 +199,13 @@ def test_tags_of_other_things_are_no_georeference() -> None:
         [GeoTag.shorts(34735, (1, 1, 0, 1, 3072, 0, 1, 32614)), GeoTag.doubles(33550, (1, 1, 0))],
         [GeoTag.shorts(34735, (1, 1, 0, 3, 1024, 0, 1, 2, 2048, 0, 1, 4326, 3072, 0, 1, 32614))],
         [GeoTag.shorts(34735, (1, 1, 1, 4, 1024, 0, 1, 2, 1025, 0, 1, 1, 2048, 0, 1, 4326, 4096, 0, 1, 4979))],
+        [GeoTag.shorts(34735, (1, 1, 0, 4, 1024, 0, 1, 1, 2048, 0, 1, 4326, 3072, 0, 1, 32767, 3074, 0, 1, 16133))],
+        [GeoTag.shorts(34735, (1, 1, 0, 4, 1024, 0, 1, 1, 2048, 0, 1, 4326, 3072, 0, 1, 32767, 3074, 0, 1, 16014))],
+        [GeoTag.shorts(34735, (1, 1, 0, 4, 1024, 0, 1, 1, 2048, 0, 1, 4269, 3072, 0, 1, 32767, 3074, 0, 1, 16014))],
         [GeoTag.shorts(34735, (1, 1, 0, 3, 1024, 0, 1, 3, 1025, 0, 1, 1, 2048, 0, 1, 4978))],
     ],
     ids=["negative scale", "scale alone", "two ties", "no scale", "scale and matrix", "matrix of points", "no model",
-         "two codes", "heights", "geocentric"],
+         "two codes", "heights", "zone south", "zone north", "zone on NAD83", "geocentric"],
 )  # fmt: skip
 def test_unusual_tags_mean_what_gdal_takes_them_for(tags: list[GeoTag]) -> None:
     """Files that leave the standard's paths are read as rasterio reads them."""

@@ -98,6 +98,12 @@ def test_an_alpha_band_that_is_picked_is_data() -> None:
     assert raster.without_alpha().bands == 1
 
 
+def test_a_nodata_is_not_looked_for_in_alpha() -> None:
+    """Where nodata is 255 as well as full opacity, only the bands that are data are compared."""
+    raster = Raster(np.array([[[5, 255]], [[255, 255]]], "uint8"), nodata=255, mask=np.ones((1, 2), bool), alpha=2)
+    np.testing.assert_array_equal(raster.valid(), [[True, False]])
+
+
 @given(
     hnp.arrays(
         "int16", st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 5)), elements=st.integers(-2, 2)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
+import tifffile
 from rasterio.enums import ColorInterp
 from rasterio.io import MemoryFile
 
@@ -40,6 +41,12 @@ def test_classes_have_colours_names_and_nodata() -> None:
         assert (file.nodata, file.descriptions) == (255, ("class",))
         np.testing.assert_array_equal(file.read(), CLASSES)
         np.testing.assert_array_equal(file.dataset_mask() > 0, CLASSES[0] != 255)
+
+
+def test_colours_span_the_sixteen_bits_of_tiff() -> None:
+    """TIFF's colour tables have 65535 for full intensity, whatever readers make of fewer bits."""
+    with tifffile.TiffFile(BytesIO(written(CLASSES, colormap=COLOURS))) as tiff:
+        np.testing.assert_array_equal(tiff.pages[0].colormap[:, 2], [65535, 128 * 257, 257])
 
 
 @pytest.mark.parametrize("when", [dt.datetime(2024, 5, 1, 10, 11, 12), "2024:05:01 10:11:12"])  # noqa: DTZ001 - TIFF has no zones

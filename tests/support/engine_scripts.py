@@ -14,17 +14,23 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+TEXT = {"max_model_len": 128, "dtype": "float32"}
 SMALL = {"gpu_memory_utilization": 0.3, "seed": 0, "enforce_eager": True}
 ANSWER = "answer of the script: "
 PROMPTS = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9"]
 
 
 def run(name, *, path=(), environment=None, timeout=420, **arguments):
-    """Run one of the functions below and return its answer."""
+    """Run one of the functions below and return its answer; by default its engine has processes of its own."""
     folders = [*map(str, path), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, __file__, name, json.dumps(arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders), **(environment or {})},
+        env={
+            **os.environ,
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # fixtures of other tests may have set it for their time
+            "PYTHONPATH": os.pathsep.join(folders),
+            **(environment or {}),
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -125,7 +131,7 @@ def text(model):
     """Generate with ``LLM``, profiled if the profiler is there."""
     from vllm import LLM
 
-    llm = LLM(model, max_model_len=128, distributed_executor_backend="mp", **SMALL)
+    llm = LLM(model, distributed_executor_backend="mp", **TEXT, **SMALL)
     if "PROFILED" not in os.environ:
         return _describe(llm.llm_engine, {}, said=_said(llm.generate(PROMPTS, _sampling(), use_tqdm=False)))
     with profiling() as reports:
@@ -144,9 +150,7 @@ def text_async(model):
         return last
 
     async def main():
-        engine = AsyncLLM.from_engine_args(
-            AsyncEngineArgs(model, max_model_len=128, distributed_executor_backend="mp", **SMALL)
-        )
+        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model, distributed_executor_backend="mp", **TEXT, **SMALL))
         try:
             with profiling() as reports:
                 rows = zip(PROMPTS, _sampling(), strict=True)
@@ -167,6 +171,72 @@ def routed(model):
     with profiling() as reports:
         results = llm.generate([np.full((6, 32, 32), 100, np.uint16)] * 2, use_tqdm=False)
     return _describe(llm.llm_engine, reports, said=[str(result.outputs.array.shape) for result in results])
+
+
+def drifted(model, routed_model):
+    """Generate text, then try all that needs the hooks."""
+    from vllm import LLM, SamplingParams
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    from vllm_mmout.engine import hooks
+
+    llm = LLM(model, distributed_executor_backend="mp", **TEXT, **SMALL)
+    outputs = llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=16, ignore_eos=True), use_tqdm=False)
+    attempts = {
+        "install": hooks.install,
+        "LLM": lambda: LLM(routed_model, **SMALL),
+        "AsyncLLM": lambda: AsyncLLM.from_engine_args(AsyncEngineArgs(routed_model, **SMALL)),
+    }
+    errors = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except Exception as error:  # noqa: BLE001 - the test looks at whatever it is
+            errors[name] = [type(error).__name__, str(error)]
+    again = llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=16, ignore_eos=True), use_tqdm=False)
+    return _describe(
+        llm.llm_engine, {}, said=_said(outputs), again=_said(again), errors=errors, installed=sorted(hooks._installed)
+    )
+
+
+def _attempt(call):
+    """What a call gives, or the type of what it raises."""
+    try:
+        return str(call())
+    except Exception as error:  # noqa: BLE001 - the test looks at whatever it is
+        return type(error).__name__
+
+
+def stream_interval(model, table):
+    """Ask an engine that streams every fourth token only, for raw and, on a bound one, for decoded output."""
+    import numpy as np
+    from vllm import LLM
+
+    image = np.full((6, 32, 32), 100, np.uint16)
+    llm = LLM(model, stream_interval=4, distributed_executor_backend="uni", additional_config={"mmout": table}, **SMALL)
+    prompt = {"prompt_token_ids": [1], "multi_modal_data": {"image": image}}
+    answer = {
+        "encode": _attempt(
+            lambda: llm.encode(prompt, pooling_task="plugin", use_tqdm=False)[0].outputs.data.shape,
+        )
+    }
+    if table.get("output_processor") != "none":
+        answer["generate"] = _attempt(lambda: llm.generate(image, use_tqdm=False)[0].outputs.array.shape)
+    return answer
+
+
+def token_only(model, table):
+    """Send nothing but a token to a model that takes pictures, then a picture."""
+    import numpy as np
+    from vllm import LLM
+
+    llm = LLM(model, distributed_executor_backend="uni", additional_config={"mmout": table}, **SMALL)
+    image = {"prompt_token_ids": [1], "multi_modal_data": {"image": np.full((6, 32, 32), 100, np.uint16)}}
+    return {
+        name: _attempt(lambda: llm.encode(prompt, pooling_task="plugin", use_tqdm=False)[0].outputs.data.shape)  # noqa: B023
+        for name, prompt in {"tokens": {"prompt_token_ids": [1]}, "image": image}.items()
+    }
 
 
 if __name__ == "__main__":

@@ -6,11 +6,13 @@ import hashlib
 import os
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import torch
 
 from vllm_mmout import OutputProcessor
+from vllm_mmout.engine.codec import MAX_BYTES
 
 RELEASE = threading.Event()
 """Lets decoders that wait for it go on."""
@@ -62,7 +64,41 @@ class ReduceReturnsSparse(Echo):
 
 class ReduceReturnsQuantised(Echo):
     def reduce(self, output, params):
-        return torch.quantize_per_tensor(output, 0.1, 0, torch.qint8)
+        with warnings.catch_warnings(action="ignore"):  # torch means to give such tensors up
+            return torch.quantize_per_tensor(output, 0.1, 0, torch.qint8)
+
+
+class ReduceReturnsTooMuch(Echo):
+    """One byte more than may travel, without the memory for it."""
+
+    def reduce(self, output, params):
+        return torch.zeros((len(output), 1), dtype=torch.uint8).expand(-1, MAX_BYTES + 1)
+
+
+class CountsForwards(OutputProcessor):
+    """Gives how often the embedded network has run so far, counted in the worker."""
+
+    forwards = 0
+
+    def __init__(self):
+        from vllm_mmout.models.water_index_net import WaterIndexNet
+
+        forward = WaterIndexNet.forward
+        if getattr(forward, "counted", False):
+            return
+
+        def counting(*args, **kwargs):
+            CountsForwards.forwards += 1
+            return forward(*args, **kwargs)
+
+        counting.counted = True
+        WaterIndexNet.forward = counting
+
+    def reduce(self, output, params):
+        return torch.full((len(output),), CountsForwards.forwards)
+
+    def decode(self, raw, params, state=None):
+        return int(raw)
 
 
 class ReduceSleeps(Echo):

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from vllm_mmout.commands.environment import prepare_environment
 from vllm_mmout.errors import InputError, MMOutError, OptionError
@@ -81,16 +81,27 @@ def _parsed(model: str, flags: Sequence[str], own_flags: Sequence[str]) -> argpa
     from vllm.engine.arg_utils import EngineArgs
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    parser = FlexibleArgumentParser(prog="vllm-mmout", usage="engine flags are those of vllm serve", add_help=False)
-    EngineArgs.add_cli_args(parser)
-    options, unknown = parser.parse_known_args(["--model", model, "--no-use-tqdm-on-load", *flags])
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], [*own_flags, *parser._option_string_actions], n=1)  # noqa: SLF001 - there is no public list
-        hint = f"; did you mean {near[0]}?" if near else "; engine flags are those of vllm serve"
-        raise OptionError(f"unknown arguments: {' '.join(unknown)}{hint}")
+    class EngineFlags(FlexibleArgumentParser):
+        """The parser of vLLM, whose own way to refuse is five pages of usage."""
+
+        def error(self, message: str) -> NoReturn:
+            raise OptionError(_refusal(message, [*own_flags, *self._option_string_actions]))
+
+    parser = EngineArgs.add_cli_args(EngineFlags(add_help=False))  # type: ignore[no-untyped-call]
+    options: argparse.Namespace = parser.parse_args(["--model", model, "--no-use-tqdm-on-load", *flags])
     if options.tensor_parallel_size * options.pipeline_parallel_size * options.data_parallel_size == 1:
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one device: no processes to wait for
     return options
+
+
+def _refusal(message: str, known: Sequence[str]) -> str:
+    """What argparse says of wrong arguments, with a hint for a misspelt one."""
+    _, unknown, arguments = message.partition("unrecognized arguments: ")
+    if not unknown:
+        return message
+    near = difflib.get_close_matches(arguments.split()[0], known, n=1)
+    hint = f"did you mean {near[0]}?" if near else "engine flags are those of vllm serve"
+    return f"unknown arguments: {arguments}; {hint}"
 
 
 def _start(model: str, options: argparse.Namespace) -> LLM:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
@@ -13,7 +14,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from vllm_mmout.engine import marker
 from vllm_mmout.engine.credits import Credits
-from vllm_mmout.engine.inputs import prepare
+from vllm_mmout.engine.inputs import Prepared, prepare
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.engine.routed import ADMISSION, Admission, RoutedOutputProcessor
 from vllm_mmout.engine.validation import as_client_error
@@ -29,6 +30,8 @@ class BoundAsyncLLM(AsyncLLM):
 
     output_processor: RoutedOutputProcessor
     mmout_credits: Credits
+    mmout_readers: asyncio.Semaphore
+    """Inputs that may be read, or wait for their credit, at once."""
     mmout_shut_down: bool = False
 
     async def generate(  # type: ignore[override]  # the result of a bound engine is no text
@@ -61,13 +64,12 @@ class BoundAsyncLLM(AsyncLLM):
         """
         params = OutputParams() if sampling_params is None else sampling_params
         request_id = request_id or uuid4().hex
-        try:
-            prepared = await asyncio.to_thread(prepare, self.output_processor.binding, prompt, params)
-        except MMOutError as error:
-            raise as_client_error(error) from error.__cause__
-        pooling = PoolingParams(task=await self._mmout_task(), extra_kwargs=marker.mark(params))
-        admission = Admission(prepared.finish)
-        async with self.mmout_credits.held(prepared.nbytes):
+        async with AsyncExitStack() as held:
+            async with self.mmout_readers:  # so that what waits for a credit is bounded too
+                prepared = await self._mmout_prepare(prompt, params)
+                await held.enter_async_context(self.mmout_credits.held(prepared.nbytes))
+            pooling = PoolingParams(task=await self._mmout_task(), extra_kwargs=marker.mark(params))
+            admission = Admission(prepared.finish)
             token = ADMISSION.set(admission)
             try:
                 queue = await self.add_request(
@@ -90,6 +92,12 @@ class BoundAsyncLLM(AsyncLLM):
         if result.error is not None:
             raise result.error
         yield result
+
+    async def _mmout_prepare(self, prompt: Any, params: OutputParams) -> Prepared:
+        try:
+            return await asyncio.to_thread(prepare, self.output_processor.binding, prompt, params)
+        except MMOutError as error:
+            raise as_client_error(error) from error.__cause__
 
     async def _mmout_task(self) -> Any:
         return self.model_config.get_pooling_task(await self.get_supported_tasks())

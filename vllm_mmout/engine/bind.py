@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ def bind_async_llm(engine: Any, binding: Binding) -> None:
 
     _bind_parts(engine, binding)
     engine.mmout_credits = Credits(binding.max_in_flight, binding.settings.max_in_flight_bytes)
+    engine.mmout_readers = asyncio.Semaphore(binding.max_in_flight)
     engine.__class__ = _derived(BoundAsyncLLM, type(engine))
     log_binding(binding)
 
@@ -44,10 +46,11 @@ def bind_llm_engine(engine: Any, binding: Binding) -> None:
 
 def bind_llm(llm: Any) -> None:
     """Bind an ``LLM`` whose engine is bound; leave any other."""
-    from vllm_mmout.engine.llm import BoundLLMEngine, LLMGenerate
+    if not hasattr(llm.llm_engine.output_processor, "binding"):  # no import of ours for a text engine
+        return
+    from vllm_mmout.engine.llm import LLMGenerate
 
-    if isinstance(llm.llm_engine, BoundLLMEngine):
-        llm.__class__ = _with_methods(LLMGenerate, type(llm))
+    llm.__class__ = _with_methods(LLMGenerate, type(llm))
 
 
 def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:

@@ -61,7 +61,8 @@ class DecodePool:
         self.threads = threads
         self.timeout = timeout
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._lock = threading.Condition()
+        self._lock = threading.RLock()  # of C: an interrupt can come between the lines of Condition's own `with`
+        self._changed = threading.Condition(self._lock)
         self._running: dict[threading.Thread, Job] = {}
         self._abandoned: set[threading.Thread] = set()
         self._workers = 0
@@ -92,7 +93,7 @@ class DecodePool:
                 return
             self._closed = True
             running = list(self._running.values())
-            self._lock.notify_all()
+            self._changed.notify_all()
         for _ in range(self._workers):
             self._jobs.put(None)
         for job in running + self._drain():
@@ -144,7 +145,7 @@ class DecodePool:
                 closed = self._closed  # then close() has not seen this job
                 job.deadline = time.monotonic() + self.timeout
                 self._running[thread] = job
-                self._lock.notify_all()
+                self._changed.notify_all()
             outcome = _shut_down() if closed else _run(job)
             with self._lock:
                 self._running.pop(thread, None)
@@ -165,7 +166,7 @@ class DecodePool:
                 overdue = {thread: job for thread, job in self._running.items() if job.deadline <= now}
                 if not overdue:
                     first = min((job.deadline for job in self._running.values()), default=None)
-                    self._lock.wait(None if first is None else max(first - now, 0.001))
+                    self._changed.wait(None if first is None else max(first - now, 0.001))
                     continue
                 for thread in overdue:
                     del self._running[thread]

@@ -112,6 +112,15 @@ HOOKS: tuple[Hook, ...] = (
         ANYWHERE,
     ),
     Hook(
+        "vllm.model_executor.models.registry",
+        "_ModelRegistry.register_model",
+        ("model_arch", "model_cls"),
+        "called by the plugin: makes our models known",
+        "0.11",
+        "never",
+        where=ANYWHERE,
+    ),
+    Hook(
         "vllm.v1.engine.output_processor",
         "OutputProcessor.add_request",
         ("request", "prompt", "parent_req", "request_index", "queue"),

@@ -50,14 +50,15 @@ def install(
 
     """
     rows = [hook for hook in hooks if frontend or hook.where == ANYWHERE]
-    places = verify(rows)
+    places = verify(rows, attributes)
     for hook in rows:
         if hook.wrap is not None and hook.target not in _installed:
             owner, name = places[hook.target]
             _replace(hook.target, owner, name, hook.wrap(getattr(owner, name)))
     for attribute in attributes:
         if attribute.target not in _installed:
-            _replace(attribute.target, importlib.import_module(attribute.module), attribute.name, attribute.value())
+            owner, name = places[attribute.target]
+            _replace(attribute.target, owner, name, attribute.value())
 
 
 def uninstall() -> None:
@@ -75,7 +76,7 @@ def is_installed() -> bool:
     return bool(_installed)
 
 
-def verify(hooks: Iterable[Hook] = HOOKS) -> dict[str, tuple[Any, str]]:
+def verify(hooks: Iterable[Hook] = HOOKS, attributes: Iterable[Attribute] = ATTRIBUTES) -> dict[str, tuple[Any, str]]:
     """Find the owner and attribute of every target.
 
     Raises:
@@ -84,10 +85,11 @@ def verify(hooks: Iterable[Hook] = HOOKS) -> dict[str, tuple[Any, str]]:
     """
     places: dict[str, tuple[Any, str]] = {}
     faults: list[str] = []
-    for hook in hooks:
-        fault = _locate(hook, places)
+    rows: list[Hook | Attribute] = [*hooks, *attributes]
+    for row in rows:
+        fault = _locate(row, places)
         if fault is not None:
-            faults.append(f"{hook.target} {fault} (needed to: {hook.why})")
+            faults.append(f"{row.target} {fault} (needed to: {row.why})")
     if faults:
         raise HookError(
             f"vLLM {vllm_version()} differs from what vllm_mmout's hooks were written for, none was installed: "
@@ -96,31 +98,37 @@ def verify(hooks: Iterable[Hook] = HOOKS) -> dict[str, tuple[Any, str]]:
     return places
 
 
-def _locate(hook: Hook, places: dict[str, tuple[Any, str]]) -> str | None:
+def _locate(row: Hook | Attribute, places: dict[str, tuple[Any, str]]) -> str | None:
     """Note where the target is; what is wrong with it, if anything."""
     try:
-        owner: Any = importlib.import_module(hook.module)
+        owner: Any = importlib.import_module(row.module)
     except ImportError as error:
         return f"cannot be imported ({error})"
-    *path, name = hook.name.split(".")
+    *path, name = row.name.split(".")
     for step in path:
         owner = getattr(owner, step, None)
         if owner is None:
             return f"does not exist (no {step})"
+    places[row.target] = (owner, name)
+    return _fault(row, owner, name) if isinstance(row, Hook) else None  # a name is added: its module must be there
+
+
+def _fault(row: Hook, owner: Any, name: str) -> str | None:
     target = getattr(owner, name, None)
     if not callable(target):
         return "does not exist"
-    if hook.wrap is not None and hook.target not in _installed and name not in vars(owner):
-        return f"is not defined by {hook.name.rpartition('.')[0]} itself"
-    missing = _missing(target, hook.parameters)
-    if missing:
-        return f"has no parameter {', '.join(missing)}"
-    places[hook.target] = (owner, name)
-    return None
+    if row.wrap is not None and row.target not in _installed and name not in vars(owner):
+        return f"is not defined by {row.name.rpartition('.')[0]} itself"
+    missing = _missing(target, row.parameters)
+    return f"has no parameter {', '.join(missing)}" if missing else None
 
 
 def _missing(target: Callable[..., Any], parameters: Sequence[str]) -> list[str]:
-    return [name for name in parameters if name not in inspect.signature(target).parameters]
+    try:
+        known = inspect.signature(target).parameters
+    except (TypeError, ValueError):  # a callable of C that does not say
+        return list(parameters)
+    return [name for name in parameters if name not in known]
 
 
 def _replace(target: str, owner: Any, name: str, value: Any) -> None:

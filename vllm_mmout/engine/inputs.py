@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,10 +98,35 @@ class Target:
     stem: str
 
 
+def check_targets(requests: Iterable[tuple[Any, OutputParams]]) -> None:
+    """Check that no two requests of one call write to one file.
+
+    Args:
+        requests: input and params of each.
+
+    Raises:
+        OptionError: two would; the file is named.
+
+    """
+    seen = set()
+    for data, params in requests:
+        if params.path is None:
+            continue
+        place = Path(params.path)
+        file = place / _stem(data) if params.path.endswith(os.sep) or place.is_dir() else place
+        if file in seen:
+            raise OptionError(f"path: several results of this call would be written to {file}; give each its own path")
+        seen.add(file)
+
+
+def _stem(data: Any) -> str:
+    """What a result in a folder is called: as its input's file, "output" for an input without a name."""
+    return (Path(data).stem if isinstance(data, str | os.PathLike) else "") or "output"
+
+
 def _target(path: str | None, data: Any) -> Target | None:
     if path is None:
         return None
-    stem = Path(str(data)).stem if isinstance(data, str | os.PathLike) else "output"
     target = Path(path)
     folder = target.is_dir() or path.endswith(os.sep)
     parent = target if folder else target.parent
@@ -112,7 +137,7 @@ def _target(path: str | None, data: Any) -> Target | None:
             raise SaveError(f"{path}: the folder cannot be made: {error.strerror}; choose another path") from error
     if not parent.is_dir():
         raise SaveError(f"{path}: the folder {parent} does not exist; make it first")
-    return Target(target, folder, stem or "output")
+    return Target(target, folder, _stem(data))
 
 
 def _finish(mapped: MappedInput | None, target: Target | None) -> Finish:

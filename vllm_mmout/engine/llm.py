@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 from vllm.pooling_params import PoolingParams
+from vllm.v1.engine.core_client import InprocClient
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from vllm_mmout.engine import marker
 from vllm_mmout.engine.credits import Credits
-from vllm_mmout.engine.inputs import Prepared, prepare
+from vllm_mmout.engine.decode import as_it_is
+from vllm_mmout.engine.inputs import Prepared, check_targets, prepare
+from vllm_mmout.engine.interrupts import interrupts_held_back
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.engine.routed import ADMISSION, Admission, RoutedOutputProcessor
 from vllm_mmout.errors import MMOutError, OptionError
@@ -39,7 +43,23 @@ class BoundLLMEngine(LLMEngine):
         router = self.output_processor
         if not router.request_states and (router.pending or router.ready):
             return [*router.wait_ready()]
-        return [*super().step(), *router.take_ready()]
+        with self._uninterrupted():
+            outputs = super().step()
+        return [*outputs, *router.take_ready()]
+
+    def add_request(self, *args: Any, **kwargs: Any) -> str:
+        """As vLLM's."""
+        with self._uninterrupted():
+            return super().add_request(*args, **kwargs)
+
+    def abort_request(self, request_ids: list[str], internal: bool = False) -> None:  # noqa: FBT001, FBT002 - as vLLM's
+        """As vLLM's."""
+        with self._uninterrupted():
+            super().abort_request(request_ids, internal)
+
+    def _uninterrupted(self) -> AbstractContextManager[None]:
+        """Around what changes an engine in this process; one in processes of its own takes a Ctrl-C at any moment."""
+        return interrupts_held_back() if isinstance(self.engine_core, InprocClient) else nullcontext()
 
 
 @dataclass(slots=True)
@@ -101,6 +121,7 @@ class LLMGenerate:
         binding = self.llm_engine.output_processor.binding
         for options in {id(want.params): want.params for want in wanted}.values():
             binding.check_params(options)
+        check_targets((want.data, want.params) for want in wanted)
         progress = _progress(use_tqdm, len(wanted))
         try:
             results = _Run(self, binding, wanted, progress).results()
@@ -124,6 +145,8 @@ class _Run:
         self.done: list[MultimodalRequestOutput | None] = [None] * len(wanted)
         self.in_flight: dict[str, InFlight] = {}
         """By external id."""
+        self.adding = Admission(as_it_is)
+        """Of the request that was added last; an interrupt may meet it before it is among those in flight."""
 
     def results(self) -> list[MultimodalRequestOutput]:
         """Run all to the end; an exception of the caller's own leaves nothing behind."""
@@ -143,7 +166,10 @@ class _Run:
                 if self.in_flight:
                     self._collect(self.engine.step())
         except BaseException:
-            self.engine.abort_request([entry.internal_id for entry in self.in_flight.values()], internal=True)
+            added = {entry.internal_id for entry in self.in_flight.values()}  # once each: vLLM fails on a second
+            if self.adding.internal_id is not None:
+                added.add(self.adding.internal_id)
+            self.engine.abort_request(list(added), internal=True)
             self.engine.output_processor.take_ready()
             raise
         return [result for result in self.done if result is not None]
@@ -161,7 +187,7 @@ class _Run:
         want = self.wanted[place]
         request_id = str(next(self.llm.request_counter))
         pooling = PoolingParams(task=self.llm.pooling_task, extra_kwargs=marker.mark(want.params))
-        admission = Admission(prepared.finish)
+        admission = self.adding = Admission(prepared.finish)
         token = ADMISSION.set(admission)
         try:
             self.engine.add_request(

@@ -17,12 +17,16 @@ def load() -> None:
     """
     global _drift  # noqa: PLW0603 - the plugin's one piece of state, for the process
     from vllm_mmout.engine.hooks import install, is_frontend
+    from vllm_mmout.models.config import register_config
 
     try:
         install(frontend=is_frontend())
     except HookError as error:
         _drift = error
         logging.getLogger("vllm.mmout").error("%s", error)  # noqa: TRY400 - the message says it all
+        register_config(error)
+        return
+    register_config()
     register_models()
 
 
@@ -32,11 +36,8 @@ def drift() -> HookError | None:
 
 
 def register_models() -> None:
-    """Make our configuration class and models known to transformers and vLLM; no model is imported yet."""
+    """Make our models known to vLLM; none is imported yet."""
     from vllm.model_executor.models.registry import ModelRegistry
 
-    from vllm_mmout.models.config import register_config
-
-    register_config()
     if "WaterIndex" not in ModelRegistry.models:
         ModelRegistry.register_model("WaterIndex", "vllm_mmout.models.water_index:WaterIndex")

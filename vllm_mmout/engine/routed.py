@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from threading import Condition
+from threading import Condition, RLock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,7 +49,12 @@ class Admission:
     finish: Finish
     """What is done with the decoded output: laid on its input, written to a file."""
     internal_id: str | None = None
-    """Set when the engine's frontend knows the request; from then on it must be aborted if it is not delivered."""
+    """Set when the engine's frontend gets the request; from then on it must be aborted if it is not delivered."""
+
+    def take_finish(self) -> Finish:
+        """Hand over ``finish``; vLLM's tasks that start meanwhile keep this object, and must keep no input alive."""
+        finish, self.finish = self.finish, as_it_is
+        return finish
 
 
 ADMISSION: ContextVar[Admission | None] = ContextVar("mmout_admission", default=None)
@@ -122,7 +127,10 @@ class RoutedOutputProcessor(OutputProcessor):
     """Decodes that have not been delivered, by internal request id."""
     ready: deque[MultimodalRequestOutput]
     """Delivered results that ``LLM`` has not fetched (``AsyncLLM`` gets them through its queues)."""
+    lock: RLock
+    """Held around what the decode threads and the caller's both change. A lock of C: no interrupt leaves it held."""
     wakeup: Condition
+    """Of the lock; notified when a decode ends."""
 
     def setup(self, binding: Binding) -> None:
         """Make the routing's own state; called once, when the engine is bound."""
@@ -130,7 +138,8 @@ class RoutedOutputProcessor(OutputProcessor):
         self.pool = DecodePool(binding.settings.decode_threads, binding.settings.decode_timeout_s)
         self.pending = {}
         self.ready = deque()
-        self.wakeup = Condition()
+        self.lock = RLock()
+        self.wakeup = Condition(self.lock)
 
     def add_request(
         self,
@@ -147,18 +156,18 @@ class RoutedOutputProcessor(OutputProcessor):
 
         """
         params = self._validated(request)
+        admission = ADMISSION.get()
+        if admission is not None:  # before it is true: an interrupt between the two must find the request
+            admission.internal_id = request.request_id
         super().add_request(request, prompt, parent_req, request_index, queue)
         state = self.request_states[request.request_id]
-        admission = ADMISSION.get()
-        if admission is not None:
-            admission.internal_id = request.request_id
         if request.pooling_params is None:
             return
         state.stream_interval = 1  # vLLM asserts a detokenizer for more than 1, which pooling requests have not
         state.__class__ = RoutedRequestState
         if isinstance(state, RoutedRequestState) and params is not None:
             loop = None if queue is None else asyncio.get_running_loop()
-            finish = as_it_is if admission is None else admission.finish
+            finish = as_it_is if admission is None else admission.take_finish()
             state.mmout = Mark(params, finish, loop, self, time.monotonic())
 
     def _validated(self, request: EngineCoreRequest) -> OutputParams | None:
@@ -197,7 +206,7 @@ class RoutedOutputProcessor(OutputProcessor):
             self.binding.processors, mark.params, mark.finish, shell.request_id, mark.admitted, time.monotonic()
         )
         pending = PendingDecode(state, mark, shell)
-        with self.wakeup:
+        with self.lock:
             self.pending[state.request_id] = pending
             pending.job = self.pool.submit(
                 lambda: decode_request(decoding, buffer),
@@ -207,7 +216,7 @@ class RoutedOutputProcessor(OutputProcessor):
     def _deliver_from_thread(self, pending: PendingDecode, outcome: Outcome) -> None:
         loop = pending.mark.loop
         if loop is None:
-            with self.wakeup:
+            with self.lock:
                 self._deliver(pending, outcome)
                 self.wakeup.notify_all()
             return
@@ -228,14 +237,14 @@ class RoutedOutputProcessor(OutputProcessor):
 
     def take_ready(self) -> list[MultimodalRequestOutput]:
         """Results decoded since the last call, for ``LLM``."""
-        with self.wakeup:
+        with self.lock:
             ready = list(self.ready)
             self.ready.clear()
         return ready
 
     def wait_ready(self) -> list[MultimodalRequestOutput]:
         """Wait until a pending decode is delivered, for ``LLM``; at once if nothing is pending."""
-        with self.wakeup:
+        with self.lock:
             while self.pending and not self.ready:
                 self.wakeup.wait()
         return self.take_ready()
@@ -248,7 +257,7 @@ class RoutedOutputProcessor(OutputProcessor):
         return super().abort_requests(request_ids, internal)
 
     def _cancel_decodes(self, request_id: str, *, internal: bool) -> None:
-        with self.wakeup:
+        with self.lock:
             hit = [
                 key
                 for key, pending in self.pending.items()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 from transformers import AutoConfig, PretrainedConfig
+
+from vllm_mmout.errors import HookError
 
 MODEL_TYPE = "mmout"
 
@@ -17,7 +21,30 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # of __in
     vocab_size = 2
     max_position_embeddings = 8
 
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
+        """As transformers'; the first thing that vLLM does with a folder.
 
-def register_config() -> None:
-    """Make the class known to transformers, and so to vLLM; called in every process."""
+        Raises:
+            HookError: vLLM has drifted, so that no engine could serve the folder.
+
+        """
+        if _unservable is not None:
+            raise HookError(str(_unservable))
+        config: Self = super().from_dict(config_dict, **kwargs)
+        return config
+
+
+_unservable: HookError | None = None
+
+
+def register_config(unservable: HookError | None = None) -> None:
+    """Make the class known to transformers, and so to vLLM; called in every process.
+
+    Args:
+        unservable: why no hook is installed; raised when an engine is to be made of a folder of ours.
+
+    """
+    global _unservable  # noqa: PLW0603 - for the process, as the registration is
+    _unservable = unservable
     AutoConfig.register(MODEL_TYPE, MMOutConfig, exist_ok=True)

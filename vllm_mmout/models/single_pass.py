@@ -41,11 +41,14 @@ MODALITY = "image"
 def as_mm_input(tensors: Mapping[str, np.ndarray | torch.Tensor]) -> MultiModalInput:
     """Render keyword tensors for the engine: no hashing, no processor run, no cache.
 
+    Each tensor goes as a list of one, which vLLM leaves alone. Tensors it stacks, and fails, for all requests of the
+    step and for good, where they differ in dtype; or casts one to the dtype of another, and so to other numbers.
+
     Args:
         tensors: keyword of ``forward`` to its tensor, without the batch axis.
 
     """
-    batch = {key: torch.as_tensor(value).unsqueeze(0) for key, value in tensors.items()}
+    batch = {key: [[torch.as_tensor(value)]] for key, value in tensors.items()}
     fields = {key: MultiModalFieldConfig.batched(MODALITY) for key in batch}
     return mm_input(
         prompt_token_ids=[1],
@@ -160,27 +163,31 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         inputs_embeds: torch.Tensor | None = None,
         **inputs: Any,
     ) -> torch.Tensor:
-        """Run the network once for each shape of the step.
+        """Run the network once for each shape and dtype of the step.
 
         Args:
             input_ids: not used.
             positions: not used.
             intermediate_tensors: not used.
             inputs_embeds: not used.
-            inputs: ``keyword`` to a tensor [requests, ...], or a list of tensors where they differ in shape.
+            inputs: ``keyword`` to a list of the requests' tensors, each in a list of its own.
 
         """
-        batch = inputs[self.keyword]
-        if isinstance(batch, torch.Tensor):
-            return cast("torch.Tensor", self.network(batch))
-        parts: list[Any] = [None] * len(batch)
-        shapes: dict[tuple[Any, ...], list[int]] = {}
+        batch: list[torch.Tensor] = [tensor for (tensor,) in inputs[self.keyword]]
+        groups: dict[tuple[Any, ...], list[int]] = {}
         for row, tensor in enumerate(batch):
-            shapes.setdefault((tensor.shape, tensor.dtype), []).append(row)
-        for rows in shapes.values():
-            for row, part in zip(rows, self.network(torch.stack([batch[row] for row in rows])), strict=True):
+            groups.setdefault((tensor.shape, tensor.dtype), []).append(row)
+        if len(groups) == 1:
+            return self._run(batch)
+        parts: list[Any] = [None] * len(batch)
+        for rows in groups.values():
+            for row, part in zip(rows, self._run([batch[row] for row in rows]), strict=True):
                 parts[row] = part
         return PerRequest.of(parts, parts[0].device)
+
+    def _run(self, alike: list[torch.Tensor]) -> torch.Tensor:
+        stacked = alike[0].unsqueeze(0) if len(alike) == 1 else torch.stack(alike)
+        return cast("torch.Tensor", self.network(stacked))
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Load the network's weights; a missing or unexpected one is an error."""

@@ -54,7 +54,10 @@ def _stretched(bands: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray[
         usable &= valid
     if not usable.any():
         return np.zeros(bands.shape, np.uint8)
-    low, high = values[usable].min(), values[usable].max()
-    scale = 255.0 / (high - low) if high > low else 0.0
-    stretched: NDArray[np.uint8] = np.rint((np.where(usable, values, low) - low) * scale).astype(np.uint8)
+    halves = np.where(usable, values, values[usable].min()) * 0.5  # the whole span of float64 does not fit float64
+    low = halves.min()
+    span = halves.max() - low
+    if span == 0:
+        return np.zeros(bands.shape, np.uint8)
+    stretched: NDArray[np.uint8] = np.rint((halves - low) / span * 255.0).astype(np.uint8)
     return stretched

@@ -39,7 +39,9 @@ def report():
     hooks = sys.modules.get("vllm_mmout.engine.hooks")
     return {
         "calls": {
-            threads.get(ident, f"ended {ident}"): sorted({f"{code.co_filename}:{code.co_qualname}" for code in set(codes)})
+            threads.get(ident, f"ended {ident}"): sorted(
+                {f"{code.co_filename}:{code.co_qualname}" for code in set(codes)}
+            )
             for ident, codes in list(calls.items())
         },
         "unprofiled": [threads.get(ident, f"foreign {ident}") for ident in set(sys._current_frames()) - profiled],

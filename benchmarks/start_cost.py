@@ -1,0 +1,122 @@
+"""Time inside the plugin's entry point and hooks while an engine of a text model starts.
+
+Every run is a fresh frontend with a fresh engine core and a fresh worker. What is counted is the wall clock inside the
+import of the entry point, inside ``load()``, and inside each hook net of the function of vLLM that it is put around; in
+all three processes, one after another as they wait for each other. Modules of vLLM that are imported there count as
+ours, also where vLLM would have imported them a little later.
+"""
+
+from __future__ import annotations
+
+import compileall
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+import vllm_mmout
+from benchmarks.report import Row
+
+RUNS = 10
+ASKED_MS = 100.0
+TIMED = Path(__file__).parent / "timed"
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "dtype": "float32",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-6,
+}
+
+
+def run(runs: int = RUNS) -> list[Row]:
+    """Measure; one row for each process and one for all together, medians in milliseconds."""
+    compileall.compile_dir(Path(vllm_mmout.__file__).parent, quiet=1)  # as pip does when it installs
+    starts = [_start() for _ in range(runs)]
+    rows = []
+    for process in ("frontend", "engine core", "worker"):
+        parts: dict[str, list[float]] = defaultdict(list)
+        for start in starts:
+            for part, (wall, _) in start[process].items():
+                parts[f"{part} ms"].append(1e3 * wall)
+        medians = {part: statistics.median(values) for part, values in parts.items()}
+        rows.append(Row(f"start of a text model, in the {process}", medians))
+    walls = [1e3 * sum(wall for parts in start.values() for wall, _ in parts.values()) for start in starts]
+    cpus = [1e3 * sum(cpu for parts in start.values() for _, cpu in parts.values()) for start in starts]
+    median = statistics.median(walls)
+    figures = {"median ms": median, "least ms": min(walls), "most ms": max(walls), "CPU ms": statistics.median(cpus)}
+    asked = f"median of {runs} at most {ASKED_MS:g} ms"
+    return [*rows, Row("start of a text model, all processes", figures, asked, median <= ASKED_MS)]
+
+
+Times = dict[str, tuple[float, float]]
+"""What ran, to its seconds of wall clock and of CPU."""
+
+
+def _start() -> dict[str, Times]:
+    """Start one engine and give the times of each of its processes."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, model = Path(name, "times"), Path(name, "llama")
+        folder.mkdir()
+        model.mkdir()
+        (model / "config.json").write_text(json.dumps(LLAMA))
+        paths = [str(TIMED), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        child = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.start_cost", str(model)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "START_COST": str(folder)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        _, log = child.communicate()
+        if child.returncode:
+            raise RuntimeError(f"the engine did not start:\n{log.decode()}")
+        return _by_process({int(file.name): _read(file) for file in folder.iterdir()}, child.pid)
+
+
+def _read(file: Path) -> Times:
+    times: Times = defaultdict(lambda: (0.0, 0.0))
+    for line in file.read_text().splitlines():
+        name, wall, cpu = line.split()
+        times[name] = (times[name][0] + float(wall), times[name][1] + float(cpu))
+    return dict(times)
+
+
+def _by_process(times: dict[int, Times], frontend: int) -> dict[str, Times]:
+    """Name the processes: the worker is the one that prepares a device."""
+    named = {}
+    for process, parts in times.items():
+        if "load()" not in parts:  # a helper that asks for a model's class loads no plugin, or is none of an engine's
+            continue
+        name = "frontend" if process == frontend else "worker" if "worker_init_device" in parts else "engine core"
+        assert name not in named, f"two processes look like the {name}: {times}"
+        named[name] = parts
+    assert len(named) == 3, f"found the processes {', '.join(named)} alone"
+    return named
+
+
+def _engine(model: str) -> None:
+    """What a fresh frontend does."""
+    from vllm import LLM
+
+    LLM(
+        model,
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        gpu_memory_utilization=0.3,
+        distributed_executor_backend="mp",
+    )
+
+
+if __name__ == "__main__":
+    _engine(sys.argv[1])

@@ -1,0 +1,49 @@
+"""Many tiles at once through AsyncLLM: results as they come, one that fails, one that is not wanted any more."""
+
+import asyncio
+
+import numpy as np
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from vllm_mmout import MMOutError, OutputParams, embedded_model
+from vllm_mmout.models.scene import NODATA, make_scene
+
+TILE = 128
+PARAMS = OutputParams(nodata=NODATA)
+
+
+async def water_in(engine: AsyncLLM, name: str, tile: np.ndarray) -> tuple[str, float]:
+    """The share of a tile [bands, height, width] that is water; closing the generator aborts the request."""
+    async for result in engine.generate(tile, PARAMS, request_id=name):
+        mask = result.outputs
+    return name, float((mask.array == 1).sum() / (mask.array != mask.nodata).sum())
+
+
+async def main() -> None:
+    """Run all tiles of the embedded scene, at most a few of them at once: generate() itself waits for its turn."""
+    scene = make_scene().array
+    corners = [(row, col) for row in range(0, 512, TILE) for col in range(0, 512, TILE)]
+    tiles = {f"tile {row}/{col}": scene[:, row : row + TILE, col : col + TILE] for row, col in corners}
+    tiles["broken tile"] = scene[:4]
+
+    engine = AsyncLLM.from_engine_args(
+        AsyncEngineArgs(model=str(embedded_model("water-index")), gpu_memory_utilization=0.3)
+    )
+    try:
+        tasks = {name: asyncio.create_task(water_in(engine, name, tile)) for name, tile in tiles.items()}
+        tasks["tile 0/0"].cancel()  # aborts its request, wherever it is
+        for next_one in asyncio.as_completed(tasks.values()):
+            try:
+                name, share = await next_one
+                print(f"{name}: {share:.0%} water")
+            except asyncio.CancelledError:
+                print("one tile was cancelled")
+            except MMOutError as error:
+                print(f"one tile was refused: {error}")
+    finally:
+        engine.shutdown()
+
+
+if __name__ == "__main__":  # the engine's processes import this file
+    asyncio.run(main())

@@ -1,0 +1,24 @@
+"""Map a flood: the embedded model on the embedded scene gives a GeoTIFF and a picture, in the current folder."""
+
+from vllm import LLM
+
+from vllm_mmout import OutputParams, embedded_model
+from vllm_mmout.models.embedded import embedded_scene
+
+
+def main() -> None:
+    """Run the model once on each of two questions."""
+    scene = embedded_scene("scene.tif")  # any GeoTIFF will do; OutputParams(bands=[...]) picks six of its bands
+    llm = LLM(str(embedded_model("water-index")), gpu_memory_utilization=0.3)
+
+    water = llm.generate(scene)[0].outputs
+    print(f"{(water.array[0] == 1).sum()} pixels of water, {water.crs}, corner at {water.transform[2::3]}")
+    print("wrote", water.save("water.tif"), "which lies where the scene lies")
+    print("wrote", water.save("water.png"))
+
+    sure = llm.generate(scene, OutputParams(output="confidence", path="confidence.tif"))[0].outputs
+    print(f"wrote {sure.path}, nodata {sure.nodata}")
+
+
+if __name__ == "__main__":  # the engine's processes import this file
+    main()

@@ -1,0 +1,282 @@
+"""What ends ``LLM.generate`` from outside: it leaves nothing pending, and the next call gives only its own results."""
+
+from __future__ import annotations
+
+import asyncio
+import linecache
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from processors_for_tests import RELEASE, hold
+from tqdm.auto import tqdm
+from vllm.v1.engine.core_client import InprocClient
+from water_oracle import echo, leftovers, scene
+
+import vllm_mmout
+from vllm_mmout import OutputParams
+from vllm_mmout.errors import DecodeError
+
+pytestmark = pytest.mark.engine
+
+DEADLINE = 60
+"""Seconds that no step of these tests takes, on whatever machine."""
+
+ECHO = OutputParams(processor="Echo")
+
+
+@pytest.fixture(params=["llm", pytest.param("mp_llm", marks=pytest.mark.slow)])
+def engine(request):
+    """An ``LLM``, in this process and in processes of its own."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(autouse=True)
+def decoders_wait():
+    """Decoders that wait do so until a test lets them go; at its end all go."""
+    RELEASE.clear()
+    yield
+    RELEASE.set()
+
+
+def assert_clean(engine, seeds=(901, 902, 903)):
+    """Nothing is pending, and the next call gives its own results only."""
+    assert leftovers(engine.llm_engine.output_processor) == {}
+    assert not engine.llm_engine.has_unfinished_requests()
+    results = engine.generate([scene(seed) for seed in seeds], ECHO, use_tqdm=False)
+    assert [result.outputs for result in results] == [echo(scene(seed)) for seed in seeds]
+    assert leftovers(engine.llm_engine.output_processor) == {}
+
+
+class Unplugged(Exception):
+    """An exception of the caller's own."""
+
+
+def bar(error, place, method="update"):
+    """A progress bar class that raises in the call of one method that its place says."""
+    calls = {"update": 0, "close": 0}
+
+    class Bar(tqdm):
+        def count(self, name):
+            calls[name] += 1
+            if name == method and calls[name] == place:
+                raise error
+
+        def update(self, n=1):
+            self.count("update")
+            return super().update(n)
+
+        def close(self):
+            super().close()
+            self.count("close")
+
+    return Bar
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Unplugged, GeneratorExit])
+@pytest.mark.parametrize("place", [1, 2, 7, 24])
+def test_an_exception_in_the_progress_bar(engine, error, place):
+    """It reaches the caller as it is, whether at the first result, in the middle or at the last."""
+    with pytest.raises(error):
+        engine.generate([scene(number) for number in range(24)], ECHO, use_tqdm=bar(error, place))
+    assert_clean(engine)
+
+
+def test_an_exception_at_an_input_that_is_refused(engine):
+    """The bar is told of refused inputs as well; what was added before is aborted."""
+    inputs = [scene(1), scene(2), scene(3)[:5], scene(4)]
+    with pytest.raises(Unplugged):
+        engine.generate(inputs, ECHO, use_tqdm=bar(Unplugged, 1))
+    assert_clean(engine)
+
+
+@pytest.mark.parametrize("method", ["close", "make"])
+def test_an_exception_of_the_bar_before_and_after(engine, method):
+    """A bar that cannot be made, or not be closed, leaves nothing either."""
+
+    def cannot_be_made(**kwargs):
+        raise Unplugged
+
+    with pytest.raises(Unplugged):
+        engine.generate(scene(1), ECHO, use_tqdm=cannot_be_made if method == "make" else bar(Unplugged, 1, "close"))
+    assert_clean(engine)
+
+
+def test_an_exception_of_an_input_that_is_read_by_the_caller(engine):
+    """A file object of the caller's that raises what it likes ends the call, and leaves nothing."""
+
+    class File:
+        def read(self, *args):
+            raise Unplugged
+
+        seek = tell = read
+
+    with pytest.raises(Unplugged):
+        engine.generate([scene(1), scene(2), File()], ECHO, use_tqdm=False)
+    assert_clean(engine)
+
+
+@contextmanager
+def interrupted_when(condition, then=lambda: None):
+    """Send this process a real SIGINT once a condition holds, then do something; expect the KeyboardInterrupt."""
+    sent = threading.Event()
+
+    def watch():
+        deadline = time.monotonic() + DEADLINE
+        while time.monotonic() < deadline:
+            if condition():
+                sent.set()
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                then()
+                return
+            time.sleep(0.002)
+        RELEASE.set()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        watcher.join()
+    assert sent.is_set()
+
+
+def main_thread_is_in(name):
+    """Whether a function of this name is on the main thread's stack."""
+    frame = sys._current_frames()[threading.main_thread().ident]
+    while frame is not None:
+        if frame.f_code.co_name == name:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@pytest.mark.parametrize("number", [1, 20])
+def test_a_signal_while_step_waits_for_the_engine(engine, number, request):
+    """Ctrl-C in the middle of a forward; the rest of the list has not been added, or waits behind it."""
+    name = -5000.0 - len(request.node.name) - number
+    params = OutputParams(processor="ReduceHolds", nodata=name)
+    started, go = hold(name)
+    started.unlink(missing_ok=True)
+    go.unlink(missing_ok=True)
+    in_process = isinstance(engine.llm_engine.engine_core, InprocClient)
+    release = go.touch if in_process else lambda: None  # an engine in this process ends its step first
+    with interrupted_when(lambda: started.exists() and main_thread_is_in("get_output"), release):
+        engine.generate(
+            [scene(seed) for seed in range(number)], [params, *[ECHO] * (number - 1)], use_tqdm=False
+        )
+    go.touch()
+    assert_clean(engine)
+
+
+@pytest.mark.parametrize("number", [1, 3, 20])
+def test_a_signal_while_step_waits_for_a_decoder(engine, number):
+    """Ctrl-C while all that is left is being decoded; late results are thrown away."""
+    with interrupted_when(lambda: main_thread_is_in("wait_ready")):
+        engine.generate(
+            [scene(seed) for seed in range(number)], OutputParams(processor="DecodeWaits"), use_tqdm=False
+        )
+    RELEASE.set()
+    assert_clean(engine)
+
+
+def test_signals_at_any_moment(engine):
+    """Ctrl-C at thirty moments of a call, wherever they fall."""
+    inputs = [scene(seed) for seed in range(24)]
+    picks = ["Echo", "segmentation", ("tensor", "Echo"), "ReduceRaises", "DecodeRaises", "tensor"]
+    params = [OutputParams(processor=picks[number % len(picks)]) for number in range(24)]
+    started = time.monotonic()
+    engine.generate(inputs, params, use_tqdm=False)
+    whole = time.monotonic() - started
+
+    hits = 0
+    for moment in range(30):
+        timer = threading.Timer(whole * (moment + 0.5) / 30, os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            timer.start()
+            engine.generate(inputs, params, use_tqdm=False)
+            timer.cancel()
+            timer.join()
+        except KeyboardInterrupt:
+            hits += 1
+        assert_clean(engine)
+    assert hits > 5
+
+
+ENGINE = str(Path(vllm_mmout.__file__).parent / "engine")
+OURS = tuple(str(Path(ENGINE, name)) for name in ("llm.py", "routed.py", "credits.py", "decode_pool.py", "reduce.py"))
+
+
+class InterruptAtLine:
+    """Raises KeyboardInterrupt at the n-th line of ours that the main thread runs; once, as one Ctrl-C does."""
+
+    def __init__(self, line):
+        self.left = line
+        self.fired = None
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self.call)
+
+    def __exit__(self, *_):
+        sys.settrace(self.before)
+
+    @staticmethod
+    def of_a_lock(frame):
+        """Whether the line takes or frees a lock of C, where Python handles no signal."""
+        return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip().startswith("with self.")
+
+    def call(self, frame, event, arg):
+        return self.line if frame.f_code.co_filename in OURS else None
+
+    def line(self, frame, event, arg):
+        if event == "line" and self.fired is None and not self.of_a_lock(frame):
+            self.left -= 1
+            if self.left < 0:
+                self.fired = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return self.line
+
+
+def test_an_interrupt_at_every_line_of_ours(engine):
+    """Whichever line of the engine's Python a Ctrl-C meets, nothing is left and the next call is right."""
+    inputs = [scene(1, 8, 8), scene(2, 8, 8)[:5], scene(3, 8, 8)]
+    params = [OutputParams(processor=pick) for pick in ("Echo", "Echo", "ReduceRaises")]
+    lines, seen = 0, set()
+    while True:
+        interrupt = InterruptAtLine(lines)
+        try:
+            with interrupt:
+                engine.generate(inputs, params, use_tqdm=False)
+        except KeyboardInterrupt:
+            pass
+        if interrupt.fired is None:
+            break
+        seen.add(interrupt.fired)
+        held = leftovers(engine.llm_engine.output_processor)
+        assert held == {}, f"an interrupt at {interrupt.fired} left {held}"
+        assert_clean(engine, seeds=(lines,))
+        lines += 1
+    assert lines > 100
+    assert {place.split(":")[0] for place in seen} >= {"llm.py", "routed.py", "credits.py", "decode_pool.py"}
+
+
+def test_generate_inside_a_running_event_loop(engine):
+    """A notebook's cell runs inside a loop: generate works there as elsewhere, and an interrupt too."""
+
+    async def cell():
+        with pytest.raises(Unplugged):
+            engine.generate([scene(1), scene(2)], ECHO, use_tqdm=bar(Unplugged, 1))
+        assert_clean(engine)
+        with pytest.raises(DecodeError):
+            engine.generate(scene(1), OutputParams(processor="DecodeRaises"), use_tqdm=False)
+        return engine.generate([scene(5), scene(6)], ECHO, use_tqdm=False)
+
+    assert [result.outputs for result in asyncio.run(cell())] == [echo(scene(5)), echo(scene(6))]
+    assert_clean(engine)

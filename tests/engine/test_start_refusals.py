@@ -1,0 +1,100 @@
+"""What is wrong with an engine's output processors is said before any process of it is started."""
+
+from __future__ import annotations
+
+import multiprocessing.process
+import subprocess
+
+import pytest
+
+from vllm_mmout import MMOutError
+from vllm_mmout.errors import OptionError, RegistrationError
+
+pytestmark = pytest.mark.engine
+
+WRONG = {
+    "an unknown processor": (
+        {"output_processor": "segmentatoin"},
+        RegistrationError,
+        ["'segmentatoin'", "did you mean 'segmentation'", "tensor"],
+    ),
+    "two of which one is unknown": ({"output_processor": ["tensor", "masks"]}, RegistrationError, ["'masks'", "image"]),
+    "a module that is not there": ({"output_processor": "no_such_module:Mask"}, RegistrationError, ["no_such_module"]),
+    "a class that is not there": ({"output_processor": "json:Mask"}, RegistrationError, ["'json'", "'Mask'"]),
+    "no output processor": ({"output_processor": "json:JSONDecoder"}, RegistrationError, ["subclass", "JSONDecoder"]),
+    "an unknown option": (
+        {"decode_thread": 2},
+        OptionError,
+        ["'decode_thread'", "did you mean 'decode_threads'", "class_names"],
+    ),
+    "an option of another processor": (
+        {"output_processor": "tensor", "class_names": ["land", "water"]},
+        OptionError,
+        ["'class_names'", "decode_threads"],
+    ),
+    "no table": (3, OptionError, ["must be a table", "3"]),
+    "a number for a name": ({"output_processor": 5}, OptionError, ["output_processor", "5"]),
+    "a word for a number": ({"decode_threads": "four"}, OptionError, ["decode_threads", "int"]),
+    "a number out of range": ({"decode_timeout_s": 0}, OptionError, ["decode_timeout_s", "> 0"]),
+    "a value that the processor refuses": ({"palette": "blue"}, OptionError, ["palette", "blue"]),
+}
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What was started while a test ran: processes of multiprocessing, and others."""
+    found = []
+
+    def process(self):
+        found.append(self)
+        raise AssertionError(f"{self} was started")
+
+    def popen(self, args, *_, **__):
+        found.append(args)
+        raise AssertionError(f"{args} was started")
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", process)
+    monkeypatch.setattr(subprocess.Popen, "__init__", popen)
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+    return found
+
+
+@pytest.fixture(scope="module")
+def inspected(water_index):
+    """A model's class is looked at by vLLM in a process of its own, once: here, before anything is counted."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    EngineArgs(model=water_index).create_engine_config()
+
+
+def with_llm(model, table):
+    from vllm import LLM
+
+    return LLM(model, additional_config={"mmout": table}, gpu_memory_utilization=0.3)
+
+
+def with_async_llm(model, table):
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    return AsyncLLM.from_engine_args(
+        AsyncEngineArgs(model=model, additional_config={"mmout": table}, gpu_memory_utilization=0.3)
+    )
+
+
+@pytest.mark.parametrize("make", [with_llm, with_async_llm])
+@pytest.mark.parametrize(("table", "kind", "says"), WRONG.values(), ids=WRONG)
+def test_a_wrong_table_starts_nothing(inspected, started, water_index, make, table, kind, says):
+    """The error of the engine's table is raised as it is, by both kinds of engine, and no process was started."""
+    with pytest.raises(MMOutError) as caught:
+        make(water_index, table)
+    assert isinstance(caught.value, kind)
+    assert [part for part in says if part not in str(caught.value)] == []
+    assert started == []
+
+
+def test_a_right_table_would_start_processes(inspected, started, water_index):
+    """The control of the test above: with nothing wrong the engine does start one."""
+    with pytest.raises(AssertionError, match="was started"):
+        with_llm(water_index, {"decode_threads": 1})
+    assert started

@@ -1,0 +1,246 @@
+"""The command line, as processes of their own in a folder of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import vllm_mmout
+from vllm_mmout.models.embedded import embedded_scene
+from vllm_mmout.models.scene import make_scene
+
+pytestmark = pytest.mark.engine
+
+QUIET = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_STREAM", "TORCH_CPP_LOG_LEVEL", "PYTHONWARNINGS")
+"""What a user has not set, and the tests' own environment may."""
+
+
+def run(*arguments, cwd, timeout=400, **environment):
+    """One command; its standard output and error are read as lines."""
+    kept = {name: value for name, value in os.environ.items() if name not in QUIET}
+    kept.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "vllm_mmout.cli", *map(str, arguments)],
+        cwd=cwd,
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    """A folder with three small scenes and a file that is none."""
+    folder = tmp_path_factory.mktemp("scenes")
+    for seed, name in enumerate("abc"):
+        embedded_scene(folder / f"{name}.tif", make_scene(64, 80, seed=seed))
+    (folder / "broken.tif").write_bytes((folder / "a.tif").read_bytes()[:3000])
+    return folder
+
+
+def names(folder):
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+
+
+@pytest.mark.slow
+def test_demo(tmp_path):
+    """It writes a scene, a GeoTIFF and a PNG, prints an IoU of 0.9 or more and not a word besides."""
+    from PIL import Image
+
+    rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
+    status, printed, errors = run("demo", cwd=tmp_path)
+    assert (status, errors) == (0, [])
+    assert names(tmp_path) == ["demo-output/scene.tif", "demo-output/water.png", "demo-output/water.tif"]
+    assert [line.split()[0] for line in printed] == ["scene", "GeoTIFF", "PNG", "IoU"]
+    folder = tmp_path / "demo-output"
+    with rasterio.open(folder / "scene.tif") as scene, rasterio.open(folder / "water.tif") as water:
+        assert (water.crs, water.transform) == (scene.crs, scene.transform)
+        classes = water.read(1)
+    truth = make_scene().truth
+    found, there = (classes == 1)[truth != 255], (truth == 1)[truth != 255]
+    iou = (found & there).sum() / (found | there).sum()
+    assert iou >= 0.9
+    assert printed[3].split()[1] == f"{iou:.3f}"
+    with Image.open(tmp_path / "demo-output/water.png") as picture:
+        assert picture.size == (512, 512)
+
+
+@pytest.mark.slow
+def test_the_engines_own_processes_end_with_the_demo(tmp_path):
+    """Where the user asks for an engine in processes of its own, none outlives the command."""
+    import psutil
+
+    marker = f"test-of-{os.getpid()}-{tmp_path.name}"
+    status, printed, _ = run("demo", "-o", "out", cwd=tmp_path, VLLM_ENABLE_V1_MULTIPROCESSING="1", MMOUT_TEST=marker)
+    assert status == 0
+    assert printed[-1].startswith("IoU")
+    for process in psutil.process_iter():
+        try:
+            assert process.environ().get("MMOUT_TEST") != marker, process
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+
+
+@pytest.mark.slow
+def test_run_on_several_files(scenes, tmp_path):
+    """Each input gets its own file; the broken and the missing one are said and do not stop the others."""
+    inputs = [scenes / "a.tif", scenes / "broken.tif", scenes / "b.tif", scenes / "missing.tif"]
+    status, printed, errors = run("run", "water-index", *inputs, "-o", "masks", cwd=tmp_path)
+    assert status == 1
+    assert printed == ["masks/a.tif", "masks/b.tif"]
+    assert names(tmp_path) == ["masks/a.tif", "masks/b.tif"]
+    assert len(errors) == 3
+    assert "broken.tif" in errors[0]
+    assert errors[1].startswith("no such file: ")
+    assert "missing.tif" in errors[1]
+    assert errors[2] == "2 of 4 inputs failed"
+
+
+@pytest.mark.slow
+def test_run_with_options(hls, llm, tmp_path):
+    """Bands, output and several processors go the same way as in Python; engine flags may stand behind them."""
+    rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
+    options = ["--bands", "2,3,4,5,6,7", "--output", "confidence", "--nodata", "-9999", "--max-num-seqs", "2"]
+    status, printed, errors = run("run", "water-index", hls, "-o", "sure.tif", *options, cwd=tmp_path)
+    assert (status, printed, errors) == (0, ["sure.tif"], [])
+    params = vllm_mmout.OutputParams(bands=(2, 3, 4, 5, 6, 7), output="confidence")
+    (result,) = llm.generate(hls, params, use_tqdm=False)
+    with rasterio.open(tmp_path / "sure.tif") as written:
+        np.testing.assert_array_equal(written.read(), result.outputs.array)
+
+
+@pytest.mark.slow
+def test_run_with_several_processors(scenes, tmp_path):
+    """The engine's table gives a model more processors; each pick gets its file."""
+    status, printed, errors = run(
+        "run",
+        "water-index",
+        scenes / "a.tif",
+        "-o",
+        "out/",
+        "--processor",
+        "segmentation,tensor",
+        "--additional-config",
+        '{"mmout": {"output_processor": ["segmentation", "tensor"]}}',
+        cwd=tmp_path,
+    )
+    assert (status, errors) == (0, [])
+    assert printed == ["out/a-segmentation.tif", "out/a-tensor.npz"]
+    assert names(tmp_path) == printed
+
+
+REFUSED = {
+    "no command": ([], 2, "COMMAND"),
+    "an unknown command": (["nonsense"], 2, "invalid choice: 'nonsense'"),
+    "an unknown flag": (["processors", "--bad"], 2, "unknown arguments: --bad"),
+    "no output": (["run", "water-index", "{a}"], 2, "-o/--out"),
+    "a list that is none": (["run", "water-index", "{a}", "-o", "o.tif", "--indices", "1,x"], 2, "'1,x' is no list"),
+    "bands and indices": (
+        ["run", "water-index", "{a}", "-o", "o.tif", "--indices", "1", "--bands", "1"],
+        2,
+        "bands and indices are both set",
+    ),
+    "band 0": (["run", "water-index", "{a}", "-o", "o.tif", "--bands", "0,1"], 2, "bands must count from 1, got 0"),
+    "a missing file": (["run", "water-index", "no.tif", "-o", "o.tif"], 1, "no such file: no.tif"),
+    "a missing folder": (["run", "water-index", "{a}", "-o", "no/o.tif"], 1, "there is no folder no; make it first"),
+    "a file instead of a folder": (["run", "water-index", "{a}", "{b}", "-o", "{a}"], 2, "name a folder"),
+    "no suffix": (["run", "water-index", "{a}", "-o", "mask"], 2, "for a folder write mask/"),
+    "two inputs of one name": (["run", "water-index", "{a}", "./{a}", "-o", "out"], 2, "called a;"),
+    "a missing model folder": (
+        ["run", "./no-model", "{a}", "-o", "o.tif"],
+        1,
+        "there is no model folder ./no-model (embedded models: water-index)",
+    ),
+    "a folder without a model": (["run", ".", "{a}", "-o", "o.tif"], 1, "the folder . holds no config.json"),
+    "a demo over a file": (["demo", "-o", "{a}"], 1, "cannot make the folder"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "status", "says"), REFUSED.values(), ids=REFUSED)
+def test_what_can_be_known_before_is_refused_before(scenes, tmp_path, arguments, status, says):
+    """One line, no traceback, no output, and no engine: the environment has none that could start."""
+    blocked = tmp_path / "blocked"
+    blocked.mkdir()
+    (blocked / "vllm.py").write_text("raise SystemExit('the engine was imported')\n")
+    filled = [text.format(a=scenes / "a.tif", b=scenes / "b.tif") for text in arguments]
+    found, printed, errors = run(*filled, cwd=tmp_path, PYTHONPATH=str(blocked))
+    assert (found, printed) == (status, [])
+    assert says in errors[-1]
+    assert errors[-1].startswith("vllm-mmout")
+    assert names(tmp_path) == ["blocked/vllm.py"]
+
+
+REFUSED_BY_THE_ENGINE = {
+    "a misspelt flag": (["--ouptut", "classes"], 2, "unknown arguments: --ouptut classes; did you mean --output?"),
+    "a misspelt engine flag": (["--max-num-sequences", "2"], 2, "did you mean --max-num-seqs?"),
+    "a wrong value": (["--max-num-seqs", "few"], 2, "argument --max-num-seqs: invalid int value: 'few'"),
+    "a table by dots": (["--additional-config.mmout.output_procesor", "tensor"], 2, "'output_procesor'"),
+    "a value that vLLM refuses": (["--dtype", "float32", "--max-num-seqs", "-1"], 1, "the engine did not start"),
+    "an unknown output": (["--output", "clases"], 2, "(known: classes, probabilities, confidence)"),
+    "an unknown processor": (["--processor", "masks"], 2, "'masks'"),
+    "no processor": (["--additional-config", '{"mmout": {"output_processor": "none"}}'], 2, "has no output processor"),
+    "an unknown suffix": (["-o", "o.xyz"], 1, "'.xyz'"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("flags", "status", "says"), REFUSED_BY_THE_ENGINE.values(), ids=REFUSED_BY_THE_ENGINE)
+def test_what_the_engine_refuses_is_said_in_a_line(scenes, tmp_path, flags, status, says):
+    """No traceback, no page of usage, nothing written."""
+    found, printed, errors = run("run", "water-index", scenes / "a.tif", "-o", "o.tif", *flags, cwd=tmp_path)
+    assert (found, printed) == (status, []), errors
+    assert says in "\n".join(errors)
+    assert len(errors) <= 2
+    assert names(tmp_path) == []
+
+
+def test_processors(tmp_path):
+    """Each is listed with what it returns and where it comes from."""
+    status, printed, errors = run("processors", cwd=tmp_path)
+    assert (status, errors) == (0, [])
+    rows = [line.split() for line in printed]
+    assert rows[0] == ["name", "returns", "output=", "from"]
+    assert [row[:2] for row in rows[1:4]] == [["tensor", "tensor"], ["image", "image"], ["segmentation", "raster"]]
+    assert "classes, probabilities, confidence" in printed[3]
+    assert "vllm_mmout.processors.segmentation:SegmentationProcessor (built in)" in printed[3]
+
+
+def test_doctor(tmp_path):
+    """All is well where these tests run; versions, hooks and codecs are said."""
+    status, printed, errors = run("doctor", cwd=tmp_path)
+    assert (status, errors) == (0, [])
+    assert all(line.startswith("ok  ") for line in printed)
+    assert [line.split()[1] for line in printed] == ["plugin:", "engine:", "hooks:", "VLLM_PLUGINS:", "codecs:"]
+
+
+def test_doctor_says_what_to_do(tmp_path):
+    """A plugin that is kept out is found, and the exit status tells."""
+    status, printed, _ = run("doctor", cwd=tmp_path, VLLM_PLUGINS="another")
+    assert status == 1
+    assert [line for line in printed if line.startswith("FAIL")] == [
+        "FAIL  VLLM_PLUGINS='another' leaves the plugin out; add vllm_mmout to it"
+    ]
+
+
+@pytest.mark.parametrize(("command", "status"), [("doctor", 1), ("demo", 1)])
+def test_without_an_engine(tmp_path, command, status):
+    """Where vLLM is not installed that is said, with what to install."""
+    (tmp_path / "vllm.py").write_text("raise ImportError('no vllm here')\n")
+    found, printed, errors = run(command, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert found == status
+    assert "vllm-mmout[cpu]" in "\n".join(printed + errors)
+    assert "no vllm here" in "\n".join(printed + errors)
+
+
+def test_version(tmp_path):
+    """The package's own."""
+    assert run("--version", cwd=tmp_path) == (0, [f"vllm-mmout {vllm_mmout.__version__}"], [])

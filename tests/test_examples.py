@@ -1,0 +1,75 @@
+"""The examples run as they stand, in a folder of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+def run(name, cwd):
+    """What an example prints, without the engine's log."""
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name],
+        cwd=cwd,
+        env={**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def test_every_example_is_run():
+    """An example that no test runs would rot."""
+    assert {file.name for file in EXAMPLES.glob("*.py")} == {"flood.py", "async_many.py"}
+
+
+def test_flood(tmp_path):
+    """It writes the scene, the mask as GeoTIFF and PNG and the confidence, where they lie on one another."""
+    from PIL import Image
+
+    rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
+    printed = run("flood.py", tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {"scene.tif", "water.tif", "water.png", "confidence.tif"}
+    with rasterio.open(tmp_path / "scene.tif") as scene, rasterio.open(tmp_path / "water.tif") as water:
+        assert (water.crs, water.transform, water.shape) == (scene.crs, scene.transform, scene.shape)
+        classes = water.read(1)
+    assert set(np.unique(classes)) == {0, 1, 255}
+    assert f"{(classes == 1).sum()} pixels of water, EPSG:32632" in printed
+    with rasterio.open(tmp_path / "confidence.tif") as confidence:
+        np.testing.assert_array_equal(np.isnan(confidence.read(1)), classes == 255)
+    with Image.open(tmp_path / "water.png") as picture:
+        assert picture.size == (512, 512)
+
+
+def test_async_many(tmp_path):
+    """Fifteen tiles answer, the cancelled and the broken one say so, and the shares are those of the whole scene."""
+    from vllm_mmout.models.scene import NODATA, make_scene
+
+    lines = run("async_many.py", tmp_path).splitlines()
+    assert lines.count("one tile was cancelled") == 1
+    (refused,) = [line for line in lines if line.startswith("one tile was refused")]
+    assert refused.startswith("one tile was refused: the input has 4 bands, model 'water-index' takes 6 (blue, green,")
+    shares = dict(line.removesuffix(" water").split(": ") for line in lines if line.startswith("tile "))
+    scene = make_scene().array.astype(np.float32)
+    expected = {}
+    for row in range(0, 512, 128):
+        for col in range(0, 512, 128):
+            tile = scene[:, row : row + 128, col : col + 128]
+            seen = (tile != NODATA).all(axis=0)
+            wet = np.maximum(tile[1], 0) > np.maximum(tile[4], 0)
+            expected[f"tile {row}/{col}"] = f"{wet[seen].mean():.0%}"
+    del expected["tile 0/0"]
+    assert shares == expected
