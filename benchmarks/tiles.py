@@ -1,4 +1,4 @@
-"""Tiles a second and bytes a tile: ``LLM.generate`` (class ids) beside ``LLM.encode`` (raw logits), one engine, in turn.
+"""Tiles a second: ``LLM.generate`` (class ids) beside ``LLM.encode`` (raw logits), one engine, in turn.
 
 The raw logits of ``encode`` still have to be turned into class ids by whoever asked for them; that work is counted too.
 """
@@ -21,9 +21,7 @@ def run(rounds: int = 5) -> list[Row]:
     """Measure."""
     from vllm import LLM
 
-    llm: Any = LLM(
-        str(embedded_model("water-index")), gpu_memory_utilization=0.3, distributed_executor_backend="uni"
-    )
+    llm: Any = LLM(str(embedded_model("water-index")), gpu_memory_utilization=0.3, distributed_executor_backend="uni")
     tiles = list(np.random.default_rng(1).integers(0, 10_000, (TILES, 6, SIZE, SIZE), dtype=np.uint16))
     walls: dict[str, list[float]] = {"generate": [], "encode": []}
     masks: dict[str, list[Any]] = {}

@@ -166,7 +166,7 @@ COUNT, NBYTES = 3, 100
 
 
 class CreditsMachine(RuleBasedStateMachine):
-    """Requests come, end and are cancelled at random, with and without turns of the loop between; the model is two lists."""
+    """Requests come, end and are cancelled at random, with and without turns of the loop; the model is two lists."""
 
     def __init__(self):
         super().__init__()

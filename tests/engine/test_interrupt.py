@@ -53,7 +53,7 @@ def assert_clean(engine, seeds=(901, 902, 903)):
     assert leftovers(engine.llm_engine.output_processor) == {}
 
 
-class Unplugged(Exception):
+class UnpluggedError(Exception):
     """An exception of the caller's own."""
 
 
@@ -78,7 +78,7 @@ def bar(error, place, method="update"):
     return Bar
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, Unplugged, GeneratorExit])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, UnpluggedError, GeneratorExit])
 @pytest.mark.parametrize("place", [1, 2, 7, 24])
 def test_an_exception_in_the_progress_bar(engine, error, place):
     """It reaches the caller as it is, whether at the first result, in the middle or at the last."""
@@ -90,8 +90,8 @@ def test_an_exception_in_the_progress_bar(engine, error, place):
 def test_an_exception_at_an_input_that_is_refused(engine):
     """The bar is told of refused inputs as well; what was added before is aborted."""
     inputs = [scene(1), scene(2), scene(3)[:5], scene(4)]
-    with pytest.raises(Unplugged):
-        engine.generate(inputs, ECHO, use_tqdm=bar(Unplugged, 1))
+    with pytest.raises(UnpluggedError):
+        engine.generate(inputs, ECHO, use_tqdm=bar(UnpluggedError, 1))
     assert_clean(engine)
 
 
@@ -100,10 +100,12 @@ def test_an_exception_of_the_bar_before_and_after(engine, method):
     """A bar that cannot be made, or not be closed, leaves nothing either."""
 
     def cannot_be_made(**kwargs):
-        raise Unplugged
+        raise UnpluggedError
 
-    with pytest.raises(Unplugged):
-        engine.generate(scene(1), ECHO, use_tqdm=cannot_be_made if method == "make" else bar(Unplugged, 1, "close"))
+    with pytest.raises(UnpluggedError):
+        engine.generate(
+            scene(1), ECHO, use_tqdm=cannot_be_made if method == "make" else bar(UnpluggedError, 1, "close")
+        )
     assert_clean(engine)
 
 
@@ -112,11 +114,11 @@ def test_an_exception_of_an_input_that_is_read_by_the_caller(engine):
 
     class File:
         def read(self, *args):
-            raise Unplugged
+            raise UnpluggedError
 
         seek = tell = read
 
-    with pytest.raises(Unplugged):
+    with pytest.raises(UnpluggedError):
         engine.generate([scene(1), scene(2), File()], ECHO, use_tqdm=False)
     assert_clean(engine)
 
@@ -168,9 +170,7 @@ def test_a_signal_while_step_waits_for_the_engine(engine, number, request):
     in_process = isinstance(engine.llm_engine.engine_core, InprocClient)
     release = go.touch if in_process else lambda: None  # an engine in this process ends its step first
     with interrupted_when(lambda: started.exists() and main_thread_is_in("get_output"), release):
-        engine.generate(
-            [scene(seed) for seed in range(number)], [params, *[ECHO] * (number - 1)], use_tqdm=False
-        )
+        engine.generate([scene(seed) for seed in range(number)], [params, *[ECHO] * (number - 1)], use_tqdm=False)
     go.touch()
     assert_clean(engine)
 
@@ -179,9 +179,7 @@ def test_a_signal_while_step_waits_for_the_engine(engine, number, request):
 def test_a_signal_while_step_waits_for_a_decoder(engine, number):
     """Ctrl-C while all that is left is being decoded; late results are thrown away."""
     with interrupted_when(lambda: main_thread_is_in("wait_ready")):
-        engine.generate(
-            [scene(seed) for seed in range(number)], OutputParams(processor="DecodeWaits"), use_tqdm=False
-        )
+        engine.generate([scene(seed) for seed in range(number)], OutputParams(processor="DecodeWaits"), use_tqdm=False)
     RELEASE.set()
     assert_clean(engine)
 
@@ -271,8 +269,8 @@ def test_generate_inside_a_running_event_loop(engine):
     """A notebook's cell runs inside a loop: generate works there as elsewhere, and an interrupt too."""
 
     async def cell():
-        with pytest.raises(Unplugged):
-            engine.generate([scene(1), scene(2)], ECHO, use_tqdm=bar(Unplugged, 1))
+        with pytest.raises(UnpluggedError):
+            engine.generate([scene(1), scene(2)], ECHO, use_tqdm=bar(UnpluggedError, 1))
         assert_clean(engine)
         with pytest.raises(DecodeError):
             engine.generate(scene(1), OutputParams(processor="DecodeRaises"), use_tqdm=False)

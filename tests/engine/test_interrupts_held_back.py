@@ -7,25 +7,35 @@ import threading
 
 import pytest
 
-from vllm_mmout.engine.interrupts import interrupts_held_back
+from vllm_mmout.engine.interrupts import Interrupts
 
 
 def test_one_interrupt_waits_for_the_end_of_the_block():
     """What the block does is done before the KeyboardInterrupt comes."""
     done = []
-    with pytest.raises(KeyboardInterrupt), interrupts_held_back():
-        signal.raise_signal(signal.SIGINT)
-        done.append("all of it")
+
+    def block():
+        with Interrupts().held_back():
+            signal.raise_signal(signal.SIGINT)
+            done.append("all of it")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
     assert done == ["all of it"]
 
 
 def test_a_second_interrupt_goes_through():
     """A user who insists is not made to wait."""
     done = []
-    with pytest.raises(KeyboardInterrupt), interrupts_held_back():
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-        done.append("never")
+
+    def block():
+        with Interrupts().held_back():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            done.append("never")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
     assert done == []
 
 
@@ -34,7 +44,7 @@ def test_the_handler_is_put_back(error):
     """After the block, however it ends, the handler is that from before."""
     before = signal.getsignal(signal.SIGINT)
     try:
-        with interrupts_held_back():
+        with Interrupts().held_back():
             assert signal.getsignal(signal.SIGINT) is not before
             if error is not None:
                 raise error
@@ -49,10 +59,45 @@ def test_other_threads_are_left_alone():
     seen = []
 
     def work():
-        with interrupts_held_back():
+        with Interrupts().held_back():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_an_interrupt_comes_at_once_where_it_is_let_through(early):
+    """While an engine is waited for, a Ctrl-C ends the wait; one that came before it too."""
+    interrupts, done = Interrupts(), []
+
+    def block():
+        with interrupts.held_back():
+            if early:
+                signal.raise_signal(signal.SIGINT)
+            done.append("changed")
+            with interrupts.let_through():
+                signal.raise_signal(signal.SIGINT)
+                done.append("never")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done == ["changed"]
+
+
+def test_after_it_was_let_through_an_interrupt_is_held_back_again():
+    """What follows the wait is done before the KeyboardInterrupt comes."""
+    interrupts, done = Interrupts(), []
+
+    def block():
+        with interrupts.held_back():
+            with interrupts.let_through():
+                pass
+            signal.raise_signal(signal.SIGINT)
+            done.append("changed")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done == ["changed"]

@@ -154,9 +154,8 @@ def test_wrong_params_are_raised_before_anything_runs(engine):
 
 def test_of_equal_requests_reduced_together_only_the_bad_one_fails(llm, monkeypatch):
     """Where reduce raises for a whole group, the worker finds the one request whose fault it is."""
-    processor = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.get_model().pooler.processors[
-        "ReduceRaisesForBright"
-    ]
+    worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
+    processor = worker.get_model().pooler.processors["ReduceRaisesForBright"]
     groups, reduce = [], processor.reduce
 
     def counted(output, params):

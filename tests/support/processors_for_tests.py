@@ -116,7 +116,7 @@ def hold(name):
 
 
 class ReduceHolds(Echo):
-    """Holds the engine's step, says so, and waits for leave; ``nodata`` names the request, which is alone in its group."""
+    """Holds the engine's step, says so, and waits for leave; ``nodata`` names the request, alone in its group."""
 
     def reduce(self, output, params):
         started, go = hold(params.nodata)

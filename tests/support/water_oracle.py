@@ -1,4 +1,4 @@
-"""What the embedded model must answer, in plain numpy; inputs that can be told apart; what an idle engine looks like."""
+"""What the embedded model must answer, in plain numpy; inputs that can be told apart; what an idle engine is."""
 
 from __future__ import annotations
 

@@ -12,6 +12,8 @@ from vllm_mmout.engine.binding import Binding, log_binding, make_binding, resolv
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
+    from vllm_mmout.engine.interrupts import Interrupts
+
 
 def resolved(vllm_config: VllmConfig) -> Binding | None:
     """The binding for an engine that is about to be made, None for a text model.
@@ -37,11 +39,29 @@ def bind_async_llm(engine: Any, binding: Binding) -> None:
 
 def bind_llm_engine(engine: Any, binding: Binding) -> None:
     """Bind an ``LLMEngine``."""
+    from vllm_mmout.engine.interrupts import Interrupts
     from vllm_mmout.engine.llm import BoundLLMEngine
 
     _bind_parts(engine, binding)
+    engine.mmout_interrupts = Interrupts()
+    _bind_client(engine.engine_core, engine.mmout_interrupts)
     engine.__class__ = _derived(BoundLLMEngine, type(engine))
     log_binding(binding)
+
+
+def _bind_client(client: Any, interrupts: Interrupts) -> None:
+    """Let a Ctrl-C come at once where an engine in processes of its own is waited for."""
+    from vllm.v1.engine.core_client import SyncMPClient
+
+    if not isinstance(client, SyncMPClient):
+        return
+    kind = type(client)
+
+    def get_output(self: Any) -> Any:
+        with interrupts.let_through():
+            return kind.get_output(self)
+
+    client.__class__ = type(f"Bound{kind.__name__}", (kind,), {"get_output": get_output})
 
 
 def bind_llm(llm: Any) -> None:

@@ -192,6 +192,14 @@ HOOKS: tuple[Hook, ...] = (
         "0.11",
         PLUGIN_FIRST,
     ),
+    Hook(
+        "vllm.v1.engine.core_client",
+        "SyncMPClient.get_output",
+        (),
+        "overridden on a bound engine's client: where it waits, a Ctrl-C comes at once",
+        "0.11",
+        "vLLM's synchronous engine takes a Ctrl-C at any moment",
+    ),
     Hook("vllm.v1.engine.llm_engine", "LLMEngine.step", (), "overridden on a bound engine", "0.11", PLUGIN_FIRST),
     Hook(
         "vllm.v1.engine.llm_engine",

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 from vllm.pooling_params import PoolingParams
-from vllm.v1.engine.core_client import InprocClient
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from vllm_mmout.engine import marker
 from vllm_mmout.engine.credits import Credits
 from vllm_mmout.engine.decode import as_it_is
 from vllm_mmout.engine.inputs import Prepared, check_targets, prepare
-from vllm_mmout.engine.interrupts import interrupts_held_back
+from vllm_mmout.engine.interrupts import Interrupts
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.engine.routed import ADMISSION, Admission, RoutedOutputProcessor
 from vllm_mmout.errors import MMOutError, OptionError
@@ -34,6 +32,7 @@ class BoundLLMEngine(LLMEngine):
     """vLLM's synchronous engine whose outputs are decoded."""
 
     output_processor: RoutedOutputProcessor
+    mmout_interrupts: Interrupts
 
     def step(self) -> list[RequestOutput | PoolingRequestOutput[Any]]:
         """As vLLM's; with decodes pending and nothing left in the engine it waits for the decoders.
@@ -43,23 +42,19 @@ class BoundLLMEngine(LLMEngine):
         router = self.output_processor
         if not router.request_states and (router.pending or router.ready):
             return [*router.wait_ready()]
-        with self._uninterrupted():
+        with self.mmout_interrupts.held_back():
             outputs = super().step()
         return [*outputs, *router.take_ready()]
 
     def add_request(self, *args: Any, **kwargs: Any) -> str:
         """As vLLM's."""
-        with self._uninterrupted():
+        with self.mmout_interrupts.held_back():
             return super().add_request(*args, **kwargs)
 
     def abort_request(self, request_ids: list[str], internal: bool = False) -> None:  # noqa: FBT001, FBT002 - as vLLM's
         """As vLLM's."""
-        with self._uninterrupted():
+        with self.mmout_interrupts.held_back():
             super().abort_request(request_ids, internal)
-
-    def _uninterrupted(self) -> AbstractContextManager[None]:
-        """Around what changes an engine in this process; one in processes of its own takes a Ctrl-C at any moment."""
-        return interrupts_held_back() if isinstance(self.engine_core, InprocClient) else nullcontext()
 
 
 @dataclass(slots=True)
