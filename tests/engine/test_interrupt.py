@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import linecache
-import os
 import signal
 import sys
 import threading
@@ -12,6 +11,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from processors_for_tests import RELEASE, hold
 from tqdm.auto import tqdm
@@ -184,6 +184,26 @@ def test_a_signal_while_step_waits_for_a_decoder(engine, number):
     assert_clean(engine)
 
 
+def interrupted_after(seconds, call):
+    """Whether a real SIGINT ended a call; one that comes when the call is over is waited for and does not count."""
+    main = threading.main_thread().ident
+    timer = threading.Timer(seconds, signal.pthread_kill, (main, signal.SIGINT))
+    try:
+        timer.start()
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        timer.cancel()
+        timer.join()
+        time.sleep(0.001)  # returns through the kernel, which delivers what is pending
+    except KeyboardInterrupt:
+        pass
+    return False
+
+
+# Python swallows an exception in a garbage collector's callback, a Ctrl-C too: that one did not come.
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 def test_signals_at_any_moment(engine):
     """Ctrl-C at thirty moments of a call, wherever they fall."""
     inputs = [scene(seed) for seed in range(24)]
@@ -191,20 +211,16 @@ def test_signals_at_any_moment(engine):
     params = [OutputParams(processor=picks[number % len(picks)]) for number in range(24)]
     started = time.monotonic()
     engine.generate(inputs, params, use_tqdm=False)
-    whole = time.monotonic() - started
-
-    hits = 0
-    for moment in range(30):
-        timer = threading.Timer(whole * (moment + 0.5) / 30, os.kill, (os.getpid(), signal.SIGINT))
-        try:
-            timer.start()
-            engine.generate(inputs, params, use_tqdm=False)
-            timer.cancel()
-            timer.join()
-        except KeyboardInterrupt:
+    moments, whole, hits = np.random.default_rng(0), time.monotonic() - started, 0
+    deadline = time.monotonic() + DEADLINE
+    while hits < 30:
+        assert time.monotonic() < deadline, f"{hits} interrupts came in time"
+        started = time.monotonic()
+        if interrupted_after(moments.uniform(0, whole), lambda: engine.generate(inputs, params, use_tqdm=False)):
             hits += 1
+        else:
+            whole = min(whole, time.monotonic() - started)
         assert_clean(engine)
-    assert hits > 5
 
 
 ENGINE = str(Path(vllm_mmout.__file__).parent / "engine")

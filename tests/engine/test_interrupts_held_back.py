@@ -101,3 +101,36 @@ def test_after_it_was_let_through_an_interrupt_is_held_back_again():
     with pytest.raises(KeyboardInterrupt):
         block()
     assert done == ["changed"]
+
+
+@pytest.mark.parametrize("edge", ["start", "end"])
+def test_an_interrupt_at_an_edge_of_the_block_leaves_the_next_one_whole(monkeypatch, edge):
+    """A Ctrl-C that comes just before it is held back, or just after, does not keep later ones from being held back."""
+    interrupts, done = Interrupts(), []
+    before, change = signal.getsignal(signal.SIGINT), signal.signal
+
+    def interrupted(signum, handler):
+        if edge == "start" and handler is not before:
+            signal.raise_signal(signal.SIGINT)
+        changed = change(signum, handler)
+        if edge == "end" and handler is before:
+            signal.raise_signal(signal.SIGINT)
+        return changed
+
+    def block():
+        with interrupts.held_back():
+            signal.raise_signal(signal.SIGINT)
+            done.append("all of it")
+
+    def empty():
+        with interrupts.held_back():
+            pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "signal", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            empty()
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done == ["all of it"]

@@ -21,6 +21,9 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
+THREADS_OF_OTHERS = set()
+"""Threads that ran before this module's engine was made."""
+
 DEADLINE = 120
 """Seconds that no step of these tests takes, on whatever machine."""
 
@@ -39,6 +42,7 @@ PROCESSORS = {
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(make_async_llm):
     """The engine of this module; more decode threads than decoders that wait, which therefore hold up nobody."""
+    THREADS_OF_OTHERS.update(threading.enumerate())
     engine = make_async_llm(decode_threads=16, decode_timeout_s=DEADLINE)
     yield engine
     engine.shutdown()
@@ -424,6 +428,7 @@ async def test_shutdown_fails_pending_decodes(engine):
     params = OutputParams(processor="DecodeWaits")
     tasks = [asyncio.create_task(answer(engine, scene(i), params, f"pending-{i}")) for i in range(12)]
     await until(lambda: len(engine.output_processor.pending) == 12, "all are decoded")
+    assert decode_threads()
 
     engine.shutdown()
     async with asyncio.timeout(DEADLINE):
@@ -442,5 +447,5 @@ async def assert_idle_credits(engine):
 
 
 def decode_threads():
-    """The decode threads of this process that can still run."""
-    return [thread for thread in threading.enumerate() if thread.name == "mmout-decode"]
+    """The decode threads of this module's engine that can still run."""
+    return [thread for thread in {*threading.enumerate()} - THREADS_OF_OTHERS if thread.name == "mmout-decode"]

@@ -33,13 +33,13 @@ class Interrupts:
             yield  # held back already, or no Python code runs here on a Ctrl-C
             return
         self._came.clear()
-        self._before = before
         signal.signal(signal.SIGINT, self._hold)
         try:
+            self._before = before
             yield
         finally:
+            self._before = None  # first: a Ctrl-C can come as soon as its handler is back
             signal.signal(signal.SIGINT, before)
-            self._before = None
         if self._came:
             before(signal.SIGINT, self._came[0])
 

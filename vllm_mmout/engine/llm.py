@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
+from vllm.exceptions import VLLMClientError
 from vllm.pooling_params import PoolingParams
 from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -188,7 +189,7 @@ class _Run:
             self.engine.add_request(
                 request_id, prepared.prompt, pooling, lora_request=want.lora_request, priority=want.priority
             )
-        except MMOutError as error:
+        except (MMOutError, VLLMClientError, ValueError) as error:  # ValueError: of what vLLM renders itself
             self.credits.give(prepared.nbytes)
             self._finish(place, MultimodalRequestOutput(request_id, None, [], 0, finished=True, error=error))
         finally:
