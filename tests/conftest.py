@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +14,10 @@ from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
 SUPPORT = TESTS / "support"
+
+# Engines leave sockets and files behind in the folder for temporary files: one of our own, which goes with the tests.
+TEMPORARY = tempfile.mkdtemp(prefix="mmout-tests-")
+os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY
 
 # Engines start processes of their own: what they need must be in the environment before the first one.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")]))
@@ -28,6 +34,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 ENGINE_ARGUMENTS = {"gpu_memory_utilization": 0.3, "distributed_executor_backend": "uni"}
 """Keeps an engine small: one process for the core and its worker, a third of the memory at most."""
+
+
+def pytest_unconfigure() -> None:
+    """Leave nothing behind."""
+    shutil.rmtree(TEMPORARY, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
