@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from vllm_mmout.errors import AbortedError, DecodeError
@@ -94,22 +95,16 @@ class DecodePool:
             self._closed = True
             running = list(self._running.values())
             self._changed.notify_all()
-        for _ in range(self._workers):
-            self._jobs.put(None)
         for job in running + self._drain():
             job.settle(_shut_down())
+        for _ in range(self._workers):
+            self._jobs.put(None)
 
     def _drain(self) -> list[Job]:
         jobs = []
-        while True:
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                break
-            if job is not None:
+        with suppress(queue.Empty):
+            while (job := self._jobs.get_nowait()) is not None:
                 jobs.append(job)
-        for _ in range(self._workers):
-            self._jobs.put(None)
         return jobs
 
     def _admit(self) -> Exception | None:
