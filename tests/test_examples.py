@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from scripts import run_script
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -16,17 +15,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 def run(name, cwd):
     """What an example prints, without the engine's log."""
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / name],
-        cwd=cwd,
-        env={**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_script(EXAMPLES / name, cwd=cwd, VLLM_LOGGING_LEVEL="ERROR")
     assert "Traceback" not in done.stderr
     return done.stdout
 

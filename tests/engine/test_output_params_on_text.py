@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
+
+from scripts import answer_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -36,19 +33,9 @@ print("answer:", json.dumps(answer))
 
 def test_vllm_says_which_params_it_takes(tmp_path):
     """Alone and in a list it is a TypeError that names both classes; nothing is left over, and text goes on."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, tmp_path / "llama"],
-        env={**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("answer: ")]
+    answer = answer_of("-c", SCRIPT, tmp_path / "llama", VLLM_ENABLE_V1_MULTIPROCESSING="0")
     refusal = "params must be either SamplingParams or PoolingParams, but got OutputParams"
-    assert json.loads(line.removeprefix("answer: ")) == {
+    assert answer == {
         "refusals": [refusal, refusal],
         "sent": 1,  # the first of the list, which was right; vLLM aborts it
         "left": 0,

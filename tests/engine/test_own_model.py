@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from scripts import answer_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 SCRIPT = Path(__file__).resolve().parents[1] / "support/own_model.py"
@@ -19,17 +18,7 @@ DEPTH = np.arange(12).reshape(3, 4) / 2
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """What each engine of the script gave."""
-    done = subprocess.run(
-        [sys.executable, SCRIPT, tmp_path_factory.mktemp("models")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0, done.stderr
-    (answer,) = [line for line in done.stdout.splitlines() if line.startswith("answer: ")]
-    return json.loads(answer.removeprefix("answer: "))
+    return answer_of(SCRIPT, tmp_path_factory.mktemp("models"))
 
 
 def mask(threshold):

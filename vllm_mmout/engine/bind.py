@@ -7,22 +7,12 @@ import inspect
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from vllm_mmout.engine.binding import Binding, log_binding, make_binding, resolve_choice
+from vllm_mmout.engine.binding import Binding, log_binding, resolve_choice
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
     from vllm_mmout.engine.interrupts import Interrupts
-
-
-def resolved(vllm_config: VllmConfig) -> Binding | None:
-    """The binding for an engine that is about to be made, None for a text model.
-
-    Raises:
-        MMOutError: the model's processors or their options are wrong; nothing has been started.
-
-    """
-    return make_binding(vllm_config)
 
 
 def bind_async_llm(engine: Any, binding: Binding) -> None:
@@ -79,7 +69,6 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
     if choice is None:
         return
     processors = choice.create(vllm_config.model_config.hf_config.to_dict())
-
     kind = type(worker)
 
     def load_model(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -30,9 +30,10 @@ def async_llm_init(original: Original) -> Original:
 
     @functools.wraps(original)
     def wrapper(self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
-        from vllm_mmout.engine.bind import bind_async_llm, resolved
+        from vllm_mmout.engine.bind import bind_async_llm
+        from vllm_mmout.engine.binding import make_binding
 
-        binding = resolved(vllm_config)
+        binding = make_binding(vllm_config)
         original(self, vllm_config, *args, **kwargs)
         if binding is not None:
             bind_async_llm(self, binding)
@@ -45,9 +46,10 @@ def llm_engine_init(original: Original) -> Original:
 
     @functools.wraps(original)
     def wrapper(self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
-        from vllm_mmout.engine.bind import bind_llm_engine, resolved
+        from vllm_mmout.engine.bind import bind_llm_engine
+        from vllm_mmout.engine.binding import make_binding
 
-        binding = resolved(vllm_config)
+        binding = make_binding(vllm_config)
         original(self, vllm_config, *args, **kwargs)
         if binding is not None:
             bind_llm_engine(self, binding)
