@@ -1,7 +1,7 @@
 # Each target prepares .venv first; when it is prepared already that takes no time and installs nothing.
 # Another interpreter than the first suitable one on PATH: make demo PYTHON=/path/to/python3.12
 
-.PHONY: demo test lint bench setup setup-dev clean distclean
+.PHONY: demo test test-engines lint bench setup setup-dev clean distclean
 .NOTPARALLEL:
 
 PYTEST_ARGS ?=
@@ -12,6 +12,9 @@ demo: setup  ## the embedded model on the embedded scene: a GeoTIFF and a PNG in
 
 test: setup-dev  ## the tests; one of them: make test PYTEST_ARGS="tests/raster -k rotated"
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+test-engines: setup-dev  ## the hook's tests against each vLLM release of scripts/engine_sources.py
+	.venv/bin/python scripts/test_engines.py $(PYTEST_ARGS)
 
 lint: setup-dev  ## ruff and mypy
 	.venv/bin/python -m ruff check .
@@ -29,7 +32,7 @@ setup-dev:
 
 clean:  ## what tests, builds and the demo leave behind
 	rm -rf build dist demo-output *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	find vllm_mmout tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find vllm_mmout tests benchmarks examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## that, and the environment
 	rm -rf .venv

@@ -24,6 +24,10 @@ ENTRY_POINTS = {
         "tensor": "vllm_mmout.processors.tensor:TensorProcessor",
         "image": "vllm_mmout.processors.image:ImageProcessor",
         "segmentation": "vllm_mmout.processors.segmentation:SegmentationProcessor",
+        "regression": "vllm_mmout.processors.regression:RegressionProcessor",
+        "classification": "vllm_mmout.processors.classification:ClassificationProcessor",
+        "detection": "vllm_mmout.processors.detection:DetectionProcessor",
+        "embedding": "vllm_mmout.processors.embedding:EmbeddingProcessor",
     },
 }
 
@@ -261,7 +265,7 @@ class TestSetupRefuses:
 
 
 def test_continuous_integration_lints_and_tests_without_a_terminal(tmp_path):
-    """.ci/run calls ``make lint test`` in the checkout with CI=true and an empty stdin, and ends as make does."""
+    """.ci/run calls make with its three targets in the checkout, CI=true and an empty stdin, and ends as make does."""
     make = tmp_path / "make"
     make.write_text('#!/bin/sh\necho "$* in $PWD, CI=$CI, read $(cat | wc -c) bytes"\nexit 3\n')
     make.chmod(0o755)
@@ -275,5 +279,5 @@ def test_continuous_integration_lints_and_tests_without_a_terminal(tmp_path):
         text=True,
         check=False,
     )
-    assert done.stdout.split() == f"lint test in {CHECKOUT}, CI=true, read 0 bytes".split()
+    assert done.stdout.split() == f"lint test-engines test in {CHECKOUT}, CI=true, read 0 bytes".split()
     assert done.returncode == 3

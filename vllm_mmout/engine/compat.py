@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
+import importlib
+from contextlib import suppress
+
+from vllm_mmout.errors import HookError
+
+CHAT_TEMPLATE_ERROR = "ChatTemplateResolutionError"
+CHAT_TEMPLATE_ERROR_HOMES = ("vllm.exceptions", "vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils")
+"""The modules that have defined it: from 0.33 on, in 0.32, and before; newest first, older ones may only hand it on."""
+
 
 def vllm_version() -> str:
     """The version that vLLM says it is; the CPU build has no ``vllm`` distribution to ask."""
     import vllm
 
     return str(getattr(vllm, "__version__", "of unknown version"))
+
+
+def chat_template_error() -> type[Exception]:
+    """What vLLM raises where a model takes no chats, wherever this release defines it.
+
+    Raises:
+        HookError: none of the modules that have defined it does.
+
+    """
+    for home in CHAT_TEMPLATE_ERROR_HOMES:
+        with suppress(ImportError):
+            found: type[Exception] | None = getattr(importlib.import_module(home), CHAT_TEMPLATE_ERROR, None)
+            if found is not None:
+                return found
+    raise HookError(
+        f"vLLM {vllm_version()} has no {CHAT_TEMPLATE_ERROR} in {', '.join(CHAT_TEMPLATE_ERROR_HOMES)} (needed to:"
+        " refuse chats to models without a tokenizer). Install a vLLM release that this version supports, or a newer"
+        " vllm_mmout"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from vllm.renderers.chat_utils import ChatTemplateResolutionError
+from vllm_mmout.engine.compat import chat_template_error
 
 
 class NoChat:
@@ -17,7 +17,7 @@ class NoChat:
             ChatTemplateResolutionError: always; vLLM's warm-up takes it for a model without chat, a server answers 400.
 
         """
-        raise ChatTemplateResolutionError("this model takes no chat messages: it has no tokenizer; send it an image")
+        raise chat_template_error()("this model takes no chat messages: it has no tokenizer; send it an image")
 
     async def render_messages_async(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse chats, as ``render_messages``."""

@@ -31,7 +31,8 @@ class MultimodalRequestOutput(PoolingRequestOutput[Any]):
         *,
         error: Any = None,
     ) -> None:
-        super().__init__(request_id, outputs, prompt_token_ids, num_cached_tokens, finished, error=error)
+        super().__init__(request_id, outputs, prompt_token_ids, num_cached_tokens, finished)
+        self.error = error  # not all releases' own class has one
 
     @property
     def outputs(self) -> Any:
