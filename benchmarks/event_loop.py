@@ -34,7 +34,7 @@ async def _measure(rounds: int = 5) -> list[Row]:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from vllm_mmout.models.single_pass import as_mm_input
+    from vllm_mmout.models.wire import as_mm_input
 
     engine: Any = AsyncLLM.from_engine_args(
         AsyncEngineArgs(
@@ -52,7 +52,7 @@ async def _measure(rounds: int = 5) -> list[Row]:
         return bytes(results[-1].outputs)
 
     async def on_the_loop(place: int) -> bytes:
-        prompt = as_mm_input({"pixel_values": tiles[place]})
+        prompt = as_mm_input({"pixel_values": tiles[place]}, ("pixel_values",))
         pooled = engine.encode(prompt, PoolingParams(task="plugin"), f"{place}-{time.monotonic_ns()}")
         raw = [output.outputs.data async for output in pooled][-1]
         return decoder.decode(raw, params)

@@ -209,7 +209,15 @@ def test_processors(tmp_path):
     assert (status, errors) == (0, [])
     rows = [line.split() for line in printed]
     assert rows[0] == ["name", "returns", "output=", "from"]
-    assert [row[:2] for row in rows[1:4]] == [["tensor", "tensor"], ["image", "image"], ["segmentation", "raster"]]
+    assert [row[:2] for row in rows[1:]] == [
+        ["tensor", "tensor"],
+        ["image", "image"],
+        ["segmentation", "raster"],
+        ["regression", "raster"],
+        ["classification", "structured"],
+        ["detection", "structured"],
+        ["embedding", "tensor"],
+    ]
     assert "classes, probabilities, confidence" in printed[3]
     assert "vllm_mmout.processors.segmentation:SegmentationProcessor (built in)" in printed[3]
 

@@ -50,7 +50,7 @@ def test_async_many(tmp_path):
     lines = run("async_many.py", tmp_path).splitlines()
     assert lines.count("one tile was cancelled") == 1
     (refused,) = [line for line in lines if line.startswith("one tile was refused")]
-    assert refused.startswith("one tile was refused: the input has 4 bands, model 'water-index' takes 6 (blue, green,")
+    assert refused.startswith("one tile was refused: the input has 4 bands, model 'WaterIndex' takes 6 (blue, green,")
     shares = dict(line.removesuffix(" water").split(": ") for line in lines if line.startswith("tile "))
     scene = make_scene().array.astype(np.float32)
     expected = {}

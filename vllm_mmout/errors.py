@@ -20,6 +20,10 @@ class RegistrationError(MMOutError):
     """An output processor or a model is registered wrongly, twice under one name, or cannot be found or imported."""
 
 
+class ModelError(MMOutError):
+    """A model cannot be made or run: its constructor or ``forward`` raised, or its weights do not fit."""
+
+
 class HookError(MMOutError):
     """vLLM differs from what the hooks were written for; nothing was installed."""
 

@@ -83,10 +83,10 @@ def test_what_we_send_is_left_alone_by_vllm():
     """Our inputs have no shared field and reach the model one by one, whatever their shapes and dtypes."""
     from vllm.multimodal.inputs import MultiModalSharedField
 
-    from vllm_mmout.models.single_pass import as_mm_input
+    from vllm_mmout.models.wire import as_mm_input
 
     sent = [image(8, 8, np.uint16), image(8, 8, np.float32), image(8, 9, np.uint16), image(8, 8, np.uint16)]
-    items = [as_mm_input({"pixel_values": data})["mm_kwargs"] for data in sent]
+    items = [as_mm_input({"pixel_values": data}, ("pixel_values",))["mm_kwargs"] for data in sent]
     fields = [elem.field for item in items for elem in item["image"][0].values()]
     assert not any(isinstance(field, MultiModalSharedField) for field in fields)
     (received,) = batched(*items).values()

@@ -46,10 +46,11 @@ def plain_network(water_index):
     """The embedded model as plain PyTorch, without an engine."""
     from safetensors.torch import load_file
 
-    from vllm_mmout.models.water_index_net import WaterIndexNet
+    from vllm_mmout.models.water_index import WaterIndex
 
-    network = WaterIndexNet(json.loads(Path(water_index, "config.json").read_text()))
+    network = WaterIndex(json.loads(Path(water_index, "config.json").read_text()))
     network.load_state_dict(load_file(f"{water_index}/model.safetensors"))
+    network.requires_grad_(requires_grad=False)
     return lambda data: network(torch.from_numpy(data)[None])[0].numpy()
 
 
@@ -71,11 +72,14 @@ def add(engine, name, tile, params):
     """Give the engine a request, decoded if there are params, raw as from ``LLM.encode`` if not."""
     from vllm.pooling_params import PoolingParams
 
-    from vllm_mmout.models.single_pass import as_mm_input
+    from vllm_mmout.models.wire import as_mm_input
 
     extra = None if params is None else marker.mark(params)
     engine.add_request(
-        name, as_mm_input({"pixel_values": tile}), PoolingParams(task="plugin", extra_kwargs=extra), priority=0
+        name,
+        as_mm_input({"pixel_values": tile}, ("pixel_values",)),
+        PoolingParams(task="plugin", extra_kwargs=extra),
+        priority=0,
     )
 
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 from rasterio.crs import CRS
+from rasterio.transform import Affine
 
 from vllm_mmout.errors import InputError, SaveError
-from vllm_mmout.outputs import RasterOutput
+from vllm_mmout.outputs import RasterOutput, Source
 from vllm_mmout.raster import Georeference
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
@@ -158,7 +159,9 @@ def test_placed_lays_the_result_on_its_input() -> None:
     """Georeference and items are the input's, its own items win, and the original is as it was."""
     output = classes(metadata={"MODEL": "flood", "SENSOR": "mine"})
     items = {"SENSOR": "MSI", "TIFFTAG_DATETIME": "2024:05:01 10:11:12", "TIFFTAG_SOFTWARE": "camera 1"}
-    placed = output.placed(PLACE, np.array([[True, False, True], [True, True, True]]), items)
+    placed = output.placed(
+        Source(georeference=PLACE, valid=np.array([[True, False, True], [True, True, True]]), metadata=items)
+    )
     assert placed.georeference is PLACE
     assert placed.metadata == {"SENSOR": "mine", "TIFFTAG_DATETIME": "2024:05:01 10:11:12", "MODEL": "flood"}
     np.testing.assert_array_equal(placed.array, [[[0, 255, 1], [255, 0, 7]]])
@@ -171,7 +174,7 @@ def test_placed_lays_the_result_on_its_input() -> None:
 def test_placed_leaves_the_array_of_the_original_alone() -> None:
     """Masking works on a copy, also where the original could be written to."""
     output = RasterOutput(np.ones((1, 1, 2), "uint8"), nodata=0)
-    np.testing.assert_array_equal(output.placed(None, np.array([[True, False]])).array, [[[1, 0]]])
+    np.testing.assert_array_equal(output.placed(Source(valid=np.array([[True, False]]))).array, [[[1, 0]]])
     np.testing.assert_array_equal(output.array, [[[1, 1]]])
 
 
@@ -186,7 +189,7 @@ def test_placed_leaves_the_array_of_the_original_alone() -> None:
 )
 def test_a_result_without_nodata_gets_one_that_is_no_value(array: np.ndarray, nodata: float) -> None:
     """NaN for floats, the largest integer else; bool becomes uint8 so that there is room for it."""
-    placed = RasterOutput(array).placed(None, np.array([[True, False]]))
+    placed = RasterOutput(array).placed(Source(valid=np.array([[True, False]])))
     np.testing.assert_equal(placed.nodata, nodata)
     np.testing.assert_array_equal(placed.valid, [[True, False]])
     assert placed.array[0, 0, 0] == array[0, 0, 0]
@@ -197,22 +200,37 @@ def test_a_result_without_nodata_gets_one_that_is_no_value(array: np.ndarray, no
 def test_a_taken_value_cannot_become_nodata() -> None:
     """Where the largest integer is a value of the result, the error says so."""
     with pytest.raises(InputError, match="has no nodata, and uses 255"):
-        RasterOutput(IDS).placed(None, np.zeros((2, 3), bool))
+        RasterOutput(IDS).placed(Source(valid=np.zeros((2, 3), bool)))
 
 
 def test_where_all_is_valid_nothing_changes() -> None:
     """Without a hole in the input there is no nodata to invent and no array to copy."""
     output = RasterOutput(IDS)
     for valid in (None, np.ones((2, 3), bool)):
-        placed = output.placed(PLACE, valid)
+        placed = output.placed(Source(georeference=PLACE, valid=valid))
         assert placed.nodata is None
         assert placed.array is output.array
 
 
-def test_a_result_of_another_size_cannot_be_laid_on_the_input() -> None:
-    """The error names both sizes."""
-    with pytest.raises(InputError, match="the result has 2 x 3 pixels, its input 4 x 6"):
-        RasterOutput(IDS).placed(PLACE, np.ones((4, 6), bool))
+@settings(max_examples=60)
+@given(st.tuples(*[st.integers(1, 40)] * 2), st.tuples(*[st.integers(1, 40)] * 2))
+def test_a_result_of_another_size_covers_the_extent_of_its_input(size: tuple[int, int], own: tuple[int, int]) -> None:
+    """Rasterio reads from the file the very corners of the input, for a finer result and for a coarser one."""
+    placed = RasterOutput(np.zeros((1, *own), "uint8")).placed(Source(size=size, georeference=PLACE))
+    with rasterio.open(BytesIO(placed.to_bytes("tif"))) as file:
+        assert tuple(file.bounds) == pytest.approx(rasterio.transform.array_bounds(*size, Affine(*PLACE.transform)))
+        assert file.shape == own
+
+
+@settings(max_examples=100)
+@given(hnp.arrays(bool, hnp.array_shapes(min_dims=2, max_dims=2, max_side=12)), st.tuples(*[st.integers(1, 40)] * 2))
+def test_the_mask_of_another_size_is_that_of_the_nearest_pixels(valid: np.ndarray, own: tuple[int, int]) -> None:
+    """The input's mask is stretched as by Pillow, but where a centre lies between two pixels and either is nearest."""
+    placed = RasterOutput(np.ones((1, *own), "uint8"), nodata=0).placed(Source(valid=valid))
+    expected = Image.fromarray(valid.astype("uint8")).resize(own[::-1], Image.Resampling.NEAREST)
+    rows, cols = ((2 * np.arange(new) + 1) * old % (2 * new) != 0 for old, new in zip(valid.shape, own, strict=True))
+    single = np.ix_(rows, cols)
+    np.testing.assert_array_equal(placed.array[0][single], np.asarray(expected)[single])
 
 
 def test_read_gives_a_window() -> None:

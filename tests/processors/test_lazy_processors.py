@@ -13,8 +13,10 @@ def test_processors_are_made_without_torch():
     """In an interpreter that has neither torch nor vLLM, every processor can be imported and made."""
     code = (
         "import sys; sys.modules['torch'] = sys.modules['vllm'] = None\n"
-        "from vllm_mmout.processors import ImageProcessor, SegmentationProcessor, TensorProcessor\n"
-        "print(ImageProcessor(), SegmentationProcessor(class_names=['a', 'b']), TensorProcessor())"
+        "import vllm_mmout.processors as processors\n"
+        "names = [name for name in processors.__all__ if name.endswith('Processor') and name != 'OutputProcessor']\n"
+        "assert len(names) == 7\n"
+        "print([getattr(processors, name)() for name in names])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -39,6 +41,10 @@ def test_a_misspelt_name_is_an_attribute_error():
         ("TensorProcessor", "tensor", "tensor"),
         ("ImageProcessor", "image", "image"),
         ("SegmentationProcessor", "segmentation", "raster"),
+        ("RegressionProcessor", "regression", "raster"),
+        ("ClassificationProcessor", "classification", "structured"),
+        ("DetectionProcessor", "detection", "structured"),
+        ("EmbeddingProcessor", "embedding", "tensor"),
     ],
 )
 def test_processors_say_their_name_and_modality(class_name, name, modality):

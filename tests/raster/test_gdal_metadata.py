@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import math
+from io import BytesIO
 
 import numpy as np
 import pytest
 from rasterio.io import MemoryFile
+from tifffile import TiffFile
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.raster.gdal_metadata import GdalMetadata, can_hold, format_nodata, parse_nodata
+from vllm_mmout.raster.gdal_metadata import GDAL_METADATA, GdalMetadata, can_hold, format_nodata, parse_nodata
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 
 
-def test_items_descriptions_and_items_of_bands_come_back() -> None:
+def test_items_descriptions_units_and_items_of_bands_come_back() -> None:
     """What is written is read, with the characters that XML keeps for itself."""
-    metadata = GdalMetadata({"a": 'x < y & "z" \''}, {1: "<red>"}, {0: {"CLASS_0": "land & sea"}})
+    metadata = GdalMetadata(
+        {"a": 'x < y & "z" \''}, {1: "<red>"}, {0: {"CLASS_0": "land & sea"}}, {0: "W/m² & more", 1: "m"}
+    )
     assert GdalMetadata.from_xml(metadata.to_xml() or "") == metadata
+
+
+def test_units_that_gdal_wrote_are_read() -> None:
+    """The unit type in the tag of rasterio's own file is the unit of that band, and no item of it."""
+    with MemoryFile() as memory:
+        with memory.open(driver="GTiff", dtype="uint8", count=2, height=2, width=2) as file:
+            file.write(np.zeros((2, 2, 2), "uint8"))
+            file.set_band_unit(2, "kg <dry> & °C")
+        with TiffFile(BytesIO(memory.read())) as tiff:
+            xml = tiff.pages[0].tags[GDAL_METADATA].value
+    assert GdalMetadata.from_xml(xml) == GdalMetadata(units={1: "kg <dry> & °C"})
 
 
 def test_nothing_to_say_is_no_tag() -> None:

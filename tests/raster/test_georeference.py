@@ -8,6 +8,8 @@ from io import BytesIO
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rasterio.control import GroundControlPoint as RasterioPoint
 from rasterio.crs import CRS
 from rasterio.io import MemoryFile
@@ -139,6 +141,47 @@ def test_a_carried_source_is_written_tag_by_tag() -> None:
     """Without a change the tags are the source's own objects."""
     source = read_raster(from_rasterio(crs="EPSG:32614", transform=Affine(*UTM))).georeference
     assert source.to_tags() == source.tags
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.floats(-1e7, 1e7), min_size=6, max_size=6).filter(lambda n: abs(n[0] * n[4] - n[1] * n[3]) > 1),
+    st.lists(st.integers(1, 5000), min_size=2, max_size=2),
+    st.sampled_from(["Area", "Point"]),
+)
+def test_a_resized_transform_is_that_of_rasterio(numbers: list[float], old: list[int], kind: str) -> None:
+    """Any transform scales as rasterio's Affine, from a file's own tags too, and its file says so to rasterio."""
+    made = Georeference(crs="EPSG:32614", transform=tuple(numbers), pixel_is_point=kind == "Point")
+    read = read_raster(written(made)).georeference
+    resized = [one.resized(tuple(old), (4, 5)) for one in (made, read)]
+    for one, start in zip(resized, (made, read), strict=True):
+        oracle = Affine(*start.transform) @ Affine.scale(old[1] / 5, old[0] / 4)
+        assert one.transform == tuple(oracle)[:6]
+        seen = seen_by_rasterio(written(one))
+        size = max(map(abs, one.transform))
+        assert seen["transform"] == pytest.approx(one.transform, abs=1e-12 * size)
+        assert (seen["crs"], seen["kind"]) == (CRS.from_epsg(32614), kind)
+
+
+@pytest.mark.parametrize("kind", ["Area", "Point"])
+def test_resized_ground_control_points_stay_on_their_place(kind: str) -> None:
+    """Twice the rows and half the columns: positions in pixels follow, coordinates stay, and rasterio reads it."""
+    points = [RasterioPoint(0, 0, 10, 50, 1), RasterioPoint(3.5, 0, 10, 49, 2), RasterioPoint(0, 5, 11, 50, 3)]
+    data = from_rasterio(tags={"AREA_OR_POINT": kind}, gcps=(points, CRS.from_epsg(4326)))
+    expected = [(row * 2, col / 2, *place) for row, col, *place in seen_by_rasterio(data)["gcps"]]
+    seen = seen_by_rasterio(written(read_raster(data).georeference.resized((4, 10), (8, 5))))
+    assert seen["gcps"] == expected
+    assert (seen["gcps_crs"], seen["kind"]) == (CRS.from_epsg(4326), kind)
+
+
+def test_resizing_drops_coefficients_that_hold_for_the_old_pixels() -> None:
+    """RPC coefficients go, what the source says of its system stays tag by tag; without a change all stays."""
+    rpc = GeoTag.doubles(50844, range(92))
+    source = read_raster(from_rasterio(crs="EPSG:32614", transform=Affine(*UTM))).georeference
+    source = replace(source, tags=(*source.tags, rpc))
+    assert source.resized((4, 5), (4, 5)) is source
+    written_codes = [tag.code for tag in source.resized((4, 5), (8, 10)).to_tags()]
+    assert written_codes == [tag.code for tag in source.to_tags() if tag is not rpc]
 
 
 @pytest.mark.parametrize(

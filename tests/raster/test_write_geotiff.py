@@ -61,6 +61,16 @@ def test_texts_with_a_tag_of_their_own_become_that_tag(when: dt.datetime | str) 
     assert read_raster(data).metadata == tags
 
 
+@pytest.mark.parametrize("unit", ["Mg/ha", "m³/m³", "<\"W\"/m² & 'more'>", "°C", "%"])
+def test_units_are_those_of_the_bands(unit: str) -> None:
+    """With rasterio one finds the unit of each band that has one, beside its description."""
+    data = written(np.zeros((3, 2, 2), "float32"), units=[None, unit, "m"], descriptions=["a", "b", None])
+    with MemoryFile(data) as memory, memory.open() as file:
+        assert file.units == (None, unit, "m")
+        assert file.descriptions == ("a", "b", None)
+        assert [file.tags(band) for band in file.indexes] == [{}, {}, {}]
+
+
 def test_bool_becomes_0_and_1() -> None:
     """A mask of bool is stored as uint8."""
     mask = np.array([[[True, False]]])
@@ -127,6 +137,8 @@ def test_compression_helps() -> None:
         (np.zeros((1, 2, 2), "complex64"), {}, "integers or floating point, got complex64"),
         (np.zeros((1, 2, 2), "uint8"), {"nodata": -1}, "an integer from 0 to 255"),
         (np.zeros((2, 2, 2), "uint8"), {"descriptions": ["a"]}, "one a band, 2, got 1"),
+        (np.zeros((2, 2, 2), "uint8"), {"units": ["m", "m", "m"]}, "units must be one a band, 2, got 3"),
+        (np.zeros((1, 2, 2), "uint8"), {"units": ["a\0b"]}, "metadata item 'UNITTYPE'"),
         (np.zeros((2, 2, 2), "uint8"), {"colormap": COLOURS}, "one band of uint8, got 2 of uint8"),
         (np.zeros((1, 2, 2), "int16"), {"colormap": COLOURS}, "one band of uint8, got 1 of int16"),
         (np.zeros((1, 2, 2), "uint8"), {"colormap": COLOURS[:2].T}, r"uint8 \[n, 3\]"),

@@ -10,6 +10,7 @@ import pytest
 
 from vllm_mmout.errors import RegistrationError
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY, InputRegistry
+from vllm_mmout.registry.inputs import MapperChoice
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,11 +37,11 @@ def test_mapper_is_found_through_the_bases():
     class Heir(Net):
         pass
 
-    assert registry.input_mapper_for(Heir) is to_tensors
+    assert registry.registered(Heir).mapper == MapperChoice(factory=to_tensors)
     registry.register_input_mapper(other)(Heir)
-    assert registry.input_mapper_for(Heir) is other
-    assert registry.input_mapper_for(Net) is to_tensors
-    assert registry.input_mapper_for(int) is None
+    assert registry.registered(Heir).mapper == MapperChoice(factory=other)
+    assert registry.registered(Net).mapper == MapperChoice(factory=to_tensors)
+    assert registry.registered(int).mapper is None
 
 
 def test_same_mapper_twice_is_a_no_op_and_another_one_raises():
@@ -53,17 +54,17 @@ def test_same_mapper_twice_is_a_no_op_and_another_one_raises():
         pass
 
     with pytest.raises(
-        RegistrationError, match=r"model Net has the input mapper <function to_tensors.*<function other"
+        RegistrationError, match=r"model Net has a registered mapper already: .*<function to_tensors.*<function other"
     ):
         registry.register_input_mapper(other)(Net)
-    assert registry.input_mapper_for(Net) is to_tensors
+    assert registry.registered(Net).mapper == MapperChoice(factory=to_tensors)
 
 
 def test_wrong_mapper_and_wrong_target():
     """A mapper must be callable, and what it is put on a class."""
     with pytest.raises(RegistrationError, match="an input mapper must be callable, got 5"):
         InputRegistry().register_input_mapper(5)
-    with pytest.raises(RegistrationError, match="register_input_mapper decorates a model class, got 5"):
+    with pytest.raises(RegistrationError, match="a model class is decorated with its mapper, got 5"):
         InputRegistry().register_input_mapper(to_tensors)(5)
 
 

@@ -57,7 +57,15 @@ def test_built_in_ones_need_no_metadata(tmp_path, monkeypatch):
     """Where no package has metadata, as in a plain checkout, the built-in processors are known."""
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     registry = OutputRegistry()
-    assert list(registry.known()) == ["tensor", "image", "segmentation"]
+    assert list(registry.known()) == [
+        "tensor",
+        "image",
+        "segmentation",
+        "regression",
+        "classification",
+        "detection",
+        "embedding",
+    ]
     assert registry.installed("tensor").path == "vllm_mmout.processors.tensor:TensorProcessor"
 
 

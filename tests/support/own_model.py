@@ -23,7 +23,6 @@ from vllm_mmout import (
     register_output_processor,
 )
 from vllm_mmout.models.mapper import RasterMapper
-from vllm_mmout.models.single_pass import SinglePassDummyInputs, SinglePassInfo, SinglePassModel, SinglePassProcessor
 
 PIXELS = np.arange(12, dtype=np.float32).reshape(1, 3, 4)
 """Becomes depths 0, 0.5, 1, ... in the model."""
@@ -63,28 +62,18 @@ class FloodReport(OutputProcessor):
         return report
 
 
-class Depth(nn.Module):
+@MULTIMODAL_OUTPUT_REGISTRY.register_processor(FloodReport, name="report")
+@register_output_processor(FloodMask)
+@MULTIMODAL_INPUT_REGISTRY.register_input_mapper(lambda config: RasterMapper("flood-net", ("depth",), 64))
+class FloodNet(nn.Module):
     """Depth is the pixel times a weight."""
 
-    def __init__(self):
+    def __init__(self, config):
         super().__init__()
         self.scale = nn.Parameter(torch.zeros(1), requires_grad=False)
 
     def forward(self, pixel_values):
         return pixel_values * self.scale
-
-
-@MULTIMODAL_OUTPUT_REGISTRY.register_processor(FloodReport, name="report")
-@register_output_processor(FloodMask)
-@MULTIMODAL_INPUT_REGISTRY.register_input_mapper(lambda config: RasterMapper("flood-net", ("depth",), 64))
-@MULTIMODAL_INPUT_REGISTRY.register_processor(
-    SinglePassProcessor, info=SinglePassInfo, dummy_inputs=SinglePassDummyInputs
-)
-class FloodNet(SinglePassModel):
-    """The model."""
-
-    def build(self, config):
-        return Depth()
 
 
 def write_model(folder, **entries):
@@ -151,9 +140,6 @@ def switched_off(model, table):
 
 def main(folder):
     """Run all engines, one after the other."""
-    from vllm import ModelRegistry
-
-    ModelRegistry.register_model("FloodNet", FloodNet)
     plain = write_model(folder / "plain")
     named = write_model(folder / "named", mmout={"output_processor": "report"})
     off = write_model(folder / "off", output_processor="none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import threading
@@ -81,18 +82,19 @@ class CountsForwards(OutputProcessor):
     forwards = 0
 
     def __init__(self):
-        from vllm_mmout.models.water_index_net import WaterIndexNet
+        from vllm_mmout.models.water_index import WaterIndex
 
-        forward = WaterIndexNet.forward
+        forward = WaterIndex.forward
         if getattr(forward, "counted", False):
             return
 
+        @functools.wraps(forward)
         def counting(*args, **kwargs):
             CountsForwards.forwards += 1
             return forward(*args, **kwargs)
 
         counting.counted = True
-        WaterIndexNet.forward = counting
+        WaterIndex.forward = counting
 
     def reduce(self, output, params):
         return torch.full((len(output),), CountsForwards.forwards)

@@ -73,9 +73,14 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
 
     def load_model(self: Any, *args: Any, **kwargs: Any) -> None:
         from vllm_mmout.engine.reduce import wrap_pooler
+        from vllm_mmout.engine.startup import telling
 
-        kind.load_model(self, *args, **kwargs)
-        wrap_pooler(self.get_model(), processors)
+        with telling():
+            kind.load_model(self, *args, **kwargs)
+            model = self.get_model()
+            if hasattr(model, "try_out"):
+                model.try_out()
+            wrap_pooler(model, processors)
 
     worker.__class__ = type(f"Bound{kind.__name__}", (kind,), {"load_model": load_model})
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.log import logger
-from vllm_mmout.engine.model_class import choose, model_class
+from vllm_mmout.engine.model_class import choose, model_inputs
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError
-from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY, MULTIMODAL_OUTPUT_REGISTRY
+from vllm_mmout.registry import MULTIMODAL_OUTPUT_REGISTRY
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-    from vllm_mmout.models.mapper import InputMapper
+    from vllm_mmout.models.model_inputs import ModelInputs
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.registry.choice import Choice
@@ -34,8 +34,8 @@ class Binding:
     processors: Mapping[str, OutputProcessor]
     """This process's instances by name, the default first."""
     settings: EngineSettings
-    mapper: InputMapper | None
-    """The model's input mapper; without one vLLM renders the inputs."""
+    inputs: ModelInputs | None
+    """The model's input side; None: vLLM renders the inputs."""
     raw_input: bool
     """Whether the model takes raw tensors and no tokens; a request without any would end the engine."""
     max_in_flight: int
@@ -87,14 +87,12 @@ def make_binding(vllm_config: VllmConfig) -> Binding | None:
         )
     config: dict[str, Any] = model_config.hf_config.to_dict()
     settings = EngineSettings.from_mapping(choice.settings)
-    cls = model_class(model_config)
-    mapper_factory = MULTIMODAL_INPUT_REGISTRY.input_mapper_for(cls) if cls is not None else None
     served = model_config.served_model_name
     return Binding(
         model=_short_name(served if isinstance(served, str) else model_config.model),
         processors=choice.create(config),
         settings=settings,
-        mapper=mapper_factory(config) if mapper_factory is not None else None,
+        inputs=model_inputs(model_config),
         raw_input=model_config.is_multimodal_raw_input_only_model,
         max_in_flight=settings.max_in_flight or max(16, 4 * vllm_config.scheduler_config.max_num_seqs),
         choice=choice,

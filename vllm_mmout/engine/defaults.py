@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.models.config import MODEL_TYPE
+from vllm_mmout.models.known import announce
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import EngineArgs
@@ -25,13 +26,18 @@ MAX_NUM_SEQS = {"cpu": 4, "gpu": 16}
 
 
 def fill_in(engine_args: EngineArgs) -> None:
-    """Set the defaults of a folder with ``"model_type": "mmout"``; leave any other model's arguments alone.
+    """Set the defaults of a folder with ``"model_type": "mmout"`` and find its class; leave any other model alone.
 
     vLLM passes every default explicitly, so a field that has vLLM's own default counts as not set.
+
+    Raises:
+        MMOutError: the folder names no class, or one that cannot be found or imported.
+
     """
     config = _config(engine_args.model, engine_args.revision)
     if config.get("model_type") != MODEL_TYPE:
         return
+    announce(config)
     wanted = dict(ALL_DEVICES, max_num_seqs=MAX_NUM_SEQS[_device()])
     dtype = config.get("dtype") or config.get("torch_dtype")
     if dtype:  # vLLM's "auto" takes float16 on a CPU: wrong above 2048, and far slower

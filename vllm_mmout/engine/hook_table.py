@@ -52,6 +52,7 @@ class Attribute:
         return f"{self.module}.{self.name}"
 
 
+FIRST_NAMES = "names of vLLM's first input registries, which it removed, for code that was written for them"
 PLUGIN_FIRST = "vLLM has an output registry of its own"
 
 HOOKS: tuple[Hook, ...] = (
@@ -113,11 +114,29 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook(
         "vllm.model_executor.models.registry",
-        "_ModelRegistry.register_model",
-        ("model_arch", "model_cls"),
-        "called by the plugin: makes our models known",
+        "_ModelInfo.from_model_cls",
+        ("model",),
+        "called where vLLM asks of a model class of ours what it can do",
         "0.11",
         "never",
+        where=ANYWHERE,
+    ),
+    Hook(
+        "vllm.model_executor.models.registry",
+        "_BaseRegisteredModel.inspect_model_cls",
+        (),
+        "overridden: a model class of ours is imported when it is needed, and inspected without a further process",
+        "0.11",
+        "vLLM's lazy entries can make an adapter, and are not cached by the hash of one file",
+        where=ANYWHERE,
+    ),
+    Hook(
+        "vllm.model_executor.models.registry",
+        "_BaseRegisteredModel.load_model_cls",
+        (),
+        "overridden, as inspect_model_cls",
+        "0.11",
+        "as inspect_model_cls",
         where=ANYWHERE,
     ),
     Hook(
@@ -220,5 +239,18 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         "MULTIMODAL_OUTPUT_REGISTRY",
         wrappers.output_registry,
         "the output half of the split registry",
+    ),
+    Attribute("vllm.inputs", "INPUT_REGISTRY", wrappers.input_registry, FIRST_NAMES),
+    Attribute("vllm.inputs", "InputContext", wrappers.input_context, FIRST_NAMES),
+    Attribute("vllm.inputs", "DummyData", wrappers.dummy_data, FIRST_NAMES),
+    *(
+        Attribute("vllm.multimodal", f"MULTIMODAL_REGISTRY.{name}", wrappers.first_input_registry(name), FIRST_NAMES)
+        for name in (
+            "register_input_mapper",
+            "register_image_input_mapper",
+            "register_max_tokens",
+            "register_max_image_tokens",
+            "register_max_multimodal_tokens",
+        )
     ),
 )

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from vllm_mmout.engine.decode import Finish, as_it_is
 from vllm_mmout.errors import InputError, OptionError, SaveError
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
-    from vllm_mmout.models.mapper import MappedInput
+    from vllm_mmout.outputs.source import Source
     from vllm_mmout.params import OutputParams
 
 
@@ -45,18 +43,20 @@ def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared:
     """
     binding.check_params(params)
     target = _target(params.path, data)
-    if binding.mapper is None:
+    if binding.inputs is None:
         return Prepared(_renderable(data, params), 0, _finish(None, target) if target else as_it_is)
-    from vllm_mmout.models.single_pass import as_mm_input
-
-    mapped = binding.mapper(_media(data), params)
+    mapped = binding.inputs.map(_media(data), params)
     nbytes = sum(tensor.nbytes for tensor in mapped.tensors.values())
-    return Prepared(as_mm_input(mapped.tensors), nbytes, _finish(mapped, target))
+    return Prepared(binding.inputs.render(mapped), nbytes, _finish(mapped.source, target))
+
+
+_PROMPT_KEYS = frozenset({"multi_modal_data", "prompt", "prompt_token_ids", "prompt_embeds", "type"})
+"""What tells vLLM's prompt dict."""
 
 
 def _media(data: Any) -> Any:
-    """The picture or raster inside vLLM's prompt dict; anything else as it is."""
-    if not isinstance(data, Mapping):
+    """The picture, raster or tensors inside vLLM's prompt dict; anything else, tensors by keyword too, as it is."""
+    if not isinstance(data, Mapping) or not _PROMPT_KEYS & set(data):
         return data
     media = data.get("multi_modal_data")
     if not isinstance(media, Mapping) or len(media) != 1:
@@ -78,7 +78,7 @@ def _renderable(data: Any, params: OutputParams) -> Any:
         if getattr(params, option) is not None:
             raise OptionError(f"{option} needs a model with an input mapper; this one's inputs are rendered by vLLM")
     if isinstance(data, Mapping):
-        has_prompt = any(key in data for key in ("prompt", "prompt_token_ids", "prompt_embeds", "type"))
+        has_prompt = any(key in data for key in _PROMPT_KEYS - {"multi_modal_data"})
         return data if has_prompt else {**data, "prompt_token_ids": [1]}
     if isinstance(data, str):
         return data
@@ -140,12 +140,12 @@ def _target(path: str | None, data: Any) -> Target | None:
     return Target(target, folder, _stem(data))
 
 
-def _finish(mapped: MappedInput | None, target: Target | None) -> Finish:
-    """Lays an output that has pixels on its input, and writes it where asked."""
+def _finish(source: Source | None, target: Target | None) -> Finish:
+    """Lays an output on its input where it can be, and writes it where asked."""
 
     def finish(output: Any, pick: str | None) -> Any:
-        if mapped is not None and hasattr(output, "placed"):
-            output = output.placed(mapped.georeference, _fitting(mapped.valid, output), mapped.metadata)
+        if source is not None and hasattr(output, "placed"):
+            output = output.placed(source)
         if target is not None:
             if not hasattr(output, "save"):
                 raise SaveError(f"path: a {type(output).__name__} cannot be saved; leave path out and use the object")
@@ -153,11 +153,6 @@ def _finish(mapped: MappedInput | None, target: Target | None) -> Finish:
         return output
 
     return finish
-
-
-def _fitting(valid: np.ndarray | None, output: Any) -> np.ndarray | None:
-    """The input's mask where the output has the input's size; an output of another size is not masked."""
-    return valid if valid is not None and output.array.shape[-2:] == valid.shape else None
 
 
 def _file(target: Target, pick: str | None, output: Any) -> Path:

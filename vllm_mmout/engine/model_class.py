@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import MMOutError
+from vllm_mmout.models.known import check_for_children, is_served, served_class
+from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.registry.resolve import resolve
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig
 
+    from vllm_mmout.models.model_inputs import ModelInputs
     from vllm_mmout.registry.choice import Choice
     from vllm_mmout.registry.outputs import OutputRegistry
 
@@ -36,6 +39,7 @@ def choose(registry: OutputRegistry, model_config: ModelConfig, engine_table: An
         architectures=architectures_of(model_config),
         model_class=lambda: model_class(model_config),
         settings=EngineSettings.__struct_fields__,
+        fallback="tensor" if is_served(model_config.architecture) else None,
     )
 
 
@@ -45,12 +49,14 @@ def architectures_of(model_config: ModelConfig) -> list[str]:
 
 
 def model_class(model_config: ModelConfig) -> type | None:
-    """The class of a model, None where it cannot carry a registration of ours.
+    """The class of a model as its author wrote it, None where it cannot carry a registration of ours.
 
     That is so for text-input models of vLLM itself while nobody has imported their module: nothing can have decorated
     a class that does not exist yet, and importing it here would cost every text engine its import. Models with
     multimodal input are imported in this process by vLLM anyway, models of others may be decorated in their own module.
     """
+    if is_served(model_config.architecture):
+        return served_class(model_config.architecture)
     if not model_config.is_multimodal_model and _is_own_and_not_imported(model_config):
         return None
 
@@ -58,6 +64,28 @@ def model_class(model_config: ModelConfig) -> type | None:
 
     found: type = get_model_architecture(model_config)[0]
     return found
+
+
+def model_inputs(model_config: ModelConfig) -> ModelInputs | None:
+    """The input side of a model of ours, or of one written for vLLM whose class has an input mapper; else None.
+
+    Raises:
+        MMOutError: the mapper cannot be made, or the engine's processes cannot import the class.
+
+    """
+    cls = model_class(model_config)
+    served = is_served(model_config.architecture)
+    if cls is None or not (served or MULTIMODAL_INPUT_REGISTRY.registered(cls).mapper):
+        return None
+    from vllm import envs
+    from vllm.model_executor.models.interfaces_base import is_vllm_model
+
+    from vllm_mmout.models.context import InputContext
+    from vllm_mmout.models.model_inputs import ModelInputs
+
+    if served and envs.VLLM_ENABLE_V1_MULTIPROCESSING and envs.VLLM_WORKER_MULTIPROC_METHOD == "spawn":
+        check_for_children(cls)
+    return ModelInputs(cls, InputContext(model_config), adapted=not is_vllm_model(cls))
 
 
 def _is_own_and_not_imported(model_config: ModelConfig) -> bool:

@@ -18,6 +18,7 @@ def load() -> None:
     global _drift  # noqa: PLW0603 - the plugin's one piece of state, for the process
     from vllm_mmout.engine.hooks import install, is_frontend
     from vllm_mmout.models.config import register_config
+    from vllm_mmout.models.known import serve_announced
 
     try:
         install(frontend=is_frontend())
@@ -27,17 +28,9 @@ def load() -> None:
         register_config(error)
         return
     register_config()
-    register_models()
+    serve_announced()
 
 
 def drift() -> HookError | None:
     """Why no hook is installed, if vLLM has drifted."""
     return _drift
-
-
-def register_models() -> None:
-    """Make our models known to vLLM; none is imported yet."""
-    from vllm.model_executor.models.registry import ModelRegistry
-
-    if "WaterIndex" not in ModelRegistry.models:
-        ModelRegistry.register_model("WaterIndex", "vllm_mmout.models.water_index:WaterIndex")

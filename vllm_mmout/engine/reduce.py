@@ -6,7 +6,7 @@ of the one request that it belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -16,8 +16,9 @@ from vllm.model_executor.layers.pooler import Pooler
 from vllm_mmout.engine import codec, marker
 from vllm_mmout.engine.log import logger
 from vllm_mmout.errors import MMOutError, ReduceError
-from vllm_mmout.models.per_request import PerRequest
+from vllm_mmout.models.per_request import Outcome, PerRequest, plain
 from vllm_mmout.params import OutputParams
+from vllm_mmout.processors.raw import checked_group
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from vllm_mmout.processors.base import OutputProcessor, Raw
 
-Pooled: TypeAlias = "torch.Tensor | list[Raw | None]"
+Pooled: TypeAlias = "torch.Tensor | list[Outcome | None]"
 """The requests' raw outputs: stacked, or one each; None for a request that is not finished in this step."""
 
 
@@ -65,15 +66,16 @@ class ReducingPooler(Pooler):
         """
         requests = pooling_metadata.pooling_params
         if not any(map(_is_marked, requests)):
-            plain = self.inner(hidden_states, pooling_metadata)
-            return [_plain(part) for part in plain.parts] if isinstance(plain, PerRequest) else plain
+            raw: torch.Tensor | list[torch.Tensor | None] = self.inner(hidden_states, pooling_metadata)
+            return raw
+        if isinstance(hidden_states, PerRequest):
+            return self._reduce_step([*hidden_states.parts], requests)
         try:
-            raw = self.inner(hidden_states, pooling_metadata)
+            pooled = self.inner(hidden_states, pooling_metadata)
         except Exception as error:  # noqa: BLE001 - what leaves this method ends the engine
             logger.exception("the model's pooler failed on a step of %d requests", len(requests))
             failure = codec.pack_failure(_failure("pooler", error))
             return [failure if _is_marked(params) else torch.empty(0) for params in requests]
-        pooled: Pooled = [*raw.parts] if isinstance(raw, PerRequest) else raw
         return self._reduce_step(pooled, requests)
 
     def _reduce_step(
@@ -90,7 +92,9 @@ class ReducingPooler(Pooler):
                 buffers[row] = codec.pack_failure(_failure("request", error))
                 continue
             if wanted is None:
-                buffers[row] = _plain(raw)
+                buffers[row] = plain(raw)
+            elif isinstance(raw, MMOutError):
+                buffers[row] = codec.pack_failure(_failure("model", raw))
             else:
                 groups.setdefault((wanted, _shapes(raw)), []).append(row)
         for (wanted, _), rows in groups.items():
@@ -115,7 +119,7 @@ class ReducingPooler(Pooler):
         name = "request"
         try:
             for name in params.picks or tuple(self.processors)[:1]:
-                picks[name] = _checked(self.processors[name].reduce(raw, params), count)
+                picks[name] = checked_group(self.processors[name].reduce(raw, params), count, "reduce()", ReduceError)
             return codec.pack(picks)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - an author's code: all it raises is that request's
             return _failure(name, error)
@@ -168,26 +172,3 @@ def _rows(raw: Raw, row: int) -> Raw:
     if isinstance(raw, torch.Tensor):
         return raw[row : row + 1]
     return {key: tensor[row : row + 1] for key, tensor in raw.items()}
-
-
-def _plain(raw: Raw) -> torch.Tensor:
-    """What an unmarked request gets: the tensor itself; vLLM can carry no dict, so of several the first."""
-    return raw if isinstance(raw, torch.Tensor) else next(iter(raw.values()))
-
-
-def _checked(reduced: Any, count: int) -> Raw:
-    """Check the type and axis 0 of what ``reduce`` returned (dtype and size are checked when it is packed)."""
-    tensors: Iterable[object] = reduced.values() if isinstance(reduced, dict) else [reduced]
-    for tensor in tensors:
-        if not isinstance(tensor, torch.Tensor):
-            raise ReduceError(f"reduce() must return a tensor or a dict of tensors, got {type(tensor).__name__}")
-        if tensor.dim() == 0 or tensor.shape[0] != count:
-            raise ReduceError(
-                f"reduce() must keep the requests on axis 0: got shape {list(tensor.shape)} for {count} requests"
-            )
-        if tensor.layout != torch.strided:
-            raise ReduceError(f"reduce() must return strided tensors, got layout {tensor.layout}; use to_dense()")
-    if isinstance(reduced, dict) and (not reduced or not all(isinstance(key, str) for key in reduced)):
-        raise ReduceError("reduce() must return a dict of at least one tensor by name (str)")
-    checked: Raw = reduced
-    return checked

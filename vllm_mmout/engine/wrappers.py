@@ -32,11 +32,15 @@ def async_llm_init(original: Original) -> Original:
     def wrapper(self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         from vllm_mmout.engine.bind import bind_async_llm
         from vllm_mmout.engine.binding import make_binding
+        from vllm_mmout.engine.startup import hearing
 
         binding = make_binding(vllm_config)
-        original(self, vllm_config, *args, **kwargs)
-        if binding is not None:
-            bind_async_llm(self, binding)
+        if binding is None:
+            original(self, vllm_config, *args, **kwargs)
+            return
+        with hearing():
+            original(self, vllm_config, *args, **kwargs)
+        bind_async_llm(self, binding)
 
     return wrapper
 
@@ -48,11 +52,15 @@ def llm_engine_init(original: Original) -> Original:
     def wrapper(self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         from vllm_mmout.engine.bind import bind_llm_engine
         from vllm_mmout.engine.binding import make_binding
+        from vllm_mmout.engine.startup import hearing
 
         binding = make_binding(vllm_config)
-        original(self, vllm_config, *args, **kwargs)
-        if binding is not None:
-            bind_llm_engine(self, binding)
+        if binding is None:
+            original(self, vllm_config, *args, **kwargs)
+            return
+        with hearing():
+            original(self, vllm_config, *args, **kwargs)
+        bind_llm_engine(self, binding)
 
     return wrapper
 
@@ -89,9 +97,11 @@ def worker_init_device(original: Original) -> Original:
     @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         from vllm_mmout.engine.bind import bind_worker
+        from vllm_mmout.engine.startup import telling
 
         result = original(self, *args, **kwargs)
-        bind_worker(self.worker, self.vllm_config)
+        with telling():
+            bind_worker(self.worker, self.vllm_config)
         return result
 
     return wrapper
@@ -109,3 +119,26 @@ def output_registry() -> Any:
     from vllm_mmout.registry import MULTIMODAL_OUTPUT_REGISTRY
 
     return MULTIMODAL_OUTPUT_REGISTRY
+
+
+def first_input_registry(name: str) -> Callable[[], Any]:
+    """A decorator of the input registry, under a name that vLLM's own registries had once."""
+
+    def value() -> Any:
+        return getattr(input_registry(), name)
+
+    return value
+
+
+def input_context() -> Any:
+    """What functions registered for inputs are called with."""
+    from vllm_mmout.models.context import InputContext
+
+    return InputContext
+
+
+def dummy_data() -> Any:
+    """What a function registered for dummy data gives."""
+    from vllm_mmout.models.context import DummyData
+
+    return DummyData

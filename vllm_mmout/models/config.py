@@ -34,6 +34,13 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # of __in
         config: Self = super().from_dict(config_dict, **kwargs)
         return config
 
+    def get_text_config(self, *args: Any, **kwargs: Any) -> MMOutConfig:
+        """Where vLLM looks for the sizes of a language model: there is none, whatever such names mean in the folder.
+
+        The heads of an image model may be a list, its hidden size is not that of placeholder tokens.
+        """
+        return MMOutConfig()
+
 
 _unservable: HookError | None = None
 

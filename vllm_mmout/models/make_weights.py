@@ -20,12 +20,11 @@ STEEPNESS = 8.0
 
 
 def water_index_weights() -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
-    """The weights of `WaterIndexNet`: names of its ``state_dict`` to float32 arrays [out, in, 1, 1]."""
+    """The weights of `WaterIndex`: names of its ``state_dict`` to float32 arrays."""
     index = np.zeros((2, 6, 1, 1), np.float32)
     index[0, GREEN] = index[1, GREEN] = index[1, SWIR_1] = 1
     index[0, SWIR_1] = -1
-    head = np.array([-STEEPNESS, STEEPNESS], np.float32).reshape(2, 1, 1, 1)
-    return {"index.weight": index, "head.weight": head, "head_bias": np.zeros((2, 1, 1), np.float32)}
+    return {"index": index, "head": np.array([-STEEPNESS, STEEPNESS], np.float32).reshape(2, 1, 1)}
 
 
 def write_weights(folder: Path) -> Path:

@@ -4,39 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from vllm_mmout.errors import InputError
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.models.tensor_spec import TensorSpec
+from vllm_mmout.outputs.render import render
+from vllm_mmout.outputs.source import Source
 from vllm_mmout.raster.raster import Raster
 from vllm_mmout.raster.read import read_raster
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from PIL.Image import Image
 
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.raster.georeference import Georeference
+
+
+_DTYPES = ("float32", "uint8", "int8", "uint16", "int16")
+"""What travels to the model; other floats become float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class MappedInput:
     """One input, ready for the model."""
 
-    tensors: dict[str, NDArray[Any]]
-    """Keyword of ``forward`` to its array, without the batch axis."""
-    georeference: Georeference | None = None
-    """Where the pixels lie, for outputs that are laid on their input."""
-    valid: NDArray[np.bool_] | None = None
-    """[height, width], False where the input has no observation; None: everywhere valid."""
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    """Items of the input (date, sensor) that its outputs carry on."""
+    tensors: Mapping[str, Any]
+    """Keyword of ``forward`` to its array or tensor, without the batch axis."""
+    source: Source = field(default_factory=Source)
+    """What outputs need to know to be laid on the input."""
 
 
-InputMapper: TypeAlias = "Callable[[Any, OutputParams], MappedInput]"
-"""Maps one user's input; raises InputError for what the model cannot take. Called from several threads."""
+InputMapper: TypeAlias = "Callable[[Any, OutputParams], MappedInput | Mapping[str, Any]]"
+"""Maps one user's input; raises InputError for what the model cannot take. Called from several threads.
+
+It may say what it gives, in ``inputs``: a mapping of `TensorSpec` by keyword.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,27 @@ class RasterMapper:
     bands: tuple[str, ...]
     max_size: int
     keyword: str = "pixel_values"
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> RasterMapper:
+        """Make the mapper of a model whose ``config.json`` says it: ``bands``, a list of names, and ``max_size``.
+
+        Raises:
+            OptionError: one of the two is missing or malformed.
+
+        """
+        bands, max_size = config.get("bands"), config.get("max_size")
+        if not isinstance(bands, list) or not bands or not all(isinstance(band, str) for band in bands):
+            raise OptionError(f'"bands" in config.json must be a list of the model\'s band names, got {bands!r}')
+        if isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 1:
+            raise OptionError(f'"max_size" in config.json must be a number of pixels, 1 or more, got {max_size!r}')
+        return cls((config.get("architectures") or ["model"])[0], tuple(bands), max_size)
+
+    @property
+    def inputs(self) -> dict[str, TensorSpec]:
+        """What the model takes."""
+        size = (1, self.max_size)
+        return {self.keyword: TensorSpec((len(self.bands), size, size), _DTYPES)}
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
         """Map one input.
@@ -83,7 +111,14 @@ class RasterMapper:
                     " bands=[...] or say nodata=..."
                 )
             array = np.where(valid, array, np.zeros((), array.dtype))
-        return MappedInput({self.keyword: array}, raster.georeference, valid, raster.metadata)
+        source = Source(
+            size=(array.shape[1], array.shape[2]),
+            georeference=raster.georeference,
+            valid=valid,
+            metadata=raster.metadata,
+            picture=partial(_picture, array, valid, tuple(band.lower() for band in self.bands)),
+        )
+        return MappedInput({self.keyword: array}, source)
 
     def _select(self, raster: Raster, params: OutputParams) -> Raster:
         chosen = params.bands if params.indices is None else tuple(index + 1 for index in params.indices)
@@ -108,12 +143,19 @@ class RasterMapper:
             )
         if array.dtype.kind == "f":
             return array.astype(np.float32, copy=False)
-        if array.dtype in (np.uint8, np.int8, np.uint16, np.int16):
+        if array.dtype.name in _DTYPES:
             return array
         raise InputError(
             f"the input's dtype is {array.dtype}, model {self.model!r} takes 8 and 16 bit integers and floats;"
             " convert it"
         )
+
+
+def _picture(array: NDArray[Any], valid: NDArray[np.bool_] | None, bands: tuple[str, ...]) -> Image:
+    """The input in RGB: red, green and blue where the model's bands have these names, else the first band in grey."""
+    colours = [bands.index(name) for name in ("red", "green", "blue") if name in bands]
+    shown = array[colours] if len(colours) == 3 else array if len(array) == 3 else array[:1]
+    return render(shown, valid, None).convert("RGB")
 
 
 def as_raster(data: Any) -> Raster:

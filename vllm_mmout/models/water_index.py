@@ -1,32 +1,28 @@
-"""WaterIndex: the embedded model on vLLM."""
+"""WaterIndex: the embedded model, land and water by MNDWI (Xu 2006), (green - SWIR 1) / (green + SWIR 1)."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from vllm_mmout import MULTIMODAL_INPUT_REGISTRY, register_output_processor
 from vllm_mmout.models.mapper import RasterMapper
-from vllm_mmout.models.single_pass import SinglePassDummyInputs, SinglePassInfo, SinglePassModel, SinglePassProcessor
-from vllm_mmout.models.water_index_net import WaterIndexNet
-from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY, MULTIMODAL_OUTPUT_REGISTRY
-
-ARCHITECTURE = "WaterIndex"
+from vllm_mmout.processors import SegmentationProcessor
 
 
-def _mapper(config: Mapping[str, Any]) -> RasterMapper:
-    return RasterMapper("water-index", tuple(config["bands"]), config["max_size"])
+@register_output_processor(SegmentationProcessor)
+@MULTIMODAL_INPUT_REGISTRY.register_input_mapper(RasterMapper.from_config)
+class WaterIndex(nn.Module):
+    """Six bands [n, 6, h, w], integers or reflectance, to logits of land and water, float32 [n, 2, h, w]."""
 
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        self.scales = config["integer_scale"], config["float_scale"]  # to reflectance; the dtype alone decides
+        self.index = nn.Parameter(torch.zeros(2, 6, 1, 1))  # difference and sum, as weights of the bands
+        self.head = nn.Parameter(torch.zeros(2, 1, 1))
 
-@MULTIMODAL_OUTPUT_REGISTRY.register_output_processor("vllm_mmout.processors.segmentation:SegmentationProcessor")
-@MULTIMODAL_INPUT_REGISTRY.register_input_mapper(_mapper)
-@MULTIMODAL_INPUT_REGISTRY.register_processor(
-    SinglePassProcessor, info=SinglePassInfo, dummy_inputs=SinglePassDummyInputs
-)
-class WaterIndex(SinglePassModel):
-    """Water by MNDWI (Xu 2006): takes six bands [6, height, width], gives logits of land and water."""
-
-    def build(self, config: Mapping[str, Any]) -> nn.Module:
-        """The network; its weights come from the folder."""
-        return WaterIndexNet(config)
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """No convolution: it may take TF32, and sums in an order of its own."""
+        reflectance = (pixel_values.float() * self.scales[pixel_values.is_floating_point()]).relu()
+        sums: Tensor = sum(reflectance[:, b : b + 1] * self.index[:, b] for b in range(6))
+        return sums[:, :1] / sums[:, 1:].clamp(min=1e-6) * self.head

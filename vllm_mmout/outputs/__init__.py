@@ -8,17 +8,36 @@ from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
     from vllm_mmout.outputs.base import MediaOutput
+    from vllm_mmout.outputs.classification import ClassificationOutput, ClassScore
+    from vllm_mmout.outputs.detection import Detection, DetectionOutput
     from vllm_mmout.outputs.image import ImageOutput
     from vllm_mmout.outputs.raster import RasterOutput
+    from vllm_mmout.outputs.source import Source
     from vllm_mmout.outputs.structured import StructuredOutput
     from vllm_mmout.outputs.tensor import TensorOutput
 
-__all__ = ["ImageOutput", "MediaOutput", "RasterOutput", "StructuredOutput", "TensorOutput"]
+__all__ = [
+    "ClassScore",
+    "ClassificationOutput",
+    "Detection",
+    "DetectionOutput",
+    "ImageOutput",
+    "MediaOutput",
+    "RasterOutput",
+    "Source",
+    "StructuredOutput",
+    "TensorOutput",
+]
 
 _HOMES = {
+    "ClassScore": "vllm_mmout.outputs.classification",
+    "ClassificationOutput": "vllm_mmout.outputs.classification",
+    "Detection": "vllm_mmout.outputs.detection",
+    "DetectionOutput": "vllm_mmout.outputs.detection",
     "ImageOutput": "vllm_mmout.outputs.image",
     "MediaOutput": "vllm_mmout.outputs.base",
     "RasterOutput": "vllm_mmout.outputs.raster",
+    "Source": "vllm_mmout.outputs.source",
     "StructuredOutput": "vllm_mmout.outputs.structured",
     "TensorOutput": "vllm_mmout.outputs.tensor",
 }

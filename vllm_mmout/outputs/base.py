@@ -9,14 +9,11 @@ from vllm_mmout.errors import SaveError
 from vllm_mmout.raster.atomic import whole_file
 
 
-class MediaOutput:
-    """A result that can be saved; two outputs are equal only if they are the same object."""
+class Savable:
+    """What can be written to a file and to bytes."""
 
     formats: ClassVar[dict[str, str]] = {}
     """Suffix of a file name -> name of the format, the usual one first."""
-
-    path: str | None = None
-    """The file that holds the result, where the request asked for one."""
 
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write the result to a file; the format follows from the suffix.
@@ -76,6 +73,13 @@ class MediaOutput:
     def _encode(self, name: str, options: dict[str, Any]) -> bytes:
         """The bytes of the result in a format of `formats`."""
         raise NotImplementedError(f"{type(self).__name__} must define _encode(name, options)")
+
+
+class MediaOutput(Savable):
+    """A result that is pixels or numbers; two outputs are equal only if they are the same object."""
+
+    path: str | None = None
+    """The file that holds the result, where the request asked for one."""
 
 
 def no_options(name: str, options: dict[str, Any]) -> None:

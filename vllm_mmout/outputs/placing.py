@@ -32,14 +32,9 @@ def masked(array: NDArray[Any], nodata: float | None, valid: NDArray[np.bool_]) 
         A new array (the same where every pixel is valid), and its nodata.
 
     Raises:
-        InputError: the shapes differ, or no value is free.
+        InputError: no value is free.
 
     """
-    if valid.shape != array.shape[1:]:
-        raise InputError(
-            f"the result has {array.shape[1]} x {array.shape[2]} pixels, its input {' x '.join(map(str, valid.shape))};"
-            " a raster can only be laid on an input of its own size"
-        )
     if valid.all():
         return array, nodata
     pixels = array.astype(np.uint8) if array.dtype == np.bool_ else array.copy()
@@ -48,9 +43,31 @@ def masked(array: NDArray[Any], nodata: float | None, valid: NDArray[np.bool_]) 
     return pixels, value
 
 
+def resized_mask(valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
+    """A mask of the same extent in another number of pixels: each takes the old pixel that its centre lies in.
+
+    Args:
+        valid: bool [height, width].
+        size: the new height and width.
+
+    Returns:
+        bool of ``size``; ``valid`` itself if it has that size.
+
+    """
+    if valid.shape == size:
+        return valid
+    rows, cols = (_nearest(old, new) for old, new in zip(valid.shape, size, strict=True))
+    return valid[rows[:, np.newaxis], cols]
+
+
 def merged(source: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
     """The items of the input that hold for the result as well, under those of the result."""
     return {**{name: text for name, text in source.items() if name not in _NOT_OF_THE_RESULT}, **own}
+
+
+def _nearest(old: int, new: int) -> NDArray[np.intp]:
+    """For each of ``new`` pixels along an axis the one of ``old`` that its centre lies in, in exact arithmetic."""
+    return (2 * np.arange(new) + 1) * old // (2 * new)
 
 
 def _free_value(pixels: NDArray[Any]) -> float:

@@ -11,7 +11,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.outputs.arrays import as_numpy
 from vllm_mmout.outputs.base import MediaOutput, no_options
 from vllm_mmout.outputs.pictures import PICTURE_FORMATS, encode_picture, flattened
-from vllm_mmout.outputs.placing import masked, merged
+from vllm_mmout.outputs.placing import masked, merged, resized_mask
 from vllm_mmout.outputs.render import render
 from vllm_mmout.outputs.tensor import save_arrays
 from vllm_mmout.raster.raster import Raster
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
+    from vllm_mmout.outputs.source import Source
     from vllm_mmout.raster.georeference import Georeference
     from vllm_mmout.raster.placement import Affine
 
@@ -56,6 +57,7 @@ class RasterOutput(MediaOutput):
         nodata: value that means "nothing known here".
         georeference: where the raster lies; a processor leaves it out, the engine sets it by `placed`.
         band_names: one a band, or none.
+        units: unit of each band's values ("Mg/ha"), or none.
         class_names: name of each class, from 0.
         palette: uint8 [n, 3], colour of each class, from 0.
         metadata: items that go into the file.
@@ -74,6 +76,7 @@ class RasterOutput(MediaOutput):
         nodata: float | None = None,
         georeference: Georeference | None = None,
         band_names: Sequence[str | None] = (),
+        units: Sequence[str | None] = (),
         class_names: Sequence[str] | None = None,
         palette: NDArray[np.uint8] | None = None,
         metadata: Mapping[str, str] | None = None,
@@ -82,12 +85,14 @@ class RasterOutput(MediaOutput):
         self.nodata = nodata
         self.georeference = georeference
         self.band_names = tuple(band_names)
+        self.units = tuple(units)
         self.class_names = None if class_names is None else tuple(class_names)
         self.palette = None if palette is None else _checked_palette(as_numpy(palette))
         self.metadata: dict[str, str] = dict(metadata or {})
         self.path = None
-        if self.band_names and len(self.band_names) != self.count:
-            raise InputError(f"band_names must be one a band, {self.count}, got {len(self.band_names)}")
+        for name, texts in (("band_names", self.band_names), ("units", self.units)):
+            if texts and len(texts) != self.count:
+                raise InputError(f"{name} must be one a band, {self.count}, got {len(texts)}")
 
     @property
     def count(self) -> int:
@@ -141,36 +146,36 @@ class RasterOutput(MediaOutput):
             )
         return self.array[:, row : row + height, col : col + width]
 
-    def placed(
-        self,
-        georeference: Georeference | None,
-        valid: NDArray[np.bool_] | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> RasterOutput:
+    def placed(self, source: Source) -> RasterOutput:
         """The same result laid on the input it was made from.
 
+        A raster of another size than the input (super-resolution, logits of a quarter of the resolution) covers the
+        same extent: its georeference is that of the input with larger or smaller pixels.
+
         Args:
-            georeference: that of the input.
-            valid: bool [height, width], False where the input had no observation: nodata here. A raster without a
-                nodata of its own then gets one: NaN for floating point, the largest value of an integer dtype if no
-                pixel has it. bool becomes uint8.
-            metadata: items of the input; where the raster has one of that name, its own stays.
+            source: the input. Where its ``valid`` is False there is nodata here. A raster without a nodata of its own
+                then gets one: NaN for floating point, the largest value of an integer dtype if no pixel has it. bool
+                becomes uint8. Of its ``metadata``, items that the raster has as well are left out.
 
         Raises:
-            InputError: ``valid`` has another shape, or every value of an integer dtype that could be nodata is taken.
+            InputError: every value of an integer dtype that could be nodata is taken.
 
         """
-        array, nodata = self.array, self.nodata
-        if valid is not None:
-            array, nodata = masked(array, nodata, as_numpy(valid))
+        size = (self.height, self.width)
+        array, nodata, georeference = self.array, self.nodata, source.georeference
+        if source.valid is not None:
+            array, nodata = masked(array, nodata, resized_mask(source.valid, size))
+        if georeference is not None and source.size is not None:
+            georeference = georeference.resized(source.size, size)
         return RasterOutput(
             array,
             nodata=nodata,
             georeference=georeference,
             band_names=self.band_names,
+            units=self.units,
             class_names=self.class_names,
             palette=self.palette,
-            metadata=merged(metadata or {}, self.metadata),
+            metadata=merged(source.metadata, self.metadata),
         )
 
     def close(self) -> None:
@@ -212,6 +217,7 @@ class RasterOutput(MediaOutput):
             georeference=self.georeference,
             nodata=self.nodata,
             descriptions=self.band_names,
+            units=self.units,
             categories=self.class_names,
             colormap=self.palette[:256] if coloured and self.palette is not None else None,
             metadata=self.metadata,
@@ -224,6 +230,7 @@ class RasterOutput(MediaOutput):
             "crs": self.crs,
             "transform": self.transform,
             "band_names": [name or "" for name in self.band_names] or None,
+            "units": [unit or "" for unit in self.units] or None,
             "class_names": self.class_names,
             "palette": self.palette,
         }

@@ -1,12 +1,14 @@
-"""StructuredOutput: fields with types, as a pydantic model."""
+"""StructuredOutput: fields with types, as a pydantic model that can be drawn over its input."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.raster.atomic import whole_file
+from vllm_mmout.outputs.base import Savable, no_options
+from vllm_mmout.outputs.drawing import Line, draw_caption
+from vllm_mmout.outputs.pictures import PICTURE_FORMATS, encode_picture
 
 try:
     from pydantic import BaseModel, PrivateAttr
@@ -15,13 +17,31 @@ except ModuleNotFoundError as error:
         'StructuredOutput needs pydantic, which comes with the engine; pip install "vllm-mmout[cpu]"', name="pydantic"
     ) from error
 
+if TYPE_CHECKING:
+    from typing import Self
 
-class StructuredOutput(BaseModel):
-    """Base of results that are data rather than media: subclass it and declare the fields."""
+    from PIL.Image import Image
 
-    formats: ClassVar[dict[str, str]] = {".json": "json"}
+    from vllm_mmout.outputs.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """Holds the source, which is no part of the result: results with equal fields are equal wherever they lie."""
+
+    source: Source | None = field(default=None, compare=False, repr=False)
+
+
+class StructuredOutput(Savable, BaseModel):
+    """Base of results that are data rather than media: subclass it and declare the fields.
+
+    Files are JSON of the fields, or the picture of `image`. To say how the result is drawn, override `draw`.
+    """
+
+    formats: ClassVar[dict[str, str]] = {".json": "json", **PICTURE_FORMATS}
 
     _path: str | None = PrivateAttr(default=None)
+    _input: _Input = PrivateAttr(default=_Input())
 
     @property
     def path(self) -> str | None:
@@ -32,28 +52,54 @@ class StructuredOutput(BaseModel):
     def path(self, path: str | None) -> None:
         self._path = path
 
-    def to_bytes(self, format: str | None = None) -> bytes:  # noqa: A002 - the same word as in the other outputs
-        """The result as JSON.
+    @property
+    def _source(self) -> Source | None:
+        """The input that the result was made from, where `placed` has laid it on one."""
+        return self._input.source
+
+    def placed(self, source: Source) -> Self:
+        """The same result, which knows the input it was made from."""
+        placed = self.model_copy()
+        placed._input = _Input(source)  # noqa: SLF001 - of our own copy
+        return placed
+
+    @property
+    def image(self) -> Image:
+        """The result drawn over the picture of its input, RGB.
 
         Raises:
-            SaveError: another format is asked for.
+            SaveError: the result lies on no input, or its input has no picture.
 
         """
-        if format not in (None, "json", ".json"):
-            raise SaveError(f"{type(self).__name__} cannot be written as {format!r} (known: json)")
+        source = self._source
+        if source is None or source.picture is None:
+            why = "it lies on no input" if source is None else "its input has no picture"
+            raise SaveError(
+                f"this {type(self).__name__} cannot be drawn: {why}; lay it on one with"
+                " placed(Source(picture=...)), or save it as .json"
+            )
+        picture = source.picture()
+        # The input's picture may be shared: a copy is drawn upon.
+        return self.draw(picture.copy() if picture.mode == "RGB" else picture.convert("RGB"))
+
+    def draw(self, picture: Image) -> Image:
+        """Draw the result over the picture of its input; without an override the fields become a caption.
+
+        Args:
+            picture: RGB, a copy that may be drawn upon.
+
+        Returns:
+            The picture, or a new one.
+
+        """
+        return draw_caption(picture, [Line(f"{name}: {getattr(self, name)}") for name in type(self).model_fields])
+
+    def _repr_png_(self) -> bytes | None:
+        """What notebooks show; without a picture they fall back on the repr."""
+        return None if self._source is None or self._source.picture is None else self.to_bytes("png")
+
+    def _encode(self, name: str, options: dict[str, Any]) -> bytes:
+        if name in PICTURE_FORMATS.values():
+            return encode_picture(self.image, name, options)
+        no_options(name, options)
         return self.model_dump_json(indent=2).encode()
-
-    def save(self, path: str | Path) -> Path:
-        """Write the result to a .json file.
-
-        Raises:
-            SaveError: the suffix is another one, or the file cannot be written.
-
-        """
-        target = Path(path)
-        if target.suffix.lower() not in self.formats:
-            suffix = f"suffix {target.suffix!r}" if target.suffix else "no suffix"
-            raise SaveError(f"cannot save {target}: {suffix} tells the format (known: {', '.join(self.formats)})")
-        with whole_file(target) as part:
-            part.write_bytes(self.to_bytes())
-        return target

@@ -8,16 +8,35 @@ from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
     from vllm_mmout.processors.base import OutputProcessor, Part, Window
+    from vllm_mmout.processors.classification import ClassificationProcessor
+    from vllm_mmout.processors.detection import DetectionProcessor
+    from vllm_mmout.processors.embedding import EmbeddingProcessor
     from vllm_mmout.processors.image import ImageProcessor
+    from vllm_mmout.processors.regression import RegressionProcessor
     from vllm_mmout.processors.segmentation import SegmentationProcessor
     from vllm_mmout.processors.tensor import TensorProcessor
 
-__all__ = ["ImageProcessor", "OutputProcessor", "Part", "SegmentationProcessor", "TensorProcessor", "Window"]
+__all__ = [
+    "ClassificationProcessor",
+    "DetectionProcessor",
+    "EmbeddingProcessor",
+    "ImageProcessor",
+    "OutputProcessor",
+    "Part",
+    "RegressionProcessor",
+    "SegmentationProcessor",
+    "TensorProcessor",
+    "Window",
+]
 
 _HOMES = {
+    "ClassificationProcessor": "vllm_mmout.processors.classification",
+    "DetectionProcessor": "vllm_mmout.processors.detection",
+    "EmbeddingProcessor": "vllm_mmout.processors.embedding",
     "ImageProcessor": "vllm_mmout.processors.image",
     "OutputProcessor": "vllm_mmout.processors.base",
     "Part": "vllm_mmout.processors.base",
+    "RegressionProcessor": "vllm_mmout.processors.regression",
     "SegmentationProcessor": "vllm_mmout.processors.segmentation",
     "TensorProcessor": "vllm_mmout.processors.tensor",
     "Window": "vllm_mmout.processors.base",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -32,6 +32,36 @@ def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
         names = ", ".join(sorted(raw)) or "nothing"
         raise error(f"{takes}, got a dict of {len(raw)} tensors ({names}); return the one that is meant from the model")
     return next(iter(raw.values()))
+
+
+def checked_group(raw: object, count: int, giver: str, error: type[MMOutError]) -> Raw:
+    """Check what a group of requests was given: a tensor, or a dict of tensors by name, the requests on axis 0.
+
+    Args:
+        raw: what was given.
+        count: requests in the group.
+        giver: what gave it, for the message: "reduce()".
+        error: class of the error to raise.
+
+    Raises:
+        MMOutError: it is something else.
+
+    """
+    import torch
+
+    named = raw if isinstance(raw, dict) else {"": raw}
+    if not named or not all(isinstance(name, str) for name in named):
+        raise error(f"{giver} must return a dict of at least one tensor by name (str), got names {list(named)}")
+    for tensor in named.values():
+        if not isinstance(tensor, torch.Tensor):
+            raise error(f"{giver} must return a tensor or a dict of tensors, got {type(tensor).__name__}")
+        if tensor.dim() == 0 or tensor.shape[0] != count:
+            raise error(
+                f"{giver} must keep the requests on axis 0: got shape {list(tensor.shape)} for {count} requests"
+            )
+        if tensor.layout != torch.strided:
+            raise error(f"{giver} must return strided tensors, got layout {tensor.layout}; use to_dense()")
+    return cast("Raw", raw)
 
 
 def describe(tensor: torch.Tensor) -> str:

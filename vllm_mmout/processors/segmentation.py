@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.processors.base import OutputProcessor
+from vllm_mmout.processors.labels import checked_names
 from vllm_mmout.processors.palette import PaletteOption, default_palette, parse_palette
 from vllm_mmout.processors.raw import describe, only_tensor, own_array
 
@@ -57,7 +58,7 @@ class SegmentationProcessor(OutputProcessor):
     outputs: ClassVar[tuple[str, ...]] = ("classes", "probabilities", "confidence")
 
     def __init__(self, *, class_names: Sequence[str] | None = None, palette: PaletteOption | None = None) -> None:
-        self._class_names = None if class_names is None else _checked_names(class_names)
+        self._class_names = None if class_names is None else checked_names(class_names)
         self._palette = None if palette is None else parse_palette(palette)
         if self._palette is not None:
             self._palette.setflags(write=False)  # shared by all results of this process
@@ -149,12 +150,3 @@ class SegmentationProcessor(OutputProcessor):
         if self._palette is not None:
             return self._palette
         return default_palette(len(self._class_names) if self._class_names else most)
-
-
-def _checked_names(names: object) -> tuple[str, ...]:
-    """The names of an option ``class_names``, checked."""
-    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
-        raise OptionError(f"class_names must be a list of names, one a class, got {names!r}")
-    if len(set(names)) < len(names):
-        raise OptionError(f"class_names names a class twice: {list(names)}")
-    return tuple(names)

@@ -54,6 +54,8 @@ class GdalMetadata:
     """Description of a band, by its number from 0."""
     band_items: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """Further items of a band, by its number from 0."""
+    units: Mapping[int, str] = field(default_factory=dict)
+    """Unit of a band's values, by its number from 0; GDAL calls it the unit type."""
 
     @classmethod
     def from_xml(cls, xml: str) -> GdalMetadata:
@@ -70,6 +72,7 @@ class GdalMetadata:
         items: dict[str, str] = {}
         descriptions: dict[int, str] = {}
         bands: dict[int, dict[str, str]] = {}
+        units: dict[int, str] = {}
         for item in root.iter("Item"):
             name, role, sample = item.get("name"), item.get("role"), item.get("sample", "")
             text = unescape(item.text or "", _QUOTES)
@@ -79,9 +82,11 @@ class GdalMetadata:
                 items[name] = text
             elif sample.isdecimal() and role == "description":
                 descriptions[int(sample)] = text
+            elif sample.isdecimal() and role == "unittype":
+                units[int(sample)] = text
             elif sample.isdecimal() and role is None:
                 bands.setdefault(int(sample), {})[name] = text
-        return cls(items, descriptions, bands)
+        return cls(items, descriptions, bands, units)
 
     def to_xml(self) -> str | None:
         """The tag's text, None if there is nothing to say.
@@ -93,6 +98,8 @@ class GdalMetadata:
         lines = [_item(name, text, "") for name, text in self.items.items()]
         for band, text in self.descriptions.items():
             lines.append(_item("DESCRIPTION", text, f' sample="{band}" role="description"'))
+        for band, text in self.units.items():
+            lines.append(_item("UNITTYPE", text, f' sample="{band}" role="unittype"'))
         for band, items in self.band_items.items():
             lines += [_item(name, text, f' sample="{band}"') for name, text in items.items()]
         return "\n".join(["<GDALMetadata>", *lines, "</GDALMetadata>"]) + "\n" if lines else None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.raster.geokeys import GeoKeys, epsg_code, key_tags
-from vllm_mmout.raster.geotag import GEO_TAGS, KEY_TAGS, PLACEMENT_TAGS, GeoTag
+from vllm_mmout.raster.geotag import GEO_TAGS, KEY_TAGS, PLACEMENT_TAGS, RPC_COEFFICIENTS, GeoTag
 from vllm_mmout.raster.placement import (
     Affine,
     GroundControlPoint,
@@ -82,6 +82,31 @@ class Georeference:
             gcps_crs=keys.crs if gcps else None,
             pixel_is_point=keys.pixel_is_point,
             tags=found,
+        )
+
+    def resized(self, old: tuple[int, int], new: tuple[int, int]) -> Georeference:
+        """That of a raster which covers the same extent in another number of pixels.
+
+        Args:
+            old: (height, width) of the raster that this one belongs to, in pixels.
+            new: (height, width) of the other.
+
+        Returns:
+            This one if the sizes are equal. RPC coefficients hold for the old pixels alone, and are left out.
+
+        """
+        if old == new:
+            return self
+        transform = self.transform
+        if transform is not None:
+            a, b, c, d, e, f = transform
+            rows, cols = old[0] / new[0], old[1] / new[1]
+            transform = (a * cols, b * rows, c, d * cols, e * rows, f)
+        return replace(
+            self,
+            transform=transform,
+            gcps=tuple(replace(gcp, row=gcp.row * new[0] / old[0], col=gcp.col * new[1] / old[1]) for gcp in self.gcps),
+            tags=tuple(tag for tag in self.tags if tag.code != RPC_COEFFICIENTS),
         )
 
     def to_tags(self) -> tuple[GeoTag, ...]:

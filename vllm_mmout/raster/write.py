@@ -37,6 +37,7 @@ def write_geotiff(
     georeference: Georeference | None = None,
     nodata: float | None = None,
     descriptions: Sequence[str | None] = (),
+    units: Sequence[str | None] = (),
     categories: Sequence[str] | None = None,
     colormap: NDArray[np.uint8] | None = None,
     metadata: Mapping[str, str] | None = None,
@@ -52,6 +53,7 @@ def write_geotiff(
         georeference: where the raster lies.
         nodata: value that means "no observation".
         descriptions: one a band, None for a band without; may be left out.
+        units: unit of each band's values ("Mg/ha"), None for a band without; may be left out.
         categories: name of each class, from 0; stored as items CLASS_0, CLASS_1, ... of the first band.
         colormap: uint8 [n, 3], colour of each value from 0; only for one band of uint8, n up to 256.
         metadata: GDAL metadata items; those named TIFFTAG_DATETIME and the like become the TIFF tags of that name.
@@ -69,7 +71,7 @@ def write_geotiff(
     tags = [
         *(georeference.to_tags() if georeference is not None else ()),
         *_text_tags(items),
-        *_gdal_tags(pixels, nodata, descriptions, categories, items),
+        *_gdal_tags(pixels, nodata, _gdal_metadata(len(pixels), items, descriptions, units, categories)),
     ]
     options = {**_layout(pixels), **_colours(pixels, colormap)}
     if isinstance(target, str | Path):
@@ -135,22 +137,29 @@ def _text_tags(items: dict[str, str]) -> list[GeoTag]:
     return tags
 
 
-def _gdal_tags(
-    pixels: NDArray[Any],
-    nodata: float | None,
-    descriptions: Sequence[str | None],
-    categories: Sequence[str] | None,
+def _gdal_metadata(
+    bands: int,
     items: Mapping[str, str],
-) -> list[GeoTag]:
-    """What GDAL keeps in tags of its own."""
-    if descriptions and len(descriptions) != len(pixels):
-        raise SaveError(f"descriptions must be one a band, {len(pixels)}, got {len(descriptions)}")
+    descriptions: Sequence[str | None],
+    units: Sequence[str | None],
+    categories: Sequence[str] | None,
+) -> GdalMetadata:
+    """The items of the file and of its bands."""
+    for name, texts in (("descriptions", descriptions), ("units", units)):
+        if texts and len(texts) != bands:
+            raise SaveError(f"{name} must be one a band, {bands}, got {len(texts)}")
     classes = {f"CLASS_{number}": name for number, name in enumerate(categories or ())}
-    xml = GdalMetadata(
+    return GdalMetadata(
         items,
         {band: text for band, text in enumerate(descriptions) if text},
         {0: classes} if classes else {},
-    ).to_xml()
+        {band: text for band, text in enumerate(units) if text},
+    )
+
+
+def _gdal_tags(pixels: NDArray[Any], nodata: float | None, metadata: GdalMetadata) -> list[GeoTag]:
+    """What GDAL keeps in tags of its own."""
+    xml = metadata.to_xml()
     tags = [] if xml is None else [GeoTag.text(GDAL_METADATA, xml)]
     if nodata is not None:
         tags.append(GeoTag.text(GDAL_NODATA, format_nodata(nodata, pixels.dtype)))

@@ -1,9 +1,10 @@
-"""InputRegistry: vLLM's own registry of multimodal inputs, and the input mappers of single-pass models."""
+"""InputRegistry: vLLM's own registry of multimodal inputs, and what a single-pass model says of its inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar
 
 from vllm_mmout.errors import RegistrationError
 
@@ -12,49 +13,177 @@ Model = TypeVar("Model", bound=type)
 InputMapperFactory: TypeAlias = Callable[[Mapping[str, Any]], Any]
 """Called with the model's ``config.json``, gives what turns raw data into the keyword tensors of ``forward``."""
 
-FACTORY = "_input_mapper_factory"
-"""Attribute of a model class that holds its input mapper's factory."""
+MapperFunction: TypeAlias = Callable[[Any, Any], Any]
+"""``(context, data)`` to the keyword tensors of ``forward``, as in vLLM's first registries."""
+
+IMAGE: Final = "image"
+"""vLLM's name for all that is neither text, sound nor video; the one kind of input of a single-pass model."""
+
+REGISTERED = "_input_registrations"
+"""Attribute of a model class that holds what was registered on it, by kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapperChoice:
+    """How raw data becomes tensors; neither of the two: the ``AutoProcessor`` of the model's folder."""
+
+    factory: InputMapperFactory | None = None
+    function: MapperFunction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputRegistration:
+    """What was registered on a model class, or on the nearest of its bases that has it; None where nothing was."""
+
+    mapper: MapperChoice | None = None
+    max_tokens: Any = None
+    dummy_data: Callable[..., Any] | None = None
+    input_processor: Callable[..., Any] | None = None
 
 
 class InputRegistry:
-    """The input half: everything of vLLM's ``MULTIMODAL_REGISTRY``, and input mappers.
+    """The input half: everything of vLLM's ``MULTIMODAL_REGISTRY``, and the decorators of single-pass models.
 
-    What is not defined here is looked up on vLLM's registry, imported at first use. A model registered with either is
-    known to both, as vLLM keeps its factory on the model's class.
+    The decorators have the names of vLLM's first registries; each returns the class unchanged. A class that carries one
+    of them is served under its own name. What is not defined here is looked up on vLLM's registry, imported at first
+    use. A model registered with either is known to both, as vLLM keeps its factory on the model's class.
     """
 
-    def register_input_mapper(self, mapper: InputMapperFactory) -> Callable[[Model], Model]:
-        """Decorate a model class with its input mapper; the class is returned unchanged.
+    def __init__(self) -> None:
+        self._models: dict[str, dict[str, type]] = {}
+
+    def register_input_mapper(
+        self, mapper: InputMapperFactory | str, function: MapperFunction | None = None
+    ) -> Callable[[Model], Model]:
+        """Decorate a model class with its input mapper.
 
         Args:
-            mapper: a class or function that makes the mapper from the model's ``config.json``; the same one twice is a
-                no-op, a subclass may have another one than its base.
+            mapper: a class or function that makes the mapper from the model's ``config.json``. The mapper is called
+                with a user's raw data and the request's `OutputParams`, from several threads, and gives a
+                `MappedInput`, or the keyword tensors of ``forward`` as a dict, without the batch axis. The same one
+                twice is a no-op, a subclass may have another one than its base. As in vLLM's first registry it may be
+                "image", followed by the function of ``register_image_input_mapper``.
+            function: only after "image".
 
         Raises:
             RegistrationError: it is not callable, or (on decorating) the class has another one already.
 
         """
-        if not callable(mapper):
-            raise RegistrationError(f"an input mapper must be callable, got {mapper!r}")
+        if isinstance(mapper, str):
+            _check_kind(mapper)
+            return self.register_image_input_mapper(function)
+        return self._decorator("mapper", MapperChoice(factory=_callable(mapper, "an input mapper")))
 
+    def register_image_input_mapper(self, mapper: MapperFunction | None = None) -> Callable[[Model], Model]:
+        """Decorate a model class with an input mapper of the form of vLLM's first registries.
+
+        Args:
+            mapper: called with an `InputContext` and a user's raw data (a file comes opened, as a PIL image or an array
+                [bands, height, width]); gives the keyword tensors of ``forward`` as a dict, without the batch axis.
+                None: the ``AutoProcessor`` of the model's folder.
+
+        Raises:
+            RegistrationError: it is not callable, or (on decorating) the class has another one already.
+
+        """
+        function = None if mapper is None else _callable(mapper, "an input mapper")
+        return self._decorator("mapper", MapperChoice(function=function))
+
+    def register_max_tokens(self, max_tokens: int | Callable[[Any], int]) -> Callable[[Model], Model]:
+        """Decorate a model class with the most tokens that one input takes of vLLM's encoder budget.
+
+        Args:
+            max_tokens: a number, or a function of an `InputContext` that gives it. vLLM asks at start-up. Without it
+                the number is 0: a single-pass model has no placeholder tokens.
+
+        Raises:
+            RegistrationError: it is neither, or (on decorating) the class has another one already.
+
+        """
+        if isinstance(max_tokens, bool) or not (isinstance(max_tokens, int) or callable(max_tokens)):
+            raise RegistrationError(f"max tokens must be a number or a function (context), got {max_tokens!r}")
+        return self._decorator("max_tokens", max_tokens)
+
+    register_max_image_tokens = register_max_tokens
+
+    def register_max_multimodal_tokens(
+        self, kind: str, max_tokens: int | Callable[[Any], int]
+    ) -> Callable[[Model], Model]:
+        """As ``register_max_tokens``, with the kind of input, "image", first as in vLLM's first registry."""
+        _check_kind(kind)
+        return self.register_max_tokens(max_tokens)
+
+    def register_dummy_data(self, factory: Callable[..., Any]) -> Callable[[Model], Model]:
+        """Decorate a model class with the input by which it is tried and its memory measured at start-up.
+
+        Args:
+            factory: ``(context, seq_len, mm_counts)``, gives a `DummyData` (or a tuple or dict of the same), whose
+                ``multi_modal_data["image"]`` is one raw or processed input of the largest size.
+
+        Raises:
+            RegistrationError: it is not callable, or (on decorating) the class has another one already.
+
+        """
+        return self._decorator("dummy_data", _callable(factory, "a dummy data factory"))
+
+    def register_input_processor(self, processor: Callable[..., Any]) -> Callable[[Model], Model]:
+        """Decorate a model class with a function that each request's input goes through before the mapper.
+
+        Args:
+            processor: ``(context, inputs)``, gives the inputs: ``{"prompt_token_ids": [1], "multi_modal_data":
+                {"image": data}}`` with the data as the user gave it.
+
+        Raises:
+            RegistrationError: it is not callable, or (on decorating) the class has another one already.
+
+        """
+        return self._decorator("input_processor", _callable(processor, "an input processor"))
+
+    def registered(self, model: type) -> InputRegistration:
+        """What ``model`` carries, each kind from the nearest class of its bases that has it."""
+        found: dict[str, Any] = {}
+        for base in reversed(model.__mro__):
+            found.update(vars(base).get(REGISTERED, {}))
+        return InputRegistration(**found)
+
+    def model(self, architecture: str) -> type | None:
+        """The class decorated in this process whose name is ``architecture``, None without.
+
+        Raises:
+            RegistrationError: several are called so.
+
+        """
+        found = self._models.get(architecture, {})
+        if len(found) > 1:
+            raise RegistrationError(
+                f"several models are called {architecture!r}: {', '.join(found)}; say which one in config.json:"
+                f' "mmout": {{"model": "{next(iter(found))}"}}'
+            )
+        return next(iter(found.values()), None)
+
+    def model_at(self, path: str) -> type | None:
+        """The class decorated in this process that stands at "module:Class", None without."""
+        return self._models.get(path.rpartition(":")[2].rpartition(".")[2], {}).get(path)
+
+    def models(self) -> list[str]:
+        """Names of the classes decorated in this process."""
+        return list(self._models)
+
+    def _decorator(self, kind: str, value: Any) -> Callable[[Model], Model]:
         def decorate(model: Model) -> Model:
             if not isinstance(model, type):
-                raise RegistrationError(f"register_input_mapper decorates a model class, got {model!r}")
-            old = vars(model).get(FACTORY)
-            if old is not None and old.mapper is not mapper:
+                raise RegistrationError(f"a model class is decorated with its {kind.replace('_', ' ')}, got {model!r}")
+            own = vars(model).get(REGISTERED, {})
+            if kind in own and own[kind] != value:
                 raise RegistrationError(
-                    f"model {model.__name__} has the input mapper {old.mapper!r} already; cannot register {mapper!r};"
-                    " remove one of the two"
+                    f"model {model.__name__} has a registered {kind.replace('_', ' ')} already: {own[kind]!r}; cannot"
+                    f" register {value!r}; remove one of the two"
                 )
-            setattr(model, FACTORY, _Mapper(mapper))
+            setattr(model, REGISTERED, {**own, kind: value})
+            self._models.setdefault(model.__name__, {})[f"{model.__module__}:{model.__qualname__}"] = model
             return model
 
         return decorate
-
-    def input_mapper_for(self, model: type) -> InputMapperFactory | None:
-        """What was registered on ``model`` or the nearest of its bases that has a mapper, None without."""
-        found = getattr(model, FACTORY, None)
-        return found.mapper if isinstance(found, _Mapper) else None
 
     def __getattr__(self, name: str) -> Any:
         """What vLLM's registry has under ``name``."""
@@ -65,13 +194,15 @@ class InputRegistry:
         return getattr(multimodal_registry(), name)
 
 
-class _Mapper:
-    """Keeps a mapper on a class without the class making a method of it."""
+def _callable(value: Any, what: str) -> Any:
+    if not callable(value):
+        raise RegistrationError(f"{what} must be callable, got {value!r}")
+    return value
 
-    __slots__ = ("mapper",)
 
-    def __init__(self, mapper: InputMapperFactory) -> None:
-        self.mapper = mapper
+def _check_kind(kind: str) -> None:
+    if kind != IMAGE:
+        raise RegistrationError(f'a single-pass model takes inputs of the kind "{IMAGE}", got {kind!r}')
 
 
 MULTIMODAL_INPUT_REGISTRY = InputRegistry()

@@ -14,6 +14,10 @@ BUILT_IN = {
     "tensor": "vllm_mmout.processors.tensor:TensorProcessor",
     "image": "vllm_mmout.processors.image:ImageProcessor",
     "segmentation": "vllm_mmout.processors.segmentation:SegmentationProcessor",
+    "regression": "vllm_mmout.processors.regression:RegressionProcessor",
+    "classification": "vllm_mmout.processors.classification:ClassificationProcessor",
+    "detection": "vllm_mmout.processors.detection:DetectionProcessor",
+    "embedding": "vllm_mmout.processors.embedding:EmbeddingProcessor",
 }
 """Name -> class of the processors of this package, which are known also where it is not installed but on the path."""
 

@@ -29,6 +29,7 @@ def resolve(
     architectures: Sequence[str],
     model_class: Callable[[], type | None],
     settings: Collection[str] = (),
+    fallback: str | None = None,
 ) -> Choice | None:
     """Find the output processors of a model; the first of three that names any wins.
 
@@ -48,6 +49,7 @@ def resolve(
         architectures: the model's architectures, the first registered one counts.
         model_class: gives the model's class, None if it carries no registration; called only when it can matter.
         settings: names of options that are the engine's own.
+        fallback: a built-in processor for a model that none of the three gives one.
 
     Returns:
         The choice, None for a model without output processor.
@@ -68,6 +70,9 @@ def resolve(
     if wanted is None:
         processors = {name: registration.load() for name, registration in own.first.items()}
         source = ", ".join(dict.fromkeys(registration.origin for registration in own.first.values()))
+        if not processors and fallback is not None:
+            processors = find_all((Wanted(fallback, None),), registry, own, "default")
+            source = "default: the model has none of its own"
     else:
         processors = find_all(wanted, registry, own, source)
     if not processors:

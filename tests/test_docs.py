@@ -1,0 +1,90 @@
+"""What docs/processors.md shows works, and what it says of options is what constructors have."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from vllm_mmout.engine.settings import EngineSettings
+from vllm_mmout.errors import OptionError
+from vllm_mmout.registry import OutputRegistry
+from vllm_mmout.registry.installed import BUILT_IN
+from vllm_mmout.registry.resolve import resolve
+
+GUIDE = (Path(__file__).resolve().parents[1] / "docs" / "processors.md").read_text(encoding="utf-8")
+SECTIONS = {part.partition("\n")[0].strip(): part for part in re.split(r"^## ", GUIDE, flags=re.MULTILINE)[1:]}
+"""Heading -> text."""
+
+
+def code_blocks(text, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def created(snippet):
+    """The processors by name that a ``config.json`` with this snippet gives a model."""
+    config = json.loads(snippet)
+    choice = resolve(
+        OutputRegistry(),
+        engine_table=None,
+        config=config,
+        architectures=["AnyModel"],
+        model_class=lambda: None,
+        settings=EngineSettings.__struct_fields__,
+    )
+    return choice.create(config)
+
+
+def options_in(section):
+    """Option -> default of the table in a section."""
+    rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \|", section, flags=re.MULTILINE)
+    return {option: json.loads(default) for option, default in rows}
+
+
+def options_of(processor):
+    """Option -> default of a constructor, as JSON has it."""
+    return {
+        parameter.name: list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+        for parameter in inspect.signature(processor).parameters.values()
+    }
+
+
+def test_every_built_in_processor_has_a_section_of_its_name():
+    """Nobody has to read code to learn of a processor."""
+    assert [heading for heading in SECTIONS if heading in BUILT_IN] == list(BUILT_IN)
+
+
+@pytest.mark.parametrize("snippet", code_blocks(GUIDE, "json"))
+def test_every_json_snippet_makes_its_processors(snippet):
+    """A snippet is a table "mmout" of config.json; it names built-in processors and only options that they take."""
+    assert list(json.loads(snippet)) == ["mmout"]
+    assert created(snippet)
+
+
+def test_a_snippet_with_an_unknown_option_would_be_found():
+    """The way on which snippets are checked refuses an option that nobody takes."""
+    with pytest.raises(OptionError, match="unknown option 'palete'"):
+        created('{"mmout": {"output_processor": "segmentation", "palete": ["#000000"]}}')
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_section_shows_its_processor_with_all_its_options(name):
+    """A section has a snippet that makes its processor, and its table names the options with their defaults."""
+    section = SECTIONS[name]
+    made = [created(snippet).get(name) for snippet in code_blocks(section, "json")]
+    assert any(made)
+    assert options_in(section) == options_of(type(made[0]))
+    for output in made[0].outputs:
+        assert f'`"{output}"`' in section
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("snippet", code_blocks(GUIDE, "python"))
+def test_every_python_snippet_runs(snippet, tmp_path, monkeypatch):
+    """A snippet runs as it stands, in a folder of its own."""
+    pytest.importorskip("torch", reason="processors are given torch tensors")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(snippet, "<docs/processors.md>", "exec"), {})  # noqa: S102 - the snippets are our own

@@ -1,0 +1,202 @@
+"""Which class serves a model folder of ours, in this process and in those that it starts."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_mmout.errors import OptionError, RegistrationError
+from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
+from vllm_mmout.registry.registration import is_path
+
+if TYPE_CHECKING:
+    from torch import nn
+
+ENVIRONMENT: Final = "MMOUT_MODELS"
+"""Names the classes to processes that are started later: a JSON table, architecture -> "module:Class"."""
+
+ENTRY_POINT_GROUP: Final = "vllm_mmout.models"
+"""Group under which a package announces its model classes, ``architecture = module:Class``."""
+
+BUILT_IN: Final = {"WaterIndex": "vllm_mmout.models.water_index:WaterIndex"}
+"""Architecture -> class of this package's own models, known also where it is not installed but on the path."""
+
+_served: dict[str, str] = {}
+"""Architecture -> "module:Class" of the models that this process has announced to vLLM."""
+
+
+def announce(config: Mapping[str, Any]) -> None:
+    """Find the class that serves a folder and make it known to vLLM, here and in processes that are started later.
+
+    The first of these counts: ``"mmout": {"model": "module:Class"}`` in ``config.json``; a class decorated in this
+    process; a class announced by an installed package; a class that somebody gave to vLLM's own ``ModelRegistry``.
+
+    Args:
+        config: the folder's ``config.json``.
+
+    Raises:
+        OptionError: ``config.json`` names no architecture, or "model" is no path.
+        RegistrationError: no such class is known, or it cannot be imported.
+
+    """
+    architectures = config.get("architectures")
+    if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
+        raise OptionError(
+            'config.json must name the model\'s class: add "architectures": ["YourModel"]; it has'
+            f" {architectures!r} there"
+        )
+    architecture = architectures[0]
+    path = _path(architecture, config)
+    if path is None:
+        return
+    author_class(path)  # what is wrong with it is said here, before any process is started
+    serve({architecture: path})
+    os.environ[ENVIRONMENT] = json.dumps(_served)
+
+
+def serve_announced() -> None:
+    """Make known to vLLM what the process that started this one announced; imports none of the classes."""
+    announced = os.environ.get(ENVIRONMENT)
+    if not announced:
+        return
+    try:
+        serve(dict(json.loads(announced)))
+    except ValueError as error:  # nothing may raise here: it would stop text models too
+        logging.getLogger("vllm.mmout").error("%s=%r names no models: %s", ENVIRONMENT, announced, error)  # noqa: TRY400 - the message says it all
+
+
+def serve(paths: Mapping[str, str]) -> None:
+    """Put classes into vLLM's registry of models; each is imported when an engine needs it.
+
+    Args:
+        paths: architecture -> "module:Class".
+
+    """
+    from vllm_mmout.models.vllm_registry import put
+
+    for architecture, path in paths.items():
+        _served[architecture] = path
+        put(architecture)
+
+
+def is_served(architecture: str) -> bool:
+    """Whether a class of an author stands behind an architecture."""
+    return architecture in _served
+
+
+def served_class(architecture: str) -> type[nn.Module]:
+    """The author's class behind a served architecture, as it is now: a notebook may have defined it anew.
+
+    Raises:
+        RegistrationError: it cannot be imported.
+
+    """
+    return author_class(_served[architecture])
+
+
+def author_class(path: str) -> type[nn.Module]:
+    """Import a model class.
+
+    Args:
+        path: "module:Class".
+
+    Raises:
+        RegistrationError: it cannot be imported, or is no ``torch.nn.Module``.
+
+    """
+    from torch import nn
+
+    # One inside a function, or in a notebook, can be found in no other way than by its decorator.
+    found = MULTIMODAL_INPUT_REGISTRY.model_at(path) or _imported(path)
+    if not isinstance(found, type) or not issubclass(found, nn.Module):
+        raise RegistrationError(f"{path} must be a class that is a torch.nn.Module, got {found!r}")
+    return found
+
+
+def check_for_children(model: type) -> None:
+    """Check that a process started anew can import a class.
+
+    Raises:
+        RegistrationError: it cannot; the message says where to put it.
+
+    """
+    if "<locals>" in model.__qualname__:
+        raise RegistrationError(
+            f"model class {model.__qualname__} is defined inside a function, where the engine's processes cannot find"
+            " it; define it at the top of a module"
+        )
+    main = sys.modules["__main__"]
+    if model.__module__ == "__main__":
+        can = getattr(main, "__spec__", None) is not None or getattr(main, "__file__", None) is not None
+        where = "a notebook or at the prompt"
+    else:
+        can, where = _finds(model.__module__), f"module {model.__module__!r}, which is not on the path"
+    if not can:
+        raise RegistrationError(
+            f"model class {model.__qualname__} is defined in {where}: the engine's processes cannot import it. Write it"
+            " to a module on the path and import it from there, or run the engine in this process with"
+            " VLLM_ENABLE_V1_MULTIPROCESSING=0"
+        )
+
+
+def _path(architecture: str, config: Mapping[str, Any]) -> str | None:
+    """The class as "module:Class"; None if vLLM itself knows it."""
+    table = config.get("mmout")
+    named = table.get("model") if isinstance(table, Mapping) else None
+    if named is not None:
+        if not isinstance(named, str) or not is_path(named):
+            raise OptionError(f'"model" in the "mmout" table of config.json must be "module:Class", got {named!r}')
+        return named
+    decorated = MULTIMODAL_INPUT_REGISTRY.model(architecture)
+    if decorated is not None:
+        return f"{decorated.__module__}:{decorated.__qualname__}"
+    installed = _installed()
+    if architecture in installed:
+        return installed[architecture]
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    if architecture in ModelRegistry.models:
+        return None
+    known = ", ".join([*MULTIMODAL_INPUT_REGISTRY.models(), *installed])
+    raise RegistrationError(
+        f"config.json names the model {architecture!r}, which nothing registers here (known: {known}); name its class:"
+        ' "mmout": {"model": "module:Class"}, import the module that defines it, or install its package'
+    )
+
+
+def _installed() -> dict[str, str]:
+    """Architecture -> "module:Class" of this package and of installed ones."""
+    points = entry_points(group=ENTRY_POINT_GROUP)
+    return {**{point.name: f"{point.module}:{point.attr}" for point in points}, **BUILT_IN}
+
+
+def _imported(path: str) -> object:
+    module_name, _, qualname = path.partition(":")
+    try:
+        found: object = importlib.import_module(module_name)
+    except Exception as error:
+        raise RegistrationError(
+            f"model class {path} cannot be imported: {type(error).__name__}: {error}; put the folder of module"
+            f" {module_name!r} on PYTHONPATH, or install its package"
+        ) from error
+    for attribute in qualname.split("."):
+        if not hasattr(found, attribute):
+            raise RegistrationError(
+                f"model class {path} cannot be imported: module {module_name!r} has no {qualname!r}; correct the path"
+            )
+        found = getattr(found, attribute)
+    return found
+
+
+def _finds(module: str) -> bool:
+    """Whether a new interpreter with this one's path would find a module; what is loaded here does not count."""
+    top = module.partition(".")[0]
+    specs: list[ModuleSpec | None] = [finder.find_spec(top, None) for finder in sys.meta_path]
+    return any(specs)

@@ -1,0 +1,217 @@
+"""ModelInputs: the input side of one model in one process, from what a user gives to the tensors of ``forward``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError
+from vllm_mmout.models.auto_processor import AutoProcessorMapper, opened
+from vllm_mmout.models.keywords import Keywords
+from vllm_mmout.models.mapper import MappedInput
+from vllm_mmout.models.tensor_spec import InputSpecs
+from vllm_mmout.params import OutputParams
+from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
+from vllm_mmout.registry.inputs import IMAGE, MapperChoice
+
+if TYPE_CHECKING:
+    from vllm.inputs import MultiModalInput
+
+    from vllm_mmout.models.context import InputContext
+    from vllm_mmout.models.mapper import InputMapper
+
+
+class ModelInputs:
+    """Maps inputs of one model, in any of the three forms: raw, tensors named as in ``forward``, embeddings.
+
+    Embeddings are tensors too: a model that takes them has a keyword for them, such as ``image_embeds``.
+
+    Args:
+        model: the author's class.
+        context: the model's configuration.
+        adapted: whether our adapter runs the model; False for one that is written for vLLM.
+
+    Raises:
+        RegistrationError: the mapper cannot be made, or ``forward`` takes nothing by keyword.
+        OptionError: an entry of ``config.json`` that the mapper needs is missing or malformed.
+
+    """
+
+    def __init__(self, model: type, context: InputContext, *, adapted: bool = True) -> None:
+        self._adapted = adapted
+        self.model = model
+        self.context = context
+        self.keywords = Keywords.of(model)
+        self.registered = MULTIMODAL_INPUT_REGISTRY.registered(model)
+        self._mapper = _make_mapper(self.keywords, self.registered.mapper or MapperChoice(), context)
+        self._specs: InputSpecs = getattr(self._mapper, "inputs", {})
+        if adapted:
+            self.keywords.check_declared(self._specs)
+
+    def map(self, data: Any, params: OutputParams) -> MappedInput:
+        """Map one input.
+
+        Args:
+            data: what the mapper takes; or a dict of tensors by keyword of ``forward``, without the batch axis (a
+                ``BatchFeature`` of transformers has it, of size 1).
+            params: the request's.
+
+        Returns:
+            The input with numpy arrays or CPU tensors that ``forward`` takes.
+
+        Raises:
+            InputError: the model cannot take it; raised before it reaches the engine.
+            OptionError: the params do not fit the form of input.
+
+        """
+        if self.registered.input_processor is not None:
+            data = self._processed(data)
+        if _is_tensors(data):
+            _refuse_reading_options(params, "this input is tensors already")
+            mapped = MappedInput(_without_batch_axis(data))
+        else:
+            mapped = self._mapped(data, params)
+        if self._adapted:
+            self.keywords.check(mapped.tensors)
+        tensors = {keyword: self._checked(keyword, value) for keyword, value in mapped.tensors.items()}
+        return MappedInput(tensors, mapped.source)
+
+    def render(self, mapped: MappedInput) -> MultiModalInput:
+        """What the engine takes."""
+        from vllm_mmout.models.wire import as_keyword_input, as_mm_input
+
+        if self._adapted:
+            return as_mm_input(mapped.tensors, self.keywords.names)
+        return as_keyword_input(mapped.tensors)
+
+    def max_tokens(self) -> int:
+        """The most tokens that one input takes of vLLM's encoder budget.
+
+        Raises:
+            RegistrationError: what was registered gives no number.
+
+        """
+        registered = self.registered.max_tokens
+        value = registered(self.context) if callable(registered) else registered or 0
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise RegistrationError(f"max tokens of {self.model.__name__} must be a number from 0 on, got {value!r}")
+        return value
+
+    def dummy(self) -> Any:
+        """An input of the largest size, None where nobody can say one.
+
+        Raises:
+            RegistrationError: what was registered gives no input.
+
+        """
+        factory = self.registered.dummy_data
+        if factory is not None:
+            return self._dummy_of(factory)
+        if hasattr(self._mapper, "dummy"):
+            return self._mapper.dummy()
+        return {keyword: spec.zeros() for keyword, spec in self._specs.items()} or None
+
+    def _dummy_of(self, factory: Callable[..., Any]) -> Any:
+        made = factory(self.context, self.context.model_config.max_model_len, {IMAGE: 1})
+        parts = made if isinstance(made, tuple) else (made,)
+        for part in parts:
+            if isinstance(part, Mapping):
+                data = part.get(IMAGE, part)
+                return data[0] if isinstance(data, list) and len(data) == 1 else data
+        raise RegistrationError(
+            f'the dummy data of {self.model.__name__} must be DummyData with multi_modal_data={{"{IMAGE}": ...}},'
+            f" got {made!r}"
+        )
+
+    def _processed(self, data: Any) -> Any:
+        processor = self.registered.input_processor
+        inputs = {"prompt_token_ids": [1], "multi_modal_data": {IMAGE: data}}
+        try:
+            given = processor(self.context, inputs)  # type: ignore[misc]  # the caller has seen that there is one
+            return given["multi_modal_data"][IMAGE]
+        except MMOutError:
+            raise
+        except Exception as error:
+            raise InputError(_failed("input processor", self.keywords.model, error)) from error
+
+    def _mapped(self, data: Any, params: OutputParams) -> MappedInput:
+        try:
+            mapped = self._mapper(data, params)
+        except MMOutError:
+            raise
+        except Exception as error:
+            raise InputError(_failed("input mapper", self.keywords.model, error)) from error
+        if isinstance(mapped, MappedInput):
+            return mapped
+        if not _is_tensors(mapped):
+            raise InputError(
+                f"the input mapper of {self.model.__name__} must give a MappedInput or a dict of tensors by keyword of"
+                f" forward, got {type(mapped).__name__}"
+            )
+        return MappedInput(_without_batch_axis(mapped))
+
+    def _checked(self, keyword: str, value: Any) -> np.ndarray[Any, Any] | torch.Tensor:
+        tensor = value.detach().cpu() if isinstance(value, torch.Tensor) else value
+        if not isinstance(tensor, torch.Tensor):
+            tensor = np.asarray(tensor)
+            if tensor.dtype.kind not in "biufc" or tensor.dtype.char in "gG":  # g: long double, which torch has not
+                raise InputError(
+                    f"{keyword} must be a tensor or an array of numbers, got {type(value).__name__} of {tensor.dtype}"
+                )
+        if keyword in self._specs:
+            self._specs[keyword].check(keyword, tensor)
+        if 0 in tensor.shape:
+            raise InputError(f"{keyword} is empty: its shape is {list(tensor.shape)}")
+        return tensor
+
+
+def _make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext) -> Any:
+    if choice.factory is not None:
+        try:
+            mapper: InputMapper = choice.factory(context.get_hf_config().to_dict())
+        except MMOutError:
+            raise
+        except Exception as error:
+            raise RegistrationError(_failed("input mapper's factory", keywords.model, error)) from error
+        if not callable(mapper):
+            raise RegistrationError(
+                f"the input mapper's factory of {keywords.model} must give a function (data, params), got {mapper!r}"
+            )
+        return mapper
+    function = choice.function
+    if function is None:
+        return AutoProcessorMapper(context, keywords.names)
+
+    def mapper_of_first_registries(data: Any, params: OutputParams) -> Any:
+        _refuse_reading_options(params, f"the input mapper of {keywords.model} does not know it")
+        return function(context, opened(data))
+
+    return mapper_of_first_registries
+
+
+def _refuse_reading_options(params: OutputParams, why: str) -> None:
+    for option in ("bands", "indices", "nodata"):
+        if getattr(params, option) is not None:
+            raise OptionError(f"{option} says how a raster is read; {why}, leave it out")
+
+
+def _is_tensors(data: Any) -> bool:
+    """Whether an input is tensors by keyword: a dict, or a ``BatchFeature``, which is none but has items."""
+    return isinstance(data, Mapping) or (hasattr(data, "items") and hasattr(data, "convert_to_tensors"))
+
+
+def _without_batch_axis(data: Any) -> dict[str, Any]:
+    if not hasattr(data, "convert_to_tensors"):
+        return dict(data)
+    features = {k: v if isinstance(v, torch.Tensor) else np.asarray(v) for k, v in data.items()}
+    for key, value in features.items():
+        if value.ndim == 0 or value.shape[0] != 1:
+            raise InputError(f"{key} of a BatchFeature must have a batch axis of size 1, got {list(value.shape)}")
+    return {key: value[0] for key, value in features.items()}
+
+
+def _failed(what: str, model: str, error: Exception) -> str:
+    return f"the {what} of {model} failed: {type(error).__name__}: {error}; correct the input or the {what}"

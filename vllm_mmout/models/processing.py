@@ -1,0 +1,113 @@
+"""The processing classes of a single-pass model: how vLLM itself asks for its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from vllm.inputs import MultiModalDataDict, MultiModalInput
+from vllm.multimodal.inputs import MultiModalFieldConfig
+from vllm.multimodal.parse import ModalityDataItems, MultiModalDataParser, ProcessorBatchItems
+from vllm.multimodal.processing import (
+    BaseDummyInputsBuilder,
+    BaseMultiModalProcessor,
+    BaseProcessingInfo,
+    ProcessorInputs,
+    PromptUpdate,
+    TimingContext,
+)
+
+from vllm_mmout.errors import ModelError
+from vllm_mmout.models.context import InputContext
+from vllm_mmout.models.known import served_class
+from vllm_mmout.models.model_inputs import ModelInputs
+from vllm_mmout.params import OutputParams
+from vllm_mmout.registry.inputs import IMAGE
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig
+    from vllm.config.multimodal import MultiModalDummyOptions
+
+
+def inputs_of(model_config: ModelConfig) -> ModelInputs:
+    """The input side of a model of ours.
+
+    Raises:
+        MMOutError: its class or its mapper cannot be made.
+
+    """
+    return ModelInputs(served_class(model_config.architecture), InputContext(model_config))
+
+
+class _Item(ProcessorBatchItems[Any]):
+    """One input as the user gave it; the model's mapper reads it."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__([data], IMAGE)
+
+
+class _Parser(MultiModalDataParser):
+    def _parse_image_data(self, data: Any) -> ModalityDataItems[Any, Any] | None:
+        if isinstance(data, list) and len(data) == 1:
+            data = data[0]
+        return None if data is None else _Item(data)
+
+
+class SinglePassInfo(BaseProcessingInfo):
+    """What vLLM asks about the model's inputs."""
+
+    def get_data_parser(self) -> MultiModalDataParser:
+        """The parser that leaves an input as it is."""
+        return _Parser()
+
+    def get_supported_mm_limits(self) -> Mapping[str, int | None]:
+        """One input a request."""
+        return {IMAGE: 1}
+
+    def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
+        """What the author registered, else none: no placeholder tokens stand for an input."""
+        return {IMAGE: self.inputs.max_tokens()}
+
+    @cached_property
+    def inputs(self) -> ModelInputs:
+        """The model's input side."""
+        return inputs_of(self.ctx.model_config)
+
+
+class SinglePassDummyInputs(BaseDummyInputsBuilder[SinglePassInfo]):
+    """Inputs of the largest size, by which vLLM measures the memory of a forward."""
+
+    def get_dummy_text(self, mm_counts: Mapping[str, int]) -> str:
+        """No text."""
+        return ""
+
+    def get_dummy_mm_data(
+        self, seq_len: int, mm_counts: Mapping[str, int], mm_options: MultiModalDummyOptions
+    ) -> MultiModalDataDict:
+        """One input of the largest size."""
+        dummy = self.info.inputs.dummy()
+        if dummy is None:
+            name = self.info.inputs.model.__name__
+            raise ModelError(
+                f"vLLM measures the memory that {name} takes, and nothing says how large an input can be; decorate it"
+                " with @MULTIMODAL_INPUT_REGISTRY.register_dummy_data(...), or give its mapper `inputs`"
+            )
+        return {IMAGE: dummy}
+
+
+class SinglePassProcessor(BaseMultiModalProcessor[SinglePassInfo]):
+    """Maps the inputs of requests that come through vLLM's own routes (``LLM.encode``, ``/pooling``)."""
+
+    requires_tokenizer = False
+
+    def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]) -> Any:
+        return {key: MultiModalFieldConfig.batched(IMAGE) for key in hf_inputs}
+
+    def _get_prompt_updates(self, *args: Any, **kwargs: Any) -> Sequence[PromptUpdate]:
+        return []
+
+    def apply(self, inputs: ProcessorInputs, timing_ctx: TimingContext) -> MultiModalInput:
+        """Map the request's input, or fail before it reaches the engine."""
+        (data,) = inputs.mm_data_items[IMAGE].get_all()
+        return self.info.inputs.render(self.info.inputs.map(data, OutputParams()))

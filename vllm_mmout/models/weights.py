@@ -1,0 +1,77 @@
+"""Loading weights: every one of the model, no other, in its shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from vllm_mmout.errors import ModelError
+from vllm_mmout.processors.raw import describe
+
+_SHOWN = 8
+"""Names listed in a message."""
+
+
+def load_strictly(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    """Load a model's weights.
+
+    Tensors that are stored once though the model has them under several names (tied weights) count for all of these.
+    A floating-point weight may have another floating-point dtype than the model, whose dtype is that of config.json.
+    Weights of a model of transformers may have the names that its ``save_pretrained`` writes.
+
+    Args:
+        model: the author's.
+        weights: name in ``state_dict()`` to tensor.
+
+    Raises:
+        ModelError: one is missing, unexpected, or of another shape or kind of dtype; all of them are named.
+
+    """
+    weights = _as_named_now(model, weights)
+    own = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    loaded = {own[name].data_ptr() for name in weights if name in own and own[name].numel()}
+    missing = [name for name, tensor in own.items() if name not in weights and tensor.data_ptr() not in loaded]
+    unexpected = [name for name in weights if name not in own]
+    unlike = [
+        f"{name} (the model has {describe(own[name])}, the file {describe(weights[name])})"
+        for name in weights
+        if name in own and not _alike(own[name], weights[name])
+    ]
+    faults = [
+        f"{what}: {_listed(names)}"
+        for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape or dtype", unlike))
+        if names
+    ]
+    if faults:
+        raise ModelError(
+            f"the weights do not fit model {type(model).__name__}; {'; '.join(faults)}. Save them from the same class:"
+            ' safetensors.torch.save_file(model.state_dict(), "model.safetensors"), and keep config.json as it was then'
+        )
+    model.load_state_dict(dict(weights), strict=False)  # what it would report has been checked above
+
+
+def _as_named_now(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    """Weights by the names of the model's parameters; transformers may store them by those of an earlier release."""
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel) or weights.keys() == model.state_dict().keys():
+        return weights
+    kind: Any = type(model)
+    options = {"ignore_mismatched_sizes": True, "output_loading_info": True, "dtype": model.dtype}
+    loaded, report = kind.from_pretrained(None, config=model.config, state_dict=dict(weights), **options)
+    named = {name: tensor for name, tensor in loaded.state_dict().items() if name not in report["missing_keys"]}
+    unlike = {name: torch.empty(stored) for name, stored, _ in report["mismatched_keys"]}
+    return named | unlike | {name: weights.get(name, torch.empty(0)) for name in report["unexpected_keys"]}
+
+
+def _alike(own: torch.Tensor, stored: torch.Tensor) -> bool:
+    kind = own.dtype == stored.dtype or (own.is_floating_point() and stored.is_floating_point())
+    return own.shape == stored.shape and kind
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

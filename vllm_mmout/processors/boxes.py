@@ -1,0 +1,56 @@
+"""Boxes in torch: their formats, and non-maximum suppression."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+FORMATS = ("xyxy", "cxcywh", "xywh")
+"""Corners; centre and size; upper left corner and size."""
+
+
+def as_corners(boxes: torch.Tensor, box_format: str) -> torch.Tensor:
+    """Boxes as xmin, ymin, xmax, ymax.
+
+    Args:
+        boxes: floating point [..., 4].
+        box_format: one of `FORMATS`.
+
+    """
+    import torch
+
+    if box_format == "xyxy":
+        return boxes
+    place, size = boxes[..., :2], boxes[..., 2:]
+    low = place - 0.5 * size if box_format == "cxcywh" else place
+    high = place + (0.5 * size if box_format == "cxcywh" else size)
+    return torch.cat([low, high], dim=-1)
+
+
+def suppressed(boxes: torch.Tensor, labels: torch.Tensor, iou_threshold: float) -> torch.Tensor:
+    """Which boxes are left after non-maximum suppression within each class, as ``torchvision.ops.batched_nms``.
+
+    Args:
+        boxes: [n, 4] as corners, the best first.
+        labels: class of each, [n].
+        iou_threshold: a box goes whose intersection over union with a better one that stays is larger.
+
+    Returns:
+        Numbers of those that stay, int64, in order.
+
+    """
+    import torch
+
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    left = torch.arange(len(boxes))
+    kept = []
+    while len(left):
+        best, left = left[0], left[1:]
+        kept.append(int(best))
+        low, high = torch.maximum(boxes[best, :2], boxes[left, :2]), torch.minimum(boxes[best, 2:], boxes[left, 2:])
+        common = (high - low).clamp(min=0).prod(dim=1)
+        overlap = common / (areas[best] + areas[left] - common)
+        left = left[~((overlap > iou_threshold) & (labels[left] == labels[best]))]
+    return torch.tensor(kept, dtype=torch.int64)

@@ -1,0 +1,146 @@
+"""ClassificationProcessor: class logits of a whole input to labels with scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vllm_mmout.errors import DecodeError, ReduceError
+from vllm_mmout.processors.base import OutputProcessor
+from vllm_mmout.processors.labels import Labels, checked_names
+from vllm_mmout.processors.option_values import checked_count, checked_part, checked_switch
+from vllm_mmout.processors.raw import describe, only_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+    import torch
+
+    from vllm_mmout.outputs import ClassificationOutput
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.base import Raw
+
+_TAKES = "classification output must be floating-point logits [n, classes] with 1 or more classes"
+
+
+class ClassificationProcessor(OutputProcessor):
+    """What an input shows: the best classes from a model that emits logits [n, classes].
+
+    Scores are the softmax over the classes; of one class alone, and with ``multi_label``, the sigmoid of each logit,
+    as in the pipelines of transformers.
+
+    Args:
+        class_names: name of each class, in the order of the logits; by default those of ``id2label`` in config.json,
+            else the numbers.
+        top_k: how many classes a result has at most.
+        multi_label: whether an input may be of several classes, or of none; by default as ``problem_type`` in
+            config.json says.
+        threshold: classes with a lower score are left out; by default 0.5 with ``multi_label``, else 0.
+
+    Raises:
+        OptionError: an option is malformed.
+
+    """
+
+    name: ClassVar[str] = "classification"
+    modality: ClassVar[str] = "structured"
+
+    def __init__(
+        self,
+        *,
+        class_names: Sequence[str] | None = None,
+        top_k: int = 5,
+        multi_label: bool | None = None,
+        threshold: float | None = None,
+    ) -> None:
+        self._labels = Labels(None if class_names is None else checked_names(class_names))
+        self._top_k = checked_count("top_k", top_k)
+        self._multi_label = None if multi_label is None else checked_switch("multi_label", multi_label)
+        self._threshold = None if threshold is None else checked_part("threshold", threshold)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
+        """Make the instance of a process, with what config.json says where no option does.
+
+        Args:
+            config: the model's config.json.
+            options: the constructor's arguments.
+
+        Raises:
+            OptionError: an option is malformed, or ``id2label`` is.
+
+        """
+        made = cls(**options)
+        made._fall_back_on(config)
+        return made
+
+    def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
+        """Keep the best classes, so that only their ids and scores travel.
+
+        Args:
+            output: floating-point logits [n, classes].
+            params: not used.
+
+        Returns:
+            "scores": float32 [n, k], from the highest, NaN first; "ids": int32 [n, k], the lower first of equal scores.
+
+        Raises:
+            ReduceError: the output has another shape or dtype, or another number of classes than ``class_names``.
+
+        """
+        import torch
+
+        logits = self._checked_logits(only_tensor(output, _TAKES, ReduceError)).to(torch.float32)
+        if self._multi_label or logits.shape[1] == 1:
+            # One request at a time: torch's vectorised exp rounds the last bits by where a number lies in the tensor.
+            scores = torch.stack([request.sigmoid() for request in logits])
+        else:
+            scores = logits.softmax(dim=1)
+        best = scores.sort(dim=1, descending=True, stable=True)
+        return {
+            "scores": best.values[:, : self._top_k].contiguous(),
+            "ids": best.indices[:, : self._top_k].to(torch.int32),
+        }
+
+    def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> ClassificationOutput:
+        """Make a `ClassificationOutput` of what `reduce` returned for one request.
+
+        Raises:
+            DecodeError: ``raw`` is not what ``reduce`` returns, or the logits held NaN or infinity.
+
+        """
+        from vllm_mmout.outputs import ClassificationOutput, ClassScore
+
+        if not isinstance(raw, dict) or set(raw) != {"scores", "ids"}:
+            raise DecodeError(
+                "classification takes scores and ids from reduce; a subclass that overrides reduce must override"
+                " decode as well"
+            )
+        if raw["scores"].isnan().any():
+            raise DecodeError(
+                "the model's logits hold NaN or infinity, so no class can be told; check the input's values, or run the"
+                ' model with dtype="float32"'
+            )
+        least = self._threshold if self._threshold is not None else 0.5 if self._multi_label else 0.0
+        found = zip(raw["ids"].tolist(), raw["scores"].tolist(), strict=True)
+        return ClassificationOutput(
+            classes=[
+                ClassScore(id=number, label=self._labels.of(number), score=score)
+                for number, score in found
+                if score >= least
+            ]
+        )
+
+    def _fall_back_on(self, config: Mapping[str, Any]) -> None:
+        """Take from config.json what no option says."""
+        self._labels = self._labels.or_those_of(config)
+        if self._multi_label is None:
+            self._multi_label = config.get("problem_type") == "multi_label_classification"
+
+    def _checked_logits(self, logits: torch.Tensor) -> torch.Tensor:
+        """The logits, if they have the right rank, dtype and number of classes."""
+        if logits.ndim != 2 or not logits.is_floating_point() or not logits.shape[1]:
+            raise ReduceError(f"{_TAKES}, got {describe(logits)}")
+        self._labels.check_count(logits.shape[1])
+        return logits

@@ -1,0 +1,230 @@
+"""DetectionProcessor: boxes with labels and scores from detectors, with or without logits of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from vllm_mmout.errors import DecodeError, OptionError, ReduceError
+from vllm_mmout.processors.base import OutputProcessor
+from vllm_mmout.processors.boxes import FORMATS, as_corners, suppressed
+from vllm_mmout.processors.labels import Labels, checked_names
+from vllm_mmout.processors.option_values import checked_count, checked_part, checked_switch
+from vllm_mmout.processors.raw import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+    import torch
+
+    from vllm_mmout.outputs import DetectionOutput
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.base import Raw
+
+_TAKES = (
+    'detection output must be a dict of floating-point "logits" [n, queries, classes] and "pred_boxes" [n, queries, 4],'
+    ' or of "scores" [n, boxes], integer "labels" [n, boxes] and "boxes" [n, boxes, 4]'
+)
+_BEFORE_SUPPRESSION = 10
+"""How many times ``max_detections`` travel where many of them are to be suppressed."""
+
+_REMEDY = 'check the input\'s values, or run the model with dtype="float32"'
+
+
+class DetectionProcessor(OutputProcessor):
+    """Objects in an input, as boxes, from a model that emits one of two dicts.
+
+    - {"logits": [n, queries, classes], "pred_boxes": [n, queries, 4]}, as DETR and its kin. With ``no_object`` each
+      query is at most one object: of its best class by softmax, where the last class means "no object" (DETR, YOLOS).
+      Without it each class of each query stands for itself, scored by its sigmoid (Deformable DETR, RT-DETR).
+    - {"scores": [n, boxes], "labels": [n, boxes], "boxes": [n, boxes, 4]}: scores as they are. Where there are fewer
+      boxes than room, score the rest 0.
+
+    Other entries of the dict are passed over. The highest scores are chosen in `reduce`, on the device. NaN or infinity
+    among the scores, or in a box that would be returned, is an error of that request: to leave them out would make of
+    a broken result an empty one. Boxes without an area in the picture are left out.
+
+    Args:
+        class_names: name of each class from 0; by default those of ``id2label`` in config.json, else the numbers.
+        box_format: "xyxy" (corners), "cxcywh" (centre and size) or "xywh" (upper left corner and size); by default
+            "cxcywh" for "pred_boxes" and "xyxy" for "boxes".
+        normalized: whether boxes are parts of the width and height that the model saw, rather than pixels; by default
+            true for "pred_boxes" and false for "boxes".
+        no_object: whether the last class of the logits means that there is nothing.
+        threshold: only higher scores are returned.
+        max_detections: how many are returned at most.
+        iou_threshold: of boxes of one class whose intersection over union is larger, only the best is returned
+            (non-maximum suppression); None for all.
+
+    Raises:
+        OptionError: an option is malformed.
+
+    """
+
+    name: ClassVar[str] = "detection"
+    modality: ClassVar[str] = "structured"
+
+    def __init__(
+        self,
+        *,
+        class_names: Sequence[str] | None = None,
+        box_format: str | None = None,
+        normalized: bool | None = None,
+        no_object: bool = True,
+        threshold: float = 0.5,
+        max_detections: int = 100,
+        iou_threshold: float | None = None,
+    ) -> None:
+        if box_format is not None and box_format not in FORMATS:
+            raise OptionError(f"box_format must be one of {', '.join(FORMATS)}, got {box_format!r}")
+        self._labels = Labels(None if class_names is None else checked_names(class_names))
+        self._box_format = box_format
+        self._normalized = None if normalized is None else checked_switch("normalized", normalized)
+        self._no_object = checked_switch("no_object", no_object)
+        self._threshold = checked_part("threshold", threshold)
+        self._most = checked_count("max_detections", max_detections)
+        self._iou_threshold = None if iou_threshold is None else checked_part("iou_threshold", iou_threshold)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
+        """Make the instance of a process, with the names of config.json where no option gives any.
+
+        Args:
+            config: the model's config.json.
+            options: the constructor's arguments.
+
+        Raises:
+            OptionError: an option is malformed, or ``id2label`` is.
+
+        """
+        made = cls(**options)
+        made._labels = made._labels.or_those_of(config)
+        return made
+
+    def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
+        """Choose the boxes of the highest scores, as many of each request.
+
+        Args:
+            output: one of the two dicts.
+            params: not used.
+
+        Returns:
+            "scores": float32 [n, k], from the highest, NaN first, the first of equal ones first; "labels": int32
+            [n, k]; "boxes", or "relative_boxes" if normalised: float32 [n, k, 4] as xmin, ymin, xmax, ymax.
+
+        Raises:
+            ReduceError: the output is another dict or none, a tensor has another shape or dtype, or the logits have
+                another number of classes than ``class_names``.
+
+        """
+        import torch
+
+        if not isinstance(output, dict):
+            raise ReduceError(f"{_TAKES}, got {describe(output)}")
+        from_queries = {"logits", "pred_boxes"} <= set(output)
+        found = self._from_queries(output) if from_queries else _from_scores(output)
+        box_format = self._box_format or ("cxcywh" if from_queries else "xyxy")
+        relative = from_queries if self._normalized is None else self._normalized
+        most = self._most * (1 if self._iou_threshold is None else _BEFORE_SUPPRESSION)
+        best = found.scores.sort(dim=1, descending=True, stable=True)
+        order = best.indices[:, :most]
+        at = found.places.gather(1, order).unsqueeze(2).expand(-1, -1, 4)
+        boxes = as_corners(found.boxes.to(torch.float32).gather(1, at), box_format)
+        return {
+            "scores": best.values[:, :most].contiguous(),
+            "labels": found.labels.gather(1, order).to(torch.int32),
+            "relative_boxes" if relative else "boxes": boxes,
+        }
+
+    def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> DetectionOutput:
+        """Make a `DetectionOutput`, which lies on no input yet, of what `reduce` returned for one request.
+
+        Raises:
+            DecodeError: ``raw`` is not what ``reduce`` returns, or holds NaN or infinity.
+
+        """
+        from vllm_mmout.outputs import Detection, DetectionOutput
+        from vllm_mmout.outputs.detection import within
+
+        scores, labels, boxes, relative = _checked_raw(raw)
+        if not scores[scores != -math.inf].isfinite().all():
+            raise DecodeError(f"the model's scores hold NaN or infinity, so no object can be told; {_REMEDY}")
+        chosen = scores > self._threshold
+        scores, labels, boxes = scores[chosen], labels[chosen], boxes[chosen]
+        if not boxes.isfinite().all():
+            raise DecodeError(f"a box with a score above the threshold holds NaN or infinity; {_REMEDY}")
+        real = (boxes[:, 2:] > boxes[:, :2]).all(dim=1)
+        scores, labels, boxes = scores[real], labels[real], boxes[real]
+        if self._iou_threshold is not None:
+            left = suppressed(boxes, labels, self._iou_threshold)[: self._most]
+            scores, labels, boxes = scores[left], labels[left], boxes[left]
+        found = [
+            Detection(id=number, label=self._labels.of(number), score=score, box=tuple(box))
+            for number, score, box in zip(labels.tolist(), scores.tolist(), boxes.tolist(), strict=True)
+        ]
+        if relative:
+            return DetectionOutput(detections=within(found, 1, 1), units="relative")
+        return DetectionOutput(detections=found)
+
+    def _from_queries(self, output: dict[str, torch.Tensor]) -> _Candidates:
+        """Candidates of logits and boxes: one a query, or one a class of each query."""
+        import torch
+
+        logits, boxes = output["logits"], output["pred_boxes"]
+        least = 2 if self._no_object else 1
+        known = logits.ndim == 3 and logits.is_floating_point() and logits.shape[2] >= least
+        if not known or not boxes.is_floating_point() or boxes.shape != (*logits.shape[:2], 4):
+            raise ReduceError(f"{_TAKES}, got logits {describe(logits)} and pred_boxes {describe(boxes)}")
+        requests, queries, classes = logits.shape
+        self._labels.check_count(classes - 1 if self._no_object else classes)
+        if self._no_object:
+            scores, labels = logits.softmax(dim=2, dtype=torch.float32)[..., :-1].max(dim=2)
+            places = torch.arange(queries, device=logits.device)
+        else:
+            # One request at a time: torch's vectorised exp rounds the last bits by where a number lies in the tensor.
+            scores = torch.stack([request.sigmoid().flatten() for request in logits.to(torch.float32)])
+            number = torch.arange(queries * classes, device=logits.device)
+            labels, places = (number % classes).expand(requests, -1), number // classes
+        return _Candidates(scores, labels, places.expand(requests, -1), boxes)
+
+
+class _Candidates(NamedTuple):
+    """What the best are chosen from."""
+
+    scores: torch.Tensor
+    """float32 [n, candidates]."""
+    labels: torch.Tensor
+    """Integers [n, candidates]."""
+    places: torch.Tensor
+    """Number of the box of each candidate, int64 [n, candidates]."""
+    boxes: torch.Tensor
+    """Floating point [n, boxes, 4], in the model's format."""
+
+
+def _from_scores(output: dict[str, torch.Tensor]) -> _Candidates:
+    """Candidates of scores, labels and boxes: each box is one."""
+    import torch
+
+    if not {"scores", "labels", "boxes"} <= set(output):
+        raise ReduceError(f"{_TAKES}, got a dict of {', '.join(sorted(output)) or 'nothing'}")
+    scores, labels, boxes = output["scores"], output["labels"], output["boxes"]
+    known = scores.ndim == 2 and scores.is_floating_point() and boxes.is_floating_point()
+    whole = not labels.is_floating_point() and not labels.is_complex() and labels.dtype != torch.bool
+    if not known or not whole or labels.shape != scores.shape or boxes.shape != (*scores.shape, 4):
+        got = ", ".join(f"{name} {describe(output[name])}" for name in ("scores", "labels", "boxes"))
+        raise ReduceError(f"{_TAKES}, got {got}")
+    places = torch.arange(scores.shape[1], device=scores.device).expand(len(scores), -1)
+    return _Candidates(scores.to(torch.float32), labels, places, boxes)
+
+
+def _checked_raw(raw: Raw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]:
+    """Scores, labels and boxes that ``reduce`` returned, and whether the boxes are normalised."""
+    for relative, name in ((False, "boxes"), (True, "relative_boxes")):
+        if isinstance(raw, dict) and set(raw) == {"scores", "labels", name}:
+            return raw["scores"], raw["labels"], raw[name], relative
+    raise DecodeError(
+        "detection takes scores, labels and boxes from reduce; a subclass that overrides reduce must override decode"
+        " as well"
+    )

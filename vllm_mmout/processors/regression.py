@@ -1,0 +1,219 @@
+"""RegressionProcessor: measurements (depth, biomass, soil moisture, reflectance) as a raster in their units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from vllm_mmout.errors import DecodeError, OptionError, ReduceError
+from vllm_mmout.outputs import RasterOutput
+from vllm_mmout.processors.base import OutputProcessor
+from vllm_mmout.processors.labels import checked_names
+from vllm_mmout.processors.raw import describe, only_tensor, own_array
+
+if TYPE_CHECKING:
+    import torch
+
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.base import Raw
+
+_TAKES = "regression output must be floating point [n, bands, height, width], or [n, height, width] for one band"
+_AXES = 4  # batch, bands, rows, columns
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What a dtype holds."""
+
+    low: float
+    """Lowest value."""
+    high: float
+    """Highest value."""
+    nodata: float
+    """Outside of the two."""
+
+
+# Integers of 32 bits are not among them: they are as large as float32, which cannot hold all of their values.
+_STORED = {
+    "float32": _Stored(-_LARGEST, _LARGEST, math.nan),
+    "float16": _Stored(-65504, 65504, math.nan),
+    "uint8": _Stored(0, 254, 255),
+    "int8": _Stored(-127, 127, -128),
+    "uint16": _Stored(0, 65534, 65535),
+    "int16": _Stored(-32767, 32767, -32768),
+}
+
+
+class RegressionProcessor(OutputProcessor):
+    """Depth, biomass, soil moisture: a raster from a model that emits values [n, bands, height, width].
+
+    In `reduce`, on the device: value = raw * scale + offset, computed in float32, then clipped, then brought into
+    ``dtype``. NaN is nodata. So is an infinity that ``clip`` leaves: it is no measurement, and a reader's statistics
+    would not survive it.
+
+    ``dtype`` is what travels and what is stored. Integers hold the value itself, rounded half to even to whole units,
+    so that a reader needs no scale of the file: for soil moisture in steps of a percent, let ``scale`` make it percent.
+    A value that the dtype cannot hold becomes the nearest that it can.
+
+    Args:
+        scale: a finite number that is not 0, or one a band.
+        offset: a finite number, or one a band.
+        units: unit of the values, as "Mg/ha", or one a band (None for a band without); GeoTIFFs say it for each band.
+        band_names: one a band.
+        clip: the lowest and the highest value, in ``units``; None for a side that is open.
+        dtype: "float32", "float16" (nodata NaN), "uint8" (nodata 255), "uint16" (65535), "int8" (-128) or "int16"
+            (-32768).
+
+    Raises:
+        OptionError: an option is malformed, or two of them differ in the number of bands.
+
+    """
+
+    name: ClassVar[str] = "regression"
+    modality: ClassVar[str] = "raster"
+    outputs: ClassVar[tuple[str, ...]] = ("values",)
+
+    def __init__(
+        self,
+        *,
+        scale: float | Sequence[float] = 1.0,
+        offset: float | Sequence[float] = 0.0,
+        units: str | Sequence[str | None] | None = None,
+        band_names: Sequence[str] | None = None,
+        clip: Sequence[float | None] | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        self._scale = _checked_numbers("scale", scale)
+        if not np.array(self._scale, np.float32).all():
+            raise OptionError(f"scale must not be 0 in float32, which would make all values alike, got {scale!r}")
+        self._offset = _checked_numbers("offset", offset)
+        self._units = _checked_units(units)
+        self._band_names = () if band_names is None else checked_names(band_names, "band_names", "band")
+        self._clip = None if clip is None else _checked_clip(clip)
+        if not isinstance(dtype, str) or dtype not in _STORED:
+            raise OptionError(f"dtype must be one of {', '.join(_STORED)}, got {dtype!r}")
+        self._dtype = dtype
+        given = {"scale": scale, "offset": offset, "units": units, "band_names": band_names}
+        self._entries = {option: len(value) for option, value in given.items() if isinstance(value, list | tuple)}
+        if len(set(self._entries.values())) > 1:
+            counts = ", ".join(f"{option} {count}" for option, count in self._entries.items())
+            raise OptionError(f"options differ in the number of bands ({counts}); give one entry a band")
+
+    def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
+        """Scale, clip and store in ``dtype``.
+
+        Args:
+            output: floating point [n, bands, height, width], or [n, height, width] for one band.
+            params: ``output`` is "values" or None.
+
+        Returns:
+            ``dtype`` [n, bands, height, width].
+
+        Raises:
+            OptionError: ``params.output`` is unknown.
+            ReduceError: the output has another shape or dtype, or another number of bands than the options have.
+
+        """
+        import torch
+
+        self._check_asked(params)
+        tensor = self._checked_values(only_tensor(output, _TAKES, ReduceError))
+        scale, offset = (
+            torch.tensor(numbers, dtype=torch.float32, device=tensor.device).reshape(-1, 1, 1)
+            for numbers in (self._scale, self._offset)
+        )
+        # A new tensor, which may be changed in place. Adding 0.0 makes -0.0 the one zero that comparing cannot miss.
+        values = (tensor.to(torch.float32) * scale).add_(offset)
+        if self._clip is not None:
+            values.clamp_(*self._clip)
+        stored = _STORED[self._dtype]
+        unknown = values.isfinite().logical_not_()
+        if not math.isnan(stored.nodata):
+            values.round_()  # half to even
+        values.clamp_(stored.low, stored.high).masked_fill_(unknown, stored.nodata)
+        if self._dtype == "uint16":
+            values = values.to(torch.int32)  # of uint16 torch has little more than copies
+        return values.to(getattr(torch, self._dtype))
+
+    def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> RasterOutput:
+        """Make a `RasterOutput`, without georeference, of what `reduce` returned for one request.
+
+        Raises:
+            OptionError: ``params.output`` is unknown.
+            DecodeError: ``raw`` is not what ``reduce`` returns.
+
+        """
+        self._check_asked(params)
+        tensor = only_tensor(raw, "decoded values must be one tensor", DecodeError)
+        array = own_array(tensor)
+        if array.dtype != self._dtype or array.ndim != _AXES - 1:
+            raise DecodeError(
+                f"values must come as {self._dtype} [bands, height, width] from reduce, got {describe(tensor)};"
+                " a subclass that overrides reduce must override decode as well"
+            )
+        units = (self._units,) * len(array) if isinstance(self._units, str) else self._units
+        return RasterOutput(array, nodata=_STORED[self._dtype].nodata, band_names=self._band_names, units=units)
+
+    def _check_asked(self, params: OutputParams) -> None:
+        """Refuse an output that there is not."""
+        if params.output not in (None, *self.outputs):
+            raise OptionError(f"output {params.output!r} is not known to regression (known: {', '.join(self.outputs)})")
+
+    def _checked_values(self, values: torch.Tensor) -> torch.Tensor:
+        """The model's output with an axis for bands, if it has the right rank, dtype and number of bands."""
+        known = values.ndim in (_AXES - 1, _AXES) and 0 not in values.shape[1:]
+        if not known or not values.is_floating_point():
+            raise ReduceError(f"{_TAKES}, got {describe(values)}")
+        if values.ndim < _AXES:
+            values = values.unsqueeze(1)
+        for option, count in self._entries.items():
+            if count != values.shape[1]:
+                raise ReduceError(
+                    f"{option} has {count} entries, the model emits {values.shape[1]} bands; give one entry a band"
+                )
+        return values
+
+
+def _checked_numbers(option: str, value: Any) -> tuple[float, ...]:
+    """The numbers of an option ``scale`` or ``offset``: one, or one a band."""
+    numbers = value if isinstance(value, list | tuple) else [value]
+    if not numbers or not all(_is_number(number) for number in numbers):
+        raise OptionError(f"{option} must be a number or a list of numbers, one a band, all finite, got {value!r}")
+    return tuple(float(number) + 0.0 for number in numbers)
+
+
+def _is_number(number: object) -> bool:
+    """Whether it is a number that float32 holds."""
+    return isinstance(number, int | float) and not isinstance(number, bool) and abs(number) <= _LARGEST
+
+
+def _checked_units(units: object) -> str | tuple[str | None, ...]:
+    """The unit of all bands, or one a band; empty without any."""
+    if units is None:
+        return ()
+    if isinstance(units, str) and units:
+        return units
+    if not isinstance(units, list | tuple) or not units or not all(unit is None or _is_text(unit) for unit in units):
+        raise OptionError(f'units must be text such as "Mg/ha", or a list with one a band, got {units!r}')
+    return tuple(units)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _checked_clip(clip: object) -> tuple[float | None, float | None]:
+    """The two ends of an option ``clip``."""
+    if not isinstance(clip, list | tuple) or len(clip) != 2 or not all(end is None or _is_number(end) for end in clip):
+        raise OptionError(f"clip must be [lowest, highest], finite numbers or null for an open side, got {clip!r}")
+    low, high = (None if end is None else float(end) + 0.0 for end in clip)
+    if low is None and high is None:
+        raise OptionError("clip has two open sides; leave it out")
+    if low is not None and high is not None and low >= high:
+        raise OptionError(f"clip must have the lower end first, got {clip!r}")
+    return low, high

@@ -1,0 +1,77 @@
+"""For people who write output processors: strategies for property tests, and a check of all that a processor promises.
+
+A complete test file::
+
+    from flood_masks import FloodMask  # takes logits [n, 2, height, width]
+    from hypothesis import given
+
+    from vllm_mmout import OutputParams
+    from vllm_mmout.testing import check_output_processor, tensors
+
+    LOGITS = tensors(("n", 2, "height", "width"), dtype=("float32", "bfloat16"))
+
+
+    def test_flood_mask_keeps_its_promises():
+        check_output_processor(FloodMask, outputs=LOGITS)
+
+
+    @given(LOGITS)
+    def test_the_mask_is_where_water_is_likelier(logits):
+        processor, params = FloodMask(), OutputParams()
+        mask = processor.decode(processor.reduce(logits, params)[0], params)
+        assert mask.array.shape == (1, *logits.shape[2:])
+
+``check_output_processor`` runs every function of ``PROMISES``; each can be called alone with a ``Case``. It needs
+torch, but neither a model nor an engine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vllm_mmout.lazy import lazy_names
+
+try:
+    import hypothesis as _hypothesis  # noqa: F401 - all of this package is of use with it alone
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        'vllm_mmout.testing needs hypothesis; pip install "vllm-mmout[testing]"', name="hypothesis"
+    ) from error
+
+if TYPE_CHECKING:
+    from vllm_mmout.testing.case import Case
+    from vllm_mmout.testing.check import check_output_processor
+    from vllm_mmout.testing.equality import difference
+    from vllm_mmout.testing.param_strategies import output_params
+    from vllm_mmout.testing.promises import PROMISES
+    from vllm_mmout.testing.raster_strategies import georeferences, rasters
+    from vllm_mmout.testing.tensor_strategies import FLOATING, model_outputs, tensors
+
+__all__ = [
+    "FLOATING",
+    "PROMISES",
+    "Case",
+    "check_output_processor",
+    "difference",
+    "georeferences",
+    "model_outputs",
+    "output_params",
+    "rasters",
+    "tensors",
+]
+
+_HOMES = {
+    "FLOATING": "vllm_mmout.testing.tensor_strategies",
+    "PROMISES": "vllm_mmout.testing.promises",
+    "Case": "vllm_mmout.testing.case",
+    "check_output_processor": "vllm_mmout.testing.check",
+    "difference": "vllm_mmout.testing.equality",
+    "georeferences": "vllm_mmout.testing.raster_strategies",
+    "model_outputs": "vllm_mmout.testing.tensor_strategies",
+    "output_params": "vllm_mmout.testing.param_strategies",
+    "rasters": "vllm_mmout.testing.raster_strategies",
+    "tensors": "vllm_mmout.testing.tensor_strategies",
+}
+"""Public name -> the module that defines it."""
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

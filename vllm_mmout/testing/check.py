@@ -1,0 +1,169 @@
+"""check_output_processor: all promises of a processor, checked on drawn or given examples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import hypothesis
+import torch
+from hypothesis import HealthCheck, Phase
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
+
+from vllm_mmout.params import OutputParams
+from vllm_mmout.processors.base import OutputProcessor
+from vllm_mmout.testing.case import BrokenPromiseError, Case, Equal, Make, Refused
+from vllm_mmout.testing.param_strategies import output_params
+from vllm_mmout.testing.promises import PROMISES, Promise
+from vllm_mmout.testing.watched import HangsError, WatchedThread
+
+if TYPE_CHECKING:
+    from vllm_mmout.processors.base import Raw
+
+Outputs: TypeAlias = "st.SearchStrategy[Raw] | Sequence[Raw]"
+_Params: TypeAlias = "st.SearchStrategy[OutputParams] | Sequence[OutputParams] | OutputParams"
+
+T = TypeVar("T")
+
+
+def check_output_processor(
+    make: Make,
+    outputs: Outputs,
+    *,
+    params: _Params | None = None,
+    equal: Equal | None = None,
+    allow: Sequence[str] = (),
+    promises: Sequence[Promise] = PROMISES,
+    settings: hypothesis.settings | None = None,
+    hangs_after_s: float = 60.0,
+) -> None:
+    """Check that a processor keeps what the engine relies on, see `PROMISES`; torch computes in one thread meanwhile.
+
+    Args:
+        make: the class, or a callable that makes a fresh instance, as each process does.
+        outputs: what the model emits: a strategy (`tensors`, `model_outputs`) or a list of examples; a tensor or a dict
+            of tensors, the requests on axis 0. Draw groups of several requests, too. All of a list are gone through.
+        params: options of the requests: a strategy that may draw ``OutputParams()``, a list, or one; by default
+            whatever the processor's ``outputs`` allow, with options about the input, which it should not mind.
+        equal: whether two output objects are equal, for classes that `difference` cannot compare.
+        allow: names of attributes and variables that may change while requests are served, as a decoder that is loaded
+            when it is first needed.
+        promises: those to check.
+        settings: hypothesis' settings; by default those of the loaded profile, derandomised where ``CI`` is set. The
+            deadline is always off.
+        hangs_after_s: seconds after which an example counts as hanging.
+
+    Raises:
+        TypeError: ``make`` is an instance.
+        BrokenPromiseError: an `AssertionError` with the processor's name, the promise, and what was seen on the
+            smallest example found; or no example at all was accepted by the processor.
+
+    """
+    if isinstance(make, OutputProcessor):
+        raise TypeError(
+            f"make must be a class, or a function that makes an instance, got an instance of {type(make).__name__};"
+            " every process has one of its own"
+        )
+    checking = _Checking(make, equal, allow, promises)
+    test = _test(checking, outputs, output_params(make()) if params is None else params, _settings(settings))
+    with _one_torch_thread(), WatchedThread(hangs_after_s) as checking.thread:
+        try:
+            test()
+        except HangsError as error:
+            raise BrokenPromiseError(str(error)) from None
+        except Flaky:
+            if checking.broken is None:
+                raise
+            raise BrokenPromiseError(f"{checking.broken} (not every time: not again on the same input)") from None
+    if checking.refused is not None and not checking.served:
+        raise BrokenPromiseError(
+            f"{checking.name} refused every example, so that nothing was checked; the last: {checking.refused}."
+            " Give outputs= that it takes"
+        )
+
+
+def _test(checking: _Checking, outputs: Outputs, params: _Params, settings: hypothesis.settings) -> Callable[[], None]:
+    """What hypothesis runs; of lists it goes through every output first, with the first params."""
+    if isinstance(params, OutputParams):
+        params = [params]
+
+    def check(outputs: Raw, params: OutputParams) -> None:
+        checking.example(outputs, params)
+
+    check.__name__ = check.__qualname__ = f"check_{checking.name}"  # what hypothesis knows examples of before by
+    test: Callable[[], None] = settings(hypothesis.given(outputs=_strategy(outputs), params=_strategy(params))(check))
+    if not isinstance(outputs, st.SearchStrategy):
+        first = OutputParams() if isinstance(params, st.SearchStrategy) else params[0]
+        for one in outputs:
+            test = hypothesis.example(outputs=one, params=first)(test)
+    return test
+
+
+def _strategy(values: st.SearchStrategy[T] | Sequence[T]) -> st.SearchStrategy[T]:
+    return values if isinstance(values, st.SearchStrategy) else st.sampled_from(values)
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Have torch compute in one thread: waking others takes longer than to reduce small tensors."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class _Checking:
+    """One run of the check: what stays the same for all examples, and what was seen of them."""
+
+    thread: WatchedThread
+
+    def __init__(self, make: Make, equal: Equal | None, allow: Sequence[str], promises: Sequence[Promise]) -> None:
+        self.name = type(make()).__name__
+        self.broken: BrokenPromiseError | None = None
+        """The promise that was found broken last."""
+        self.refused: Refused | None = None
+        """A request that was refused last."""
+        self.served = 0
+        """Examples of which a request got an output."""
+        self._make = make
+        self._equal = equal
+        self._allow = tuple(allow)
+        self._promises = tuple(promises)
+
+    def example(self, outputs: Raw, params: OutputParams) -> None:
+        """Check the promises on one example."""
+        case = Case(self._make, outputs, params, self._equal, self._allow)
+        for promise in self._promises:
+            self._check(promise, case)
+        refused = [one for one in case.alone if isinstance(one, Refused)]
+        self.served += len(refused) < case.count
+        self.refused = refused[-1] if refused else self.refused
+
+    def _check(self, promise: Promise, case: Case) -> None:
+        words = promise.__name__.replace("_", " ")
+        try:
+            self.thread(lambda: promise(case))
+        except BrokenPromiseError as error:
+            self._promises = (promise,)  # from here on the example is made smaller: let it stay the same mistake
+            self.broken = BrokenPromiseError(f"{self.name} breaks the promise {words!r}: {error}")
+            raise self.broken from error.__cause__
+        except HangsError as error:
+            raise HangsError(f"{self.name}: {words}: {error}, with {case.params!r} and {case.outputs!r}") from None
+
+
+def _settings(settings: hypothesis.settings | None) -> hypothesis.settings:
+    """Settings with which a failure is one error, and time on a slow machine none."""
+    parent = settings or hypothesis.settings()
+    return hypothesis.settings(
+        parent,
+        deadline=None,
+        report_multiple_bugs=False,
+        phases=[phase for phase in parent.phases if phase is not Phase.explain],  # our lines would be its explanation
+        suppress_health_check=[*parent.suppress_health_check, HealthCheck.too_slow],
+        derandomize=parent.derandomize or (settings is None and bool(os.environ.get("CI"))),
+    )

@@ -1,0 +1,199 @@
+"""What a processor promises to the engine, a function each: it returns, or raises what is broken.
+
+Each takes a `Case`; `PROMISES` lists them all. The docstring says what is promised and what would happen otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TypeAlias
+
+import torch
+
+from vllm_mmout.testing.case import BrokenPromiseError, Case, Refused, copied, outcome_difference, rows, unpacked
+from vllm_mmout.testing.equality import difference
+from vllm_mmout.testing.interleave import interleaved, lines_of, packages_of
+from vllm_mmout.testing.state import changes, snapshot
+from vllm_mmout.testing.trials import answered, compare_sent, spoilt, stops, without_length
+
+Promise: TypeAlias = Callable[[Case], None]
+
+_THREADS = 4
+
+
+def what_reduce_returns_travels(case: Case) -> None:
+    """``reduce`` returns a tensor or a dict of tensors, requests on axis 0, of dtypes that the codec carries."""
+    processor = case.make()
+    case.reduce(processor)
+    case.reduce(processor, rows(case.outputs, [0]))
+
+
+def answers_or_refuses(case: Case) -> None:
+    """Each request gets an object or an `MMOutError`, which says to a client what is wrong; no other exception."""
+    answered(case.alone, "")
+
+
+def answers_bad_values(case: Case) -> None:
+    """So it is for NaN and infinity in every place, and the requests beside such a one get what they get alone."""
+    for bad in (math.nan, math.inf, -math.inf):
+        group = spoilt(case.outputs, bad)
+        if group is None:
+            continue
+        processor, frontend = case.make(), case.make()
+        sent = case.reduce(processor, group)
+        results = [case.decode(frontend, one) for one in sent]
+        if isinstance(sent[0], Refused):  # the engine then reduces each request of the group alone
+            results[1:] = case.alone[1:]
+        answered(results, f" where request 0 is all {bad}")
+        case.compare(case.alone[1:], results[1:], f"request 0 being all {bad} changes those beside it", first=1)
+
+
+def answers_empty_axes(case: Case) -> None:
+    """So it is for tensors that have an axis of length 0."""
+    for axis, empty in without_length(case.outputs):
+        frontend = case.make()
+        results = [case.decode(frontend, one) for one in case.reduce(case.make(), empty)]
+        answered(results, f" where axis {axis} has length 0")
+
+
+def is_deterministic(case: Case) -> None:
+    """The same input gives the same output, again and in another instance: worker and frontend have one each."""
+    worker, frontend = case.make(), case.make()
+    sent = case.reduce(worker)
+    first = [case.decode(frontend, one) for one in sent]
+    for again, whose in ((frontend, "the same instance"), (case.make(), "another instance")):
+        case.compare(first, [case.decode(again, one) for one in sent], f"decode() gives something else in {whose}")
+    for again, whose in ((worker, "the same instance"), (case.make(), "another instance")):
+        compare_sent(sent, case.reduce(again), f"reduce() gives something else in {whose}")
+
+
+def keeps_nothing_of_a_request(case: Case) -> None:
+    """Serving requests changes no attribute of the processor or its class, and no variable that its methods share."""
+    for method in ("reduce", "decode"):
+        processor = case.make()
+        sent = case.reduce(case.make())
+        before = snapshot(processor, case.allow)
+        if method == "reduce":
+            case.reduce(processor)
+        else:
+            for one in sent:
+                case.decode(processor, one)
+        changed = changes(before, snapshot(processor, case.allow))
+        if changed:
+            raise BrokenPromiseError(
+                f"{method}() left something on the processor: {'; '.join(changed[:3])}. What belongs to a request is an"
+                " argument, or what begin() returns; for what does not (a decoder loaded late) give allow=[its name]"
+            )
+
+
+def leaves_its_inputs_alone(case: Case) -> None:
+    """Neither ``reduce`` nor ``decode`` writes to what it is given: others read the same memory."""
+    mine = copied(case.outputs)
+    before = copied(mine)
+    processor = case.make()
+    with suppress(Exception, SystemExit):
+        processor.reduce(mine, case.params)
+    if (place := difference(before, mine, at="the model's output")) is not None:
+        raise BrokenPromiseError(
+            f"reduce() wrote to its input, which other processors get as well: before and after, {place}"
+        )
+    for request, sent in enumerate(case.reduce(case.make())):
+        if isinstance(sent, Refused):
+            continue
+        received, frontend = sent.clone(), case.make()
+        with suppress(Exception, SystemExit):
+            frontend.decode(unpacked(received), case.params, frontend.begin(case.params))
+        if not torch.equal(received, sent):
+            place = difference(unpacked(sent), unpacked(received), at="raw")
+            raise BrokenPromiseError(
+                f"decode() wrote to raw, which is read-only: request {request}, before and after, {place}"
+            )
+
+
+def is_order_free(case: Case) -> None:
+    """Requests may be decoded in any order, others in between, without one knowing of another."""
+    sent = case.reduce(case.make())
+    frontend = case.make()
+    expected = [case.decode(case.make(), one) for one in sent]
+    backwards = [case.decode(frontend, one) for one in reversed(sent)][::-1]
+    case.compare(expected, backwards, "decode() after other requests differs from decode() in a new instance")
+    worker = case.make()
+    for row in reversed(range(case.count)):
+        alone = case.reduce(worker, rows(case.outputs, [row]))
+        fresh = case.reduce(case.make(), rows(case.outputs, [row]))
+        compare_sent(fresh, alone, f"reduce() after other requests differs from reduce() in a new instance ({row})")
+
+
+def grouped_equals_single(case: Case) -> None:
+    """``reduce`` of several requests gives each the very bits that it gets alone, wherever it stands in the group."""
+    together = case.reduce(case.make())
+    if any(isinstance(sent, Refused) for sent in together):
+        return  # the engine reduces each alone then
+    orders = [list(range(case.count)), list(reversed(range(case.count)))]
+    alone = [case.reduce(case.make(), rows(case.outputs, [row]))[0] for row in range(case.count)]
+    for order in orders:
+        group = case.reduce(case.make(), rows(case.outputs, order))
+        in_order = [group[order.index(row)] for row in range(case.count)]
+        compare_sent(alone, in_order, f"reduce() of {case.count} requests together differs from each alone")
+    compare_sent(alone, together, f"reduce() of {case.count} requests together differs from each alone")
+
+
+def is_thread_safe(case: Case) -> None:
+    """``decode`` of several requests at once in one instance gives what it gives one after the other.
+
+    A thread is stopped at some of its lines while another decodes; then all requests are decoded by threads at once.
+    """
+    sent = case.reduce(case.make())
+    expected = [case.decode(case.make(), one) for one in sent]
+    frontend = case.make()
+    packages = packages_of(frontend)
+    if case.count > 1:
+        one, other = 0, case.count - 1
+        first, second = (partial(case.decode, frontend, sent[place]) for place in (one, other))
+        for line in stops(lines_of(first, packages), sent[one]):
+            case.compare(
+                (expected[one], expected[other]),
+                interleaved(first, second, line, packages),
+                f"decode() of requests {one} and {other} by two threads at once differs from one after the other"
+                " (in the order named)",
+            )
+    with ThreadPoolExecutor(_THREADS) as pool:
+        results = list(pool.map(lambda place: case.decode(frontend, sent[place % case.count]), range(4 * case.count)))
+    case.compare(expected * 4, results, f"decode() by {_THREADS} threads at once differs from one after the other")
+
+
+def assembles_one_part(case: Case) -> None:
+    """``assemble`` of a single part gives what ``decode`` made: an input that fits one forward has one part."""
+    for request, sent in enumerate(case.reduce(case.make())):
+        frontend = case.make()
+        if isinstance(sent, Refused):
+            continue
+        try:
+            decoded = frontend.decode(unpacked(sent.clone()), case.params, frontend.begin(case.params))
+        except (Exception, SystemExit):  # noqa: BLE001, S112 - there is no part then
+            continue
+        different = outcome_difference(decoded, case.decode(frontend, sent), case.equal)
+        if decoded is not None and different is not None:
+            raise BrokenPromiseError(
+                f"assemble() of one part differs from what decode() made: request {request}, {different}"
+            )
+
+
+PROMISES: tuple[Promise, ...] = (
+    what_reduce_returns_travels,
+    answers_or_refuses,
+    leaves_its_inputs_alone,
+    is_deterministic,
+    keeps_nothing_of_a_request,
+    assembles_one_part,
+    grouped_equals_single,
+    is_order_free,
+    answers_bad_values,
+    answers_empty_axes,
+    is_thread_safe,
+)
+"""All promises, in the order in which they are checked."""

@@ -1,0 +1,184 @@
+"""Strategies for what models emit: torch tensors of every kind of value and memory layout, alone or in a dict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from hypothesis import strategies as st
+
+Axis: TypeAlias = "int | str | tuple[int, int]"
+"""A length; a name, whose length is the same wherever it stands; or the smallest and largest length."""
+Dtypes: TypeAlias = "str | torch.dtype | Sequence[str | torch.dtype]"
+"""A dtype or several to choose from, as "float32" or ``torch.float32``."""
+
+FLOATING = ("float32", "float16", "bfloat16")
+"""The dtypes in which models compute."""
+
+_REQUESTS = (1, 4)
+_LENGTHS = (1, 6)
+_MOST_VALUES = 6
+_LAYOUTS = ("contiguous", "transposed", "strided", "shifted", "repeated")
+
+
+def tensors(
+    shape: Sequence[Axis],
+    dtype: Dtypes = FLOATING,
+    *,
+    lengths: Mapping[str, int | tuple[int, int]] | None = None,
+    elements: st.SearchStrategy[float] | None = None,
+    layouts: bool = True,
+) -> st.SearchStrategy[torch.Tensor]:
+    """Tensors as a model emits them for a group of requests; shrinks to small, contiguous and zero.
+
+    Values are: a few, so that there are ties (all equal among them), with NaN, infinities, -0.0, subnormals and the
+    dtype's largest; noise, so that hardly two are equal; noise with a few extremes in it.
+
+    Args:
+        shape: an entry an axis, axis 0 being the requests: ``("n", 2, "height", (1, 40))``.
+        dtype: what to choose from, the first being the simplest.
+        lengths: of named axes, fixed or from the smallest to the largest; 1 to 4 for the name of axis 0, 1 to 6 for
+            others that are not listed. 0 is allowed.
+        elements: the values, instead of those above: ``st.floats(0, 1)`` for probabilities.
+        layouts: whether tensors may lie in memory in other ways than contiguous: transposed, with gaps, inside a larger
+            one, or one request's memory shown for all of them (``expand``).
+
+    """
+    return model_outputs(
+        {"": shape},
+        {"": dtype},
+        lengths=lengths,
+        elements=None if elements is None else {"": elements},
+        layouts=layouts,
+    ).map(lambda output: output[""])
+
+
+@st.composite
+def model_outputs(
+    draw: st.DrawFn,
+    shapes: Mapping[str, Sequence[Axis]],
+    dtypes: Mapping[str, Dtypes] | None = None,
+    *,
+    lengths: Mapping[str, int | tuple[int, int]] | None = None,
+    elements: Mapping[str, st.SearchStrategy[float]] | None = None,
+    layouts: bool = True,
+) -> dict[str, torch.Tensor]:
+    """Dicts of tensors with the same axis 0, for models that emit several: ``{"boxes": ("n", "k", 4), ...}``.
+
+    Args:
+        draw: given by hypothesis.
+        shapes: for each tensor's name its shape, as in `tensors`; a name of an axis means one length for all tensors.
+        dtypes: for each tensor's name its dtypes, as in `tensors`; `FLOATING` for those not listed.
+        lengths: as in `tensors`.
+        elements: for each tensor's name its values, as in `tensors`.
+        layouts: as in `tensors`.
+
+    """
+    sizes: dict[Any, int] = {}
+    drawn = {}
+    for name, shape in shapes.items():
+        lengths_of = [_length(draw, axis, sizes, lengths or {}, first=not place) for place, axis in enumerate(shape)]
+        dtype = _dtype(draw(st.sampled_from(_choices((dtypes or {}).get(name, FLOATING)))))
+        values = (elements or {}).get(name)
+        tensor = _filled(draw, tuple(lengths_of), dtype, values)
+        drawn[name] = _laid_out(draw(st.sampled_from(_LAYOUTS)), tensor) if layouts else tensor
+    return drawn
+
+
+def _length(
+    draw: st.DrawFn,
+    axis: Axis,
+    sizes: dict[Any, int],
+    lengths: Mapping[str, int | tuple[int, int]],
+    *,
+    first: bool,
+) -> int:
+    """The length of an axis; that of a name, and of axis 0, is drawn once."""
+    span = lengths.get(axis, _REQUESTS if first else _LENGTHS) if isinstance(axis, str) else axis
+    low, high = (span, span) if isinstance(span, int) else span
+    key = 0 if first else axis
+    if not isinstance(key, tuple) and (first or isinstance(axis, str)):
+        if key not in sizes:
+            sizes[key] = draw(st.integers(low, high))
+            sizes.setdefault(axis, sizes[key])
+        return sizes[key]
+    return draw(st.integers(low, high))
+
+
+def _choices(dtypes: Dtypes) -> Sequence[str | torch.dtype]:
+    return tuple(dtypes) if isinstance(dtypes, list | tuple) else (dtypes,)  # type: ignore[return-value] # see _dtype
+
+
+def _dtype(dtype: str | torch.dtype) -> torch.dtype:
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype):
+        raise TypeError(f"dtype must be one of torch's, as float32 or uint8, got {dtype!r}")
+    return found
+
+
+def extremes(dtype: torch.dtype) -> list[float]:
+    """The values of a dtype that break things, the simplest first."""
+    if dtype == torch.bool:
+        return [0, 1]
+    if not dtype.is_floating_point:
+        limits = torch.iinfo(dtype)
+        return [0, 1, limits.max, limits.min, limits.max - 1]
+    limit = torch.finfo(dtype)
+    smallest = limit.smallest_normal * limit.eps  # the smallest subnormal
+    finite = [0.0, 1.0, -1.0, -0.0, 0.5, limit.max, limit.min, limit.smallest_normal, smallest, -smallest]
+    return [*finite, math.nan, math.inf, -math.inf]
+
+
+def _filled(
+    draw: st.DrawFn, shape: tuple[int, ...], dtype: torch.dtype, elements: st.SearchStrategy[float] | None
+) -> torch.Tensor:
+    """A contiguous tensor: few values in a pattern, or noise, or noise with a few values put in."""
+    kind = "few" if elements is not None else draw(st.sampled_from(["few", "noise", "noise and few"]))
+    one = st.sampled_from(extremes(dtype)) if elements is None else elements
+    # Hypothesis holds what takes fewer draws for the simpler: noise takes more than two different values do.
+    values = _numbers(draw(st.lists(one, min_size=1 if kind == "few" else 4, max_size=_MOST_VALUES)), dtype)
+    # A byte of the pattern says which value stands at a place; in noise, bytes beyond the values leave it as it is.
+    pattern = draw(st.binary(min_size=1, max_size=48))
+    size = math.prod(shape)
+    chosen = torch.frombuffer(bytearray(pattern), dtype=torch.uint8).to(torch.int64)
+    chosen = chosen.repeat(-(-size // len(pattern)))[:size].reshape(shape)
+    few = values[chosen % len(values)]
+    if kind == "few":
+        return few
+    noise = _noise(draw(st.integers(0, 2**16)), draw(st.sampled_from([1.0, 30.0])), shape, dtype)
+    return noise if kind == "noise" else torch.where(chosen < len(values), few, noise)
+
+
+def _noise(seed: int, scale: float, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, generator=generator).to(torch.bool)
+    if not dtype.is_floating_point:
+        return torch.randint(0, 100, shape, generator=generator).to(dtype)
+    return (scale * torch.randn(shape, generator=generator)).to(dtype)
+
+
+def _numbers(values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of numbers; in float64 on the way, so that a narrow dtype takes the nearest, or infinity."""
+    return (
+        torch.tensor(values, dtype=torch.float64).to(dtype)
+        if dtype.is_floating_point
+        else torch.tensor(values).to(dtype)
+        if dtype == torch.bool
+        else torch.tensor(values, dtype=dtype)
+    )
+
+
+def _laid_out(layout: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, lying in memory in another way; "repeated" shows the first request's for all."""
+    if layout == "transposed" and tensor.dim() > 1:
+        return tensor.transpose(1, -1).contiguous().transpose(1, -1)
+    if layout == "strided":
+        return torch.stack([tensor, torch.zeros_like(tensor)], dim=-1)[..., 0]
+    if layout == "shifted" and tensor.dim():
+        return torch.cat([torch.zeros_like(tensor[:1]), tensor])[1:]
+    if layout == "repeated" and tensor.dim() and len(tensor):
+        return tensor[:1].expand(tensor.shape)
+    return tensor
