@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import fields
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -16,15 +19,29 @@ CHOSEN = {
     "runner": "generate",
     "mm_processor_cache_gb": 1.5,
     "max_num_seqs": 7,
+    "max_num_batched_tokens": 64,
     "dtype": "bfloat16",
 }
 """Values of a user that are neither vLLM's default nor ours."""
+
+
+WANTED = {
+    **ALL_DEVICES,
+    "max_num_seqs": MAX_NUM_SEQS["cpu"],
+    "max_num_batched_tokens": MAX_NUM_SEQS["cpu"],  # a request is one token
+    "dtype": "float32",
+}
+"""What is filled in for the embedded model on a CPU."""
 
 
 def arguments(model, **values):
     from vllm.engine.arg_utils import EngineArgs
 
     return EngineArgs(model=str(model), **values)
+
+
+OURS = {"model_type": "mmout", "architectures": ["WaterIndex"]}
+"""The least that a folder of ours says."""
 
 
 def values_of(engine_args):
@@ -52,7 +69,7 @@ def folder(tmp_path):
 
 def test_our_models_get_defaults_that_work(water_index):
     """What the user left alone becomes what a single-pass model needs, the config's own dtype among it."""
-    assert changed(arguments(water_index)) == {**ALL_DEVICES, "max_num_seqs": MAX_NUM_SEQS["cpu"], "dtype": "float32"}
+    assert changed(arguments(water_index)) == WANTED
 
 
 def test_gpus_take_larger_batches(water_index, monkeypatch):
@@ -65,8 +82,9 @@ def test_gpus_take_larger_batches(water_index, monkeypatch):
 def test_what_the_user_sets_wins(water_index, name):
     """A field that does not have vLLM's own default is the user's and stays; the others are filled in all the same."""
     filled = changed(arguments(water_index, **{name: CHOSEN[name]}))
-    wanted = {**ALL_DEVICES, "max_num_seqs": MAX_NUM_SEQS["cpu"], "dtype": "float32"}
-    del wanted[name]
+    wanted = {key: value for key, value in WANTED.items() if key != name}
+    if name == "max_num_seqs":
+        wanted["max_num_batched_tokens"] = CHOSEN[name]
     assert filled == wanted
 
 
@@ -79,12 +97,12 @@ def test_filling_in_twice_is_filling_in_once(water_index):
 
 def test_dtype_of_older_configs(folder):
     """``torch_dtype``, the older name, is read too."""
-    assert changed(arguments(folder({"model_type": "mmout", "torch_dtype": "bfloat16"})))["dtype"] == "bfloat16"
+    assert changed(arguments(folder({**OURS, "torch_dtype": "bfloat16"})))["dtype"] == "bfloat16"
 
 
 def test_config_without_a_dtype(folder):
     """A config that names no dtype leaves the choice to vLLM."""
-    assert "dtype" not in changed(arguments(folder({"model_type": "mmout"})))
+    assert "dtype" not in changed(arguments(folder(OURS)))
 
 
 @pytest.mark.parametrize(
@@ -120,6 +138,49 @@ def test_models_of_the_hub_cache(tmp_path, monkeypatch, water_index):
     engine_args = arguments(tmp_path)
     engine_args.model = "us/flood"
     assert changed(engine_args)["runner"] == "pooling"
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """A hub of one model, ``us/flood``, whose only file is its config."""
+
+    config = b""
+
+    def do_HEAD(self):
+        self.send_response(200 if self.path == "/us/flood/resolve/main/config.json" else 404)
+        for name, value in (("ETag", '"1"'), ("X-Repo-Commit", "abc"), ("Content-Length", str(len(self.config)))):
+            self.send_header(name, value)
+        self.end_headers()
+
+    def do_GET(self):
+        self.do_HEAD()
+        self.wfile.write(self.config)
+
+    def log_message(self, *args):
+        """Keep the tests' output clean."""
+
+
+def test_models_of_the_hub_that_are_not_cached_yet(tmp_path, monkeypatch, water_index):
+    """The first use of a name fetches its config, as vLLM's next step would; a name that is unknown is left to vLLM."""
+    monkeypatch.setattr(_Hub, "config", Path(water_index, "config.json").read_bytes())
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(
+            "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+            f"http://127.0.0.1:{server.server_port}/{{repo_id}}/resolve/{{revision}}/{{filename}}",
+        )
+        engine_args = arguments(tmp_path)
+        engine_args.model = "us/unknown"
+        assert changed(engine_args) == {}
+        engine_args.model = "us/flood"
+        assert changed(engine_args)["runner"] == "pooling"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def test_vllms_config_has_them(water_index):

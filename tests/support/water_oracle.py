@@ -24,7 +24,7 @@ def logits(array):
     reflectance = np.maximum(array.astype(np.float32) * scale, np.float32(0))
     green, swir = reflectance[1], reflectance[4]
     index = (green - swir) / np.maximum(green + swir, np.float32(1e-6))
-    return np.stack([index * np.float32(-8), index * np.float32(8)]) + np.float32(0)  # no minus zero
+    return np.stack([index * np.float32(-8), index * np.float32(8)])
 
 
 def echo(array):

@@ -17,6 +17,7 @@ ALL_DEVICES: dict[str, Any] = {
     "runner": "pooling",
     "skip_tokenizer_init": True,
     "enable_mm_embeds": True,
+    "skip_mm_profiling": True,  # of an encoder beside the model, which there is none; the model itself is measured
     "enforce_eager": True,
     "mm_processor_cache_gb": 0,
     "scheduling_policy": "priority",
@@ -46,6 +47,10 @@ def fill_in(engine_args: EngineArgs) -> None:
     for name, value in wanted.items():
         if getattr(engine_args, name) == untouched[name]:
             setattr(engine_args, name, value)
+    if engine_args.max_num_batched_tokens == untouched["max_num_batched_tokens"]:
+        # A request is one token. vLLM measures memory on a device with this many tokens, in max_num_seqs requests, and
+        # looks for the last token of each in what forward gives, which has one row a request.
+        engine_args.max_num_batched_tokens = engine_args.max_num_seqs
 
 
 def _device() -> str:
@@ -66,10 +71,23 @@ def _config(model: str, revision: str | None) -> dict[str, Any]:
         return _read(file) if file.is_file() else {}
     if folder.exists() or "://" in model:
         return {}
-    from huggingface_hub import try_to_load_from_cache
+    return _read_from_hub(model, revision)
+
+
+def _read_from_hub(model: str, revision: str | None) -> dict[str, Any]:
+    """The ``config.json`` of a hub id, which vLLM would fetch in its next step."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from vllm import envs
 
     cached = try_to_load_from_cache(model, "config.json", revision=revision)
-    return _read(Path(cached)) if isinstance(cached, str) else {}
+    if isinstance(cached, str):
+        return _read(Path(cached))
+    if envs.VLLM_USE_MODELSCOPE:
+        return {}
+    try:
+        return _read(Path(hf_hub_download(model, "config.json", revision=revision)))
+    except (OSError, ValueError):  # offline, unknown, not allowed, no id at all: vLLM says it better
+        return {}
 
 
 def _read(file: Path) -> dict[str, Any]:

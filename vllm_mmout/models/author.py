@@ -53,10 +53,8 @@ def run(model: nn.Module, alike: Sequence[Mapping[str, torch.Tensor]]) -> Raw:
         ModelError: it raised, or gave something else.
 
     """
-    batch = {
-        name: tensor.unsqueeze(0) if len(alike) == 1 else torch.stack([tensors[name] for tensors in alike])
-        for name, tensor in alike[0].items()
-    }
+    # A copy of one request too: the model may work in place, and an engine in the user's process has the user's memory.
+    batch = {name: torch.stack([tensors[name] for tensors in alike]) for name in alike[0]}
     try:
         output = model(**batch)
     except Exception as error:
