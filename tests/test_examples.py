@@ -22,7 +22,11 @@ def run(name, cwd):
 
 def test_every_example_is_run():
     """An example that no test runs would rot."""
-    assert {file.name for file in EXAMPLES.glob("*.py")} == {"flood.py", "async_many.py"}
+    listed = {file.name for file in EXAMPLES.iterdir() if not file.name.startswith((".", "__"))}
+    assert listed == {"flood.py", "async_many.py", "flood.ipynb", "own_model"}
+    others = {"flood.ipynb": "test_notebook.py", "own_model": "test_own_model_package.py"}
+    for example, test in others.items():
+        assert f"examples/{example}" in (Path(__file__).parent / test).read_text()
 
 
 def test_flood(tmp_path):

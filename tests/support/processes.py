@@ -1,0 +1,64 @@
+"""Processes that tests start: how they compute, and whether any is still running."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+"""Entries of the environment with which an engine and plain PyTorch give the same bits: sums depend on the threads."""
+
+_PYTHONS_OWN = "resource_tracker"
+"""Ends with the process that it belongs to, a moment later."""
+
+VARIABLE = "MMOUT_TEST_STARTED_BY"
+
+
+def new_mark():
+    """Entries of the environment by which the processes of a test are known, those that they start among them."""
+    return {VARIABLE: uuid.uuid4().hex}
+
+
+def left_running(mark):
+    """Command lines of the processes with this mark that do not end within some seconds."""
+    import psutil
+
+    def marked():
+        return [process for process in psutil.process_iter() if _environment(process).get(VARIABLE) == mark[VARIABLE]]
+
+    return _not_ending(marked)
+
+
+def children_left():
+    """Command lines of the processes below this one that do not end within some seconds."""
+    import psutil
+
+    return _not_ending(lambda: psutil.Process().children(recursive=True))
+
+
+def _not_ending(find, within_s=10.0):
+    deadline = time.monotonic() + within_s
+    while found := [line for line in map(_command, find()) if line and _PYTHONS_OWN not in line]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    return found
+
+
+def _environment(process):
+    import psutil
+
+    try:
+        return process.environ()
+    except psutil.Error:  # it has ended, or is another user's
+        return {}
+
+
+def _command(process):
+    """The command line; none of a process that has ended or is about to."""
+    import psutil
+
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
