@@ -32,6 +32,7 @@ setup-dev:
 
 clean:  ## what tests, builds and the demo leave behind
 	rm -rf build dist demo-output *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf examples/own_model/build examples/own_model/*.egg-info examples/own_model/.*_cache
 	find vllm_mmout tests benchmarks examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## that, and the environment

@@ -56,7 +56,7 @@ class TestContents:
         assert metadata["Version"] == config["metadata"]["version"]
         assert metadata["Requires-Python"] == ">=3.11"
         assert {line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line} == set(CORE)
-        assert set(metadata.get_all("Provides-Extra")) == {"cpu", "gpu", "dev"}
+        assert set(metadata.get_all("Provides-Extra")) == {"cpu", "gpu", "testing", "dev"}
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.errors import MMOutError
     from vllm_mmout.models.embedded import embedded_model
+    from vllm_mmout.models.mapper import MappedInput, RasterMapper
     from vllm_mmout.outputs import ImageOutput, RasterOutput, StructuredOutput, TensorOutput
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import OutputProcessor
@@ -28,9 +29,11 @@ __all__ = [
     "MULTIMODAL_OUTPUT_REGISTRY",
     "ImageOutput",
     "MMOutError",
+    "MappedInput",
     "MultimodalRequestOutput",
     "OutputParams",
     "OutputProcessor",
+    "RasterMapper",
     "RasterOutput",
     "StructuredOutput",
     "TensorOutput",
@@ -44,9 +47,11 @@ _HOMES = {
     "MULTIMODAL_OUTPUT_REGISTRY": "vllm_mmout.registry",
     "ImageOutput": "vllm_mmout.outputs",
     "MMOutError": "vllm_mmout.errors",
+    "MappedInput": "vllm_mmout.models.mapper",
     "MultimodalRequestOutput": "vllm_mmout.engine.request_output",
     "OutputParams": "vllm_mmout.params",
     "OutputProcessor": "vllm_mmout.processors.base",
+    "RasterMapper": "vllm_mmout.models.mapper",
     "RasterOutput": "vllm_mmout.outputs",
     "StructuredOutput": "vllm_mmout.outputs",
     "TensorOutput": "vllm_mmout.outputs",

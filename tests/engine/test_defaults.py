@@ -11,7 +11,7 @@ from threading import Thread
 
 import pytest
 
-from vllm_mmout.engine.defaults import ALL_DEVICES, MAX_NUM_SEQS, fill_in
+from vllm_mmout.engine.defaults import ALL_DEVICES, CPU, MAX_NUM_SEQS, fill_in
 
 pytestmark = pytest.mark.engine
 
@@ -27,6 +27,7 @@ CHOSEN = {
 
 WANTED = {
     **ALL_DEVICES,
+    **CPU,
     "max_num_seqs": MAX_NUM_SEQS["cpu"],
     "max_num_batched_tokens": MAX_NUM_SEQS["cpu"],  # a request is one token
     "dtype": "float32",

@@ -12,8 +12,9 @@ torch = pytest.importorskip("torch", reason="models are torch modules")
 pytest.importorskip("vllm", reason="models are announced to vLLM")
 pytestmark = pytest.mark.engine
 
+from vllm_mmout.engine import plugin  # noqa: E402 - as above
 from vllm_mmout.errors import OptionError, RegistrationError  # noqa: E402 - after the imports that may skip
-from vllm_mmout.models import known  # noqa: E402 - as above
+from vllm_mmout.models import known, vllm_registry  # noqa: E402 - as above
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY, InputRegistry  # noqa: E402 - as above
 
 
@@ -42,7 +43,7 @@ def announced(monkeypatch):
     """Announces a config and gives what children would read."""
 
     def announce(**config):
-        known.announce(config)
+        vllm_registry.announce(config)
         return json.loads(known.os.environ[known.ENVIRONMENT])
 
     return announce
@@ -95,7 +96,7 @@ def test_our_own_model_needs_no_import(announced):
 
 def test_what_vllm_knows_itself_is_left_to_it():
     """An architecture of vLLM's own registry is not announced."""
-    known.announce({"architectures": ["LlamaForCausalLM"]})
+    vllm_registry.announce({"architectures": ["LlamaForCausalLM"]})
     assert known.ENVIRONMENT not in known.os.environ
     assert not known.is_served("LlamaForCausalLM")
 
@@ -107,7 +108,7 @@ def test_children_learn_of_all_that_was_announced(announced, monkeypatch):
     assert set(table) == {"Decorated", "Other"}
     monkeypatch.setattr(known, "_served", {})
     monkeypatch.setenv(known.ENVIRONMENT, json.dumps({"Nowhere": "no_such_module:Nowhere"}))
-    known.serve_announced()
+    plugin.load()
     assert known.is_served("Nowhere")
     from vllm.model_executor.models.registry import ModelRegistry
 
@@ -120,7 +121,7 @@ def test_a_malformed_environment_stops_nothing(monkeypatch, caplog, text):
     """The plugin reads it in every process, those of text models too: one line of the log, no exception."""
     monkeypatch.setenv(known.ENVIRONMENT, text)
     monkeypatch.setattr(known.logging.getLogger("vllm"), "propagate", True)
-    known.serve_announced()
+    assert known.announced() == {}
     assert "MMOUT_MODELS" in caplog.text
 
 
@@ -150,7 +151,7 @@ def test_a_malformed_environment_stops_nothing(monkeypatch, caplog, text):
 def test_what_cannot_be_served_is_refused(config, error, says):
     """The error names the entry and what to write instead."""
     with pytest.raises(error, match=says):
-        known.announce(config)
+        vllm_registry.announce(config)
 
 
 def test_two_decorated_classes_of_one_name_must_be_told_apart(announced):
@@ -159,7 +160,7 @@ def test_two_decorated_classes_of_one_name_must_be_told_apart(announced):
     other.__module__ = "elsewhere"
     MULTIMODAL_INPUT_REGISTRY.register_image_input_mapper()(other)
     with pytest.raises(RegistrationError, match=r"several models are called 'Decorated': .*elsewhere:Decorated"):
-        known.announce({"architectures": ["Decorated"]})
+        vllm_registry.announce({"architectures": ["Decorated"]})
     announced(architectures=["Decorated"], mmout={"model": f"{__name__}:Decorated"})
     assert known.served_class("Decorated") is Decorated
 

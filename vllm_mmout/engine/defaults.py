@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.models.config import MODEL_TYPE
-from vllm_mmout.models.known import announce
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import EngineArgs
@@ -22,6 +21,9 @@ ALL_DEVICES: dict[str, Any] = {
     "mm_processor_cache_gb": 0,
     "scheduling_policy": "priority",
 }
+CPU = {"kv_cache_memory_bytes": 1 << 20}
+"""A single-pass model has no cache of keys and values, for which vLLM would want almost all memory to be free."""
+
 MAX_NUM_SEQS = {"cpu": 4, "gpu": 16}
 """vLLM's own default makes batches of 256 tiles."""
 
@@ -38,8 +40,11 @@ def fill_in(engine_args: EngineArgs) -> None:
     config = _config(engine_args.model, engine_args.revision)
     if config.get("model_type") != MODEL_TYPE:
         return
+    from vllm_mmout.models.vllm_registry import announce  # no text model needs it
+
     announce(config)
-    wanted = dict(ALL_DEVICES, max_num_seqs=MAX_NUM_SEQS[_device()])
+    device = _device()
+    wanted = dict(ALL_DEVICES, max_num_seqs=MAX_NUM_SEQS[device], **(CPU if device == "cpu" else {}))
     dtype = config.get("dtype") or config.get("torch_dtype")
     if dtype:  # vLLM's "auto" takes float16 on a CPU: wrong above 2048, and far slower
         wanted["dtype"] = dtype

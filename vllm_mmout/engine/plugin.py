@@ -18,7 +18,7 @@ def load() -> None:
     global _drift  # noqa: PLW0603 - the plugin's one piece of state, for the process
     from vllm_mmout.engine.hooks import install, is_frontend
     from vllm_mmout.models.config import register_config
-    from vllm_mmout.models.known import serve_announced
+    from vllm_mmout.models.known import announced
 
     try:
         install(frontend=is_frontend())
@@ -28,7 +28,10 @@ def load() -> None:
         register_config(error)
         return
     register_config()
-    serve_announced()
+    if paths := announced():
+        from vllm_mmout.models.vllm_registry import serve
+
+        serve(paths)
 
 
 def drift() -> HookError | None:

@@ -32,58 +32,59 @@ _served: dict[str, str] = {}
 """Architecture -> "module:Class" of the models that this process has announced to vLLM."""
 
 
-def announce(config: Mapping[str, Any]) -> None:
-    """Find the class that serves a folder and make it known to vLLM, here and in processes that are started later.
-
-    The first of these counts: ``"mmout": {"model": "module:Class"}`` in ``config.json``; a class decorated in this
-    process; a class announced by an installed package; a class that somebody gave to vLLM's own ``ModelRegistry``.
-
-    Args:
-        config: the folder's ``config.json``.
-
-    Raises:
-        OptionError: ``config.json`` names no architecture, or "model" is no path.
-        RegistrationError: no such class is known, or it cannot be imported.
-
-    """
-    architectures = config.get("architectures")
-    if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
-        raise OptionError(
-            'config.json must name the model\'s class: add "architectures": ["YourModel"]; it has'
-            f" {architectures!r} there"
-        )
-    architecture = architectures[0]
-    path = _path(architecture, config)
-    if path is None:
-        return
-    author_class(path)  # what is wrong with it is said here, before any process is started
-    serve({architecture: path})
-    os.environ[ENVIRONMENT] = json.dumps(_served)
-
-
-def serve_announced() -> None:
-    """Make known to vLLM what the process that started this one announced; imports none of the classes."""
-    announced = os.environ.get(ENVIRONMENT)
-    if not announced:
-        return
-    try:
-        serve(dict(json.loads(announced)))
-    except ValueError as error:  # nothing may raise here: it would stop text models too
-        logging.getLogger("vllm.mmout").error("%s=%r names no models: %s", ENVIRONMENT, announced, error)  # noqa: TRY400 - the message says it all
-
-
-def serve(paths: Mapping[str, str]) -> None:
-    """Put classes into vLLM's registry of models; each is imported when an engine needs it.
+def record(paths: Mapping[str, str]) -> None:
+    """Remember which classes this process serves, and name them to processes that are started later.
 
     Args:
         paths: architecture -> "module:Class".
 
     """
-    from vllm_mmout.models.vllm_registry import put
+    _served.update(paths)
+    os.environ[ENVIRONMENT] = json.dumps(_served)
 
-    for architecture, path in paths.items():
-        _served[architecture] = path
-        put(architecture)
+
+def announced() -> dict[str, str]:
+    """The classes that the process which started this one serves: architecture -> "module:Class"; none is imported."""
+    text = os.environ.get(ENVIRONMENT)
+    if not text:
+        return {}
+    try:
+        return dict(json.loads(text))
+    except ValueError as error:  # nothing may raise here: it would stop text models too
+        logging.getLogger("vllm.mmout").error("%s=%r names no models: %s", ENVIRONMENT, text, error)  # noqa: TRY400 - the message says it all
+        return {}
+
+
+def path_of(architecture: str, config: Mapping[str, Any]) -> str | None:
+    """The class that serves an architecture as "module:Class", None where nothing names one.
+
+    The first of these counts: ``"mmout": {"model": "module:Class"}`` in ``config.json``; a class decorated in this
+    process; a class announced by an installed package.
+
+    Args:
+        architecture: the folder's.
+        config: the folder's ``config.json``.
+
+    Raises:
+        OptionError: "model" is no path.
+        RegistrationError: several decorated classes have that name.
+
+    """
+    table = config.get("mmout")
+    named = table.get("model") if isinstance(table, Mapping) else None
+    if named is not None:
+        if not isinstance(named, str) or not is_path(named):
+            raise OptionError(f'"model" in the "mmout" table of config.json must be "module:Class", got {named!r}')
+        return named
+    decorated = MULTIMODAL_INPUT_REGISTRY.model(architecture)
+    if decorated is not None:
+        return f"{decorated.__module__}:{decorated.__qualname__}"
+    return _installed().get(architecture)
+
+
+def names() -> list[str]:
+    """Architectures that need no entry in ``config.json``."""
+    return list(dict.fromkeys([*MULTIMODAL_INPUT_REGISTRY.models(), *_installed()]))
 
 
 def is_served(architecture: str) -> bool:
@@ -144,31 +145,6 @@ def check_for_children(model: type) -> None:
             " to a module on the path and import it from there, or run the engine in this process with"
             " VLLM_ENABLE_V1_MULTIPROCESSING=0"
         )
-
-
-def _path(architecture: str, config: Mapping[str, Any]) -> str | None:
-    """The class as "module:Class"; None if vLLM itself knows it."""
-    table = config.get("mmout")
-    named = table.get("model") if isinstance(table, Mapping) else None
-    if named is not None:
-        if not isinstance(named, str) or not is_path(named):
-            raise OptionError(f'"model" in the "mmout" table of config.json must be "module:Class", got {named!r}')
-        return named
-    decorated = MULTIMODAL_INPUT_REGISTRY.model(architecture)
-    if decorated is not None:
-        return f"{decorated.__module__}:{decorated.__qualname__}"
-    installed = _installed()
-    if architecture in installed:
-        return installed[architecture]
-    from vllm.model_executor.models.registry import ModelRegistry
-
-    if architecture in ModelRegistry.models:
-        return None
-    known = ", ".join([*MULTIMODAL_INPUT_REGISTRY.models(), *installed])
-    raise RegistrationError(
-        f"config.json names the model {architecture!r}, which nothing registers here (known: {known}); name its class:"
-        ' "mmout": {"model": "module:Class"}, import the module that defines it, or install its package'
-    )
 
 
 def _installed() -> dict[str, str]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from vllm.model_executor.models.registry import ModelRegistry, _BaseRegisteredModel, _ModelInfo
+
+from vllm_mmout.errors import OptionError, RegistrationError
+from vllm_mmout.models.known import author_class, names, path_of, record
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,45 @@ class AuthorsModel(_BaseRegisteredModel):
         return adapter_of(self.architecture)
 
 
-def put(architecture: str) -> None:
-    """Let vLLM know an architecture; the same one again changes nothing."""
-    entry = AuthorsModel(architecture)
-    if ModelRegistry.models.get(architecture) != entry:
-        ModelRegistry.models[architecture] = cast("Any", entry)
+def announce(config: Mapping[str, Any]) -> None:
+    """Find the class that serves a folder and make it known to vLLM, here and in processes that are started later.
+
+    Args:
+        config: the folder's ``config.json``.
+
+    Raises:
+        OptionError: ``config.json`` names no architecture, or "model" is no path.
+        RegistrationError: no such class is known, also to vLLM itself, or it cannot be imported.
+
+    """
+    architectures = config.get("architectures")
+    if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
+        raise OptionError(
+            'config.json must name the model\'s class: add "architectures": ["YourModel"]; it has'
+            f" {architectures!r} there"
+        )
+    architecture = architectures[0]
+    path = path_of(architecture, config)
+    if path is not None:
+        author_class(path)  # what is wrong with it is said here, before any process is started
+        serve({architecture: path})
+    elif architecture not in ModelRegistry.models:
+        raise RegistrationError(
+            f"config.json names the model {architecture!r}, which nothing registers here (known: {', '.join(names())});"
+            ' name its class: "mmout": {"model": "module:Class"}, import the module that defines it, or install its'
+            " package"
+        )
+
+
+def serve(paths: Mapping[str, str]) -> None:
+    """Put classes into vLLM's registry of models; each is imported when an engine needs it.
+
+    Args:
+        paths: architecture -> "module:Class".
+
+    """
+    record(paths)
+    for architecture in paths:
+        entry = AuthorsModel(architecture)
+        if ModelRegistry.models.get(architecture) != entry:
+            ModelRegistry.models[architecture] = cast("Any", entry)

@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vllm_mmout import MULTIMODAL_INPUT_REGISTRY, register_output_processor
-from vllm_mmout.models.mapper import RasterMapper
+from vllm_mmout import MULTIMODAL_INPUT_REGISTRY, RasterMapper, register_output_processor
 from vllm_mmout.processors import SegmentationProcessor
 
 

@@ -67,7 +67,8 @@ class OutputProcessor:
         """
         return cls(**options)
 
-    def reduce(self, output: Raw, params: OutputParams) -> Raw:
+    # The arguments are Any, not Raw: an author may say which of the two a processor takes.
+    def reduce(self, output: Any, params: OutputParams) -> Raw:
         """Shrink the model's raw output in the worker, on the device, before it is copied to the host.
 
         Args:
@@ -79,9 +80,10 @@ class OutputProcessor:
             A tensor or a dict of tensors with the same axis 0. That is what travels. The default returns all of it.
 
         """
-        return output
+        given: Raw = output
+        return given
 
-    def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> Any:
+    def decode(self, raw: Any, params: OutputParams, state: Any = None) -> Any:
         """Make the output object of one engine request, in a thread of the frontend.
 
         Args:
