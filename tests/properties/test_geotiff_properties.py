@@ -11,106 +11,64 @@ import pytest
 import rasterio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from rasterio.control import GroundControlPoint as RasterioPoint
 from rasterio.crs import CRS
 from rasterio.io import MemoryFile
 from rasterio.transform import Affine
 
 from vllm_mmout.raster import Georeference, GroundControlPoint, Raster, read_raster, write_geotiff
+from vllm_mmout.testing import rasters
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 quick = settings(max_examples=150, deadline=None)
 
-DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
-CODES = ("EPSG:4326", "EPSG:4269", "EPSG:4258", "EPSG:32614", "EPSG:32733", "EPSG:3857", "EPSG:2225", "EPSG:3035")
-INK = st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Zl", "Zp", "Zs"))
-WORD = st.text(INK, min_size=1, max_size=12).filter(lambda word: not any(mark in word for mark in "\ufffe\uffff"))
-PHRASE = st.lists(WORD, min_size=1, max_size=3).map(" ".join)
-NAME = st.from_regex(r"[A-Z][A-Z0-9_]{0,15}", fullmatch=True).filter(  # GDAL knows no case in names
-    lambda name: not name.startswith(("TIFFTAG", "AREA_OR", "DESCRIPTION"))
-)
-PLACE = st.floats(-1e7, 1e7, allow_nan=False)
-STEP = st.floats(1e-4, 1e4)
-
 
 @dataclass
 class Scene:
-    """One drawn raster with all that a GeoTIFF can say of it."""
+    """One drawn raster, with what a GeoTIFF can say of it by name."""
 
-    array: np.ndarray
-    nodata: float | None
-    crs: str | None
-    transform: tuple[float, ...] | None
-    gcps: tuple[GroundControlPoint, ...]
-    pixel_is_point: bool
-    descriptions: tuple[str | None, ...]
-    metadata: dict[str, str]
+    raster: Raster
+
+    @property
+    def array(self) -> np.ndarray:
+        return self.raster.array
+
+    @property
+    def nodata(self) -> float | None:
+        return self.raster.nodata
 
     @property
     def georeference(self) -> Georeference:
-        return Georeference(
-            crs=None if self.gcps else self.crs,
-            transform=self.transform,
-            gcps=self.gcps,
-            gcps_crs=self.crs if self.gcps else None,
-            pixel_is_point=self.pixel_is_point,
-        )
+        return self.raster.georeference or Georeference()
+
+    @property
+    def crs(self) -> str | None:
+        return self.georeference.gcps_crs if self.gcps else self.georeference.crs
+
+    @property
+    def transform(self) -> tuple[float, ...] | None:
+        return self.georeference.transform
+
+    @property
+    def gcps(self) -> tuple[GroundControlPoint, ...]:
+        return self.georeference.gcps
+
+    @property
+    def pixel_is_point(self) -> bool:
+        return self.georeference.pixel_is_point
+
+    @property
+    def descriptions(self) -> tuple[str | None, ...]:
+        return self.raster.descriptions
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return dict(self.raster.metadata)
 
 
-@st.composite
-def transforms(draw: st.DrawFn) -> tuple[float, ...]:
-    """North-up, south-up or rotated."""
-    a, e, c, f = draw(STEP), draw(STEP), draw(PLACE), draw(PLACE)
-    kind = draw(st.sampled_from(["north-up", "south-up", "mirrored", "rotated"]))
-    if kind == "rotated":
-        angle = math.radians(draw(st.floats(1, 359)))
-        return (a * math.cos(angle), e * math.sin(angle), c, a * math.sin(angle), -e * math.cos(angle), f)
-    return (-a if kind == "mirrored" else a, 0.0, c, 0.0, e if kind == "south-up" else -e, f)
-
-
-@st.composite
-def control_points(draw: st.DrawFn) -> tuple[GroundControlPoint, ...]:
-    """Points on a grid of half pixels, where GDAL's shift by half a pixel loses no digit."""
-    half = st.integers(0, 80).map(lambda n: n / 2)
-    return tuple(
-        GroundControlPoint(draw(half), draw(half), draw(PLACE), draw(PLACE), draw(st.floats(0, 9000)))
-        for _ in range(draw(st.integers(3, 6)))
-    )
-
-
-def values_of(dtype: str) -> st.SearchStrategy[float]:
-    """Values that pixels of a dtype can have."""
-    if np.dtype(dtype).kind == "f":
-        return st.floats(allow_nan=True, allow_infinity=False, width=np.dtype(dtype).itemsize * 8)
-    limits = np.iinfo(dtype)
-    return st.integers(int(limits.min), int(limits.max))
-
-
-def nodata_of(dtype: str) -> st.SearchStrategy[float]:
-    """Values that rasterio can tell: it has a double for the nodata of 64-bit integers as well."""
-    if np.dtype(dtype).kind == "f":
-        return values_of(dtype)
-    limits = np.iinfo(dtype)
-    return st.integers(max(int(limits.min), -(2**53)), min(int(limits.max), 2**53))
-
-
-@st.composite
-def scenes(draw: st.DrawFn) -> Scene:
-    dtype = draw(st.sampled_from(DTYPES))
-    shape = (draw(st.integers(1, 6)), draw(st.integers(1, 37)), draw(st.integers(1, 37)))
-    placed = draw(st.sampled_from(["transform", "transform", "gcps", "none"]))
-    crs = draw(st.sampled_from([*CODES, None]))
-    return Scene(
-        array=draw(hnp.arrays(dtype, shape, elements=values_of(dtype))),
-        nodata=draw(st.none() | nodata_of(dtype)),
-        crs="EPSG:4326" if placed == "gcps" and crs is None else crs,
-        transform=draw(transforms()) if placed == "transform" else None,
-        gcps=draw(control_points()) if placed == "gcps" else (),
-        pixel_is_point=draw(st.booleans()) if crs is not None or placed == "gcps" else False,
-        descriptions=tuple(draw(st.none() | PHRASE) for _ in range(shape[0])),
-        metadata=draw(st.dictionaries(NAME, PHRASE, max_size=3)),
-    )
+def scenes() -> st.SearchStrategy[Scene]:
+    """The rasters that the package gives to authors for their own tests."""
+    return rasters().map(Scene)
 
 
 def same_number(left: float | None, right: float | None) -> bool:

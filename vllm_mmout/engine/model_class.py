@@ -74,8 +74,7 @@ def model_inputs(model_config: ModelConfig) -> ModelInputs | None:
 
     """
     cls = model_class(model_config)
-    served = is_served(model_config.architecture)
-    if cls is None or not (served or MULTIMODAL_INPUT_REGISTRY.registered(cls).mapper):
+    if cls is None:
         return None
     from vllm import envs
     from vllm.model_executor.models.interfaces_base import is_vllm_model
@@ -83,9 +82,13 @@ def model_inputs(model_config: ModelConfig) -> ModelInputs | None:
     from vllm_mmout.models.context import InputContext
     from vllm_mmout.models.model_inputs import ModelInputs
 
+    served = is_served(model_config.architecture)
+    adapted = served and not is_vllm_model(cls)
+    if not adapted and MULTIMODAL_INPUT_REGISTRY.registered(cls).mapper is None:
+        return None
     if served and envs.VLLM_ENABLE_V1_MULTIPROCESSING and envs.VLLM_WORKER_MULTIPROC_METHOD == "spawn":
         check_for_children(cls)
-    return ModelInputs(cls, InputContext(model_config), adapted=not is_vllm_model(cls))
+    return ModelInputs(cls, InputContext(model_config), adapted=adapted)
 
 
 def _is_own_and_not_imported(model_config: ModelConfig) -> bool:

@@ -99,10 +99,9 @@ def worker_init_device(original: Original) -> Original:
         from vllm_mmout.engine.bind import bind_worker
         from vllm_mmout.engine.startup import telling
 
-        result = original(self, *args, **kwargs)
-        with telling():
+        with telling():  # before vLLM asks for the model's class, which logs what is wrong with it and does not say it
             bind_worker(self.worker, self.vllm_config)
-        return result
+        return original(self, *args, **kwargs)
 
     return wrapper
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
-from vllm_mmout.registry.registration import is_path
+from vllm_mmout.registry.importing import import_path, is_path
 
 if TYPE_CHECKING:
     from torch import nn
@@ -115,7 +114,7 @@ def author_class(path: str) -> type[nn.Module]:
     from torch import nn
 
     # One inside a function, or in a notebook, can be found in no other way than by its decorator.
-    found = MULTIMODAL_INPUT_REGISTRY.model_at(path) or _imported(path)
+    found = MULTIMODAL_INPUT_REGISTRY.model_at(path) or import_path(path, "model class")
     if not isinstance(found, type) or not issubclass(found, nn.Module):
         raise RegistrationError(f"{path} must be a class that is a torch.nn.Module, got {found!r}")
     return found
@@ -151,24 +150,6 @@ def _installed() -> dict[str, str]:
     """Architecture -> "module:Class" of this package and of installed ones."""
     points = entry_points(group=ENTRY_POINT_GROUP)
     return {**{point.name: f"{point.module}:{point.attr}" for point in points}, **BUILT_IN}
-
-
-def _imported(path: str) -> object:
-    module_name, _, qualname = path.partition(":")
-    try:
-        found: object = importlib.import_module(module_name)
-    except Exception as error:
-        raise RegistrationError(
-            f"model class {path} cannot be imported: {type(error).__name__}: {error}; put the folder of module"
-            f" {module_name!r} on PYTHONPATH, or install its package"
-        ) from error
-    for attribute in qualname.split("."):
-        if not hasattr(found, attribute):
-            raise RegistrationError(
-                f"model class {path} cannot be imported: module {module_name!r} has no {qualname!r}; correct the path"
-            )
-        found = getattr(found, attribute)
-    return found
 
 
 def _finds(module: str) -> bool:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.registry.choice import close_match
+from vllm_mmout.registry.importing import is_path
 from vllm_mmout.registry.naming import KEY, Wanted
-from vllm_mmout.registry.registration import Registration, default_name, import_processor, is_path
+from vllm_mmout.registry.registration import Registration, default_name, import_processor
 
 if TYPE_CHECKING:
     from vllm_mmout.processors.base import OutputProcessor

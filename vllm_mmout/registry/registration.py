@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import TypeAlias, TypeGuard
 
 from vllm_mmout.errors import RegistrationError
 from vllm_mmout.processors.base import OutputProcessor
+from vllm_mmout.registry.importing import import_path, is_path
 
 ProcessorTarget: TypeAlias = type[OutputProcessor] | str
 """An output processor's class, or its path "pkg.mod:Class"."""
@@ -17,7 +17,6 @@ ProcessorTarget: TypeAlias = type[OutputProcessor] | str
 NONE = "none"
 """The name that switches a model's output processor off; nothing can be registered under it."""
 
-_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _NAME = re.compile(r"[\w.-]+")
 
 
@@ -115,20 +114,7 @@ def import_processor(path: str) -> type[OutputProcessor]:
         RegistrationError: module or class is not there, cannot be imported, or is no OutputProcessor.
 
     """
-    module_name, _, qualname = path.partition(":")
-    try:
-        found: object = importlib.import_module(module_name)
-    except ImportError as error:
-        raise RegistrationError(
-            f"cannot import output processor {path!r}: {type(error).__name__}: {error}; install what is missing or"
-            " correct the path"
-        ) from error
-    for attribute in qualname.split("."):
-        if not hasattr(found, attribute):
-            raise RegistrationError(
-                f"cannot import output processor {path!r}: module {module_name!r} has no {qualname!r}; correct the path"
-            )
-        found = getattr(found, attribute)
+    found = import_path(path, "output processor")
     if not is_processor_class(found):
         raise RegistrationError(f"{path!r} must be a subclass of vllm_mmout.OutputProcessor, got {found!r}")
     return found
@@ -137,11 +123,6 @@ def import_processor(path: str) -> type[OutputProcessor]:
 def is_processor_class(value: object) -> TypeGuard[type[OutputProcessor]]:
     """Whether ``value`` is a subclass of OutputProcessor (the base itself decodes nothing)."""
     return isinstance(value, type) and issubclass(value, OutputProcessor) and value is not OutputProcessor
-
-
-def is_path(text: str) -> bool:
-    """Whether ``text`` reads "pkg.mod:Class"."""
-    return _PATH.fullmatch(text) is not None
 
 
 def is_name(name: object) -> bool:

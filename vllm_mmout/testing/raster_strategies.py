@@ -63,12 +63,13 @@ def rasters(
 
 @st.composite
 def georeferences(draw: st.DrawFn) -> Georeference:
-    """Places: a transform (north-up, south-up, mirrored, rotated) with or without a coordinate system, or points."""
+    """Places: a transform (north-up, south-up, mirrored, rotated), points, or none; with a coordinate system or not."""
     crs = draw(st.sampled_from([*CODES, None]))
     point = crs is not None and draw(st.booleans())
     if crs is not None and draw(st.booleans()):
         return Georeference(gcps=draw(_control_points()), gcps_crs=crs, pixel_is_point=point)
-    return Georeference(crs=crs, transform=draw(_transforms()), pixel_is_point=point)
+    transforms = _transforms() if crs is None else st.none() | _transforms()
+    return Georeference(crs=crs, transform=draw(transforms), pixel_is_point=point)
 
 
 @st.composite

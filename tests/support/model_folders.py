@@ -1,0 +1,116 @@
+"""Model folders of tests' own models, and engines of them in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from contextlib import contextmanager, suppress
+
+import pytest
+
+ENGINE = {"gpu_memory_utilization": 0.3, "distributed_executor_backend": "uni"}
+"""Keeps an engine small: one process for the core and its worker, a third of the memory at most."""
+
+
+def config_of(model, **entries):
+    """A ``config.json`` that names a class by its path."""
+    config = {
+        "architectures": [model.__name__],
+        "model_type": "mmout",
+        "dtype": "float32",
+        "mmout": {"model": f"{model.__module__}:{model.__qualname__}"},
+    }
+    table = config["mmout"] | entries.pop("mmout", {})
+    return config | entries | {"mmout": table}
+
+
+def weights_of(model, config, seed=0):
+    """Random weights of a model, the same ones for the same seed."""
+    import torch
+
+    torch.manual_seed(seed)
+    return model(config).state_dict()
+
+
+def write_folder(folder, config, weights):
+    """Write a model folder; weights None leaves the file out."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    if weights is not None:
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
+    return str(folder)
+
+
+def folder_of(folder, model, **entries):
+    """The folder of a model with random weights, and these."""
+    config = config_of(model, **entries)
+    weights = weights_of(model, config)
+    return write_folder(folder, config, weights), weights
+
+
+@contextmanager
+def vllm_starts(switch):
+    """Have vLLM start engines in processes of their own, "1", or in this one, "0"."""
+    from vllm import envs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", switch)
+        envs.disable_envs_cache()  # an engine made before has frozen what vLLM reads of the environment
+        yield
+
+
+def engine_here(folder, **arguments):
+    """An ``LLM`` in this process."""
+    from vllm import LLM
+
+    with vllm_starts("0"):
+        return LLM(str(folder), **ENGINE, **arguments)
+
+
+def engine_elsewhere(folder):
+    """An ``LLM`` whose engine runs in processes of its own; end it with ``engine_core.shutdown()``."""
+    from vllm import LLM
+
+    with vllm_starts("1"):
+        return LLM(folder, **ENGINE)
+
+
+def runner_of(llm):
+    """The model runner of an engine in this process."""
+    return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+
+
+def children():
+    """The command lines of the processes below this one, by id; those that ended and nobody asked after are none."""
+    import psutil
+
+    found = {}
+    for child in psutil.Process(os.getpid()).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # a zombie is one of these
+            found[child.pid] = " ".join(child.cmdline())
+    return found
+
+
+def says(error, *parts):
+    """A message holds each of its parts."""
+    assert [part for part in parts if part not in str(error)] == [], str(error)
+
+
+async def answers_of_async(folder, inputs, **arguments):
+    """What an ``AsyncLLM`` gives for inputs that are handed over in one moment; its engine has a process of its own."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=str(folder), **ENGINE, **arguments))
+
+    async def answer(data):
+        (result,) = [result async for result in engine.generate(data)]
+        return result.outputs
+
+    try:
+        return await asyncio.gather(*map(answer, inputs))
+    finally:
+        engine.shutdown()
