@@ -36,6 +36,10 @@ class RequestError(MMOutError):
     """One request failed behind admission; no other request is affected."""
 
 
+class ForwardError(RequestError):
+    """The model's ``forward`` raised for this request, or gave something else than tensors."""
+
+
 class ReduceError(RequestError):
     """``reduce`` raised in the worker, or returned what cannot travel."""
 

@@ -12,6 +12,7 @@ from threading import Thread
 import pytest
 
 from vllm_mmout.engine.defaults import ALL_DEVICES, CPU, MAX_NUM_SEQS, fill_in
+from vllm_mmout.errors import OptionError
 
 pytestmark = pytest.mark.engine
 
@@ -19,7 +20,7 @@ CHOSEN = {
     "runner": "generate",
     "mm_processor_cache_gb": 1.5,
     "max_num_seqs": 7,
-    "max_num_batched_tokens": 64,
+    "max_num_batched_tokens": 2,
     "dtype": "bfloat16",
 }
 """Values of a user that are neither vLLM's default nor ours."""
@@ -102,8 +103,27 @@ def test_dtype_of_older_configs(folder):
 
 
 def test_config_without_a_dtype(folder):
-    """A config that names no dtype leaves the choice to vLLM."""
-    assert "dtype" not in changed(arguments(folder(OURS)))
+    """A config that names no dtype means float32, as PyTorch does; vLLM's own choice is float16."""
+    assert changed(arguments(folder(OURS)))["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("model_type", [None, "vit", "mmouts"])
+def test_a_folder_that_names_a_class_must_be_ours(folder, model_type):
+    """With another model type vLLM would pass the class over; the error says what to write."""
+    config = {"architectures": ["Net"], "mmout": {"model": "net:Net"}} | (
+        {"model_type": model_type} if model_type else {}
+    )
+    engine_args = arguments(folder(OURS))
+    folder(config)
+    with pytest.raises(OptionError, match='write "model_type": "mmout"'):
+        fill_in(engine_args)
+
+
+def test_more_tokens_than_requests_are_refused(water_index):
+    """VLLM's measurement of memory would fail on them in its own way, or end the device's context."""
+    engine_args = arguments(water_index, max_num_batched_tokens=64, max_num_seqs=32)
+    with pytest.raises(OptionError, match="max_num_batched_tokens is 64 and max_num_seqs 32; a request of"):
+        fill_in(engine_args)
 
 
 @pytest.mark.parametrize(

@@ -32,3 +32,21 @@ def test_requests_are_answered_after_it(runner, llm):
     runner.profile_run()
     (result,) = llm.generate(np.zeros((6, 8, 8), np.uint16), use_tqdm=False)
     assert result.outputs is not None
+
+
+def test_a_model_that_does_not_fit_ends_the_start(runner, monkeypatch):
+    """While memory is measured a failing batch is raised, and names what to lower; later it is the requests' own."""
+    import torch
+
+    from vllm_mmout.errors import ModelError
+    from vllm_mmout.models import single_pass
+
+    def too_much(model, alike):
+        raise ModelError("out of memory") from torch.OutOfMemoryError("no")
+
+    assert not runner.model.measuring, "the engine has started"
+    monkeypatch.setattr(single_pass, "run", too_much)
+    runner.profile_run()
+    monkeypatch.setattr(runner.model, "measuring", True)
+    with pytest.raises(ModelError, match=rf"out of memory\. .* {runner.max_num_reqs}: .* lower max_num_seqs"):
+        runner.profile_run()

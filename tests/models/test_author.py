@@ -73,7 +73,7 @@ def test_an_output_of_transformers_is_a_dict_of_its_tensors():
 
 def test_a_forward_that_raises_is_told_with_its_input():
     """The error names the model, the tensors it got, what it raised, and what to look at."""
-    says = r"model Net failed on x float32 \[2, 3\], shift float32 \[2, 4\]: RuntimeError: .*; correct its forward, or"
+    says = r"model Net failed on 2 inputs of x float32 \[3\], shift float32 \[4\]: RuntimeError: .*; correct its"
     with pytest.raises(ModelError, match=says) as raised:
         run(Net({"factor": 1}), [{"x": torch.ones(3), "shift": torch.ones(4)}] * 2)
     assert isinstance(raised.value.__cause__, RuntimeError)

@@ -116,7 +116,7 @@ def test_children_learn_of_all_that_was_announced(announced, monkeypatch):
         ModelRegistry.models["Nowhere"].load_model_cls()
 
 
-@pytest.mark.parametrize("text", ["no json", "5x", '["Net"]'])
+@pytest.mark.parametrize("text", ["no json", "5", '["Net"]', '{"Net": 5}'])
 def test_a_malformed_environment_stops_nothing(monkeypatch, caplog, text):
     """The plugin reads it in every process, those of text models too: one line of the log, no exception."""
     monkeypatch.setenv(known.ENVIRONMENT, text)
@@ -163,6 +163,12 @@ def test_two_decorated_classes_of_one_name_must_be_told_apart(announced):
         vllm_registry.announce({"architectures": ["Decorated"]})
     announced(architectures=["Decorated"], mmout={"model": f"{__name__}:Decorated"})
     assert known.served_class("Decorated") is Decorated
+
+
+def test_a_name_of_vllms_own_models_is_refused():
+    """A folder may not put another class in the place of a model that other engines of this process need."""
+    with pytest.raises(RegistrationError, match="vLLM has a model of its own called 'BertModel'.*write another name"):
+        vllm_registry.announce({"architectures": ["BertModel"], "mmout": {"model": "torch.nn:Identity"}})
 
 
 class TestForChildren:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vllm_mmout.errors import OptionError
+from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.models.mapper import RasterMapper
 from vllm_mmout.params import OutputParams
 
@@ -62,3 +62,36 @@ def test_what_was_not_observed_is_marked():
     assert source.size == (4, 6)
     assert source.valid.sum() == 23
     assert not source.valid[2, 3]
+
+
+def file_with(descriptions, tmp_path):
+    """A GeoTIFF whose bands hold 0, 10, 20, ... and are described so."""
+    from vllm_mmout.raster import write_geotiff
+
+    values = np.stack([np.full((4, 6), 10 * band, np.uint8) for band in range(len(descriptions))])
+    write_geotiff(tmp_path / "bands.tif", values, descriptions=descriptions)
+    return tmp_path / "bands.tif"
+
+
+@pytest.mark.parametrize(
+    ("descriptions", "params", "read"),
+    [
+        (["blue", "green", "red"], {}, [0, 10, 20]),
+        (["red", "green", "blue"], {}, [20, 10, 0]),
+        (["coast", "red", "green", "blue", "nir"], {}, [30, 20, 10]),
+        (["a", "b", "c"], {}, [0, 10, 20]),
+        ([None, "green", "blue"], {}, [0, 10, 20]),
+        (["red", "green", "blue"], {"bands": [1, 2, 3]}, [0, 10, 20]),
+        (["red", "green", "blue"], {"indices": [0, 0, 1]}, [0, 0, 10]),
+    ],
+)
+def test_a_file_that_names_the_models_bands_is_read_by_name(tmp_path, descriptions, params, read):
+    """Whatever their order and whatever else it holds; what the request says goes first, other names say nothing."""
+    mapped = RasterMapper.from_config(CONFIG)(file_with(descriptions, tmp_path), OutputParams(**params))
+    assert mapped.tensors["pixel_values"][:, 0, 0].tolist() == read
+
+
+def test_a_name_that_two_bands_have_is_not_guessed(tmp_path):
+    """Which of two bands of one name is meant, the request must say."""
+    with pytest.raises(InputError, match="green"):
+        RasterMapper.from_config(CONFIG)(file_with(["blue", "green", "green", "red"], tmp_path), OutputParams())

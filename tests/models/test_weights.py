@@ -63,6 +63,38 @@ def test_tied_weights_are_stored_once(tmp_path):
         load_strictly(Net(), stored)
 
 
+def test_tied_weights_that_differ_in_the_file_are_refused():
+    """Which of two values the one weight should have, nobody can say."""
+    stored = weights_of(Net(tied=True))
+    load_strictly(Net(tied=True), stored)
+    stored["second.weight"] = stored["second.weight"] + 1
+    with pytest.raises(ModelError, match=r"one in the model and different in the file: first\.weight"):
+        load_strictly(Net(tied=True), stored)
+
+
+def test_a_view_of_a_weight_is_a_weight_of_its_own():
+    """That a buffer begins where a loaded weight begins does not load it."""
+
+    class Viewing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(4))
+            self.register_buffer("head", self.weight.data[:2])
+
+    with pytest.raises(ModelError, match="missing: head"):
+        load_strictly(Viewing(), {"weight": torch.ones(4)})
+
+
+def test_a_weight_that_half_precision_cannot_hold_is_refused():
+    """It would become infinite without a word."""
+    stored = weights_of(Net())
+    stored["first.bias"][0] = 1e6
+    with pytest.raises(ModelError, match=r"too large for the model's dtype: first\.bias \(torch\.float16\)"):
+        load_strictly(Net().half(), stored)
+    stored["first.bias"][0] = float("inf")
+    load_strictly(Net().half(), stored)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -58,7 +58,6 @@ def test_a_late_decoder_passes_when_it_is_allowed():
         (wrong.WritesItsInput, "leaves its inputs alone"),
         (wrong.WritesRaw, "leaves its inputs alone"),
         (wrong.GivesUpTogether, "answers bad values"),
-        (wrong.RaisesForEmpty, "answers empty axes"),
         (wrong.AssemblesAList, "assembles one part"),
         (wrong.Raises, "answers or refuses"),
     ],
@@ -69,6 +68,13 @@ def test_wrong_processors_are_caught_on_drawn_outputs(make, promise):
         check_output_processor(make, outputs=FINITE, settings=FEW)
     assert isinstance(caught.value, AssertionError)
     assert "outputs=tensor(" in "".join(caught.value.__notes__)
+
+
+def test_the_length_of_axis_one_is_the_models_own():
+    """Classes or features are never none, so that a processor may rely on one; rows and columns may be."""
+    with pytest.raises(BrokenPromiseError, match="RaisesForEmpty breaks the promise 'answers empty axes'"):
+        check_output_processor(wrong.RaisesForEmpty, outputs=tensors(("n", 2, "rows"), dtype="float32"), settings=FEW)
+    check_output_processor(wrong.RaisesForEmpty, outputs=tensors(("n", 2), dtype="float32"), settings=FEW)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ BREAKS_ONE = [
         r"^request 0 being all nan changes those beside it: request 1, result",
     ),
     (wrong.RaisesForNan, "answers_bad_values", r"^request 0 broke decode\(\) where request 0 is all nan: ValueError"),
-    (wrong.RaisesForEmpty, "answers_empty_axes", r"^request 0 broke decode\(\) where axis 1 has length 0: ValueError"),
+    (wrong.RaisesForEmpty, "answers_empty_axes", r"^request 0 broke decode\(\) where axis 2 has length 0: ValueError"),
     (wrong.Raises, "answers_or_refuses", r"^request 0 broke decode\(\): LookupError: no decode .*raise an MMOutError"),
 ]
 

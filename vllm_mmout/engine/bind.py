@@ -8,6 +8,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.binding import Binding, log_binding, resolve_choice
+from vllm_mmout.engine.startup import telling
+from vllm_mmout.models.config import config_json
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -68,21 +70,27 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
     choice = resolve_choice(vllm_config)
     if choice is None:
         return
-    processors = choice.create(vllm_config.model_config.hf_config.to_dict())
+    processors = choice.create(config_json(vllm_config.model_config.hf_config))
     kind = type(worker)
 
     def load_model(self: Any, *args: Any, **kwargs: Any) -> None:
         from vllm_mmout.engine.reduce import wrap_pooler
-        from vllm_mmout.engine.startup import telling
 
         with telling():
             kind.load_model(self, *args, **kwargs)
             model = self.get_model()
+            model.measuring = True
             if hasattr(model, "try_out"):
                 model.try_out()
             wrap_pooler(model, processors)
 
-    worker.__class__ = type(f"Bound{kind.__name__}", (kind,), {"load_model": load_model})
+    def compile_or_warm_up_model(self: Any) -> Any:
+        result = kind.compile_or_warm_up_model(self)
+        self.get_model().measuring = False  # memory has been measured; from now on forward serves requests
+        return result
+
+    methods = {"load_model": load_model, "compile_or_warm_up_model": compile_or_warm_up_model}
+    worker.__class__ = type(f"Bound{kind.__name__}", (kind,), methods)
 
 
 def _bind_parts(engine: Any, binding: Binding) -> None:

@@ -11,6 +11,7 @@ from vllm_mmout.engine.log import logger
 from vllm_mmout.engine.model_class import choose, model_inputs
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError
+from vllm_mmout.models.config import config_json
 from vllm_mmout.registry import MULTIMODAL_OUTPUT_REGISTRY
 
 if TYPE_CHECKING:
@@ -68,8 +69,12 @@ def resolve_choice(vllm_config: VllmConfig) -> Choice | None:
     return choose(MULTIMODAL_OUTPUT_REGISTRY, vllm_config.model_config, table)
 
 
-def make_binding(vllm_config: VllmConfig) -> Binding | None:
+def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Binding | None:
     """Resolve, check and make what binds an engine; before any process of the engine is started.
+
+    Args:
+        vllm_config: the engine's.
+        in_process: whether the engine will run in this process.
 
     Raises:
         MMOutError: as ``resolve_choice``, or an option has a wrong value.
@@ -85,14 +90,14 @@ def make_binding(vllm_config: VllmConfig) -> Binding | None:
             ' that answer in one forward are decoded: start it with runner="pooling", or set'
             ' additional_config={"mmout": {"output_processor": "none"}}'
         )
-    config: dict[str, Any] = model_config.hf_config.to_dict()
+    config: dict[str, Any] = config_json(model_config.hf_config)
     settings = EngineSettings.from_mapping(choice.settings)
     served = model_config.served_model_name
     return Binding(
         model=_short_name(served if isinstance(served, str) else model_config.model),
         processors=choice.create(config),
         settings=settings,
-        inputs=model_inputs(model_config),
+        inputs=model_inputs(model_config, in_process=in_process),
         raw_input=model_config.is_multimodal_raw_input_only_model,
         max_in_flight=settings.max_in_flight or max(16, 4 * vllm_config.scheduler_config.max_num_seqs),
         choice=choice,

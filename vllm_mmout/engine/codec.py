@@ -60,6 +60,7 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
     """A request that failed in the worker."""
 
     processor: str
+    """Name of the processor whose ``reduce`` failed; empty for the model itself."""
     kind: str
     """Name of the exception's class."""
     message: str

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllm_mmout.engine import codec
 from vllm_mmout.engine.log import logger
-from vllm_mmout.errors import DecodeError, MMOutError, ReduceError
+from vllm_mmout.errors import DecodeError, ForwardError, MMOutError, ReduceError
 from vllm_mmout.processors.base import OutputProcessor, Part
 
 if TYPE_CHECKING:
@@ -52,12 +52,15 @@ def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
         The output object; with several picks a dict of them by name, in the order asked.
 
     Raises:
-        ReduceError: the worker sent a failure.
+        ForwardError: the model failed in the worker.
+        ReduceError: ``reduce`` failed there.
         DecodeError: a processor failed here; its exception is the cause.
 
     """
     started = time.monotonic()
     unpacked = codec.unpack(buffer)
+    if isinstance(unpacked, codec.Failure) and not unpacked.processor:
+        raise ForwardError(unpacked.message)
     if isinstance(unpacked, codec.Failure):
         raise ReduceError(f"{unpacked.processor}.reduce failed in the worker: {unpacked.kind}: {unpacked.message}")
     several = isinstance(decoding.params.processor, tuple)

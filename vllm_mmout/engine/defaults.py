@@ -7,6 +7,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vllm_mmout.errors import OptionError
 from vllm_mmout.models.config import MODEL_TYPE
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ ALL_DEVICES: dict[str, Any] = {
     "skip_mm_profiling": True,  # of an encoder beside the model, which there is none; the model itself is measured
     "enforce_eager": True,
     "mm_processor_cache_gb": 0,
+    "max_model_len": 1,  # a request is one token
     "scheduling_policy": "priority",
 }
 CPU = {"kv_cache_memory_bytes": 1 << 20}
@@ -37,25 +39,52 @@ def fill_in(engine_args: EngineArgs) -> None:
         MMOutError: the folder names no class, or one that cannot be found or imported.
 
     """
-    config = _config(engine_args.model, engine_args.revision)
+    config = _config(engine_args)
     if config.get("model_type") != MODEL_TYPE:
+        _refuse_another_type(config)
         return
     from vllm_mmout.models.vllm_registry import announce  # no text model needs it
 
     announce(config)
     device = _device()
     wanted = dict(ALL_DEVICES, max_num_seqs=MAX_NUM_SEQS[device], **(CPU if device == "cpu" else {}))
-    dtype = config.get("dtype") or config.get("torch_dtype")
-    if dtype:  # vLLM's "auto" takes float16 on a CPU: wrong above 2048, and far slower
-        wanted["dtype"] = dtype
+    # vLLM's "auto" takes float16 on a CPU: wrong above 2048, and far slower.
+    wanted["dtype"] = config.get("dtype") or config.get("torch_dtype") or "float32"
     untouched = {field.name: _default(field) for field in fields(engine_args)}
     for name, value in wanted.items():
         if getattr(engine_args, name) == untouched[name]:
             setattr(engine_args, name, value)
-    if engine_args.max_num_batched_tokens == untouched["max_num_batched_tokens"]:
-        # A request is one token. vLLM measures memory on a device with this many tokens, in max_num_seqs requests, and
-        # looks for the last token of each in what forward gives, which has one row a request.
-        engine_args.max_num_batched_tokens = engine_args.max_num_seqs
+    _fit_tokens_to_requests(engine_args, untouched["max_num_batched_tokens"])
+
+
+def _refuse_another_type(config: dict[str, Any]) -> None:
+    """Say what is wrong with a folder that names a class of ours, and would be given to another part of vLLM."""
+    table = config.get("mmout")
+    if isinstance(table, dict) and "model" in table:
+        raise OptionError(
+            f'config.json names the model {table["model"]!r} in its "mmout" table, and its "model_type" is'
+            f' {json.dumps(config.get("model_type"))}; write "model_type": "{MODEL_TYPE}", by which the class is used'
+        )
+
+
+def _fit_tokens_to_requests(engine_args: EngineArgs, unset: Any) -> None:
+    """Let a step have as many tokens as requests: each is one token.
+
+    vLLM measures memory on a device with a step of all tokens in all requests, and looks for the last token of each in
+    what ``forward`` gives, which has one row a request.
+
+    Raises:
+        OptionError: the user has set more tokens.
+
+    """
+    requests, tokens = engine_args.max_num_seqs, engine_args.max_num_batched_tokens
+    if tokens == unset or tokens is None:
+        engine_args.max_num_batched_tokens = requests
+    elif requests is not None and tokens > requests:
+        raise OptionError(
+            f"max_num_batched_tokens is {tokens} and max_num_seqs {requests}; a request of a single-pass model is one"
+            " token: leave max_num_batched_tokens out"
+        )
 
 
 def _device() -> str:
@@ -68,29 +97,35 @@ def _default(field: Any) -> Any:
     return field.default if field.default is not MISSING else field.default_factory()
 
 
-def _config(model: str, revision: str | None) -> dict[str, Any]:
+def _config(engine_args: EngineArgs) -> dict[str, Any]:
     """The model's ``config.json``; empty where there is none, which vLLM then reports better than we could."""
+    model = engine_args.model
     folder = Path(model)
     if folder.is_dir():
         file = folder / "config.json"
         return _read(file) if file.is_file() else {}
     if folder.exists() or "://" in model:
         return {}
-    return _read_from_hub(model, revision)
+    return _read_from_hub(engine_args)
 
 
-def _read_from_hub(model: str, revision: str | None) -> dict[str, Any]:
+def _read_from_hub(engine_args: EngineArgs) -> dict[str, Any]:
     """The ``config.json`` of a hub id, which vLLM would fetch in its next step."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from vllm import envs
 
-    cached = try_to_load_from_cache(model, "config.json", revision=revision)
+    place: dict[str, Any] = {
+        "repo_id": engine_args.model,
+        "filename": "config.json",
+        "revision": engine_args.revision,
+    }
+    cached = try_to_load_from_cache(**place)
     if isinstance(cached, str):
         return _read(Path(cached))
     if envs.VLLM_USE_MODELSCOPE:
         return {}
     try:
-        return _read(Path(hf_hub_download(model, "config.json", revision=revision)))
+        return _read(Path(hf_hub_download(**place, token=engine_args.hf_token)))
     except (OSError, ValueError):  # offline, unknown, not allowed, no id at all: vLLM says it better
         return {}
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import MMOutError
+from vllm_mmout.models.config import config_json
 from vllm_mmout.models.known import check_for_children, is_served, served_class
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.registry.resolve import resolve
@@ -35,7 +36,7 @@ def choose(registry: OutputRegistry, model_config: ModelConfig, engine_table: An
     return resolve(
         registry,
         engine_table=engine_table,
-        config=model_config.hf_config.to_dict(),
+        config=config_json(model_config.hf_config),
         architectures=architectures_of(model_config),
         model_class=lambda: model_class(model_config),
         settings=EngineSettings.__struct_fields__,
@@ -66,8 +67,12 @@ def model_class(model_config: ModelConfig) -> type | None:
     return found
 
 
-def model_inputs(model_config: ModelConfig) -> ModelInputs | None:
+def model_inputs(model_config: ModelConfig, *, in_process: bool) -> ModelInputs | None:
     """The input side of a model of ours, or of one written for vLLM whose class has an input mapper; else None.
+
+    Args:
+        model_config: vLLM's.
+        in_process: whether the engine runs in this process; others must be able to import the class.
 
     Raises:
         MMOutError: the mapper cannot be made, or the engine's processes cannot import the class.
@@ -76,8 +81,8 @@ def model_inputs(model_config: ModelConfig) -> ModelInputs | None:
     cls = model_class(model_config)
     if cls is None:
         return None
-    from vllm import envs
     from vllm.model_executor.models.interfaces_base import is_vllm_model
+    from vllm.utils.system_utils import get_mp_context
 
     from vllm_mmout.models.context import InputContext
     from vllm_mmout.models.model_inputs import ModelInputs
@@ -86,7 +91,7 @@ def model_inputs(model_config: ModelConfig) -> ModelInputs | None:
     adapted = served and not is_vllm_model(cls)
     if not adapted and MULTIMODAL_INPUT_REGISTRY.registered(cls).mapper is None:
         return None
-    if served and envs.VLLM_ENABLE_V1_MULTIPROCESSING and envs.VLLM_WORKER_MULTIPROC_METHOD == "spawn":
+    if served and not in_process and get_mp_context().get_start_method() != "fork":  # type: ignore[no-untyped-call]
         check_for_children(cls)
     return ModelInputs(cls, InputContext(model_config), adapted=adapted)
 

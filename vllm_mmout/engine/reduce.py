@@ -94,7 +94,7 @@ class ReducingPooler(Pooler):
             if wanted is None:
                 buffers[row] = plain(raw)
             elif isinstance(raw, MMOutError):
-                buffers[row] = codec.pack_failure(_failure("model", raw))
+                buffers[row] = codec.pack_failure(_failure("", raw))
             else:
                 groups.setdefault((wanted, _shapes(raw)), []).append(row)
         for (wanted, _), rows in groups.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,10 @@ from vllm_mmout import errors
 from vllm_mmout.errors import MMOutError, ModelError
 
 ENVIRONMENT: Final = "MMOUT_STARTUP_REPORT"
+
+
+_starting = threading.Lock()
+"""Held while an engine starts: its processes get the environment as it is then."""
 
 
 class Report(msgspec.Struct):
@@ -37,7 +42,7 @@ def hearing() -> Iterator[None]:
         MMOutError: as it was raised in the process.
 
     """
-    with tempfile.TemporaryDirectory(prefix="mmout-start-") as folder:
+    with _starting, tempfile.TemporaryDirectory(prefix="mmout-start-") as folder:
         report = Path(folder) / "report.json"
         os.environ[ENVIRONMENT] = str(report)
         try:

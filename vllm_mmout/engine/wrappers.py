@@ -50,11 +50,13 @@ def llm_engine_init(original: Original) -> Original:
 
     @functools.wraps(original)
     def wrapper(self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
+        from vllm import envs
+
         from vllm_mmout.engine.bind import bind_llm_engine
         from vllm_mmout.engine.binding import make_binding
         from vllm_mmout.engine.startup import hearing
 
-        binding = make_binding(vllm_config)
+        binding = make_binding(vllm_config, in_process=not envs.VLLM_ENABLE_V1_MULTIPROCESSING)
         if binding is None:
             original(self, vllm_config, *args, **kwargs)
             return

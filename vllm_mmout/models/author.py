@@ -53,16 +53,17 @@ def run(model: nn.Module, alike: Sequence[Mapping[str, torch.Tensor]]) -> Raw:
         ModelError: it raised, or gave something else.
 
     """
-    # A copy of one request too: the model may work in place, and an engine in the user's process has the user's memory.
-    batch = {name: torch.stack([tensors[name] for tensors in alike]) for name in alike[0]}
     try:
-        output = model(**batch)
-    except Exception as error:
-        given = ", ".join(f"{name} {describe(tensor)}" for name, tensor in batch.items())
+        # A copy of one request too: the model may work in place, and an engine in the user's process has the user's
+        # memory.
+        output = model(**{name: torch.stack([tensors[name] for tensors in alike]) for name in alike[0]})
+        if hasattr(output, "to_tuple"):  # an output class of transformers: a dict that may hold tuples beside tensors
+            output = {name: value for name, value in output.items() if isinstance(value, torch.Tensor)}
+    except (Exception, SystemExit) as error:
+        given = ", ".join(f"{name} {describe(tensor)}" for name, tensor in alike[0].items())
+        many = f"{len(alike)} inputs of" if len(alike) > 1 else "an input of"
         raise ModelError(
-            f"model {type(model).__name__} failed on {given}: {type(error).__name__}: {error}; correct its forward, or"
-            " what its input mapper lets through"
+            f"model {type(model).__name__} failed on {many} {given}: {type(error).__name__}: {error}; correct its"
+            " forward, or what its input mapper lets through"
         ) from error
-    if hasattr(output, "to_tuple"):  # an output class of transformers: a dict that may hold tuples beside tensors
-        output = {name: value for name, value in output.items() if isinstance(value, torch.Tensor)}
     return checked_group(output, len(alike), f"{type(model).__name__}.forward", ModelError)

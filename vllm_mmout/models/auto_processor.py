@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vllm_mmout.errors import InputError, RegistrationError
-from vllm_mmout.models.mapper import MappedInput, as_raster
+from vllm_mmout.models.extent import keeps_extent
+from vllm_mmout.models.mapper import MappedInput, as_raster, chosen_bands, observed
 from vllm_mmout.outputs.render import render
 from vllm_mmout.outputs.source import Source
+from vllm_mmout.raster.raster import Raster
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from PIL.Image import Image
 
     from vllm_mmout.models.context import InputContext
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.raster.raster import Raster
-
-_MOVES_PIXELS = ("do_center_crop", "do_crop", "do_pad")
-"""Switches of a processor after which its result does not cover what the input covered."""
 
 
 class AutoProcessorMapper:
@@ -47,12 +47,13 @@ class AutoProcessorMapper:
             raise RegistrationError(
                 f"the model has no input mapper, and no processor of transformers can be loaded from {model}:"
                 f" {type(error).__name__}: {error}; decorate its class with"
-                " @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(...), or put a preprocessor_config.json there"
+                " @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(RasterMapper.from_config), or put a"
+                " preprocessor_config.json there"
             ) from error
         images = getattr(self._processor, "image_processor", self._processor)
         self._keywords = keywords
-        self._keeps_extent = not any(getattr(images, switch, False) for switch in _MOVES_PIXELS)
         self._size = _largest(getattr(images, "size", None))
+        self._keeps_extent = keeps_extent(self._pixels)
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
         """Map one input.
@@ -61,16 +62,20 @@ class AutoProcessorMapper:
             InputError: it cannot be read, or the processor cannot take it.
 
         """
-        raster = as_raster(data)
-        chosen = params.bands if params.indices is None else tuple(index + 1 for index in params.indices)
-        raster = raster.without_alpha() if chosen is None else raster.select(chosen)
+        raster = chosen_bands(as_raster(data), params)
         count, height, width = raster.array.shape
         if count not in (1, 3):
             raise InputError(
                 f"the input has {count} bands, the model's processor takes pictures of 1 or 3; choose with bands=[...],"
                 " which counts from 1"
             )
-        valid = raster.valid(params.nodata)
+        if raster.array.dtype != np.uint8 and raster.array.dtype.kind != "f":
+            raise InputError(
+                f"the input's dtype is {raster.array.dtype}, the model's processor takes pictures of uint8, or floats"
+                " as it scales them; scale it to uint8"
+            )
+        array, valid = observed(raster, raster.array, params)
+        raster = replace(raster, array=array)
         features = self._processor(images=_for_processor(raster), return_tensors="np")
         tensors = {key: np.asarray(value)[0] for key, value in features.items() if key in self._keywords}
         seen = next((value.shape[-2:] for value in tensors.values() if value.ndim >= 3), None)
@@ -80,11 +85,17 @@ class AutoProcessorMapper:
             size=(height, width),
             seen=seen,
             georeference=raster.georeference,
-            valid=None if valid is None or valid.all() else valid,
+            valid=valid,
             metadata=raster.metadata,
             picture=partial(_picture, raster),
         )
         return MappedInput(tensors, source)
+
+    def _pixels(self, picture: NDArray[np.uint8]) -> NDArray[Any]:
+        """What the processor makes of a picture [3, height, width]."""
+        features = self._processor(images=_for_processor(Raster(picture)), return_tensors="np")
+        pixels: NDArray[Any] = np.asarray(features["pixel_values"])[0]
+        return pixels
 
     def dummy(self) -> Any:
         """A black picture of the size that the processor scales to."""
@@ -92,11 +103,11 @@ class AutoProcessorMapper:
 
 
 def opened(data: Any) -> Any:
-    """What functions of vLLM's first registries take: files as a PIL image, or as an array; all else as it is."""
+    """What functions of vLLM's first registries take: a file as a PIL image, or as an array; all else as it is."""
     if hasattr(data, "getbands") or isinstance(data, np.ndarray | Mapping) or hasattr(data, "detach"):
         return data
     raster = as_raster(data).without_alpha()
-    return _for_processor(raster)
+    return _picture(raster) if raster.array.dtype == np.uint8 and len(raster.array) == 3 else raster.array
 
 
 def _for_processor(raster: Raster) -> Any:

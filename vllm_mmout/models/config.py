@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Self
 
 from transformers import AutoConfig, PretrainedConfig
@@ -19,7 +20,7 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # of __in
     num_attention_heads = 1
     num_hidden_layers = 0
     vocab_size = 2
-    max_position_embeddings = 1
+    max_position_embeddings = 8
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
@@ -31,8 +32,21 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # of __in
         """
         if _unservable is not None:
             raise HookError(str(_unservable))
+        as_written = copy.deepcopy(config_dict)
         config: Self = super().from_dict(config_dict, **kwargs)
+        config._json = as_written
         return config
+
+    def to_dict(self) -> dict[str, Any]:
+        """As transformers', with what it adds and changes; the file itself is `config_json`."""
+        entries: dict[str, Any] = super().to_dict()
+        entries.pop("_json", None)
+        return entries
+
+    def update(self, config_dict: dict[str, Any]) -> None:
+        """As transformers'; vLLM's ``hf_overrides`` come here."""
+        super().update(config_dict)
+        vars(self).setdefault("_json", {}).update(copy.deepcopy(config_dict))
 
     def get_text_config(self, *args: Any, **kwargs: Any) -> MMOutConfig:
         """Where vLLM looks for the sizes of a language model: there is none, whatever such names mean in the folder.
@@ -40,6 +54,16 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # of __in
         The heads of an image model may be a list, its hidden size is not that of placeholder tokens.
         """
         return MMOutConfig()
+
+
+def config_json(config: PretrainedConfig) -> dict[str, Any]:
+    """A model's ``config.json``: of a folder of ours the file as it was written, else what transformers makes of it.
+
+    transformers takes entries such as ``num_labels`` out and puts others in, ``id2label`` among them.
+    """
+    written = getattr(config, "_json", None)
+    entries: dict[str, Any] = config.to_dict() if written is None else copy.deepcopy(written)
+    return entries
 
 
 _unservable: HookError | None = None

@@ -11,6 +11,8 @@ from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.registry.importing import import_path, is_path
@@ -48,8 +50,8 @@ def announced() -> dict[str, str]:
     if not text:
         return {}
     try:
-        return dict(json.loads(text))
-    except ValueError as error:  # nothing may raise here: it would stop text models too
+        return msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.MsgspecError as error:  # nothing may raise here: it would stop text models too
         logging.getLogger("vllm.mmout").error("%s=%r names no models: %s", ENVIRONMENT, text, error)  # noqa: TRY400 - the message says it all
         return {}
 

@@ -50,6 +50,9 @@ It may say what it gives, in ``inputs``: a mapping of `TensorSpec` by keyword.
 class RasterMapper:
     """Maps rasters and pictures to one tensor [bands, height, width].
 
+    A file that describes its bands by all of the model's names is read in the model's order; any other one in its own,
+    so that ``bands=[...]`` must say which they are where it holds more or others.
+
     Integers stay as they are stored (the model scales on its device); floats travel as float32. Pixels without an
     observation (nodata or NaN in any band that the model sees) are sent as 0 and masked in the output.
 
@@ -100,17 +103,7 @@ class RasterMapper:
 
         """
         raster = self._select(as_raster(data), params)
-        array = self._checked(raster.array)
-        valid = raster.valid(params.nodata)
-        if valid is not None and valid.all():
-            valid = None
-        if valid is not None:
-            if not valid.any():
-                raise InputError(
-                    f"no pixel of the input holds an observation: all are NaN or nodata ({raster.nodata}); choose other"
-                    " bands=[...] or say nodata=..."
-                )
-            array = np.where(valid, array, np.zeros((), array.dtype))
+        array, valid = observed(raster, self._checked(raster.array), params)
         source = Source(
             size=(array.shape[1], array.shape[2]),
             georeference=raster.georeference,
@@ -121,8 +114,10 @@ class RasterMapper:
         return MappedInput({self.keyword: array}, source)
 
     def _select(self, raster: Raster, params: OutputParams) -> Raster:
-        chosen = params.bands if params.indices is None else tuple(index + 1 for index in params.indices)
-        raster = raster.without_alpha() if chosen is None else raster.select(chosen)
+        if params.bands is None and params.indices is None and set(self.bands) <= set(raster.descriptions):
+            raster = raster.select(self.bands)  # the file says which band is which
+        else:
+            raster = chosen_bands(raster, params)
         count = raster.array.shape[0]
         if count != len(self.bands):
             what = "bands chooses" if params.bands else "indices chooses" if params.indices else "the input has"
@@ -147,8 +142,39 @@ class RasterMapper:
             return array
         raise InputError(
             f"the input's dtype is {array.dtype}, model {self.model!r} takes 8 and 16 bit integers and floats;"
-            " convert it"
+            " convert it, as with array.astype(np.float32)"
         )
+
+
+def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
+    """The bands that the request names, all but alpha where it names none.
+
+    Raises:
+        InputError: a band is not there.
+
+    """
+    chosen = params.bands if params.indices is None else tuple(index + 1 for index in params.indices)
+    return raster.without_alpha() if chosen is None else raster.select(chosen)
+
+
+def observed(
+    raster: Raster, array: NDArray[Any], params: OutputParams
+) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """The array with 0 where nothing was observed, and where that is not so; None: everywhere.
+
+    Raises:
+        InputError: no pixel holds an observation.
+
+    """
+    valid = raster.valid(params.nodata)
+    if valid is None or valid.all():
+        return array, None
+    if not valid.any():
+        raise InputError(
+            f"no pixel of the input holds an observation: all are NaN or nodata ({raster.nodata}); choose other"
+            " bands=[...] or say nodata=..."
+        )
+    return np.where(valid, array, np.zeros((), array.dtype)), valid
 
 
 def _picture(array: NDArray[Any], valid: NDArray[np.bool_] | None, bands: tuple[str, ...]) -> Image:

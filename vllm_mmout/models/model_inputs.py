@@ -10,6 +10,7 @@ import torch
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError
 from vllm_mmout.models.auto_processor import AutoProcessorMapper, opened
+from vllm_mmout.models.config import config_json
 from vllm_mmout.models.keywords import Keywords
 from vllm_mmout.models.mapper import MappedInput
 from vllm_mmout.models.tensor_spec import InputSpecs
@@ -171,7 +172,7 @@ class ModelInputs:
 def _make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext) -> Any:
     if choice.factory is not None:
         try:
-            mapper: InputMapper = choice.factory(context.get_hf_config().to_dict())
+            mapper: InputMapper = choice.factory(config_json(context.get_hf_config()))
         except MMOutError:
             raise
         except Exception as error:

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 from vllm.model_executor.models.interfaces import IsAttentionFree, SupportsMultiModal
 from vllm.model_executor.models.interfaces_base import is_vllm_model
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from vllm_mmout.errors import MMOutError, ModelError
 from vllm_mmout.models.author import build, run
+from vllm_mmout.models.config import config_json
 from vllm_mmout.models.keywords import Keywords
 from vllm_mmout.models.known import served_class
-from vllm_mmout.models.per_request import PerRequest, PlainPooler
+from vllm_mmout.models.per_request import PerRequest, PlainPooler, logger
 from vllm_mmout.models.processing import SinglePassDummyInputs, SinglePassInfo, SinglePassProcessor, inputs_of
 from vllm_mmout.models.weights import load_strictly
 from vllm_mmout.models.wire import FIELD, as_tensor, tensors_of
@@ -47,13 +49,16 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
     is_pooling_model = True
     attn_type = "attention_free"
     architecture: ClassVar[str]
+    measuring = False
+    """Whether vLLM measures memory, where a failure is one of the start and no request's."""
 
     def __init__(self, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
         author = served_class(self.architecture)
-        self.model = build(author, vllm_config.model_config.hf_config.to_dict())
+        self.model = build(author, config_json(vllm_config.model_config.hf_config))
         self.pooler = PlainPooler()
         self._keywords = Keywords.of(author).names
+        self._dtype = getattr(self.model, "dtype", None) if isinstance(self.model, PreTrainedModel) else None
         self._model_config = vllm_config.model_config
         self._device = torch.device(str(vllm_config.device_config.device))
 
@@ -89,7 +94,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             The model's output, the requests on axis 0; `PerRequest` where they are not alike.
 
         """
-        requests = [tensors_of(values, self._keywords) for values in inputs[FIELD]]
+        requests = [self._taken(tensors_of(values, self._keywords)) for values in inputs[FIELD]]
         groups: dict[tuple[Any, ...], list[int]] = {}
         for row, tensors in enumerate(requests):
             likeness = tuple((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items())
@@ -100,21 +105,35 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             output = self._run(alike)
             if isinstance(output, torch.Tensor) and len(rows) == len(requests):
                 return output
-            parts = self._each(alike) if isinstance(output, MMOutError) else _parts(output, len(rows))
+            failed_together = isinstance(output, MMOutError) and len(rows) > 1
+            parts = self._each(alike) if failed_together else _parts(output, len(rows))
             for row, part in zip(rows, parts, strict=True):
                 outcomes[row] = part
         return PerRequest.of(outcomes, self._device)
 
     def _each(self, alike: list[dict[str, torch.Tensor]]) -> list[Outcome]:
         """The outcomes of requests that failed together, each run alone."""
-        outputs = [self._run([tensors]) for tensors in alike]
-        return [output if isinstance(output, MMOutError) else _parts(output, 1)[0] for output in outputs]
+        return [_parts(self._run([tensors]), 1)[0] for tensors in alike]
 
     def _run(self, alike: list[dict[str, torch.Tensor]]) -> Outcome:
         try:
             return run(self.model, alike)
         except ModelError as error:
-            return error
+            if self.measuring:
+                raise ModelError(
+                    f"{error}. vLLM measures memory with as many inputs of the largest size as a step can hold,"
+                    f" {len(alike)}: if that is too much, lower max_num_seqs"
+                ) from error
+            logger.debug("a group of %d requests failed", len(alike), exc_info=error)
+            return ModelError(str(error))  # without its frames, which hold all that forward had computed
+
+    def _taken(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """One request's tensors in the dtype of a model of transformers, whose processors give float32 always."""
+        if self._dtype is None:
+            return tensors
+        return {
+            name: tensor.to(self._dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()
+        }
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Load the author's weights; a missing, unexpected or unlike one is an error."""
@@ -141,13 +160,15 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         if dummy is None:
             return
         mapped = inputs.map(dummy, OutputParams())
-        tensors = {name: as_tensor(value).to(self._device) for name, value in mapped.tensors.items()}
+        tensors = self._taken({name: as_tensor(value).to(self._device) for name, value in mapped.tensors.items()})
         with torch.inference_mode():
             run(self.model, [{name: tensors[name] for name in self._keywords if name in tensors}])
 
 
 def _parts(output: Any, count: int) -> list[Outcome]:
     """One output a request, of outputs with the requests on axis 0."""
+    if isinstance(output, MMOutError):
+        return [output] * count
     if isinstance(output, dict):
         return [{name: tensor[row] for name, tensor in output.items()} for row in range(count)]
     return list(output)

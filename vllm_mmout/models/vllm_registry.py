@@ -12,7 +12,7 @@ from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.models.known import author_class, names, path_of, record
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # vLLM caches what an entry gave, and the class of a name may change
 class AuthorsModel(_BaseRegisteredModel):
     """One architecture; vLLM's own lazy entries are inspected in a further process and cached by a file's hash."""
 
@@ -49,6 +49,11 @@ def announce(config: Mapping[str, Any]) -> None:
     architecture = architectures[0]
     path = path_of(architecture, config)
     if path is not None:
+        if getattr(ModelRegistry.models.get(architecture), "module_name", "").startswith("vllm."):
+            raise RegistrationError(
+                f"vLLM has a model of its own called {architecture!r}, which {path} would replace; write another name"
+                ' into "architectures" of config.json'
+            )
         author_class(path)  # what is wrong with it is said here, before any process is started
         serve({architecture: path})
     elif architecture not in ModelRegistry.models:
@@ -68,6 +73,4 @@ def serve(paths: Mapping[str, str]) -> None:
     """
     record(paths)
     for architecture in paths:
-        entry = AuthorsModel(architecture)
-        if ModelRegistry.models.get(architecture) != entry:
-            ModelRegistry.models[architecture] = cast("Any", entry)
+        ModelRegistry.models[architecture] = cast("Any", AuthorsModel(architecture))

@@ -27,22 +27,32 @@ def load_strictly(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None
         weights: name in ``state_dict()`` to tensor.
 
     Raises:
-        ModelError: one is missing, unexpected, or of another shape or kind of dtype; all of them are named.
+        ModelError: one is missing, unexpected, of another shape or kind of dtype, or too large for the model's dtype;
+            all of them are named.
 
     """
     weights = _as_named_now(model, weights)
     own = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
-    loaded = {own[name].data_ptr() for name in weights if name in own and own[name].numel()}
-    missing = [name for name, tensor in own.items() if name not in weights and tensor.data_ptr() not in loaded]
+    given = [name for name in weights if name in own]
+    stored_at = {_place(own[name]): name for name in given if own[name].numel()}
+    missing = [name for name, tensor in own.items() if name not in weights and _place(tensor) not in stored_at]
+    torn = [name for name in given if _differs(weights[name], weights[stored_at.get(_place(own[name]), name)])]
     unexpected = [name for name in weights if name not in own]
     unlike = [
         f"{name} (the model has {describe(own[name])}, the file {describe(weights[name])})"
-        for name in weights
-        if name in own and not _alike(own[name], weights[name])
+        for name in given
+        if not _alike(own[name], weights[name])
     ]
+    too_large = [f"{name} ({own[name].dtype})" for name in given if _overflows(own[name], weights[name])]
     faults = [
         f"{what}: {_listed(names)}"
-        for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape or dtype", unlike))
+        for what, names in (
+            ("missing", missing),
+            ("unexpected", unexpected),
+            ("of another shape or dtype", unlike),
+            ("one in the model and different in the file", torn),
+            ("too large for the model's dtype", too_large),
+        )
         if names
     ]
     if faults:
@@ -65,6 +75,23 @@ def _as_named_now(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> Mapp
     named = {name: tensor for name, tensor in loaded.state_dict().items() if name not in report["missing_keys"]}
     unlike = {name: torch.empty(stored) for name, stored, _ in report["mismatched_keys"]}
     return named | unlike | {name: weights.get(name, torch.empty(0)) for name in report["unexpected_keys"]}
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Where a tensor lies: two names of one weight have one place."""
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
+
+
+def _differs(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one is not other and not torch.equal(one, other)
+
+
+def _overflows(own: torch.Tensor, stored: torch.Tensor) -> bool:
+    """Whether a finite weight is not finite in the model's dtype."""
+    if own.dtype == stored.dtype or not (own.is_floating_point() and stored.is_floating_point()):
+        return False
+    finite = torch.isfinite(stored)
+    return bool((finite & ~torch.isfinite(stored.to(own.dtype))).any())
 
 
 def _alike(own: torch.Tensor, stored: torch.Tensor) -> bool:

@@ -89,17 +89,18 @@ class InputRegistry:
         function = None if mapper is None else _callable(mapper, "an input mapper")
         return self._decorator("mapper", MapperChoice(function=function))
 
-    def register_max_tokens(self, max_tokens: int | Callable[[Any], int]) -> Callable[[Model], Model]:
+    def register_max_tokens(self, max_tokens: int | Callable[[Any], int] | None = None) -> Callable[[Model], Model]:
         """Decorate a model class with the most tokens that one input takes of vLLM's encoder budget.
 
         Args:
-            max_tokens: a number, or a function of an `InputContext` that gives it. vLLM asks at start-up. Without it
-                the number is 0: a single-pass model has no placeholder tokens.
+            max_tokens: a number, or a function of an `InputContext` that gives it. vLLM asks at start-up. None, as
+                without this decorator, is 0: a single-pass model has no placeholder tokens.
 
         Raises:
             RegistrationError: it is neither, or (on decorating) the class has another one already.
 
         """
+        max_tokens = 0 if max_tokens is None else max_tokens
         if isinstance(max_tokens, bool) or not (isinstance(max_tokens, int) or callable(max_tokens)):
             raise RegistrationError(f"max tokens must be a number or a function (context), got {max_tokens!r}")
         return self._decorator("max_tokens", max_tokens)
@@ -107,7 +108,7 @@ class InputRegistry:
     register_max_image_tokens = register_max_tokens
 
     def register_max_multimodal_tokens(
-        self, kind: str, max_tokens: int | Callable[[Any], int]
+        self, kind: str, max_tokens: int | Callable[[Any], int] | None = None
     ) -> Callable[[Model], Model]:
         """As ``register_max_tokens``, with the kind of input, "image", first as in vLLM's first registry."""
         _check_kind(kind)

@@ -131,11 +131,12 @@ class OutputRegistry:
 
         """
         from vllm_mmout.engine.model_class import choose, text_output_processor  # the registry works without vLLM
+        from vllm_mmout.models.config import config_json
 
         choice = choose(self, model_config, engine_table)
         if choice is None:
             return text_output_processor()
-        return choice.create(model_config.hf_config.to_dict(), choice.default)[choice.default]
+        return choice.create(config_json(model_config.hf_config), choice.default)[choice.default]
 
 
 def _check_architecture(architecture: object) -> None:

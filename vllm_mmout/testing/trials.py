@@ -31,9 +31,12 @@ def spoilt(outputs: Raw, bad: float) -> Raw | None:
 
 
 def without_length(outputs: Raw) -> Iterator[tuple[int, Raw]]:
-    """Each axis but that of the requests, and the group with length 0 there, in all tensors that have it."""
+    """Each axis that follows the input's size, and the group with length 0 there, in all tensors that have it.
+
+    Axis 0 holds the requests. The length of axis 1, classes or features, is the model's own: it never is 0.
+    """
     named = outputs if isinstance(outputs, dict) else {"": outputs}
-    for axis in range(1, max(tensor.dim() for tensor in named.values())):
+    for axis in range(2, max(tensor.dim() for tensor in named.values())):
         cut = {name: tensor.narrow(axis, 0, 0) if tensor.dim() > axis else tensor for name, tensor in named.items()}
         yield axis, cut if isinstance(outputs, dict) else cut[""]
 
