@@ -167,7 +167,7 @@ def test_two_decorated_classes_of_one_name_must_be_told_apart(announced):
 
 def test_a_name_of_vllms_own_models_is_refused():
     """A folder may not put another class in the place of a model that other engines of this process need."""
-    with pytest.raises(RegistrationError, match="vLLM has a model of its own called 'BertModel'.*write another name"):
+    with pytest.raises(RegistrationError, match=r"vLLM has a model of its own called 'BertModel'.*write another name"):
         vllm_registry.announce({"architectures": ["BertModel"], "mmout": {"model": "torch.nn:Identity"}})
 
 
