@@ -8,8 +8,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.binding import Binding, log_binding, resolve_choice
+from vllm_mmout.engine.model_class import config_of
 from vllm_mmout.engine.startup import telling
-from vllm_mmout.models.config import config_json
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -70,7 +70,7 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
     choice = resolve_choice(vllm_config)
     if choice is None:
         return
-    processors = choice.create(config_json(vllm_config.model_config.hf_config))
+    processors = choice.create(config_of(vllm_config.model_config))
     kind = type(worker)
 
     def load_model(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.log import logger
-from vllm_mmout.engine.model_class import choose, model_inputs
+from vllm_mmout.engine.model_class import choose, config_of, model_inputs
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError
-from vllm_mmout.models.config import config_json
 from vllm_mmout.registry import MULTIMODAL_OUTPUT_REGISTRY
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Bindin
             ' that answer in one forward are decoded: start it with runner="pooling", or set'
             ' additional_config={"mmout": {"output_processor": "none"}}'
         )
-    config: dict[str, Any] = config_json(model_config.hf_config)
+    config: dict[str, Any] = config_of(model_config)
     settings = EngineSettings.from_mapping(choice.settings)
     served = model_config.served_model_name
     return Binding(

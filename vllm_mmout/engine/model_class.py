@@ -36,12 +36,17 @@ def choose(registry: OutputRegistry, model_config: ModelConfig, engine_table: An
     return resolve(
         registry,
         engine_table=engine_table,
-        config=config_json(model_config.hf_config),
+        config=config_of(model_config),
         architectures=architectures_of(model_config),
         model_class=lambda: model_class(model_config),
         settings=EngineSettings.__struct_fields__,
         fallback="tensor" if is_served(model_config.architecture) else None,
     )
+
+
+def config_of(model_config: ModelConfig) -> dict[str, Any]:
+    """The model's ``config.json``, as its author wrote it."""
+    return config_json(model_config.hf_config)
 
 
 def architectures_of(model_config: ModelConfig) -> list[str]:

@@ -130,13 +130,12 @@ class OutputRegistry:
             RegistrationError: a processor cannot be found or imported.
 
         """
-        from vllm_mmout.engine.model_class import choose, text_output_processor  # the registry works without vLLM
-        from vllm_mmout.models.config import config_json
+        from vllm_mmout.engine.model_class import choose, config_of, text_output_processor  # not before it is asked for
 
         choice = choose(self, model_config, engine_table)
         if choice is None:
             return text_output_processor()
-        return choice.create(config_json(model_config.hf_config), choice.default)[choice.default]
+        return choice.create(config_of(model_config), choice.default)[choice.default]
 
 
 def _check_architecture(architecture: object) -> None:
