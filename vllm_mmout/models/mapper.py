@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 
+_SHOWN = (2, 98)
+"""Percentiles of the values that are black and white where an input is shown."""
 _DTYPES = ("float32", "uint8", "int8", "uint16", "int16")
 """What travels to the model; other floats become float32."""
 
@@ -181,6 +183,9 @@ def _picture(array: NDArray[Any], valid: NDArray[np.bool_] | None, bands: tuple[
     """The input in RGB: red, green and blue where the model's bands have these names, else the first band in grey."""
     colours = [bands.index(name) for name in ("red", "green", "blue") if name in bands]
     shown = array[colours] if len(colours) == 3 else array if len(array) == 3 else array[:1]
+    if shown.dtype != np.uint8:  # clouds and glints would leave all else in one grey
+        low, high = np.percentile(shown if valid is None else shown[:, valid], _SHOWN)
+        shown = shown.clip(low, high)
     return render(shown, valid, None).convert("RGB")
 
 
