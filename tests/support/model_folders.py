@@ -13,6 +13,10 @@ ENGINE = {"gpu_memory_utilization": 0.3, "distributed_executor_backend": "uni"}
 """Keeps an engine small: one process for the core and its worker, a third of the memory at most."""
 
 
+KEPT = []
+"""All engines of this process: when one is collected, vLLM ends what the others share with it."""
+
+
 def config_of(model, **entries):
     """A ``config.json`` that names a class by its path."""
     config = {
@@ -67,7 +71,8 @@ def engine_here(folder, **arguments):
     from vllm import LLM
 
     with vllm_starts("0"):
-        return LLM(str(folder), **ENGINE, **arguments)
+        KEPT.append(LLM(str(folder), **ENGINE, **arguments))
+    return KEPT[-1]
 
 
 def engine_elsewhere(folder):

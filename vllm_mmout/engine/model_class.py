@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import MMOutError
-from vllm_mmout.models.config import config_json
 from vllm_mmout.models.known import check_for_children, is_served, served_class
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.registry.resolve import resolve
@@ -46,6 +45,8 @@ def choose(registry: OutputRegistry, model_config: ModelConfig, engine_table: An
 
 def config_of(model_config: ModelConfig) -> dict[str, Any]:
     """The model's ``config.json``, as its author wrote it."""
+    from vllm_mmout.models.config import config_json  # needs transformers
+
     return config_json(model_config.hf_config)
 
 
