@@ -12,7 +12,7 @@ from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationE
 from vllm_mmout.models.auto_processor import AutoProcessorMapper, opened
 from vllm_mmout.models.config import config_json
 from vllm_mmout.models.keywords import Keywords
-from vllm_mmout.models.mapper import MappedInput
+from vllm_mmout.models.mapper import MappedInput, RasterMapper
 from vllm_mmout.models.tensor_spec import InputSpecs
 from vllm_mmout.params import OutputParams
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
@@ -139,6 +139,8 @@ class ModelInputs:
             raise InputError(_failed("input processor", self.keywords.model, error)) from error
 
     def _mapped(self, data: Any, params: OutputParams) -> MappedInput:
+        if isinstance(self._mapper, RasterMapper):  # what else it raises is that of a file object of the caller's
+            return self._mapper(data, params)
         try:
             mapped = self._mapper(data, params)
         except MMOutError:
