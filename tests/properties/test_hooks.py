@@ -257,6 +257,7 @@ def test_plugin_never_raises(drifted):
     row, fault = drifted
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugin, "_drift", None)
+        patch.setattr("vllm_mmout.models.config._unservable", None)  # other tests start engines after this one
         patch.setattr(plugin.logging.getLogger("vllm.mmout"), "disabled", True)
         patch.setitem(sys.modules, "vllm.engine.arg_utils", importlib.import_module("vllm.engine.arg_utils"))
         apply(patch, row, fault)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
+    from vllm_mmout.engine.binding import Binding
+
 Original: TypeAlias = Callable[..., Any]
 
 
@@ -32,15 +34,11 @@ def async_llm_init(original: Original) -> Original:
     def wrapper(self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         from vllm_mmout.engine.bind import bind_async_llm
         from vllm_mmout.engine.binding import make_binding
-        from vllm_mmout.engine.startup import hearing
 
         binding = make_binding(vllm_config)
-        if binding is None:
-            original(self, vllm_config, *args, **kwargs)
-            return
-        with hearing():
-            original(self, vllm_config, *args, **kwargs)
-        bind_async_llm(self, binding)
+        _start(lambda: original(self, vllm_config, *args, **kwargs), binding)
+        if binding is not None:
+            bind_async_llm(self, binding)
 
     return wrapper
 
@@ -54,17 +52,24 @@ def llm_engine_init(original: Original) -> Original:
 
         from vllm_mmout.engine.bind import bind_llm_engine
         from vllm_mmout.engine.binding import make_binding
-        from vllm_mmout.engine.startup import hearing
 
         binding = make_binding(vllm_config, in_process=not envs.VLLM_ENABLE_V1_MULTIPROCESSING)
-        if binding is None:
-            original(self, vllm_config, *args, **kwargs)
-            return
-        with hearing():
-            original(self, vllm_config, *args, **kwargs)
-        bind_llm_engine(self, binding)
+        _start(lambda: original(self, vllm_config, *args, **kwargs), binding)
+        if binding is not None:
+            bind_llm_engine(self, binding)
 
     return wrapper
+
+
+def _start(original: Callable[[], None], binding: Binding | None) -> None:
+    """Start an engine; of one that is to be bound, raise what its processes tell of a failure."""
+    if binding is None:
+        original()
+        return
+    from vllm_mmout.engine.startup import hearing
+
+    with hearing():
+        original()
 
 
 def pooling_offline_init(original: Original) -> Original:
