@@ -149,18 +149,28 @@ def interrupted_when(condition, then=lambda: None):
     assert sent.is_set()
 
 
-def main_thread_is_in(name):
-    """Whether a function of this name is on the main thread's stack."""
-    frame = sys._current_frames()[threading.main_thread().ident]
-    while frame is not None:
-        if frame.f_code.co_name == name:
-            return True
-        frame = frame.f_back
-    return False
+@pytest.fixture
+def inside(monkeypatch):
+    """Watches a method of an object: ``inside(owner, name)`` gives a function that says whether a call of it is on."""
+
+    def watch(owner, name):
+        original, calls = getattr(owner, name), []
+
+        def watched(*args, **kwargs):
+            calls.append(name)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                calls.pop()
+
+        monkeypatch.setattr(owner, name, watched)
+        return lambda: bool(calls)
+
+    return watch
 
 
 @pytest.mark.parametrize("number", [1, 20])
-def test_a_signal_while_step_waits_for_the_engine(engine, number, request):
+def test_a_signal_while_step_waits_for_the_engine(engine, number, request, inside):
     """Ctrl-C in the middle of a forward; the rest of the list has not been added, or waits behind it."""
     name = -5000.0 - len(request.node.name) - number
     params = OutputParams(processor="ReduceHolds", nodata=name)
@@ -169,16 +179,17 @@ def test_a_signal_while_step_waits_for_the_engine(engine, number, request):
     go.unlink(missing_ok=True)
     in_process = isinstance(engine.llm_engine.engine_core, InprocClient)
     release = go.touch if in_process else lambda: None  # an engine in this process ends its step first
-    with interrupted_when(lambda: started.exists() and main_thread_is_in("get_output"), release):
+    waits = inside(engine.llm_engine.engine_core, "get_output")
+    with interrupted_when(lambda: started.exists() and waits(), release):
         engine.generate([scene(seed) for seed in range(number)], [params, *[ECHO] * (number - 1)], use_tqdm=False)
     go.touch()
     assert_clean(engine)
 
 
 @pytest.mark.parametrize("number", [1, 3, 20])
-def test_a_signal_while_step_waits_for_a_decoder(engine, number):
+def test_a_signal_while_step_waits_for_a_decoder(engine, number, inside):
     """Ctrl-C while all that is left is being decoded; late results are thrown away."""
-    with interrupted_when(lambda: main_thread_is_in("wait_ready")):
+    with interrupted_when(inside(engine.llm_engine.output_processor, "wait_ready")):
         engine.generate([scene(seed) for seed in range(number)], OutputParams(processor="DecodeWaits"), use_tqdm=False)
     RELEASE.set()
     assert_clean(engine)

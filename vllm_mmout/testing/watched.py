@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -60,5 +59,4 @@ class WatchedThread:
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 - Python's way to look at threads
         if frame is None:
             return "at its end"
-        last = traceback.extract_stack(frame)[-1]
-        return f"in {last.name}(), {last.filename}:{last.lineno}"
+        return f"in {frame.f_code.co_name}(), {frame.f_code.co_filename}:{frame.f_lineno}"
