@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.raster.window import Window
 
 LOCAL_ONLY = frozenset({"path"})
 """Options that name something on this machine: they never travel to an engine and are refused from the network."""
@@ -26,8 +28,21 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             descriptions; a band may repeat.
         indices: the same as ``bands`` but counted from 0, as clients of TerraTorch send it; not with ``bands``.
         nodata: value of the input that means "no observation", instead of the file's own.
-        overlap: pixels that neighbouring tiles share; an input that fits one forward has no tile borders.
+        scale: what the input's values are multiplied by before the model sees them, one number or one a band. With
+            ``scale`` or ``offset`` the model gets float32: value * scale + offset.
+        offset: what is added to them, one number or one a band.
+        window: the part of the input to use, a ``Window`` or (row, col, height, width) in pixels; the result lies on
+            that part.
+        tile: side of the square tiles, in pixels, that an input larger than one tile is cut into; by default the
+            model's own, and only for an input that is too large for one forward.
+        overlap: pixels that neighbouring tiles share, at most half a tile. The outer quarter on either side, which a
+            tile sees with little around it, counts nothing; the middle half is blended. An input that fits one forward
+            has no tile borders.
+        blend: how values are averaged where tiles overlap: weights along a "cosine" (the default) or "linear" ramp;
+            "none" takes each pixel from the tile in whose middle it lies. Probabilities are averaged before the class
+            is chosen; class ids of processors that know nothing else are taken as with "none".
         path: file or folder to write the result to (Python and command line only); ``outputs.path`` names the file.
+        part: whether the request is one tile of several; the engine sets it on the requests that it makes of one.
 
     Raises:
         OptionError: a value has the wrong type or is out of range.
@@ -39,16 +54,24 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     bands: tuple[int | str, ...] | None = None
     indices: tuple[int, ...] | None = None
     nodata: float | None = None
+    scale: float | tuple[float, ...] | None = None
+    offset: float | tuple[float, ...] | None = None
+    window: Window | None = None
+    tile: int | None = None
     overlap: int = 0
+    blend: Literal["cosine", "linear", "none"] = "cosine"
     path: str | None = None
+    part: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("processor", "bands", "indices"):
+        for name in ("processor", "bands", "indices", "scale", "offset"):
             value = getattr(self, name)
             if isinstance(value, list):
                 msgspec.structs.force_setattr(self, name, tuple(value))
         if isinstance(self.path, Path):
             msgspec.structs.force_setattr(self, "path", str(self.path))
+        if self.window is not None:
+            msgspec.structs.force_setattr(self, "window", _window(self.window))
         try:
             msgspec.convert(msgspec.structs.asdict(self), _Checked)
         except msgspec.ValidationError as error:
@@ -66,9 +89,24 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         for index in self.indices or ():
             if index < 0:
                 raise OptionError(f"indices must count from 0, got {index}")
+        self._check_tiles()
+        self._check_picks()
+
+    def _check_tiles(self) -> None:
+        if self.tile is not None and self.tile < 1:
+            raise OptionError(f"tile must be 1 or more pixels, got {self.tile}")
         if self.overlap < 0:
             raise OptionError(f"overlap must be 0 or more pixels, got {self.overlap}")
-        self._check_picks()
+        if self.tile is not None and 2 * self.overlap > self.tile:
+            raise OptionError(f"overlap must be at most half a tile, got {self.overlap} for tile={self.tile}")
+        window = self.window
+        if window is not None and (min(window.row, window.col) < 0 or min(window.height, window.width) < 1):
+            raise OptionError(f"window must be (row, col, height, width) with pixels in it, got {tuple(_four(window))}")
+        for name, wrong in (("scale", {0.0}), ("offset", set())):
+            value = getattr(self, name)
+            for number in value if isinstance(value, tuple) else () if value is None else (value,):
+                if not math.isfinite(number) or number in wrong:
+                    raise OptionError(f"{name} must be finite{' and not 0' if wrong else ''}, got {value}")
 
     def _check_picks(self) -> None:
         if isinstance(self.processor, tuple):
@@ -81,6 +119,17 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def picks(self) -> tuple[str, ...] | None:
         """The processors asked for by name, None for the model's first."""
         return (self.processor,) if isinstance(self.processor, str) else self.processor
+
+    @property
+    def blends(self) -> bool:
+        """Whether the output of this request is averaged with its neighbours' before the result is made of it."""
+        return self.part and self.overlap > 0 and self.blend != "none"
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The options set here that say how a raster is read and cut."""
+        names = ("bands", "indices", "nodata", "scale", "offset", "window", "tile")
+        return tuple(name for name in names if getattr(self, name) is not None)
 
     def to_wire(self) -> dict[str, Any]:
         """The options that travel with the request, as plain data without those left at their default."""
@@ -116,5 +165,38 @@ class _Checked(msgspec.Struct, kw_only=True):
     bands: tuple[int | str, ...] | None
     indices: tuple[int, ...] | None
     nodata: float | None
+    scale: float | tuple[float, ...] | None
+    offset: float | tuple[float, ...] | None
+    window: Window | None
+    tile: int | None
     overlap: int
+    blend: Literal["cosine", "linear", "none"]
     path: str | None
+    part: bool
+
+
+def _window(given: Any) -> Window:
+    """The window that plain data says: four numbers, or a table of them."""
+    try:
+        given = _four(given) if isinstance(given, Window) else given
+        values = given if isinstance(given, Mapping) else dict(zip(_SIDES, given, strict=True))
+        return msgspec.convert(values, _CheckedWindow, strict=True).window()
+    except (TypeError, ValueError, msgspec.ValidationError):
+        raise OptionError(f"window must be (row, col, height, width), four integers, got {given!r}") from None
+
+
+def _four(window: Window) -> tuple[int, int, int, int]:
+    return window.row, window.col, window.height, window.width
+
+
+_SIDES = ("row", "col", "height", "width")
+
+
+class _CheckedWindow(msgspec.Struct, forbid_unknown_fields=True):
+    row: int
+    col: int
+    height: int
+    width: int
+
+    def window(self) -> Window:
+        return Window(self.row, self.col, self.height, self.width)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from vllm_mmout.processors.base import OutputProcessor, Part, Window
+    from vllm_mmout.processors.base import OutputProcessor, Part
     from vllm_mmout.processors.classification import ClassificationProcessor
     from vllm_mmout.processors.detection import DetectionProcessor
     from vllm_mmout.processors.embedding import EmbeddingProcessor
@@ -39,7 +39,7 @@ _HOMES = {
     "RegressionProcessor": "vllm_mmout.processors.regression",
     "SegmentationProcessor": "vllm_mmout.processors.segmentation",
     "TensorProcessor": "vllm_mmout.processors.tensor",
-    "Window": "vllm_mmout.processors.base",
+    "Window": "vllm_mmout.raster.window",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -11,23 +11,14 @@ from vllm_mmout.errors import DecodeError
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
     from vllm_mmout.params import OutputParams
+    from vllm_mmout.raster.window import Window
 
     Raw: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A rectangle of the input, in pixels."""
-
-    row: int
-    """First row, from the top, from 0."""
-    col: int
-    """First column, from the left, from 0."""
-    height: int
-    width: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +30,9 @@ class Part:
     window: Window | None
     """Where the part lies in the input; None where the input has no pixels."""
     output: Any
-    """What ``decode`` returned for it."""
+    """What ``decode`` returned for it; None for a part without any observation, which was not given to the model."""
+    valid: NDArray[np.bool_] | None = None
+    """bool [height, width] of the window, False where its input holds no observation; None: everywhere valid."""
 
 
 class OutputProcessor:
