@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from scenes_for_tests import classes
 
 import vllm_mmout
 from vllm_mmout.models.embedded import embedded_scene
@@ -119,6 +120,33 @@ def test_run_with_options(hls, llm, tmp_path):
 
 
 @pytest.mark.slow
+def test_run_on_scenes(scenes, tmp_path):
+    """Inputs larger than a tile are cut in one engine, each into its file; one that is damaged within is said."""
+    rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
+    damaged = bytearray((scenes / "c.tif").read_bytes())
+    damaged[len(damaged) // 2 : len(damaged) // 2 + 800] = b"\xff" * 800
+    (tmp_path / "damaged.tif").write_bytes(damaged)
+    inputs = [scenes / "a.tif", tmp_path / "damaged.tif", scenes / "b.tif"]
+    options = ["--tile", "20", "--overlap", "6", "--blend", "linear", "--window", "3,5,50,60"]
+    values = ["--scale", "0.0001", "--offset", "0,-0.05,0,0,0.01,0"]
+    status, printed, errors = run("run", "water-index", *inputs, "-o", "out/", *options, *values, cwd=tmp_path)
+    assert (status, printed) == (1, ["out/a.tif", "out/b.tif"])
+    assert names(tmp_path) == ["damaged.tif", "out/a.tif", "out/b.tif"]
+    assert len(errors) == 2
+    assert "damaged.tif" in errors[0]
+    assert "tile 1 of 16 (rows 0 to 19, columns 0 to 19)" in errors[0]
+    for name in "ab":
+        with rasterio.open(scenes / f"{name}.tif") as before, rasterio.open(tmp_path / f"out/{name}.tif") as after:
+            part = before.read()[:, 3:53, 5:65]
+            offset = np.array([0, -0.05, 0, 0, 0.01, 0], np.float32).reshape(-1, 1, 1)
+            seen = part.astype(np.float32) * np.float32(1e-4) + offset
+            np.testing.assert_array_equal(after.read(), classes(seen, (part != before.nodata).all(axis=0)))
+            west, north = before.transform.c + 5 * 10, before.transform.f - 3 * 10
+            assert tuple(after.transform)[:6] == (10, 0, west, 0, -10, north)
+            assert after.crs == before.crs
+
+
+@pytest.mark.slow
 def test_run_with_several_processors(scenes, tmp_path):
     """The engine's table gives a model more processors; each pick gets its file."""
     status, printed, errors = run(
@@ -138,18 +166,28 @@ def test_run_with_several_processors(scenes, tmp_path):
     assert names(tmp_path) == printed
 
 
+ONE = ["run", "water-index", "{a}", "-o", "o.tif"]
 REFUSED = {
     "no command": ([], 2, "COMMAND"),
     "an unknown command": (["nonsense"], 2, "invalid choice: 'nonsense'"),
     "an unknown flag": (["processors", "--bad"], 2, "unknown arguments: --bad"),
     "no output": (["run", "water-index", "{a}"], 2, "-o/--out"),
-    "a list that is none": (["run", "water-index", "{a}", "-o", "o.tif", "--indices", "1,x"], 2, "'1,x' is no list"),
-    "bands and indices": (
-        ["run", "water-index", "{a}", "-o", "o.tif", "--indices", "1", "--bands", "1"],
+    "a list that is none": ([*ONE, "--indices", "1,x"], 2, "'1,x' is no list"),
+    "bands and indices": ([*ONE, "--indices", "1", "--bands", "1"], 2, "bands and indices are both set"),
+    "a window of three numbers": (
+        [*ONE, "--window", "1,2,3"],
         2,
-        "bands and indices are both set",
+        "window must be (row, col, height, width), four integers",
     ),
-    "band 0": (["run", "water-index", "{a}", "-o", "o.tif", "--bands", "0,1"], 2, "bands must count from 1, got 0"),
+    "a window that is none": ([*ONE, "--window", "all"], 2, "'all' is no list"),
+    "an unknown blend": ([*ONE, "--blend", "smooth"], 2, "invalid choice: 'smooth'"),
+    "too much overlap": (
+        [*ONE, "--tile", "30", "--overlap", "16"],
+        2,
+        "overlap must be at most half a tile, got 16 for tile=30",
+    ),
+    "a scale of zero": ([*ONE, "--scale", "1,0,1,1,1,1"], 2, "scale must be finite and not 0"),
+    "band 0": ([*ONE, "--bands", "0,1"], 2, "bands must count from 1, got 0"),
     "a missing file": (["run", "water-index", "no.tif", "-o", "o.tif"], 1, "no such file: no.tif"),
     "a missing folder": (["run", "water-index", "{a}", "-o", "no/o.tif"], 1, "there is no folder no; make it first"),
     "a file instead of a folder": (["run", "water-index", "{a}", "{b}", "-o", "{a}"], 2, "name a folder"),
@@ -188,6 +226,7 @@ REFUSED_BY_THE_ENGINE = {
     "an unknown output": (["--output", "clases"], 2, "(known: classes, probabilities, confidence)"),
     "an unknown processor": (["--processor", "masks"], 2, "'masks'"),
     "no processor": (["--additional-config", '{"mmout": {"output_processor": "none"}}'], 2, "has no output processor"),
+    "a tile that the model cannot take": (["--tile", "2000"], 1, "tile must be 1 to 1024 pixels"),
     "an unknown suffix": (["-o", "o.xyz"], 1, "'.xyz'"),
 }
 

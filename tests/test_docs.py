@@ -7,13 +7,19 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from vllm_mmout import OutputParams
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError
+from vllm_mmout.outputs.source import Source
+from vllm_mmout.processors import Part
+from vllm_mmout.processors.parts import Parts
 from vllm_mmout.registry import OutputRegistry
 from vllm_mmout.registry.installed import BUILT_IN
 from vllm_mmout.registry.resolve import resolve
+from vllm_mmout.tiling.grid import TileGrid
 
 GUIDE = (Path(__file__).resolve().parents[1] / "docs" / "processors.md").read_text(encoding="utf-8")
 SECTIONS = {part.partition("\n")[0].strip(): part for part in re.split(r"^## ", GUIDE, flags=re.MULTILINE)[1:]}
@@ -88,3 +94,25 @@ def test_every_python_snippet_runs(snippet, tmp_path, monkeypatch):
     pytest.importorskip("torch", reason="processors are given torch tensors")
     monkeypatch.chdir(tmp_path)
     exec(compile(snippet, "<docs/processors.md>", "exec"), {})  # noqa: S102 - the snippets are our own
+
+
+@pytest.mark.engine
+def test_the_processor_that_averages_before_it_decides_does_so():
+    """The guide's own processor for scenes: joined from blended tiles it decides as it would on the whole."""
+    torch = pytest.importorskip("torch", reason="processors are given torch tensors")
+    snippet = next(block for block in code_blocks(GUIDE, "python") if "params.blends" in block)
+    names = {}
+    exec(compile(snippet, "<docs/processors.md>", "exec"), names)  # noqa: S102 - the snippet is our own
+    processor, grid = names["FloodMask"](), TileGrid(50, 70, 32, 8)
+    logits = torch.tensor(np.random.default_rng(0).normal(size=(1, 2, 50, 70)), dtype=torch.float32)
+    params = OutputParams(overlap=8, part=True)
+    parts = []
+    for index in range(len(grid)):
+        window = grid.window(index)
+        raw = processor.reduce(logits[:, :, window.rows, window.cols], params)[0]
+        parts.append(Part(index, window, processor.decode(raw, params)))
+    joined = processor.assemble(Parts(parts, grid=grid, source=Source(size=(50, 70))), params)
+    assert np.array_equal(joined.array[0], logits[0].argmax(0).numpy())
+    assert (joined.array.dtype, joined.nodata) == (np.uint8, 255)
+    whole = processor.decode(processor.reduce(logits, OutputParams())[0], OutputParams())
+    assert np.array_equal(joined.array, whole.array)

@@ -80,8 +80,6 @@ BAD = {
     "bool": (array(dtype=bool), ["bool", "convert"]),
     "complex": (array(dtype=np.complex64), ["complex64", "convert"]),
     "text pixels": (array(dtype="U1", value="a"), ["<U1", "convert"]),
-    "one row too many": (array((6, 1025, 16)), ["1025 x 16", "at most 1024 x 1024"]),
-    "one column too many": (array((6, 16, 1025)), ["16 x 1025", "at most 1024 x 1024"]),
     "an object": (lambda *_: object(), ["an input must be a path", "object"]),
     "None": (lambda *_: None, ["an input must be a path", "NoneType"]),
     "a prompt dict without media": (lambda *_: {"prompt": "water?"}, ["multi_modal_data", "'prompt'"]),

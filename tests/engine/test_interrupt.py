@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import linecache
 import signal
-import sys
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
+from interrupting import InterruptAtLine, interrupted_after
 from processors_for_tests import RELEASE, hold
 from tqdm.auto import tqdm
 from vllm.v1.engine.core_client import InprocClient
 from water_oracle import echo, leftovers, scene
 
-import vllm_mmout
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import DecodeError
 
@@ -195,24 +192,6 @@ def test_a_signal_while_step_waits_for_a_decoder(engine, number, inside):
     assert_clean(engine)
 
 
-def interrupted_after(seconds, call):
-    """Whether a real SIGINT ended a call; one that comes when the call is over is waited for and does not count."""
-    main = threading.main_thread().ident
-    timer = threading.Timer(seconds, signal.pthread_kill, (main, signal.SIGINT))
-    try:
-        timer.start()
-        try:
-            call()
-        except KeyboardInterrupt:
-            return True
-        timer.cancel()
-        timer.join()
-        time.sleep(0.001)  # returns through the kernel, which delivers what is pending
-    except KeyboardInterrupt:
-        pass
-    return False
-
-
 # Python swallows an exception in a garbage collector's callback, a Ctrl-C too: that one did not come.
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 def test_signals_at_any_moment(engine):
@@ -234,39 +213,7 @@ def test_signals_at_any_moment(engine):
         assert_clean(engine)
 
 
-ENGINE = str(Path(vllm_mmout.__file__).parent / "engine")
-OURS = tuple(str(Path(ENGINE, name)) for name in ("llm.py", "routed.py", "credits.py", "decode_pool.py", "reduce.py"))
-
-
-class InterruptAtLine:
-    """Raises KeyboardInterrupt at the n-th line of ours that the main thread runs; once, as one Ctrl-C does."""
-
-    def __init__(self, line):
-        self.left = line
-        self.fired = None
-
-    def __enter__(self):
-        self.before = sys.gettrace()
-        sys.settrace(self.call)
-
-    def __exit__(self, *_):
-        sys.settrace(self.before)
-
-    @staticmethod
-    def of_a_lock(frame):
-        """Whether the line takes or frees a lock of C, where Python handles no signal."""
-        return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip().startswith("with self.")
-
-    def call(self, frame, event, arg):
-        return self.line if frame.f_code.co_filename in OURS else None
-
-    def line(self, frame, event, arg):
-        if event == "line" and self.fired is None and not self.of_a_lock(frame):
-            self.left -= 1
-            if self.left < 0:
-                self.fired = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-                raise KeyboardInterrupt
-        return self.line
+OURS = ("llm.py", "routed.py", "credits.py", "decode_pool.py", "reduce.py", "llm_run.py", "inputs.py")
 
 
 def test_an_interrupt_at_every_line_of_ours(engine):
@@ -275,7 +222,7 @@ def test_an_interrupt_at_every_line_of_ours(engine):
     params = [OutputParams(processor=pick) for pick in ("Echo", "Echo", "ReduceRaises")]
     lines, seen = 0, set()
     while True:
-        interrupt = InterruptAtLine(lines)
+        interrupt = InterruptAtLine(lines, OURS)
         try:
             with interrupt:
                 engine.generate(inputs, params, use_tqdm=False)
@@ -289,7 +236,13 @@ def test_an_interrupt_at_every_line_of_ours(engine):
         assert_clean(engine, seeds=(lines,))
         lines += 1
     assert lines > 100
-    assert {place.split(":")[0] for place in seen} >= {"llm.py", "routed.py", "credits.py", "decode_pool.py"}
+    assert {place.split(":")[0] for place in seen} >= {
+        "llm.py",
+        "llm_run.py",
+        "routed.py",
+        "credits.py",
+        "decode_pool.py",
+    }
 
 
 def test_generate_inside_a_running_event_loop(engine):

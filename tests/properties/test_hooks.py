@@ -15,7 +15,8 @@ pytest.importorskip("vllm")
 
 from vllm_mmout.engine import hooks, plugin
 from vllm_mmout.engine.compat import vllm_version
-from vllm_mmout.engine.hook_table import ANYWHERE, ATTRIBUTES, HOOKS, Attribute, Hook
+from vllm_mmout.engine.hook import ANYWHERE, CORE, FRONTEND, Attribute, Hook
+from vllm_mmout.engine.hook_table import ATTRIBUTES, HOOKS
 from vllm_mmout.errors import HookError
 
 pytestmark = pytest.mark.engine
@@ -78,6 +79,7 @@ STEPS = st.lists(
             st.permutations(HOOKS).flatmap(lambda rows: st.integers(0, len(rows)).map(lambda count: rows[:count])),
             st.lists(st.sampled_from(ATTRIBUTES), unique=True),
             st.booleans(),
+            st.booleans(),
         ),
     ),
     max_size=6,
@@ -96,9 +98,10 @@ def test_uninstall_leaves_vllm_as_it_was(steps):
             expected = set()
             same(before, snapshot())
             continue
-        rows, attributes, frontend = step
-        hooks.install(rows, attributes, frontend=frontend)
-        expected |= {row.target for row in rows if row.wrap and (frontend or row.where == ANYWHERE)}
+        rows, attributes, frontend, core = step
+        hooks.install(rows, attributes, frontend=frontend, core=core)
+        places = {ANYWHERE} | ({FRONTEND} if frontend else set()) | ({CORE} if core else set())
+        expected |= {row.target for row in rows if row.wrap and row.where in places}
         expected |= {attribute.target for attribute in attributes}
         assert touched(before) == expected
         assert hooks.is_installed() == bool(expected)

@@ -47,24 +47,45 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--indices", type=_list_of(int), metavar="LIST", help="the same, counted from 0")
     parser.add_argument("--nodata", type=float, metavar="VALUE", help="value of the input that means no observation")
+    parser.add_argument(
+        "--scale", type=_numbers, metavar="LIST", help="what values are multiplied by, one number or one a band"
+    )
+    parser.add_argument("--offset", type=_numbers, metavar="LIST", help="what is added to them then")
+    parser.add_argument(
+        "--window",
+        type=_list_of(int),
+        metavar="ROW,COL,HEIGHT,WIDTH",
+        help="part of the input to use, in pixels from the upper left",
+    )
+    parser.add_argument("--tile", type=int, metavar="PIXELS", help="side of the tiles that larger inputs are cut into")
     parser.add_argument("--overlap", type=int, default=0, metavar="PIXELS", help="what neighbouring tiles share")
+    parser.add_argument(
+        "--blend", choices=("cosine", "linear", "none"), default="cosine", help="how they are averaged there (cosine)"
+    )
     parser.set_defaults(run=run, takes_engine_flags=True)
 
 
-OWN_FLAGS = ("--out", "--processor", "--output", "--bands", "--indices", "--nodata", "--overlap")
+OPTIONS = (
+    "processor",
+    "output",
+    "bands",
+    "indices",
+    "nodata",
+    "scale",
+    "offset",
+    "window",
+    "tile",
+    "overlap",
+    "blend",
+)
+"""Flags that are options of the requests."""
+OWN_FLAGS = ("--out", *(f"--{name}" for name in OPTIONS))
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; a file that fails is reported and does not stop the others."""
-    params = OutputParams(
-        processor=options.processor,
-        output=options.output,
-        bands=options.bands,
-        indices=options.indices,
-        nodata=options.nodata,
-        overlap=options.overlap,
-        path=_checked_out(options.out, options.inputs),
-    )
+    chosen = {name: getattr(options, name) for name in OPTIONS}
+    params = OutputParams(**chosen, path=_checked_out(options.out, options.inputs))
     from vllm_mmout.commands.engine import engine
 
     with engine(options.model, options.engine_flags, OWN_FLAGS) as llm:
@@ -114,6 +135,11 @@ def _names(text: str) -> str | tuple[str, ...]:
 
 def _band(text: str) -> int | str:
     return int(text) if text.isdigit() else text
+
+
+def _numbers(text: str) -> float | tuple[float, ...]:
+    numbers = _list_of(float)(text)
+    return numbers if len(numbers) > 1 else numbers[0]
 
 
 def _list_of(convert: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
@@ -13,16 +14,33 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from vllm_mmout.engine import marker
+from vllm_mmout.engine.admission import ADMISSION, Admission
+from vllm_mmout.engine.async_scene import AsyncScene
 from vllm_mmout.engine.credits import Credits
 from vllm_mmout.engine.inputs import Prepared, prepare
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
-from vllm_mmout.engine.routed import ADMISSION, Admission, RoutedOutputProcessor
+from vllm_mmout.engine.routed import RoutedOutputProcessor
+from vllm_mmout.engine.scene import Scene
+from vllm_mmout.engine.tile_budget import TileBudget
 from vllm_mmout.engine.validation import as_client_error
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.params import OutputParams
 
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
+
+    from vllm_mmout.engine.decode import Finish
+    from vllm_mmout.engine.gathering import Gathering
+    from vllm_mmout.engine.part_input import PartInput
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What a request's caller said of its way through the engine."""
+
+    lora_request: LoRARequest | None
+    trace_headers: Mapping[str, str] | None
+    priority: int
 
 
 class BoundAsyncLLM(AsyncLLM):
@@ -32,6 +50,14 @@ class BoundAsyncLLM(AsyncLLM):
     mmout_credits: Credits
     mmout_readers: asyncio.Semaphore
     """Inputs that may be read, or wait for their credit, at once."""
+    mmout_budget: TileBudget
+    """Tiles of all scenes that are in flight."""
+    mmout_gathering: Gathering[AsyncScene]
+    """Tiles of all scenes that are ready and not sent."""
+    mmout_scene_slots: asyncio.Semaphore
+    """Scenes that may be cut at once."""
+    mmout_scenes: set[AsyncScene]
+    """Scenes that are not delivered."""
     mmout_shut_down: bool = False
 
     async def generate(  # type: ignore[override]  # the result of a bound engine is no text
@@ -55,7 +81,8 @@ class BoundAsyncLLM(AsyncLLM):
             priority: the lower the earlier (with the priority scheduling policy).
 
         Yields:
-            The finished result.
+            The finished result; of an input that is cut into tiles, before it, reports of its progress: ``finished`` is
+            False and ``progress`` says how many tiles are done.
 
         Raises:
             MMOutError: the input or the params are refused, or the request failed. Closing or cancelling the generator
@@ -64,38 +91,96 @@ class BoundAsyncLLM(AsyncLLM):
         """
         params = OutputParams() if sampling_params is None else sampling_params
         request_id = request_id or uuid4().hex
+        ways = Ways(lora_request, trace_headers, priority)
         async with AsyncExitStack() as held:
             async with self.mmout_readers:  # so that what waits for a credit is bounded too
                 prepared = await self._mmout_prepare(prompt, params)
-                await held.enter_async_context(self.mmout_credits.held(prepared.nbytes))
-            pooling = PoolingParams(task=await self._mmout_task(), extra_kwargs=marker.mark(params))
-            admission = Admission(prepared.finish)
-            token = ADMISSION.set(admission)
-            try:
-                queue = await self.add_request(
-                    request_id,
-                    prepared.prompt,
-                    pooling,
-                    lora_request=lora_request,
-                    trace_headers=trace_headers,
-                    priority=priority,
-                )
-                result = cast("MultimodalRequestOutput", await queue.get())
-            except EngineDeadError:
-                raise
-            except BaseException:
-                if admission.internal_id is not None:
-                    await self.abort(admission.internal_id, internal=True)
-                raise
-            finally:
-                ADMISSION.reset(token)
+                if isinstance(prepared, Prepared):
+                    await held.enter_async_context(self.mmout_credits.held(prepared.nbytes))
+            if isinstance(prepared, Scene):
+                held.callback(prepared.close)
+                results = self._mmout_scene(request_id, prepared, ways)
+                await held.enter_async_context(aclosing(results))
+                async for progress in results:
+                    yield progress
+                return
+            mark = marker.mark(params)
+            result = await self._mmout_send(request_id, prepared.prompt, mark, prepared.finish, ways)
         if result.error is not None:
             raise result.error
         yield result
 
-    async def _mmout_prepare(self, prompt: Any, params: OutputParams) -> Prepared:
+    async def _mmout_send(
+        self, request_id: str, prompt: Any, mark: dict[str, Any], finish: Finish, ways: Ways
+    ) -> MultimodalRequestOutput:
+        """Run one request through the engine; cancelling this aborts it."""
+        pooling = PoolingParams(task=await self._mmout_task(), extra_kwargs=mark)
+        admission = Admission(finish)
+        token = ADMISSION.set(admission)
         try:
-            return await asyncio.to_thread(prepare, self.output_processor.binding, prompt, params)
+            queue = await self.add_request(
+                request_id,
+                prompt,
+                pooling,
+                lora_request=ways.lora_request,
+                trace_headers=ways.trace_headers,
+                priority=ways.priority,
+            )
+            return cast("MultimodalRequestOutput", await queue.get())
+        except EngineDeadError:
+            if admission.internal_id is not None:  # there is no engine to tell, but what is known of it must go
+                self.output_processor.abort_requests([admission.internal_id], internal=True)
+            raise
+        except BaseException:
+            if admission.internal_id is not None:
+                await self.abort(admission.internal_id, internal=True)
+            raise
+        finally:
+            ADMISSION.reset(token)
+
+    async def _mmout_scene(
+        self, request_id: str, scene: Scene, ways: Ways
+    ) -> AsyncGenerator[MultimodalRequestOutput, None]:
+        """Run a scene, its tiles after the single inputs."""
+        tile_ways = replace(ways, priority=ways.priority + 1)
+
+        def send(run: AsyncScene, part: PartInput, batch: list[int]) -> Coroutine[Any, Any, MultimodalRequestOutput]:
+            finish = scene.tile_finish(run.fan_out, part)
+            mark = marker.mark(scene.tile_params, batch)
+            return self._mmout_send(f"{request_id}-{part.index}", part.prompt, mark, finish, tile_ways)
+
+        run = AsyncScene(
+            request_id,
+            scene,
+            budget=self.mmout_budget,
+            slots=self.mmout_scene_slots,
+            gathering=self.mmout_gathering,
+            send=send,
+            limit_s=self.output_processor.binding.settings.decode_timeout_s,
+        )
+        self.mmout_scenes.add(run)
+        try:
+            async with aclosing(run.results()) as results:
+                async for result in results:
+                    yield result
+        finally:
+            self.mmout_scenes.discard(run)
+
+    async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:  # noqa: FBT001, FBT002 - as vLLM's
+        """As vLLM's; a scene ends with all its tiles."""
+        request_ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        if not internal:
+            for run in [run for run in self.mmout_scenes if run.request_id in request_ids]:
+                run.abort()
+        await super().abort(request_ids, internal)
+
+    async def _mmout_prepare(self, prompt: Any, params: OutputParams) -> Prepared | Scene:
+        preparing = asyncio.ensure_future(asyncio.to_thread(prepare, self.output_processor.binding, prompt, params))
+        try:
+            return await asyncio.shield(preparing)
+        except asyncio.CancelledError:  # the thread reads on, and what it opened is nobody's
+            preparing.add_done_callback(_close)
+            raise
         except MMOutError as error:
             raise as_client_error(error) from error.__cause__
 
@@ -106,5 +191,13 @@ class BoundAsyncLLM(AsyncLLM):
         """As vLLM's; pending decodes fail with an AbortedError. A second call does nothing."""
         if not self.mmout_shut_down:
             self.mmout_shut_down = True
+            for run in list(self.mmout_scenes):
+                run.abort()
             self.output_processor.close()
             super().shutdown(timeout)
+
+
+def _close(preparing: asyncio.Future[Prepared | Scene]) -> None:
+    """Close a scene that was opened for a request that is gone."""
+    if not preparing.cancelled() and preparing.exception() is None and isinstance(scene := preparing.result(), Scene):
+        scene.close()

@@ -21,11 +21,17 @@ def bind_async_llm(engine: Any, binding: Binding) -> None:
     """Bind an ``AsyncLLM``."""
     from vllm_mmout.engine.async_llm import BoundAsyncLLM
     from vllm_mmout.engine.credits import Credits
+    from vllm_mmout.engine.gathering import Gathering
+    from vllm_mmout.engine.tile_budget import TileBudget
 
     _bind_parts(engine, binding)
     engine.mmout_credits = Credits(binding.max_in_flight, binding.settings.max_in_flight_bytes)
     engine.mmout_readers = asyncio.Semaphore(binding.max_in_flight)
-    engine.__class__ = _derived(BoundAsyncLLM, type(engine))
+    engine.mmout_budget = TileBudget(binding.max_tiles, binding.settings.max_tile_bytes)
+    engine.mmout_gathering = Gathering(binding.max_num_seqs, engine.mmout_budget)
+    engine.mmout_scene_slots = asyncio.Semaphore(binding.settings.max_scenes)
+    engine.mmout_scenes = set()
+    engine.__class__ = derived(BoundAsyncLLM, type(engine))
     log_binding(binding)
 
 
@@ -37,7 +43,7 @@ def bind_llm_engine(engine: Any, binding: Binding) -> None:
     _bind_parts(engine, binding)
     engine.mmout_interrupts = Interrupts()
     _bind_client(engine.engine_core, engine.mmout_interrupts)
-    engine.__class__ = _derived(BoundLLMEngine, type(engine))
+    engine.__class__ = derived(BoundLLMEngine, type(engine))
     log_binding(binding)
 
 
@@ -105,7 +111,7 @@ def _bind_parts(engine: Any, binding: Binding) -> None:
     weakref.finalize(engine, engine.output_processor.close)
 
 
-def _derived(ours: type, theirs: type) -> type:
+def derived(ours: type, theirs: type) -> type:
     """The class of a bound engine: ours, or below it the subclass of vLLM's class that the engine had."""
     return ours if issubclass(ours, theirs) else type(f"Bound{theirs.__name__}", (ours, theirs), {})
 

@@ -38,7 +38,10 @@ class Binding:
     """The model's input side; None: vLLM renders the inputs."""
     raw_input: bool
     """Whether the model takes raw tensors and no tokens; a request without any would end the engine."""
+    max_num_seqs: int
+    """Requests of a full step."""
     max_in_flight: int
+    max_tiles: int
     choice: Choice
 
     def check_params(self, params: OutputParams) -> None:
@@ -92,13 +95,16 @@ def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Bindin
     config: dict[str, Any] = config_of(model_config)
     settings = EngineSettings.from_mapping(choice.settings)
     served = model_config.served_model_name
+    requests = vllm_config.scheduler_config.max_num_seqs
     return Binding(
         model=_short_name(served if isinstance(served, str) else model_config.model),
         processors=choice.create(config),
         settings=settings,
         inputs=model_inputs(model_config, in_process=in_process),
         raw_input=model_config.is_multimodal_raw_input_only_model,
-        max_in_flight=settings.max_in_flight or max(16, 4 * vllm_config.scheduler_config.max_num_seqs),
+        max_num_seqs=requests,
+        max_in_flight=settings.max_in_flight or max(16, 4 * requests),
+        max_tiles=settings.max_tiles or 2 * requests,
         choice=choice,
     )
 

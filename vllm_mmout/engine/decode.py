@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
 
 Finish: TypeAlias = Callable[[Any, str | None], Any]
-"""Takes a decoded output and the pick's name (None for a single one); returns it laid on its input and written."""
+"""Takes a decoded output and the pick's name (None for a single one that is no part); returns it laid on its input and
+written."""
 
 
 def as_it_is(output: Any, _pick: str | None) -> Any:
@@ -64,7 +65,8 @@ def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
     if isinstance(unpacked, codec.Failure):
         raise ReduceError(f"{unpacked.processor}.reduce failed in the worker: {unpacked.kind}: {unpacked.message}")
     several = isinstance(decoding.params.processor, tuple)
-    results = {name: _decode_one(decoding, name, raw, name if several else None) for name, raw in unpacked.items()}
+    named = several or decoding.params.part
+    results = {name: _decode_one(decoding, name, raw, name if named else None) for name, raw in unpacked.items()}
     logger.debug(
         "request %s: %.1f ms in the engine, %.1f ms waiting, %.1f ms decoding (%s)",
         decoding.request_id,
@@ -79,8 +81,9 @@ def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
 def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
     processor, params = decoding.processors[name], decoding.params
     try:
-        part = processor.decode(raw, params, processor.begin(params))
-        result = None if part is None else processor.assemble(iter([Part(0, None, part)]), params)
+        result = processor.decode(raw, params, processor.begin(params))
+        if result is not None and not params.part:  # parts are joined elsewhere, with the others
+            result = processor.assemble(iter([Part(0, None, result)]), params)
         if result is not None:
             return decoding.finish(result, pick)
     except MMOutError:

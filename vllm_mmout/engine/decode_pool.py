@@ -135,6 +135,7 @@ class DecodePool:
         thread = threading.current_thread()
         while (job := self._jobs.get()) is not None:
             if job.settled:
+                del job  # while this thread waits for the next one, it must keep nothing of a request alive
                 continue
             with self._lock:
                 closed = self._closed  # then close() has not seen this job

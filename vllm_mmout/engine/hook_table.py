@@ -2,57 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 from vllm_mmout.engine import wrappers
-
-FRONTEND = "frontend"
-"""Rows for processes with an ``EngineArgs``: those that make engines."""
-ANYWHERE = "anywhere"
-
-
-@dataclass(frozen=True, slots=True)
-class Hook:
-    """One row: a callable of vLLM that is wrapped, or only relied on."""
-
-    module: str
-    name: str
-    """Class and attribute, with a dot."""
-    parameters: tuple[str, ...]
-    """Parameters that we use; the row has drifted if one is missing."""
-    why: str
-    since: str
-    """First vLLM version that has it in this form."""
-    until: str
-    """What makes the row superfluous."""
-    wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
-    """Makes the replacement of the original; None: the row is only verified."""
-    where: str = FRONTEND
-
-    @property
-    def target(self) -> str:
-        """Full name, for messages."""
-        return f"{self.module}.{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Attribute:
-    """One row: a name that is added to a module of vLLM."""
-
-    module: str
-    name: str
-    value: Callable[[], Any]
-    why: str
-
-    @property
-    def target(self) -> str:
-        """Full name, for messages."""
-        return f"{self.module}.{self.name}"
-
+from vllm_mmout.engine.hook import ANYWHERE, CORE, Attribute, Hook
 
 FIRST_NAMES = "names of vLLM's first input registries, which it removed, for code that was written for them"
+FULL_STEPS = "vLLM takes several requests in one message"
 PLUGIN_FIRST = "vLLM has an output registry of its own"
 
 HOOKS: tuple[Hook, ...] = (
@@ -226,7 +180,7 @@ HOOKS: tuple[Hook, ...] = (
         "vllm.v1.engine.async_llm",
         "AsyncLLM.abort",
         ("request_id", "internal"),
-        "called by generate",
+        "overridden: a scene ends with its tiles; called by generate",
         "0.13",
         PLUGIN_FIRST,
     ),
@@ -242,9 +196,38 @@ HOOKS: tuple[Hook, ...] = (
         "vllm.v1.engine.core_client",
         "SyncMPClient.get_output",
         (),
-        "overridden on a bound engine's client: where it waits, a Ctrl-C comes at once",
+        "overridden on a bound engine's client: where it waits, a Ctrl-C comes at once; it waits for its outputs_queue,"
+        " into which scenes put an empty answer to be heard",
         "0.11",
         "vLLM's synchronous engine takes a Ctrl-C at any moment",
+    ),
+    Hook(
+        "vllm.v1.engine.core",
+        "EngineCoreProc.run_busy_loop",
+        (),
+        "bind the core's process, which plugins are loaded in too late for its constructor",
+        "0.11",
+        FULL_STEPS,
+        wrappers.run_busy_loop,
+        CORE,
+    ),
+    Hook(
+        "vllm.v1.engine.core",
+        "EngineCoreProc._process_input_queue",
+        (),
+        "overridden on a bound core: waits for all tiles of a batch; so is EngineCore.add_request, which counts them",
+        "0.11",
+        FULL_STEPS,
+        where=CORE,
+    ),
+    Hook(
+        "vllm.v1.engine.core",
+        "EngineCore.add_request",
+        ("request", "request_wave"),
+        "as above",
+        "0.11",
+        FULL_STEPS,
+        where=CORE,
     ),
     Hook("vllm.v1.engine.llm_engine", "LLMEngine.step", (), "overridden on a bound engine", "0.11", PLUGIN_FIRST),
     Hook(

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_mmout.engine.compat import vllm_version
-from vllm_mmout.engine.hook_table import ANYWHERE, ATTRIBUTES, HOOKS, Attribute, Hook
+from vllm_mmout.engine.hook import CORE, FRONTEND, Attribute, Hook
+from vllm_mmout.engine.hook_table import ATTRIBUTES, HOOKS
 from vllm_mmout.errors import HookError
 
 ABSENT = object()
@@ -35,8 +36,17 @@ def is_frontend() -> bool:
     return "vllm.engine.arg_utils" in sys.modules
 
 
+def is_core() -> bool:
+    """Whether the core of an engine may run in this process: workers do not import it."""
+    return "vllm.v1.engine.core" in sys.modules
+
+
 def install(
-    hooks: Sequence[Hook] = HOOKS, attributes: Sequence[Attribute] = ATTRIBUTES, *, frontend: bool = True
+    hooks: Sequence[Hook] = HOOKS,
+    attributes: Sequence[Attribute] = ATTRIBUTES,
+    *,
+    frontend: bool = True,
+    core: bool = True,
 ) -> None:
     """Verify every target, then change them; what is installed already stays as it is.
 
@@ -44,12 +54,14 @@ def install(
         hooks: rows to install, our table by default.
         attributes: names to add.
         frontend: whether to install the frontend's rows too.
+        core: whether to install those of an engine's core.
 
     Raises:
         HookError: a target is missing or lacks a parameter; nothing has been changed.
 
     """
-    rows = [hook for hook in hooks if frontend or hook.where == ANYWHERE]
+    left_out = {*(() if frontend else (FRONTEND,)), *(() if core else (CORE,))}
+    rows = [hook for hook in hooks if hook.where not in left_out]
     places = verify(rows, attributes)
     for hook in rows:
         if hook.wrap is not None and hook.target not in _installed:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.decode import Finish, as_it_is
+from vllm_mmout.engine.scene import Scene, cut
 from vllm_mmout.errors import InputError, OptionError, SaveError
+from vllm_mmout.models.mapper import MappedInput
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.models.raster_view import RasterView
     from vllm_mmout.outputs.source import Source
     from vllm_mmout.params import OutputParams
 
@@ -28,8 +32,8 @@ class Prepared:
     finish: Finish
 
 
-def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared:
-    """Read and map one input; may block on files.
+def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | Scene:
+    """Read and map one input; may block on files. A scene is only opened, and is to be closed.
 
     Args:
         binding: the engine's.
@@ -43,11 +47,37 @@ def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared:
     """
     binding.check_params(params)
     target = _target(params.path, data)
-    if binding.inputs is None:
-        return Prepared(_renderable(data, params), 0, _finish(None, target) if target else as_it_is)
-    mapped = binding.inputs.map(_media(data), params)
-    nbytes = sum(tensor.nbytes for tensor in mapped.tensors.values())
-    return Prepared(binding.inputs.render(mapped), nbytes, _finish(mapped.source, target))
+    inputs = binding.inputs
+    if inputs is None:
+        return Prepared(_renderable(data, params), 0, _finish(None, target))
+    media = _media(data)
+    opened = inputs.open(media, params)
+    if not isinstance(opened, MappedInput):
+        once = hasattr(media, "read") and not hasattr(media, "getbands")  # a file object of the caller's
+        reopen = None if once else partial(inputs.open, media, params)
+        scene = _scene(binding, opened, params, target, reopen)
+        if scene is not None:
+            return scene
+        opened = inputs.whole(opened)
+    nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
+    names = binding.choice.pick(params.processor)
+    finish = _finish(opened.source, target, binding.model, names[0])
+    return Prepared(inputs.render(opened), nbytes, finish)
+
+
+def _scene(
+    binding: Binding, view: RasterView, params: OutputParams, target: Target | None, reopen: Any
+) -> Scene | None:
+    """The input as tiles; None where it fits one forward."""
+    try:
+        grid = cut(binding, view, params)
+        if grid is None:
+            return None
+        folder = None if target is None else target.path if target.folder else target.path.parent
+        return Scene(view, grid, params, binding, _finish(None, target), folder, reopen)
+    except BaseException:
+        view.close()
+        raise
 
 
 _PROMPT_KEYS = frozenset({"multi_modal_data", "prompt", "prompt_token_ids", "prompt_embeds", "type"})
@@ -74,9 +104,8 @@ def _media(data: Any) -> Any:
 
 def _renderable(data: Any, params: OutputParams) -> Any:
     """The prompt of a model without an input mapper, which vLLM renders."""
-    for option in ("bands", "indices", "nodata"):
-        if getattr(params, option) is not None:
-            raise OptionError(f"{option} needs a model with an input mapper; this one's inputs are rendered by vLLM")
+    for option in params.reads:
+        raise OptionError(f"{option} needs a model with an input mapper; this one's inputs are rendered by vLLM")
     if isinstance(data, Mapping):
         has_prompt = any(key in data for key in _PROMPT_KEYS - {"multi_modal_data"})
         return data if has_prompt else {**data, "prompt_token_ids": [1]}
@@ -140,12 +169,14 @@ def _target(path: str | None, data: Any) -> Target | None:
     return Target(target, folder, _stem(data))
 
 
-def _finish(source: Source | None, target: Target | None) -> Finish:
-    """Lays an output on its input where it can be, and writes it where asked."""
+def _finish(source: Source | None, target: Target | None, model: str = "", first_pick: str = "") -> Finish:
+    """Lays an output on its input where there is one, and writes it where asked."""
+    if source is None and target is None:
+        return as_it_is
 
     def finish(output: Any, pick: str | None) -> Any:
         if source is not None and hasattr(output, "placed"):
-            output = output.placed(source)
+            output = output.placed(source.made_by(model, pick or first_pick))
         if target is not None:
             if not hasattr(output, "save"):
                 raise SaveError(f"path: a {type(output).__name__} cannot be saved; leave path out and use the object")

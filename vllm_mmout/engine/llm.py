@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tqdm.auto import tqdm
-from vllm.exceptions import VLLMClientError
-from vllm.pooling_params import PoolingParams
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from vllm_mmout.engine import marker
-from vllm_mmout.engine.credits import Credits
-from vllm_mmout.engine.decode import as_it_is
-from vllm_mmout.engine.inputs import Prepared, check_targets, prepare
-from vllm_mmout.engine.interrupts import Interrupts
-from vllm_mmout.engine.request_output import MultimodalRequestOutput
-from vllm_mmout.engine.routed import ADMISSION, Admission, RoutedOutputProcessor
-from vllm_mmout.errors import MMOutError, OptionError
+from vllm_mmout.engine.bar import Bar
+from vllm_mmout.engine.inputs import check_targets
+from vllm_mmout.engine.llm_requests import Wanted
+from vllm_mmout.engine.llm_run import Run
+from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
 
 if TYPE_CHECKING:
+    from tqdm.auto import tqdm
     from vllm.lora.request import LoRARequest
     from vllm.outputs import PoolingRequestOutput, RequestOutput
 
-    from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.engine.interrupts import Interrupts
+    from vllm_mmout.engine.request_output import MultimodalRequestOutput
+    from vllm_mmout.engine.routed import RoutedOutputProcessor
 
 
 class BoundLLMEngine(LLMEngine):
@@ -56,25 +51,6 @@ class BoundLLMEngine(LLMEngine):
         """As vLLM's."""
         with self.mmout_interrupts.held_back():
             super().abort_request(request_ids, internal)
-
-
-@dataclass(slots=True)
-class Wanted:
-    """One input of a call and what was asked for it."""
-
-    data: Any
-    params: OutputParams
-    priority: int
-    lora_request: LoRARequest | None
-
-
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """A request between admission and delivery."""
-
-    place: int
-    nbytes: int
-    internal_id: str
 
 
 class LLMGenerate:
@@ -118,96 +94,14 @@ class LLMGenerate:
         for options in {id(want.params): want.params for want in wanted}.values():
             binding.check_params(options)
         check_targets((want.data, want.params) for want in wanted)
-        progress = _progress(use_tqdm, len(wanted))
+        bar = Bar(use_tqdm, len(wanted))
         try:
-            results = _Run(self, binding, wanted, progress).results()
+            results = Run(self, binding, wanted, bar).results()
         finally:
-            progress.close()
+            bar.close()
         if single and results[0].error is not None:
             raise results[0].error
         return results
-
-
-class _Run:
-    """One call of ``generate``: feeds a window of requests, never the whole list first."""
-
-    def __init__(self, llm: LLMGenerate, binding: Binding, wanted: list[Wanted], progress: tqdm[Any]) -> None:
-        self.llm = llm
-        self.engine = llm.llm_engine
-        self.binding = binding
-        self.wanted = wanted
-        self.progress = progress
-        self.credits = Credits(binding.max_in_flight, binding.settings.max_in_flight_bytes)
-        self.done: list[MultimodalRequestOutput | None] = [None] * len(wanted)
-        self.in_flight: dict[str, InFlight] = {}
-        """By external id."""
-        self.adding = Admission(as_it_is)
-        """Of the request that was added last; an interrupt may meet it before it is among those in flight."""
-
-    def results(self) -> list[MultimodalRequestOutput]:
-        """Run all to the end; an exception of the caller's own leaves nothing behind."""
-        waiting = deque(range(len(self.wanted)))
-        prepared: Prepared | None = None
-        try:
-            while waiting or self.in_flight:
-                while waiting:
-                    place = waiting[0]
-                    prepared = prepared or self._prepare(place)
-                    if prepared is not None:
-                        if not self.credits.try_take(prepared.nbytes):
-                            break
-                        self._add(place, prepared)
-                        prepared = None
-                    waiting.popleft()
-                if self.in_flight:
-                    self._collect(self.engine.step())
-        except BaseException:
-            added = {entry.internal_id for entry in self.in_flight.values()}  # once each: vLLM fails on a second
-            if self.adding.internal_id is not None:
-                added.add(self.adding.internal_id)
-            self.engine.abort_request(list(added), internal=True)
-            self.engine.output_processor.take_ready()
-            raise
-        return [result for result in self.done if result is not None]
-
-    def _prepare(self, place: int) -> Prepared | None:
-        """Read an input; what is wrong with it is its own result."""
-        want = self.wanted[place]
-        try:
-            return prepare(self.binding, want.data, want.params)
-        except MMOutError as error:
-            self._finish(place, MultimodalRequestOutput(f"input-{place}", None, [], 0, finished=True, error=error))
-            return None
-
-    def _add(self, place: int, prepared: Prepared) -> None:
-        want = self.wanted[place]
-        request_id = str(next(self.llm.request_counter))
-        pooling = PoolingParams(task=self.llm.pooling_task, extra_kwargs=marker.mark(want.params))
-        admission = self.adding = Admission(prepared.finish)
-        token = ADMISSION.set(admission)
-        try:
-            self.engine.add_request(
-                request_id, prepared.prompt, pooling, lora_request=want.lora_request, priority=want.priority
-            )
-        except (MMOutError, VLLMClientError, ValueError) as error:  # ValueError: of what vLLM renders itself
-            self.credits.give(prepared.nbytes)
-            self._finish(place, MultimodalRequestOutput(request_id, None, [], 0, finished=True, error=error))
-        finally:
-            ADMISSION.reset(token)
-            if admission.internal_id is not None:
-                self.in_flight[request_id] = InFlight(place, prepared.nbytes, admission.internal_id)
-
-    def _collect(self, outputs: Sequence[RequestOutput | PoolingRequestOutput[Any]]) -> None:
-        for output in outputs:
-            entry = self.in_flight.pop(output.request_id, None)
-            if entry is None or not isinstance(output, MultimodalRequestOutput):
-                continue
-            self.credits.give(entry.nbytes)
-            self._finish(entry.place, output)
-
-    def _finish(self, place: int, result: MultimodalRequestOutput) -> None:
-        self.done[place] = result
-        self.progress.update(1)
 
 
 def _pair(
@@ -237,8 +131,3 @@ def _spread(name: str, value: Any, count: int) -> list[Any]:
     if len(value) != count:
         raise OptionError(f"{count} inputs and {len(value)} {name}; give one for all, or one for each input")
     return list(value)
-
-
-def _progress(use_tqdm: Any, total: int) -> tqdm[Any]:
-    make = use_tqdm if callable(use_tqdm) else tqdm
-    return make(total=total, desc="Inputs", unit="input", dynamic_ncols=True, disable=not use_tqdm)

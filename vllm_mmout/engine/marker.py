@@ -16,11 +16,19 @@ if TYPE_CHECKING:
     from vllm.pooling_params import PoolingParams
 
 KEY = "mmout"
+BATCH = "mmout_batch"
+"""Key of the batch that a tile is sent with: its number, and how many they are. Only our own `generate` says it."""
 
 
-def mark(params: OutputParams) -> dict[str, Any]:
-    """``extra_kwargs`` for a request with these params."""
-    return {KEY: params.to_wire()}
+def mark(params: OutputParams, batch: list[int] | None = None) -> dict[str, Any]:
+    """``extra_kwargs`` for a request with these params; ``batch`` for a tile that is sent with others."""
+    return {KEY: params.to_wire()} | ({BATCH: batch} if batch is not None else {})
+
+
+def without_batch(pooling_params: PoolingParams | None) -> None:
+    """Take a batch away that a client has made up: the engine's core would wait for the rest of it."""
+    if pooling_params is not None and pooling_params.extra_kwargs:
+        pooling_params.extra_kwargs.pop(BATCH, None)
 
 
 def read(pooling_params: PoolingParams | None) -> OutputParams | None:

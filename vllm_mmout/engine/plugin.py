@@ -16,12 +16,12 @@ def load() -> None:
     ``install()``, by the command line, and by the first engine whose model needs a processor.
     """
     global _drift  # noqa: PLW0603 - the plugin's one piece of state, for the process
-    from vllm_mmout.engine.hooks import install, is_frontend
+    from vllm_mmout.engine.hooks import install, is_core, is_frontend
     from vllm_mmout.models.config import register_config
     from vllm_mmout.models.known import announced
 
     try:
-        install(frontend=is_frontend())
+        install(frontend=is_frontend(), core=is_core())
     except HookError as error:
         _drift = error
         logging.getLogger("vllm.mmout").error("%s", error)  # noqa: TRY400 - the message says it all

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from vllm.outputs import PoolingRequestOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a scene is."""
+
+    done: int
+    """Tiles whose results are part of the scene's, those without any observation among them."""
+    total: int
+    """Tiles of the scene."""
 
 
 class MultimodalRequestOutput(PoolingRequestOutput[Any]):
@@ -15,11 +26,13 @@ class MultimodalRequestOutput(PoolingRequestOutput[Any]):
         outputs: the output object; with several processors asked for, a dict of them by name. Reading it raises
             ``error`` where the request failed.
         error: the exception that the request failed with, or None.
-        finished: False for a progress report, True for the result.
+        finished: False for a progress report of `AsyncLLM.generate`, whose ``outputs`` is None; True for the result.
+        progress: of a scene, tiles done and total; None for an input that fitted one forward.
 
     """
 
     error: Any
+    progress: Progress | None
 
     def __init__(
         self,
@@ -30,9 +43,11 @@ class MultimodalRequestOutput(PoolingRequestOutput[Any]):
         finished: bool,  # noqa: FBT001 - the signature of the class above
         *,
         error: Any = None,
+        progress: Progress | None = None,
     ) -> None:
         super().__init__(request_id, outputs, prompt_token_ids, num_cached_tokens, finished)
         self.error = error  # not all releases' own class has one
+        self.progress = progress
 
     @property
     def outputs(self) -> Any:

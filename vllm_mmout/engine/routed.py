@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Condition, RLock
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput, RequestState
 
 from vllm_mmout.engine import marker
+from vllm_mmout.engine.admission import ADMISSION
 from vllm_mmout.engine.decode import Decoding, Finish, as_it_is, decode_request
 from vllm_mmout.engine.decode_pool import DecodePool, Job, Outcome
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
@@ -40,25 +40,6 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 NO_TENSOR = torch.empty(0)
-
-
-@dataclass(slots=True)
-class Admission:
-    """What ``generate`` and the router tell each other while a request is added."""
-
-    finish: Finish
-    """What is done with the decoded output: laid on its input, written to a file."""
-    internal_id: str | None = None
-    """Set when the engine's frontend gets the request; from then on it must be aborted if it is not delivered."""
-
-    def take_finish(self) -> Finish:
-        """Hand over ``finish``; vLLM's tasks that start meanwhile keep this object, and must keep no input alive."""
-        finish, self.finish = self.finish, as_it_is
-        return finish
-
-
-ADMISSION: ContextVar[Admission | None] = ContextVar("mmout_admission", default=None)
-"""The admission of the request that is being added in this task, none for those that came by vLLM's own ways."""
 
 
 @dataclass(slots=True)
@@ -131,6 +112,8 @@ class RoutedOutputProcessor(OutputProcessor):
     """Held around what the decode threads and the caller's both change. A lock of C: no interrupt leaves it held."""
     wakeup: Condition
     """Of the lock; notified when a decode ends."""
+    poked: bool = False
+    """Whether `wait_ready` is to come back."""
 
     def setup(self, binding: Binding) -> None:
         """Make the routing's own state; called once, when the engine is bound."""
@@ -157,7 +140,9 @@ class RoutedOutputProcessor(OutputProcessor):
         """
         params = self._validated(request)
         admission = ADMISSION.get()
-        if admission is not None:  # before it is true: an interrupt between the two must find the request
+        if admission is None:
+            marker.without_batch(request.pooling_params)
+        else:  # before it is true: an interrupt between the two must find the request
             admission.internal_id = request.request_id
         super().add_request(request, prompt, parent_req, request_index, queue)
         state = self.request_states[request.request_id]
@@ -243,11 +228,18 @@ class RoutedOutputProcessor(OutputProcessor):
         return ready
 
     def wait_ready(self) -> list[MultimodalRequestOutput]:
-        """Wait until a pending decode is delivered, for ``LLM``; at once if nothing is pending."""
+        """Wait until a pending decode is delivered, for ``LLM``; at once if nothing is pending, or when poked."""
         with self.lock:
-            while self.pending and not self.ready:
+            while self.pending and not self.ready and not self.poked:
                 self.wakeup.wait()
+            self.poked = False
         return self.take_ready()
+
+    def poke(self) -> None:
+        """Let `wait_ready` come back though nothing is ready; callable from any thread."""
+        with self.lock:
+            self.poked = True
+            self.wakeup.notify_all()
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
         """As vLLM's, and cancel pending decodes, which vLLM no longer knows of."""

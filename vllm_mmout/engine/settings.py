@@ -21,6 +21,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         decode_timeout_s: seconds that one decode may run before its request fails.
         max_in_flight: requests between admission and delivery; by default four times the engine's ``max_num_seqs``.
         max_in_flight_bytes: bytes of input between admission and delivery.
+        max_scenes: scenes that are cut into tiles at once; further ones wait, single inputs do not.
+        max_tiles: tiles of all scenes between reading and joining; by default twice the engine's ``max_num_seqs``.
+        max_tile_bytes: bytes of their input.
 
     """
 
@@ -28,6 +31,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     decode_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     max_in_flight: Positive | None = None
     max_in_flight_bytes: Positive = 256 << 20
+    max_scenes: Positive = 4
+    max_tiles: Positive | None = None
+    max_tile_bytes: Positive = 64 << 20
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> EngineSettings:

@@ -113,6 +113,19 @@ def worker_init_device(original: Original) -> Original:
     return wrapper
 
 
+def run_busy_loop(original: Original) -> Original:
+    """Bind the core's process before its loop begins."""
+
+    @functools.wraps(original)
+    def wrapper(self: Any) -> Any:
+        from vllm_mmout.engine.core import bind_core
+
+        bind_core(self)
+        return original(self)
+
+    return wrapper
+
+
 def input_registry() -> Any:
     """The input registry."""
     from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY

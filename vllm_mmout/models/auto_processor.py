@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vllm_mmout.errors import InputError, RegistrationError
+from vllm_mmout.errors import InputError, OptionError, RegistrationError
 from vllm_mmout.models.extent import keeps_extent
-from vllm_mmout.models.mapper import MappedInput, as_raster, chosen_bands, observed
+from vllm_mmout.models.input_forms import as_raster, chosen_bands, observed
+from vllm_mmout.models.mapper import MappedInput
 from vllm_mmout.outputs.render import render
 from vllm_mmout.outputs.source import Source
 from vllm_mmout.raster.raster import Raster
@@ -62,6 +63,10 @@ class AutoProcessorMapper:
             InputError: it cannot be read, or the processor cannot take it.
 
         """
+        for option in set(params.reads) - {"bands", "indices", "nodata"}:
+            raise OptionError(
+                f"{option} needs a model of rasters; this one's inputs go through a processor of transformers"
+            )
         raster = chosen_bands(as_raster(data), params)
         count, height, width = raster.array.shape
         if count not in (1, 3):

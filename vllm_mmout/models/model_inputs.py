@@ -19,10 +19,12 @@ from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.registry.inputs import IMAGE, MapperChoice
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from vllm.inputs import MultiModalInput
 
     from vllm_mmout.models.context import InputContext
     from vllm_mmout.models.mapper import InputMapper
+    from vllm_mmout.models.raster_view import RasterView
 
 
 class ModelInputs:
@@ -68,13 +70,56 @@ class ModelInputs:
             OptionError: the params do not fit the form of input.
 
         """
+        opened = self.open(data, params)
+        return opened if isinstance(opened, MappedInput) else self.whole(opened)
+
+    def open(self, data: Any, params: OutputParams) -> MappedInput | RasterView:
+        """Map one input; a raster for the raster mapper, which may be of any size, is only opened.
+
+        Args:
+            data: as of `map`.
+            params: the request's.
+
+        Raises:
+            InputError: the model cannot take it.
+            OptionError: the params do not fit the form of input.
+
+        """
         if self.registered.input_processor is not None:
             data = self._processed(data)
         if _is_tensors(data):
             _refuse_reading_options(params, "this input is tensors already")
-            mapped = MappedInput(_without_batch_axis(data))
-        else:
-            mapped = self._mapped(data, params)
+            return self._checked_input(MappedInput(_without_batch_axis(data)))
+        if self.rasters is not None:  # what else it raises is that of a file object of the caller's
+            return self.rasters.open(data, params)
+        return self._checked_input(self._mapped(data, params))
+
+    @property
+    def rasters(self) -> RasterMapper | None:
+        """The mapper of a model of rasters, which can be cut into tiles; None for any other model."""
+        return self._mapper if isinstance(self._mapper, RasterMapper) else None
+
+    def whole(self, view: RasterView) -> MappedInput:
+        """Map an open raster that fits one forward, and close it.
+
+        Raises:
+            InputError: it is larger, cannot be read, or holds no observation.
+
+        """
+        with view:
+            return self._checked_input(self._mapper.whole(view))
+
+    def tile(self, pixels: NDArray[Any]) -> MappedInput:
+        """Map the pixels of one tile, [bands, height, width].
+
+        Raises:
+            InputError: ``forward`` does not take them.
+
+        """
+        return self._checked_input(MappedInput({self._mapper.keyword: pixels}))
+
+    def _checked_input(self, mapped: MappedInput) -> MappedInput:
+        """The input with numpy arrays or CPU tensors that ``forward`` takes."""
         if self._adapted:
             self.keywords.check(mapped.tensors)
         tensors = {keyword: self._checked(keyword, value) for keyword, value in mapped.tensors.items()}
@@ -139,8 +184,6 @@ class ModelInputs:
             raise InputError(_failed("input processor", self.keywords.model, error)) from error
 
     def _mapped(self, data: Any, params: OutputParams) -> MappedInput:
-        if isinstance(self._mapper, RasterMapper):  # what else it raises is that of a file object of the caller's
-            return self._mapper(data, params)
         try:
             mapped = self._mapper(data, params)
         except MMOutError:
@@ -196,9 +239,8 @@ def _make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext
 
 
 def _refuse_reading_options(params: OutputParams, why: str) -> None:
-    for option in ("bands", "indices", "nodata"):
-        if getattr(params, option) is not None:
-            raise OptionError(f"{option} says how a raster is read; {why}, leave it out")
+    for option in params.reads:
+        raise OptionError(f"{option} says how a raster is read; {why}, leave it out")
 
 
 def _is_tensors(data: Any) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Unpack
 
 import numpy as np
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.outputs.arrays import as_numpy
 from vllm_mmout.outputs.base import MediaOutput, no_options
+from vllm_mmout.outputs.known import Known, geotiff_options
 from vllm_mmout.outputs.pictures import PICTURE_FORMATS, encode_picture, flattened
 from vllm_mmout.outputs.placing import masked, merged, resized_mask
 from vllm_mmout.outputs.render import render
@@ -82,13 +83,26 @@ class RasterOutput(MediaOutput):
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         self.array: NDArray[Any] = _checked_array(as_numpy(array))
-        self.nodata = nodata
-        self.georeference = georeference
-        self.band_names = tuple(band_names)
-        self.units = tuple(units)
-        self.class_names = None if class_names is None else tuple(class_names)
+        self._describe(
+            nodata=nodata,
+            georeference=georeference,
+            band_names=band_names,
+            units=units,
+            class_names=class_names,
+            palette=palette,
+            metadata=metadata,
+        )
+
+    def _describe(self, **known: Unpack[Known]) -> None:
+        """Keep what is known beside the pixels."""
+        palette, names = known.get("palette"), known.get("class_names")
+        self.nodata = known.get("nodata")
+        self.georeference = known.get("georeference")
+        self.band_names = tuple(known.get("band_names", ()))
+        self.units = tuple(known.get("units", ()))
+        self.class_names = None if names is None else tuple(names)
         self.palette = None if palette is None else _checked_palette(as_numpy(palette))
-        self.metadata: dict[str, str] = dict(metadata or {})
+        self.metadata: dict[str, str] = dict(known.get("metadata") or {})
         self.path = None
         for name, texts in (("band_names", self.band_names), ("units", self.units)):
             if texts and len(texts) != self.count:
@@ -108,6 +122,11 @@ class RasterOutput(MediaOutput):
     def width(self) -> int:
         """Number of columns."""
         return int(self.array.shape[2])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the pixels."""
+        return self.array.dtype
 
     @property
     def crs(self) -> str | None:
@@ -138,13 +157,8 @@ class RasterOutput(MediaOutput):
         """
         if window is None:
             return self.array
-        row, col, height, width = window.row, window.col, window.height, window.width
-        if min(row, col) < 0 or min(height, width) < 1 or row + height > self.height or col + width > self.width:
-            raise InputError(
-                f"window of {height} rows from {row} and {width} columns from {col} is not within the raster of"
-                f" {self.height} x {self.width}"
-            )
-        return self.array[:, row : row + height, col : col + width]
+        self._check_window(window)
+        return self.array[:, window.row : window.row + window.height, window.col : window.col + window.width]
 
     def placed(self, source: Source) -> RasterOutput:
         """The same result laid on the input it was made from.
@@ -182,11 +196,11 @@ class RasterOutput(MediaOutput):
         """Free what the raster holds on disk; one in memory holds nothing."""
 
     def __repr__(self) -> str:
-        size = f"{self.count} x {self.height} x {self.width} {self.array.dtype}"
+        size = f"{self.count} x {self.height} x {self.width} {self.dtype}"
         place = f", {self.crs}" if self.crs and len(self.crs) < 40 else ""
         nodata = f", nodata={self.nodata}" if self.nodata is not None else ""
         where = f", path={self.path!r}" if self.path else ""
-        return f"RasterOutput({size}{nodata}{place}{where})"
+        return f"{type(self).__name__}({size}{nodata}{place}{where})"
 
     def _repr_png_(self) -> bytes:
         return self.to_bytes("png")
@@ -210,18 +224,26 @@ class RasterOutput(MediaOutput):
         return buffer.getvalue()
 
     def _write_geotiff(self, target: Path | BytesIO) -> None:
-        coloured = self.palette is not None and self.count == 1 and self.array.dtype in (np.uint8, np.bool_)
-        write_geotiff(
-            target,
-            self.array.astype(np.uint8) if self.array.dtype == np.bool_ else self.array,
-            georeference=self.georeference,
+        known = geotiff_options(
+            self.count,
+            self.dtype,
             nodata=self.nodata,
-            descriptions=self.band_names,
+            georeference=self.georeference,
+            band_names=self.band_names,
             units=self.units,
-            categories=self.class_names,
-            colormap=self.palette[:256] if coloured and self.palette is not None else None,
+            class_names=self.class_names,
+            palette=self.palette,
             metadata=self.metadata,
         )
+        write_geotiff(target, self.array, **known)
+
+    def _check_window(self, window: PixelWindow) -> None:
+        row, col, height, width = window.row, window.col, window.height, window.width
+        if min(row, col) < 0 or min(height, width) < 1 or row + height > self.height or col + width > self.width:
+            raise InputError(
+                f"window of {height} rows from {row} and {width} columns from {col} is not within the raster of"
+                f" {self.height} x {self.width}"
+            )
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         """What an .npz holds: the pixels, and as arrays of their own what is known beside them."""

@@ -48,16 +48,19 @@ def _coloured(ids: NDArray[Any], palette: NDArray[np.uint8]) -> NDArray[np.uint8
 
 def _stretched(bands: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray[np.uint8]:
     """uint8 [bands, height, width]: the smallest valid value black, the largest white."""
-    values = bands.astype(np.float64)
+    values = bands.astype(np.float64)  # changed in place: previews of scenes have millions of pixels
     usable = np.isfinite(values)
     if valid is not None:
         usable &= valid
     if not usable.any():
         return np.zeros(bands.shape, np.uint8)
-    halves = np.where(usable, values, values[usable].min()) * 0.5  # the whole span of float64 does not fit float64
-    low = halves.min()
-    span = halves.max() - low
+    np.copyto(values, values.min(where=usable, initial=np.inf), where=~usable)
+    values *= 0.5  # the whole span of float64 does not fit float64
+    low = values.min()
+    span = values.max() - low
     if span == 0:
         return np.zeros(bands.shape, np.uint8)
-    stretched: NDArray[np.uint8] = np.rint((halves - low) / span * 255.0).astype(np.uint8)
-    return stretched
+    values -= low
+    values /= span
+    values *= 255.0
+    return np.rint(values, out=values).astype(np.uint8)

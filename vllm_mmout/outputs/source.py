@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,6 +52,10 @@ class Source:
             raise InputError(
                 f"valid must have the input's size {self.size}, got {self.valid.shape}; give the mask of that input"
             )
+
+    def made_by(self, model: str, processor: str) -> Source:
+        """The same source; what is laid on it says by which model and processor it was made."""
+        return replace(self, metadata={**self.metadata, "MMOUT_MODEL": model, "MMOUT_PROCESSOR": processor})
 
 
 def _checked_size(name: str, size: object) -> tuple[int, int] | None:

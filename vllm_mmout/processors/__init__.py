@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.detection import DetectionProcessor
     from vllm_mmout.processors.embedding import EmbeddingProcessor
     from vllm_mmout.processors.image import ImageProcessor
+    from vllm_mmout.processors.parts import Parts
     from vllm_mmout.processors.regression import RegressionProcessor
     from vllm_mmout.processors.segmentation import SegmentationProcessor
     from vllm_mmout.processors.tensor import TensorProcessor
@@ -23,6 +24,7 @@ __all__ = [
     "ImageProcessor",
     "OutputProcessor",
     "Part",
+    "Parts",
     "RegressionProcessor",
     "SegmentationProcessor",
     "TensorProcessor",
@@ -36,6 +38,7 @@ _HOMES = {
     "ImageProcessor": "vllm_mmout.processors.image",
     "OutputProcessor": "vllm_mmout.processors.base",
     "Part": "vllm_mmout.processors.base",
+    "Parts": "vllm_mmout.processors.parts",
     "RegressionProcessor": "vllm_mmout.processors.regression",
     "SegmentationProcessor": "vllm_mmout.processors.segmentation",
     "TensorProcessor": "vllm_mmout.processors.tensor",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import DecodeError
+from vllm_mmout.processors.parts import Parts
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -88,14 +89,21 @@ class OutputProcessor:
         raise NotImplementedError(f"{type(self).__name__} must define decode(raw, params, state=None)")
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join the parts of one user's request as they arrive, in a thread of the frontend.
+        """Join the parts of one user's request as they arrive, in any order, in a thread of the frontend.
 
-        The default serves requests of a single part.
+        The default serves requests of a single part, and joins the tiles of rasters: where tiles overlap their values
+        are averaged, integers are taken from the tile in whose middle they lie.
+
+        Args:
+            parts: a `Parts` for the tiles of a scene; its ``mosaic`` joins rasters, its ``grid`` says where tiles lie.
+            params: options of the request.
 
         Raises:
             DecodeError: there are several parts and the processor does not say how to join them.
 
         """
+        if isinstance(parts, Parts) and self.modality == "raster":
+            return parts.mosaic(params)
         first = next(parts)
         if next(parts, None) is not None:
             raise DecodeError(
@@ -103,6 +111,11 @@ class OutputProcessor:
                 " that fit one forward"
             )
         return first.output
+
+    @property
+    def joins_parts(self) -> bool:
+        """Whether `assemble` can join several parts; where it cannot, an input that needs tiles is refused at once."""
+        return self.modality == "raster" or type(self).assemble is not OutputProcessor.assemble
 
     def begin(self, params: OutputParams) -> Any:
         """What one request remembers between its own chunks, handed to ``decode`` as ``state``; nothing by default."""

@@ -11,17 +11,18 @@ from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.processors.boxes import FORMATS, as_corners, suppressed
 from vllm_mmout.processors.labels import Labels, checked_names
 from vllm_mmout.processors.option_values import checked_count, checked_part, checked_switch
+from vllm_mmout.processors.parts import Parts
 from vllm_mmout.processors.raw import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Self
 
     import torch
 
     from vllm_mmout.outputs import DetectionOutput
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.processors.base import Raw
+    from vllm_mmout.processors.base import Part, Raw
 
 _TAKES = (
     'detection output must be a dict of floating-point "logits" [n, queries, classes] and "pred_boxes" [n, queries, 4],'
@@ -29,6 +30,9 @@ _TAKES = (
 )
 _BEFORE_SUPPRESSION = 10
 """How many times ``max_detections`` travel where many of them are to be suppressed."""
+
+_SAME = 0.5
+"""Intersection over union above which boxes from two tiles are one object, where no option says it."""
 
 _REMEDY = 'check the input\'s values, or run the model with dtype="float32"'
 
@@ -56,7 +60,8 @@ class DetectionProcessor(OutputProcessor):
         threshold: only higher scores are returned.
         max_detections: how many are returned at most.
         iou_threshold: of boxes of one class whose intersection over union is larger, only the best is returned
-            (non-maximum suppression); None for all.
+            (non-maximum suppression); None for all. Where tiles of a scene overlap, objects are found twice: of boxes
+            from different tiles None means 0.5.
 
     Raises:
         OptionError: an option is malformed.
@@ -167,6 +172,20 @@ class DetectionProcessor(OutputProcessor):
         if relative:
             return DetectionOutput(detections=within(found, 1, 1), units="relative")
         return DetectionOutput(detections=found)
+
+    def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
+        """Join what was found in the tiles of a scene as if it were one input: each object once, the best of all.
+
+        Raises:
+            DecodeError: there are several parts of something else.
+
+        """
+        if not isinstance(parts, Parts):
+            return super().assemble(parts, params)
+        from vllm_mmout.processors.joined_boxes import joined_boxes
+
+        threshold = _SAME if self._iou_threshold is None else self._iou_threshold
+        return joined_boxes(parts, threshold, self._most)
 
     def _from_queries(self, output: dict[str, torch.Tensor]) -> _Candidates:
         """Candidates of logits and boxes: one a query, or one a class of each query."""

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.processors.labels import checked_names
+from vllm_mmout.processors.parts import Parts
 from vllm_mmout.processors.raw import describe, only_tensor, own_array
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.processors.base import Raw
+    from vllm_mmout.processors.base import Part, Raw
 
 _TAKES = "regression output must be floating point [n, bands, height, width], or [n, height, width] for one band"
 _AXES = 4  # batch, bands, rows, columns
@@ -58,7 +61,8 @@ class RegressionProcessor(OutputProcessor):
 
     ``dtype`` is what travels and what is stored. Integers hold the value itself, rounded half to even to whole units,
     so that a reader needs no scale of the file: for soil moisture in steps of a percent, let ``scale`` make it percent.
-    A value that the dtype cannot hold becomes the nearest that it can.
+    A value that the dtype cannot hold becomes the nearest that it can. Of tiles that overlap float32 travels instead of
+    integers, so that `assemble` averages values before they are rounded.
 
     Args:
         scale: a finite number that is not 0, or one a band.
@@ -105,7 +109,7 @@ class RegressionProcessor(OutputProcessor):
             raise OptionError(f"options differ in the number of bands ({counts}); give one entry a band")
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Scale, clip and store in ``dtype``.
+        """Scale, clip and store in ``dtype``, or in float32 where tiles are to be averaged before they are rounded.
 
         Args:
             output: floating point [n, bands, height, width], or [n, height, width] for one band.
@@ -131,14 +135,15 @@ class RegressionProcessor(OutputProcessor):
         values = (tensor.to(torch.float32) * scale).add_(offset)
         if self._clip is not None:
             values.clamp_(*self._clip)
-        stored = _STORED[self._dtype]
+        dtype = self._travelling(params)
+        stored = _STORED[dtype]
         unknown = values.isfinite().logical_not_()
         if not math.isnan(stored.nodata):
             values.round_()  # half to even
         values.clamp_(stored.low, stored.high).masked_fill_(unknown, stored.nodata)
-        if self._dtype == "uint16":
+        if dtype == "uint16":
             values = values.to(torch.int32)  # of uint16 torch has little more than copies
-        return values.to(getattr(torch, self._dtype))
+        return values.to(getattr(torch, dtype))
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> RasterOutput:
         """Make a `RasterOutput`, without georeference, of what `reduce` returned for one request.
@@ -150,14 +155,45 @@ class RegressionProcessor(OutputProcessor):
         """
         self._check_asked(params)
         tensor = only_tensor(raw, "decoded values must be one tensor", DecodeError)
-        array = own_array(tensor)
-        if array.dtype != self._dtype or array.ndim != _AXES - 1:
+        array, dtype = own_array(tensor), self._travelling(params)
+        if array.dtype != dtype or array.ndim != _AXES - 1:
             raise DecodeError(
-                f"values must come as {self._dtype} [bands, height, width] from reduce, got {describe(tensor)};"
+                f"values must come as {dtype} [bands, height, width] from reduce, got {describe(tensor)};"
                 " a subclass that overrides reduce must override decode as well"
             )
+        return self._values(array)
+
+    def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
+        """Join tiles: values are averaged before they are rounded.
+
+        Raises:
+            DecodeError: tiles do not fit together, or there are several parts of something else.
+            SaveError: the raster cannot be written.
+
+        """
+        self._check_asked(params)
+        if isinstance(parts, Parts) and self._travelling(replace(params, part=True)) != self._dtype:
+            return parts.mosaic(params, self._finished)
+        return super().assemble(parts, params)
+
+    def _finished(self, values: RasterOutput) -> RasterOutput:
+        """Store joined values in ``dtype``, as `reduce` does it."""
+        if values.array.dtype.kind != "f":
+            return values  # a subclass's own integers
+        stored = _STORED[self._dtype]
+        numbers = np.clip(np.rint(values.array), stored.low, stored.high)  # half to even
+        np.copyto(numbers, stored.nodata, where=np.isnan(numbers))
+        return self._values(numbers.astype(self._dtype))
+
+    def _values(self, array: NDArray[Any]) -> RasterOutput:
+        """The result of an array [bands, height, width]."""
         units = (self._units,) * len(array) if isinstance(self._units, str) else self._units
-        return RasterOutput(array, nodata=_STORED[self._dtype].nodata, band_names=self._band_names, units=units)
+        nodata = _STORED[array.dtype.name].nodata
+        return RasterOutput(array, nodata=nodata, band_names=self._band_names, units=units)
+
+    def _travelling(self, params: OutputParams) -> str:
+        """The dtype that `reduce` makes."""
+        return "float32" if params.blends and np.dtype(self._dtype).kind in "iu" else self._dtype
 
     def _check_asked(self, params: OutputParams) -> None:
         """Refuse an output that there is not."""

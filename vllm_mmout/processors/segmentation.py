@@ -5,22 +5,25 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+from msgspec.structs import replace
+
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.processors.labels import checked_names
 from vllm_mmout.processors.palette import PaletteOption, default_palette, parse_palette
+from vllm_mmout.processors.parts import Parts
 from vllm_mmout.processors.raw import describe, only_tensor, own_array
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    import numpy as np
     import torch
     from numpy.typing import NDArray
 
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.processors.base import Raw
+    from vllm_mmout.processors.base import Part, Raw
 
 _TAKES = "segmentation output must be floating-point logits [n, classes, height, width] with 2 or more classes"
 _NODATA = {"uint8": 255, "uint16": 65535}
@@ -42,6 +45,8 @@ class SegmentationProcessor(OutputProcessor):
     All three are computed in ``reduce``, on the device: of the classes only the ids travel. Probabilities travel as
     float32, not float16: steps of 0.0005 next to 1 would make ties of different classes, and the argmax of blended
     tiles would not be that of the model any more. A pixel with a NaN logit has no class and becomes nodata.
+
+    Of tiles that overlap probabilities travel, whatever is asked for; `assemble` averages them and then chooses.
 
     Args:
         class_names: name of each class, in the order of the logits.
@@ -69,7 +74,7 @@ class SegmentationProcessor(OutputProcessor):
             )
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Make of the logits what ``params.output`` asks for.
+        """Make of the logits what ``params.output`` asks for, or probabilities where tiles are to be averaged.
 
         Args:
             output: floating-point logits [n, classes, height, width], 2 or more classes.
@@ -86,10 +91,10 @@ class SegmentationProcessor(OutputProcessor):
         """
         import torch
 
-        asked = self._asked(params)
+        asked = self._travelling(params)
         logits = self._checked_logits(only_tensor(output, _TAKES, ReduceError))
         if asked == "classes":
-            dtype = "uint8" if logits.shape[1] <= _NODATA["uint8"] else "uint16"
+            dtype = _dtype(logits.shape[1])
             best = logits.max(dim=1)  # torch gives the first of equal maxima, and NaN where there is one
             ids = best.indices.masked_fill_(best.values.isnan(), _NODATA[dtype])
             return ids.to(getattr(torch, dtype))
@@ -105,7 +110,7 @@ class SegmentationProcessor(OutputProcessor):
             DecodeError: ``raw`` is not what ``reduce`` returns.
 
         """
-        asked = self._asked(params)
+        asked = self._travelling(params)
         tensor = only_tensor(raw, f"decoded {asked} must be one tensor", DecodeError)
         array = own_array(tensor)
         kinds = tuple(_NODATA) if asked == "classes" else ("float32",)
@@ -116,15 +121,58 @@ class SegmentationProcessor(OutputProcessor):
             )
         if asked == "probabilities":
             return RasterOutput(array, nodata=math.nan, band_names=self._class_names or ())
-        if asked == "confidence":
-            return RasterOutput(array[None], nodata=math.nan, band_names=("confidence",))
+        return self._confidence(array) if asked == "confidence" else self._classes(array)
+
+    def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
+        """Join tiles: probabilities are averaged before what is asked for is made of them.
+
+        Raises:
+            OptionError: ``params.output`` is unknown.
+            DecodeError: tiles do not fit together, or there are several parts of something else.
+            SaveError: the raster cannot be written.
+
+        """
+        finish = {"classes": self._finished_classes, "confidence": self._finished_confidence}.get(self._asked(params))
+        if isinstance(parts, Parts) and finish is not None and replace(params, part=True).blends:
+            return parts.mosaic(params, finish)
+        return super().assemble(parts, params)
+
+    def _finished_classes(self, probabilities: RasterOutput) -> RasterOutput:
+        """Of each pixel the class of the highest probability, the first of equal ones; nodata where one is NaN."""
+        planes = probabilities.array
+        if planes.dtype.kind != "f":
+            return probabilities  # a subclass's own class ids
+        dtype = _dtype(len(planes))
+        best, ids = planes[0].copy(), np.zeros(planes[0].shape, dtype)
+        for number, plane in enumerate(planes[1:], start=1):
+            np.maximum(ids, np.multiply(plane > best, number, dtype=dtype), out=ids)
+            np.maximum(best, plane, out=best)  # NaN where either is
+        np.copyto(ids, _NODATA[dtype], where=np.isnan(best))
+        return self._classes(ids)
+
+    def _finished_confidence(self, probabilities: RasterOutput) -> RasterOutput:
+        """Of each pixel the highest probability."""
+        return self._confidence(probabilities.array.max(axis=0))
+
+    def _classes(self, ids: NDArray[Any]) -> RasterOutput:
+        """The result of class ids [height, width]."""
+        nodata = _NODATA[ids.dtype.name]
         return RasterOutput(
-            array[None],
-            nodata=_NODATA[array.dtype.name],
+            ids[None],
+            nodata=nodata,
             band_names=("classes",),
             class_names=self._class_names,
-            palette=self._colours(_NODATA[array.dtype.name]),
+            palette=self._colours(nodata),
         )
+
+    def _confidence(self, best: NDArray[Any]) -> RasterOutput:
+        """The result of the highest probabilities [height, width]."""
+        return RasterOutput(best[None], nodata=math.nan, band_names=("confidence",))
+
+    def _travelling(self, params: OutputParams) -> str:
+        """What `reduce` makes: what is asked for, or what can be averaged."""
+        asked = self._asked(params)
+        return "probabilities" if params.blends else asked
 
     def _asked(self, params: OutputParams) -> str:
         """What the request asks for, the first of `outputs` if it does not say."""
@@ -150,3 +198,8 @@ class SegmentationProcessor(OutputProcessor):
         if self._palette is not None:
             return self._palette
         return default_palette(len(self._class_names) if self._class_names else most)
+
+
+def _dtype(classes: int) -> str:
+    """What holds the ids of so many classes and nodata."""
+    return "uint8" if classes <= _NODATA["uint8"] else "uint16"

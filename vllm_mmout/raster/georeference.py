@@ -84,6 +84,27 @@ class Georeference:
             tags=found,
         )
 
+    def shifted(self, row: int, col: int) -> Georeference:
+        """That of the part of a raster that starts at a pixel of it, in pixels of the same size.
+
+        Args:
+            row: first row of the part.
+            col: its first column.
+
+        """
+        if (row, col) == (0, 0):
+            return self
+        transform = self.transform
+        if transform is not None:
+            a, b, c, d, e, f = transform
+            transform = (a, b, a * col + b * row + c, d, e, d * col + e * row + f)
+        return replace(
+            self,
+            transform=transform,
+            gcps=tuple(replace(gcp, row=gcp.row - row, col=gcp.col - col) for gcp in self.gcps),
+            tags=tuple(_shifted_rpc(tag, row, col) if tag.code == RPC_COEFFICIENTS else tag for tag in self.tags),
+        )
+
     def resized(self, old: tuple[int, int], new: tuple[int, int]) -> Georeference:
         """That of a raster which covers the same extent in another number of pixels.
 
@@ -137,6 +158,16 @@ class Georeference:
         if not same_place:
             carried += placement_tags(self.transform, self.gcps, pixel_is_point=self.pixel_is_point)
         return tuple(sorted(carried, key=lambda tag: tag.code))
+
+
+def _shifted_rpc(tag: GeoTag, row: int, col: int) -> GeoTag:
+    """The coefficients with their offsets of line and sample, numbers 2 and 3 of 92 (GDAL's RFC 22), moved along."""
+    numbers = list(tag.numbers)
+    if len(numbers) < 4:
+        return tag
+    numbers[2] -= row
+    numbers[3] -= col
+    return replace(tag, value=tuple(numbers))
 
 
 def _checked_crs(name: str, crs: str | None) -> str | None:

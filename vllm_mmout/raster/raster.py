@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.raster.bands import band_places
 from vllm_mmout.raster.gdal_metadata import can_hold
 
 if TYPE_CHECKING:
@@ -75,9 +76,7 @@ class Raster:
             InputError: a band does not exist, or two bands have the description asked for.
 
         """
-        if not len(bands):
-            raise InputError("bands is empty; name at least one band")
-        places = [self._place(band) for band in bands]
+        places = band_places(bands, self.descriptions)
         asked_for_alpha = self.alpha is not None and self.alpha - 1 in places
         return replace(
             self,
@@ -116,22 +115,3 @@ class Raster:
             if band.dtype.kind in "fc":
                 valid &= ~np.isnan(band)
         return None if valid.all() else valid
-
-    def _place(self, band: int | str) -> int:
-        """The index, from 0, of a band named by number or description."""
-        if isinstance(band, str):
-            places = [place for place, description in enumerate(self.descriptions) if description == band]
-            if len(places) == 1:
-                return places[0]
-            problem = f"is the description of {len(places)} bands" if places else "does not exist"
-            raise InputError(f"band {band!r} {problem}; the raster has {self._listing()}")
-        if isinstance(band, bool) or not isinstance(band, int | np.integer):
-            raise InputError(f"a band must be a number from 1 or a description, got {band!r}")
-        if not 1 <= band <= self.bands:
-            raise InputError(f"band {band} does not exist (bands count from 1); the raster has {self._listing()}")
-        return int(band) - 1
-
-    def _listing(self) -> str:
-        named = [f"{number} {name!r}" for number, name in enumerate(self.descriptions, start=1) if name]
-        count = f"{self.bands} band{'s' if self.bands > 1 else ''}"
-        return f"{count}: {', '.join(named)}" if named else f"{count} without descriptions"

@@ -1,81 +1,119 @@
-"""Reading TIFF: pixels through tifffile, the tags of GeoTIFF and GDAL beside them."""
+"""Reading TIFF by windows: pixels through tifffile, the tags of GeoTIFF and GDAL beside them."""
 
 from __future__ import annotations
 
-import logging
-import struct
-from typing import TYPE_CHECKING, Any, BinaryIO
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import tifffile
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.raster.directory import Directory, read_directories, truncated
+from vllm_mmout.raster.directory import Directory, read_directories
 from vllm_mmout.raster.gdal_metadata import GDAL_METADATA, GDAL_NODATA, TEXT_TAGS, GdalMetadata, parse_nodata
 from vllm_mmout.raster.georeference import Georeference
 from vllm_mmout.raster.geotag import GEO_TAGS
-from vllm_mmout.raster.raster import Raster
+from vllm_mmout.raster.segments import DECODER_ERRORS, Segments
+from vllm_mmout.raster.sequence import read_windows
+from vllm_mmout.raster.windowed import Facts, OpenRaster
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from typing import BinaryIO
+
     from numpy.typing import DTypeLike, NDArray
 
-_DECODER_ERRORS = (
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    struct.error,
-)
-"""What tifffile and the codecs below it raise on damaged data: imagecodecs' errors are RuntimeErrors."""
-
-# tifffile warns of every positive nodata in signed integers; the tag is read and understood here instead.
-logging.getLogger("tifffile").addFilter(lambda record: "GDAL_NODATA" not in record.getMessage())
+    from vllm_mmout.raster.shared_file import SharedFile
+    from vllm_mmout.raster.window import Window
 
 _ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
 _MASK_OF_FULL_SIZE = 4
 
 
-def read_tiff(file: BinaryIO, name: str) -> Raster:
-    """Read the first image of a TIFF, and the mask that belongs to it.
+def open_tiff(file: SharedFile) -> OpenRaster:
+    """Open the first image of a TIFF, and the mask that belongs to it.
 
     Args:
-        file: the file, seekable.
-        name: what to call it in an error.
+        file: the file, which the raster closes.
 
     Raises:
         InputError: the file is truncated or damaged, or its compression is not supported.
 
     """
-    directory = read_directories(file, name)[0]
+    binary = cast("BinaryIO", file)
+    directories = read_directories(binary, file.name)
     file.seek(0)
     try:
-        with tifffile.TiffFile(file) as tiff:
+        with tifffile.TiffFile(binary) as tiff:
             page = _page(tiff, 0)
-            page.nodata = _fill(directory, file, page)
-            array = _pixels(page, file, name)
+            image = Segments(page, file)
             alpha = _alpha(page)
-            mask = _mask(tiff, page, file, name)
+            mask = _mask(tiff, image, file)
     except InputError:
         raise
-    except _DECODER_ERRORS as error:
-        raise InputError(f"{name} is a damaged TIFF: {type(error).__name__}: {error}") from error
-    if mask is None and alpha is not None:
-        mask = array[alpha - 1] != 0
-    gdal = GdalMetadata.from_xml(directory.text(file, GDAL_METADATA) or "")
-    return Raster(
-        array,
-        nodata=_nodata(directory, file, array.dtype),
-        georeference=_georeference(directory, file),
-        descriptions=tuple(gdal.descriptions.get(band) or None for band in range(len(array))),
-        metadata={**gdal.items, **_texts(directory, file)},
-        mask=mask,
+    except DECODER_ERRORS as error:
+        if file.failure is None:
+            raise InputError(f"{file.name} is a damaged TIFF: {type(error).__name__}: {error}") from error
+    if file.failure is not None:
+        raise file.failure
+    directory = directories[0]
+    nodata = _nodata(directory, binary, image.dtype)
+    image.fill = 0 if nodata is None else nodata  # as in GDAL
+    gdal = GdalMetadata.from_xml(directory.text(binary, GDAL_METADATA) or "")
+    facts = Facts(
+        name=file.name,
+        size=(image.height, image.width),
+        dtype=image.dtype,
+        descriptions=tuple(gdal.descriptions.get(band) or None for band in range(image.planes * image.samples)),
+        nodata=nodata,
+        georeference=_georeference(directory, binary),
+        metadata={**gdal.items, **_texts(directory, binary)},
         alpha=alpha,
     )
+    return _OpenTiff(facts, file, image, mask)
+
+
+class _OpenTiff(OpenRaster):
+    """The first image of a TIFF."""
+
+    def __init__(self, facts: Facts, file: SharedFile, image: Segments, mask: Segments | None) -> None:
+        super().__init__(facts, image.block, image.bytes * image.planes)
+        self._file = file
+        self._image = image
+        self._mask = mask
+
+    @property
+    def decoded(self) -> NDArray[np.int64]:
+        """How often each segment was decoded: [planes, rows, columns] of the image in one row, then of its mask."""
+        counts = [self._image.decoded.ravel()]
+        if self._mask is not None:
+            counts.append(self._mask.decoded.ravel())
+        return np.concatenate(counts)
+
+    def close(self) -> None:
+        """Let the file go; any number of times."""
+        super().close()
+        self._file.close()
+
+    def _arrays(
+        self, windows: Sequence[Window], places: Sequence[int], *, masked: bool
+    ) -> Generator[tuple[NDArray[Any], NDArray[np.bool_] | None], None, None]:
+        alpha = self.alpha - 1 if masked and self.alpha is not None and self._mask is None else None
+        bands = list(dict.fromkeys([*places, *([] if alpha is None else [alpha])]))  # each band is read once
+        order = [bands.index(place) for place in places]
+        plain = order == list(range(len(order)))
+        with ExitStack() as stack:
+            images = stack.enter_context(closing(read_windows(self._image, windows, bands)))
+            masks = None
+            if masked and self._mask is not None:
+                masks = stack.enter_context(closing(read_windows(self._mask, windows, [0])))
+            for array in images:
+                mask = None
+                if masks is not None:
+                    mask = next(masks)[0] != 0
+                elif alpha is not None:
+                    mask = array[bands.index(alpha)] != 0
+                yield array[: len(order)] if plain else array[order], mask
 
 
 def _page(tiff: tifffile.TiffFile, number: int) -> tifffile.TiffPage:
@@ -90,48 +128,6 @@ def _nodata(directory: Directory, file: BinaryIO, dtype: DTypeLike) -> float | N
     return None if text is None else parse_nodata(text, dtype)
 
 
-def _fill(directory: Directory, file: BinaryIO, page: tifffile.TiffPage) -> float:
-    """What tiles that are not stored consist of: nodata, as in GDAL, or 0."""
-    value = None if page.dtype is None else _nodata(directory, file, page.dtype)
-    return 0 if value is None else value
-
-
-def _pixels(page: tifffile.TiffPage, file: BinaryIO, name: str) -> NDArray[Any]:
-    """The pixels of one page, [bands, height, width]."""
-    _check_compression(page, name)
-    _check_segments(page, file, name)
-    array = np.asarray(page.asarray())
-    if array.dtype == np.bool_:
-        array = array.astype(np.uint8)
-    if page.axes == "YX":
-        return array[np.newaxis]
-    if page.axes == "YXS":
-        return np.ascontiguousarray(np.moveaxis(array, 2, 0))
-    if page.axes == "SYX":
-        return array
-    raise InputError(f"{name} has axes {page.axes} of {page.shape}; a raster must have rows, columns and bands")
-
-
-def _check_compression(page: tifffile.TiffPage, name: str) -> None:
-    """Refuse what no codec here decodes, by the name of the compression."""
-    try:
-        tifffile.TIFF.DECOMPRESSORS[page.compression]
-    except KeyError:
-        codec = getattr(page.compression, "name", f"number {int(page.compression)}")
-        raise InputError(
-            f"{name} is compressed with {codec}, which cannot be read here; convert it to deflate or LZW"
-        ) from None
-
-
-def _check_segments(page: tifffile.TiffPage, file: BinaryIO, name: str) -> None:
-    """Refuse a file that ends before its last strip or tile does."""
-    size = file.seek(0, 2)
-    ends = [offset + count for offset, count in zip(page.dataoffsets, page.databytecounts, strict=False) if count]
-    if ends and max(ends) > size:
-        kind = "tile" if page.is_tiled else "strip"
-        raise truncated(name, size, max(ends), f"{kind} {int(np.argmax(ends))} of {len(ends)}")
-
-
 def _alpha(page: tifffile.TiffPage) -> int | None:
     """The number, from 1, of the alpha band."""
     first = page.samplesperpixel - len(page.extrasamples)
@@ -141,14 +137,13 @@ def _alpha(page: tifffile.TiffPage) -> int | None:
     return None
 
 
-def _mask(tiff: tifffile.TiffFile, image: tifffile.TiffPage, file: BinaryIO, name: str) -> NDArray[np.bool_] | None:
-    """The mask that GDAL keeps in a directory of its own (its RFC 15), bool [height, width]."""
+def _mask(tiff: tifffile.TiffFile, image: Segments, file: SharedFile) -> Segments | None:
+    """The mask that GDAL keeps in a directory of its own (its RFC 15)."""
     for number in range(1, len(tiff.pages)):
         page = _page(tiff, number)
-        same_size = (page.imagelength, page.imagewidth) == (image.imagelength, image.imagewidth)
+        same_size = (page.imagelength, page.imagewidth) == (image.height, image.width)
         if int(page.subfiletype) == _MASK_OF_FULL_SIZE and same_size:
-            mask: NDArray[np.bool_] = _pixels(page, file, name)[0] != 0
-            return mask
+            return Segments(page, file)
     return None
 
 

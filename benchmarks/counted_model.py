@@ -1,0 +1,55 @@
+"""The embedded model, which notes the size of every batch that it is run on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from torch import Tensor
+
+from vllm_mmout import embedded_model
+from vllm_mmout.models.water_index import WaterIndex
+
+VARIABLE = "BENCHMARK_BATCHES"
+"""Names the file that batches are noted in, a line each: seconds of the monotonic clock, requests."""
+
+
+class CountedWaterIndex(WaterIndex):
+    """Answers as ``WaterIndex``."""
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """Note the batch, then as ``WaterIndex``."""
+        with Path(os.environ[VARIABLE]).open("a") as file:
+            file.write(f"{time.monotonic()} {pixel_values.shape[0]}\n")
+        return super().forward(pixel_values)
+
+
+def counted_folder(folder: Path) -> Path:
+    """The embedded model's folder, copied into ``folder``, with the class that counts."""
+    copy = Path(shutil.copytree(embedded_model("water-index"), folder / "counted"))
+    config = json.loads((copy / "config.json").read_text())
+    config["architectures"] = [CountedWaterIndex.__name__]
+    config["mmout"]["model"] = f"{CountedWaterIndex.__module__}:{CountedWaterIndex.__name__}"
+    (copy / "config.json").write_text(json.dumps(config))
+    return copy
+
+
+def batches_between(began: float, ended: float) -> list[int]:
+    """Sizes of the batches that ran between two times of ``time.monotonic``, in order."""
+    lines = (line.split() for line in Path(os.environ[VARIABLE]).read_text().splitlines())
+    return [int(size) for moment, size in lines if began <= float(moment) <= ended]
+
+
+def while_many_remain(batches: Iterable[int], most: int) -> list[int]:
+    """The batches of one scene at whose start at least ``most`` of its tiles had not been run."""
+    batches = list(batches)
+    remaining, found = sum(batches), []
+    for batch in batches:
+        if remaining >= most:
+            found.append(batch)
+        remaining -= batch
+    return found

@@ -1,0 +1,169 @@
+"""Memory of a process and of what it starts, sampled by a process of its own: proportional set size plus tmpfs.
+
+``python -m benchmarks.process_memory PID --apart PID ... --before BYTES`` samples PID and its descendants, but neither
+itself nor the processes apart and their descendants, until its input ends. Each line of input names a phase that
+begins; the answer to it is a line, and at the end the figures of all phases as JSON.
+
+The proportional set size counts a page that n processes share as 1/n: sums count nothing twice. (Only in the moment in
+which a process starts another one, and both are one still, is it counted twice; no scene starts processes.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+PERIOD_S = 0.02
+MIB = 1 << 20
+_FIELDS = {"Pss:": "pss", "Pss_Anon:": "anonymous", "Pss_File:": "files"}
+
+
+def memory_of(process: int) -> dict[str, int]:
+    """Bytes of a process's proportional set size, and of its parts; nothing for a process that is gone."""
+    found = {}
+    try:
+        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+            name, value, *_ = line.split()
+            if name in _FIELDS:
+                found[_FIELDS[name]] = 1024 * int(value)
+    except OSError:
+        return {}
+    return found
+
+
+def tmpfs_used() -> int:
+    """Bytes in all file systems that live in memory."""
+    used = {}
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, kind, *_ = line.split()
+        if kind not in ("tmpfs", "ramfs"):
+            continue
+        try:
+            state = os.statvfs(mount)
+            used[Path(mount).stat().st_dev] = (state.f_blocks - state.f_bfree) * state.f_frsize
+        except OSError:  # hidden under another mount, or another user's
+            continue
+    return sum(used.values())
+
+
+def family(root: int, apart: Iterable[int]) -> set[int]:
+    """A process and its descendants, without those apart and theirs."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                text = (entry / "stat").read_text()
+            except OSError:  # it has ended
+                continue
+            children.setdefault(int(text.rpartition(")")[2].split()[1]), []).append(int(entry.name))
+    found, ahead, without = set(), [root], set(apart)
+    while ahead:
+        process = ahead.pop()
+        if process not in without:
+            found.add(process)
+            ahead += children.get(process, [])
+    return found
+
+
+class MemorySampler:
+    """Starts the sampling process for this one; use it as a context, begin phases, then ask for the figures.
+
+    Args:
+        apart: processes whose memory is not counted: the engine's.
+        before: ``tmpfs_used()`` before anything was started.
+
+    """
+
+    def __init__(self, apart: Iterable[int], before: int) -> None:
+        numbers = [str(process) for process in apart]
+        command = [sys.executable, "-m", "benchmarks.process_memory", str(os.getpid()), "--before", str(before)]
+        self._process = subprocess.Popen(
+            [*command, "--apart", *numbers], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def begin(self, phase: str) -> None:
+        """Begin a phase; it has begun when this returns."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(phase, file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if answer.strip() != phase:
+            raise RuntimeError(f"the sampling process ended, with status {self._process.wait()}")
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """End the sampling and give for each phase, in MiB, what `_summary` gives."""
+        answer, _ = self._process.communicate()
+        figures: dict[str, dict[str, float]] = json.loads(answer)
+        return figures
+
+
+def _summary(samples: list[dict[str, float]], seconds: float) -> dict[str, float]:
+    """The sample with the largest sum of a phase, the median sum, and how many samples there are in what time."""
+    most = max(samples, key=lambda sample: sample["sum"])
+    return {
+        **most,
+        "median": statistics.median(sample["sum"] for sample in samples),
+        "samples": len(samples),
+        "seconds": seconds,
+    }
+
+
+def _sample(root: int, apart: set[int], before: int) -> dict[str, float]:
+    """MiB of a family now, and how many processes it has."""
+    totals: dict[str, float] = dict.fromkeys(_FIELDS.values(), 0)
+    processes = family(root, apart)
+    for process in processes:
+        for name, value in memory_of(process).items():
+            totals[name] += value / MIB
+    tmpfs = (tmpfs_used() - before) / MIB
+    return {"sum": totals["pss"] + tmpfs, **totals, "tmpfs": tmpfs, "processes": len(processes)}
+
+
+def main() -> None:
+    """Sample until the input ends."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.process_memory")
+    parser.add_argument("root", type=int)
+    parser.add_argument("--apart", type=int, nargs="*", default=[])
+    parser.add_argument("--before", type=int, default=0)
+    options = parser.parse_args()
+    apart = {*options.apart, os.getpid()}
+    phases: dict[str, Any] = {}
+    times: dict[str, float] = {}
+    now: list[str] = []
+    ended = threading.Event()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            now[:] = [line.strip()]
+            print(line.strip(), flush=True)
+        ended.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    while not ended.is_set():
+        started = time.monotonic()
+        if now:
+            phase = now[0]
+            phases.setdefault(phase, []).append(_sample(options.root, apart, options.before))
+            times[phase] = times.get(phase, 0) + max(PERIOD_S, time.monotonic() - started)
+        ended.wait(max(0.0, PERIOD_S - (time.monotonic() - started)))
+    print(json.dumps({phase: _summary(samples, times[phase]) for phase, samples in phases.items()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Scenes through ``AsyncLLM``, whose engine has processes of its own: progress, and results that are right."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from scenes_for_tests import TILE, classes, pixels, probabilities, write
+
+from vllm_mmout import OutputParams
+from vllm_mmout.errors import MMOutError
+from vllm_mmout.outputs.stored import StoredRaster
+
+rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.slow,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning"),
+]
+ARRAY = pixels(14)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(make_async_llm):
+    """The engine of this module."""
+    engine = make_async_llm()
+    yield engine
+    engine.shutdown()
+
+
+async def answers(engine, data, **options):
+    """All that one call yields."""
+    return [answer async for answer in engine.generate(data, OutputParams(**{"tile": TILE, **options}))]
+
+
+async def test_progress_comes_before_the_result(engine, tmp_path):
+    """Reports count up, are not finished and have no output; the last answer is the result, alone finished."""
+    path = write(tmp_path / "in.tif", ARRAY, crs="EPSG:32614", transform=rasterio.Affine(30, 0, 5, 0, -30, 7))
+    *reports, last = await answers(engine, path, overlap=4, path=str(tmp_path / "out.tif"))
+    counts = [report.progress.done for report in reports]
+    assert counts == sorted(set(counts))
+    assert all(1 <= count <= 12 for count in counts)
+    assert {report.progress.total for report in (*reports, last)} == {12}
+    assert not any(report.finished for report in reports)
+    assert [report.outputs for report in reports] == [None] * len(reports)
+    assert len({report.request_id for report in (*reports, last)}) == 1
+    assert last.finished
+    assert last.progress.done == 12
+    with rasterio.open(path) as before, rasterio.open(last.outputs.path) as after:
+        np.testing.assert_array_equal(after.read(), classes(ARRAY))
+        assert (after.crs, after.transform) == (before.crs, before.transform)
+
+
+async def test_many_tiles_make_many_reports(engine):
+    """Whoever waits hears of a scene of 400 tiles long before its end, tiles that are not sent among them."""
+    array = pixels(15, 320, 320)
+    array[:, :16] = 0
+    reports = await answers(engine, array, tile=16, nodata=0)
+    counts = [report.progress.done for report in reports]
+    assert len(counts) > 5
+    assert counts == sorted(counts)
+    assert counts[-1] == reports[-1].progress.total == 400
+    valid = np.ones((320, 320), bool)
+    valid[:16] = False
+    np.testing.assert_array_equal(reports[-1].outputs.array, classes(array, valid))
+
+
+async def test_a_small_input_has_no_progress(engine):
+    """What fits one forward gives one answer."""
+    (answer,) = await answers(engine, pixels(14, 20, 20))
+    assert answer.finished
+    assert answer.progress is None
+
+
+async def test_scenes_and_single_images_at_once(engine, tmp_path):
+    """Eight scenes, eight single images, two that fail, and a scene without an observation, all in one moment."""
+    arrays = [pixels(number, *((50, 40 + number) if number % 2 else (24, 9 + number))) for number in range(16)]
+    paths = [write(tmp_path / f"{number}.tif", array) for number, array in enumerate(arrays)]
+    nothing = np.zeros((6, 40, 40), np.uint16)
+    calls = [answers(engine, path, output="probabilities", overlap=6) for path in paths]
+    calls += [answers(engine, tmp_path / "no.tif"), answers(engine, ARRAY, processor="tensor")]
+    calls += [answers(engine, nothing, nodata=0)]
+    *good, missing, refused, empty = await asyncio.gather(*calls, return_exceptions=True)
+    for array, (*_, last) in zip(arrays, good, strict=True):
+        np.testing.assert_allclose(last.outputs.array, probabilities(array), rtol=0, atol=3e-7)
+        assert isinstance(last.outputs, StoredRaster) == (max(array.shape[1:]) > TILE)
+    assert "no such file" in str(missing)
+    assert "cannot join tiles" in str(refused)
+    assert all(isinstance(error, MMOutError) for error in (missing, refused))
+    np.testing.assert_array_equal(empty[-1].outputs.array, np.full((1, 40, 40), 255, np.uint8), strict=True)
+
+
+async def test_a_result_needs_nobody_who_takes_the_progress(engine):
+    """Whoever looks away for a while still gets the result."""
+    generator = engine.generate(ARRAY, OutputParams(tile=8))
+    first = await anext(generator)
+    await asyncio.sleep(0.5)
+    *_, last = [answer async for answer in generator]
+    assert first.progress.total == 120
+    assert not first.finished
+    np.testing.assert_array_equal(last.outputs.array, classes(ARRAY))

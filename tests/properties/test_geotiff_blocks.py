@@ -1,0 +1,119 @@
+"""GeoTIFF by blocks against GeoTIFF at once, with rasterio as the judge of both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vllm_mmout.raster import Georeference, GeoTag, write_geotiff
+from vllm_mmout.raster.blocks import GeoTiffBlocks
+from vllm_mmout.raster.geotag import RPC_COEFFICIENTS
+from vllm_mmout.testing import rasters
+
+pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+
+DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", ">f8")
+SIDES = st.sampled_from([1, 511, 512, 513, 1100]) | st.integers(1, 1300)
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> tuple[np.ndarray, dict[str, Any]]:
+    """Pixels that fill several blocks or less than one, and all that can be said of them."""
+    small = draw(rasters(bands=(1, 3), height=1, width=1, dtypes=("uint8",)))
+    bands, seed = small.bands, draw(st.integers(0, 2**32 - 1))
+    numbers = np.random.default_rng(seed).normal(scale=30, size=(bands, draw(SIDES), draw(SIDES)))
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    array = (np.abs(numbers) if dtype.kind == "u" else numbers).astype(dtype)
+    known = {
+        "georeference": (draw(st.booleans()) and with_rpcs(small.georeference)) or small.georeference,
+        "nodata": draw(st.none() | st.sampled_from([0, 1])),
+        "descriptions": small.descriptions,
+        "units": draw(st.lists(st.sampled_from([None, "m", "Mg/ha"]), min_size=bands, max_size=bands)),
+        "categories": draw(st.none() | st.just(["land", "water & ice"])),
+        "metadata": small.metadata,
+        "datetime": draw(st.none() | st.just("2024:05:01 10:11:12")),
+    }
+    if bands == 1 and array.dtype in (np.uint8, np.bool_):
+        known["colormap"] = draw(st.none() | st.just(np.arange(30, dtype="uint8").reshape(10, 3)))
+    return array, known
+
+
+def with_rpcs(place: Georeference | None) -> Georeference:
+    """A place that has rational polynomial coefficients as well."""
+    rpcs = GeoTag.doubles(RPC_COEFFICIENTS, [float(number) + 0.25 for number in range(92)])
+    place = place or Georeference()
+    return replace(place, tags=(*place.tags, rpcs))
+
+
+def by_blocks(array: np.ndarray, known: dict[str, Any], order: np.random.Generator, **options: object) -> bytes:
+    """The file of blocks that come in an order of their own."""
+    bands, height, width = array.shape
+    blocks = GeoTiffBlocks(None, bands=bands, height=height, width=width, dtype=array.dtype, **options)
+    side = blocks.block
+    places = [(row, col) for row in range(-(-height // side)) for col in range(-(-width // side))]
+    for row, col in order.permutation(places).tolist():
+        blocks.write(row, col, array[:, row * side : (row + 1) * side, col * side : (col + 1) * side])
+    path = blocks.finish(**known)
+    data = path.read_bytes()
+    path.unlink()
+    return data
+
+
+def seen(data: bytes) -> dict[str, Any]:
+    """All that rasterio says of a file, but how it is compressed."""
+    with rasterio.open(BytesIO(data)) as file:
+        points, points_crs = file.gcps
+        return {
+            "pixels": file.read(),
+            "shape": file.shape,
+            "blocks": file.block_shapes,
+            "interleaving": file.interleaving,
+            "colours": [file.colormap(1) if rasterio.enums.ColorInterp.palette in file.colorinterp else None],
+            "interpretation": file.colorinterp,
+            "tags": [file.tags(), *(file.tags(band) for band in file.indexes), file.tags(ns="RPC")],
+            "nodata": file.nodatavals,
+            "descriptions": file.descriptions,
+            "units": file.units,
+            "crs": file.crs,
+            "transform": tuple(file.transform),
+            "gcps": [(point.row, point.col, point.x, point.y, point.z) for point in points],
+            "gcps_crs": points_crs,
+            "rpcs": file.rpcs,
+        }
+
+
+@settings(max_examples=60)
+@given(scenes(), st.integers(0, 2**32 - 1))
+def test_a_file_of_blocks_in_any_order_is_that_of_the_whole_array(
+    scene: tuple[np.ndarray, dict[str, Any]], seed: int
+) -> None:
+    """The bytes are those of write_geotiff, and rasterio reads the pixels that were written."""
+    array, known = scene
+    data = by_blocks(array, known, np.random.default_rng(seed))
+    whole = BytesIO()
+    write_geotiff(whole, array, **known)
+    assert data == whole.getvalue()
+    with rasterio.open(BytesIO(data)) as file:
+        stored = np.uint8 if array.dtype == np.bool_ else array.dtype
+        np.testing.assert_array_equal(file.read(), array.astype(stored))
+        assert file.compression.value == "DEFLATE"
+
+
+@settings(max_examples=40)
+@given(scenes(), st.integers(0, 2**32 - 1))
+def test_zstd_changes_the_bytes_and_nothing_that_is_said(scene: tuple[np.ndarray, dict[str, Any]], seed: int) -> None:
+    """Rasterio reads the same pixels, place and tags of every kind from both compressions."""
+    array, known = scene
+    data = by_blocks(array, known, np.random.default_rng(seed), compression="zstd")
+    whole = BytesIO()
+    write_geotiff(whole, array, **known)
+    with rasterio.open(BytesIO(data)) as file:
+        assert file.compression.value == "ZSTD"
+    np.testing.assert_equal(seen(data), seen(whole.getvalue()))

@@ -1,0 +1,23 @@
+"""PartInput: one part of a request that is many of the engine's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from vllm_mmout.raster.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class PartInput:
+    """One part, ready for the engine."""
+
+    index: int
+    window: Window | None
+    prompt: Any
+    """A pre-rendered ``mm_input``; None for a part without any observation, which is not sent."""
+    valid: NDArray[np.bool_] | None = None

@@ -1,0 +1,203 @@
+"""Scene: a raster that does not fit one forward, as tiles that go through the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from vllm_mmout.engine.fan_out import FanOut
+from vllm_mmout.engine.lane import StoppedError
+from vllm_mmout.engine.part_input import PartInput
+from vllm_mmout.errors import DecodeError, InputError, MMOutError, OptionError
+from vllm_mmout.outputs.source import Source
+from vllm_mmout.processors.base import Part
+from vllm_mmout.processors.parts import Parts
+from vllm_mmout.tiling.grid import TileGrid, reflected
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.engine.decode import Finish
+    from vllm_mmout.engine.tile_budget import TileBudget
+    from vllm_mmout.models.raster_view import Pixels, RasterView
+    from vllm_mmout.params import OutputParams
+
+_DECODED_AT_ONCE = 32 << 20
+"""Bytes of decoded segments that a group of tile columns may keep, where the file's layout leaves a choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One input that is cut into tiles; holds an open file until it is closed."""
+
+    view: RasterView
+    grid: TileGrid
+    params: OutputParams
+    """The user's."""
+    binding: Binding
+    finish: Finish
+    """Writes a joined output where asked."""
+    folder: Path | None
+    """Where a result on disk is made."""
+    reopen: Callable[[], RasterView] | None = None
+    """Opens the input once more; None where it can be read once alone."""
+
+    @property
+    def tile_params(self) -> OutputParams:
+        """The params of each tile's request."""
+        return msgspec.structs.replace(self.params, part=True, window=None, path=None)
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of the scene."""
+        return self.grid.height * self.grid.width
+
+    def fan_out(self, budget: TileBudget, wake: Callable[[], None]) -> FanOut:
+        """The scene's request, not started; it reads and closes the input."""
+        height, width = (min(self.grid.tile, side) for side in self.view.size)
+        if self.grid.edge == "pad":
+            height = width = self.grid.tile
+        return FanOut(
+            self._tiles(),
+            total=len(self.grid),
+            nbytes=height * width * len(self.view.bands) * self.view.itemsize,
+            picks=self.binding.choice.pick(self.params.processor),
+            join=self._join,
+            deliver=self._deliver,
+            budget=budget,
+            wake=wake,
+        )
+
+    def tile_finish(self, fan_out: FanOut, part: PartInput) -> Finish:
+        """What is done with a tile's decoded output: it is handed to those who join."""
+
+        def finish(output: Any, pick: str | None) -> None:
+            if pick is not None:
+                fan_out.decoded(part, pick, output)
+
+        return finish
+
+    def outputs(self, results: Mapping[str, Any]) -> Any:
+        """The results of the picks as the user asked for them: one alone, or a dict by name."""
+        return dict(results) if isinstance(self.params.processor, tuple) else next(iter(results.values()))
+
+    def pause(self) -> None:
+        """Close the input until it is read, where it can be opened again: many scenes may wait for their turn."""
+        if self.reopen is not None:
+            self.close()
+
+    def close(self) -> None:
+        """Close the input."""
+        self.view.close()
+
+    def _opened(self) -> RasterView:
+        """The input, open."""
+        if not self.view.raster.closed or self.reopen is None:
+            return self.view
+        view = self.reopen()
+        if (view.size, view.bands) != (self.view.size, self.view.bands):
+            view.close()
+            raise InputError(f"{view.raster.name} was changed while it waited for its turn; send it again")
+        return view
+
+    def _tiles(self) -> Generator[PartInput, None, None]:
+        """Read the tiles, in an order in which each segment of the file is decoded at most twice."""
+        left = len(self.grid)
+        sent = 0
+        with self._opened() as view:
+            for group in self.grid.groups(columns_at_once(self.grid, view)):
+                windows = [self.grid.window(index) for index in group]
+                pixels = view.windows(windows)
+                for index, window in zip(group, windows, strict=True):
+                    left -= 1
+                    try:
+                        seen = next(pixels)
+                    except InputError as error:
+                        raise InputError(f"tile {index + 1} of {len(self.grid)} ({window}): {error}") from error
+                    # One is sent in any case: what the result is like, its dtype and bands, only the model says.
+                    send = seen.observed or not (left or sent)
+                    sent += send
+                    yield PartInput(index, window, self._prompt(seen, index) if send else None, seen.valid)
+
+    def _prompt(self, pixels: Pixels, index: int) -> Any:
+        inputs = self.binding.inputs
+        if inputs is None:
+            raise TypeError("a model without an input mapper has no scenes")
+        return inputs.render(inputs.tile(reflected(pixels.array, self.grid.padding(index))))
+
+    def _join(self, name: str, parts: Iterator[Part]) -> Any:
+        """Join the tiles of one pick, in a thread of its own."""
+        processor = self.binding.processors[name]
+        view = self.view
+        source = Source(size=view.size, georeference=view.georeference, metadata=view.raster.metadata)
+        joined = Parts(parts, grid=self.grid, source=source.made_by(self.binding.model, name), folder=self.folder)
+        try:
+            output = processor.assemble(joined, self.tile_params)
+        except (MMOutError, StoppedError):
+            raise
+        except BaseException as error:  # SystemExit too: it must not leave the caller's process
+            raise DecodeError(
+                f"{type(processor).__name__} ({name}) failed to join tiles: {type(error).__name__}: {error}"
+            ) from error
+        if output is None:
+            raise DecodeError(
+                f"{type(processor).__name__} ({name}) returned None; assemble() must return an output object"
+            )
+        return output.placed(joined.source) if hasattr(output, "placed") else output
+
+    def _deliver(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Write the results where asked: all of them, or none."""
+        several = isinstance(self.params.processor, tuple)
+        delivered: dict[str, Any] = {}
+        try:
+            for name, output in results.items():
+                delivered[name] = self.finish(output, name if several else None)
+        except BaseException:
+            if self.params.path is not None:
+                for output in delivered.values():
+                    Path(output.path).unlink(missing_ok=True)
+            raise
+        return delivered
+
+
+def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | None:
+    """How an input is cut into tiles; None for one that fits one forward.
+
+    Raises:
+        OptionError: the tiles do not fit the model, or a processor cannot join them.
+
+    """
+    mapper = view.mapper
+    if params.tile is not None and not mapper.min_size <= params.tile <= mapper.max_size:
+        raise OptionError(
+            f"tile must be {mapper.min_size} to {mapper.max_size} pixels for model {mapper.model!r}, got {params.tile}"
+        )
+    if mapper.fits(view.size) and (params.tile is None or max(view.size) <= params.tile):
+        return None
+    tile = params.tile or mapper.tile_size or mapper.max_size
+    for name in binding.choice.pick(params.processor):
+        if not binding.processors[name].joins_parts:
+            raise OptionError(
+                f"the input is {view.size[0]} x {view.size[1]} pixels, more than model {mapper.model!r} takes in one"
+                f" forward, and output processor {name!r} cannot join tiles; cut out a part with window=..., or choose"
+                " another processor"
+            )
+    edge = "pad" if min(view.size) < mapper.min_size else mapper.edge
+    return TileGrid(*view.size, tile, params.overlap, edge)
+
+
+def columns_at_once(grid: TileGrid, view: RasterView) -> int:
+    """How many columns of tiles to read before going back up.
+
+    What is decoded stays in memory from one row of tiles to the next, so fewer columns take less. A group is wide
+    enough that no segment of the file lies in more than two.
+    """
+    block_height, block_width = view.raster.block
+    stride = grid.tile - grid.overlap
+    rows = -(-grid.tile // block_height) + 1
+    a_column = view.raster.block_bytes * rows * max(1.0, stride / block_width)
+    least = -(-(block_width + grid.tile) // stride)
+    return max(1, min(len(grid.cols), max(least, int(_DECODED_AT_ONCE / a_column))))

@@ -1,0 +1,146 @@
+"""RasterView: a raster as a model is to see it, whole or tile by tile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.raster.window import Window
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+    from vllm_mmout.models.mapper import RasterMapper
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.raster.georeference import Georeference
+    from vllm_mmout.raster.opened import OpenRaster
+    from vllm_mmout.raster.raster import Raster
+
+DTYPES = ("float32", "uint8", "int8", "uint16", "int16")
+"""What travels to the model; other floats become float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """What a model sees of one window."""
+
+    array: NDArray[Any]
+    """[bands, height, width], 0 where nothing was observed."""
+    valid: NDArray[np.bool_] | None
+    """bool [height, width], False there; None: everywhere valid."""
+
+    @property
+    def observed(self) -> bool:
+        """Whether any pixel holds an observation."""
+        return self.valid is None or bool(self.valid.any())
+
+
+@dataclass(frozen=True, slots=True)
+class RasterView:
+    """The bands and the part of an open raster that a request is about, with its options for nodata and scale.
+
+    Args:
+        raster: the raster; closed with the view.
+        bands: numbers from 1, in the model's order.
+        params: the request's.
+        mapper: the model's.
+
+    Raises:
+        InputError: the window is not within the raster; the model cannot take its dtype; scale or offset do not fit.
+
+    """
+
+    raster: OpenRaster
+    bands: tuple[int, ...]
+    params: OutputParams
+    mapper: RasterMapper
+
+    def __post_init__(self) -> None:
+        if 0 in self.raster.size:
+            raise InputError(f"the input has no pixels: {self.raster.size[0]} x {self.raster.size[1]}")
+        window = self.params.window
+        if window is not None and not window.within(self.raster.size):
+            height, width = self.raster.size
+            raise InputError(f"window ({window}) is not within the input, which has {height} rows, {width} columns")
+        for name in ("scale", "offset"):
+            value = getattr(self.params, name)
+            if isinstance(value, tuple) and len(value) != len(self.bands):
+                raise InputError(f"{name} has {len(value)} numbers for {len(self.bands)} bands; give one for each")
+        kind, name = self.raster.dtype.kind, self.raster.dtype.name
+        if kind not in "iuf" or (name not in DTYPES and kind != "f" and not self._scales):
+            raise InputError(
+                f"the input's dtype is {self.raster.dtype}, model {self.mapper.model!r} takes 8 and 16 bit integers and"
+                " floats; convert it, as with array.astype(np.float32), or give scale=1.0, which makes it float32"
+            )
+
+    @property
+    def window(self) -> Window:
+        """The part of the raster, in its pixels."""
+        return self.params.window or Window(0, 0, *self.raster.size)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the part, in pixels."""
+        return self.window.height, self.window.width
+
+    @property
+    def georeference(self) -> Georeference | None:
+        """Where the part lies."""
+        place = self.raster.georeference
+        return place if place is None else place.shifted(self.window.row, self.window.col)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one value as it travels."""
+        return self.raster.dtype.itemsize if self.raster.dtype.name in DTYPES and not self._scales else 4
+
+    def read(self) -> Pixels:
+        """The whole part."""
+        (pixels,) = self.windows([Window(0, 0, *self.size)])
+        return pixels
+
+    def windows(self, windows: Sequence[Window]) -> Iterator[Pixels]:
+        """Windows of the part, one after the other; what they share in the file is decoded once."""
+        row, col = self.window.row, self.window.col
+        moved = [Window(one.row + row, one.col + col, one.height, one.width) for one in windows]
+        return map(self._seen, self._read(moved))
+
+    def close(self) -> None:
+        """Close the raster."""
+        self.raster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self, windows: Sequence[Window]) -> Iterable[Raster]:
+        return self.raster.windows(windows, self.bands)
+
+    @property
+    def _scales(self) -> bool:
+        return self.params.scale is not None or self.params.offset is not None
+
+    def _seen(self, raster: Raster) -> Pixels:
+        valid = raster.valid(self.params.nodata)
+        array = raster.array
+        if self._scales:
+            scale, offset = (
+                np.asarray(default if value is None else value, np.float32).reshape(-1, 1, 1)
+                for value, default in ((self.params.scale, 1.0), (self.params.offset, 0.0))
+            )
+            array = array.astype(np.float32) * scale + offset
+        elif array.dtype.name not in DTYPES:
+            array = array.astype(np.float32)
+        if valid is None or valid.all():
+            return Pixels(array, None)
+        return Pixels(np.where(valid, array, np.zeros((), array.dtype)), valid)

@@ -1,0 +1,235 @@
+"""StoredRaster: a raster output that lies on disk and is read by windows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.outputs.base import no_options
+from vllm_mmout.outputs.known import Known, geotiff_options
+from vllm_mmout.outputs.preview import PREVIEW, preview, valid_mask
+from vllm_mmout.outputs.raster import PixelWindow, RasterOutput
+from vllm_mmout.outputs.render import render
+from vllm_mmout.raster.opened import open_raster
+from vllm_mmout.raster.window import Window
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+    from vllm_mmout.outputs.source import Source
+    from vllm_mmout.raster.blocks import GeoTiffBlocks
+    from vllm_mmout.raster.opened import OpenRaster
+
+
+class StoredRaster(RasterOutput):
+    """A raster that lies on disk as a GeoTIFF: a result that need not fit into memory.
+
+    All of `RasterOutput`, with these differences: `array`, `valid` and an ``.npz`` read the whole raster, `read` a
+    part of it; pictures are at most 2048 pixels wide and high. Threads may use one at the same time. A copy, or one
+    that was pickled, reads the same file and does not own it.
+
+    Args:
+        path: a GeoTIFF that holds pixels and all that is known of them.
+        owned: whether the file is temporary: it is moved by the first `save` as GeoTIFF, and else removed by `close`,
+            with this object, or when the process ends.
+        known: what `RasterOutput` takes beside the array.
+
+    Raises:
+        InputError: the file cannot be read, or the names or the palette have another shape or dtype.
+
+    """
+
+    def __init__(self, path: str | Path, *, owned: bool = False, **known: Unpack[Known]) -> None:
+        self._lock = threading.RLock()
+        self._closed = False
+        self._file = Path(path).absolute()
+        with open_raster(self._file) as raster:
+            self._shape, self._dtype = (raster.count, *raster.size), raster.dtype
+        self._describe(**known)
+        self.path = None if owned else str(path)
+        self._remove = weakref.finalize(self, _remove, self._file, os.getpid()) if owned else None
+
+    @classmethod
+    def from_blocks(cls, blocks: GeoTiffBlocks, **known: Unpack[Known]) -> StoredRaster:
+        """Finish a file of blocks, and own it.
+
+        Args:
+            blocks: all written.
+            known: what `RasterOutput` takes beside the array; it goes into the file as `RasterOutput.save` does it.
+
+        Raises:
+            SaveError: as `GeoTiffBlocks.finish`; nothing is left on the disk then.
+            InputError: the names or the palette have another shape or dtype; nor then.
+
+        """
+        try:
+            path = blocks.finish(**geotiff_options(blocks.shape[0], blocks.dtype, **known))
+            return cls(path, owned=True, **known)
+        except BaseException:
+            blocks.discard()
+            raise
+
+    @property
+    def array(self) -> NDArray[Any]:  # type: ignore[override]  # what lies on disk can only be read
+        """All pixels, [bands, height, width], read anew each time."""
+        with self._open() as raster:
+            return raster.read().array
+
+    @property
+    def count(self) -> int:
+        """Number of bands."""
+        return self._shape[0]
+
+    @property
+    def height(self) -> int:
+        """Number of rows."""
+        return self._shape[1]
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return self._shape[2]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the pixels."""
+        return self._dtype
+
+    @property
+    def valid(self) -> NDArray[np.bool_] | None:
+        """False where a band is nodata or NaN, bool [height, width]; None if every pixel is valid."""
+        with self._open() as raster:
+            return valid_mask(raster, self.nodata)
+
+    @property
+    def image(self) -> Image:
+        """A picture as `RasterOutput.image`, its longer side at most 2048 pixels.
+
+        Where pixels become one, measurements are the mean of the valid ones, and classes (integers that have names or
+        colours) that of the one in the middle.
+        """
+        if max(self.height, self.width) <= PREVIEW:
+            return super().image
+        classes = self.dtype.kind in "iu" and (self.palette is not None or self.class_names is not None)
+        with self._open() as raster:
+            array, valid = preview(raster, self.nodata, classes=classes)
+        return render(array, valid, self.palette)
+
+    def read(self, window: PixelWindow | None = None) -> NDArray[Any]:
+        """The pixels of a rectangle, [bands, height, width]; all without one.
+
+        Raises:
+            InputError: the rectangle reaches outside the raster or is empty, or the raster is closed.
+
+        """
+        if window is None:
+            return self.array
+        self._check_window(window)
+        with self._open() as raster:
+            return raster.read(Window(window.row, window.col, window.height, window.width)).array
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write the result to a file; the format follows from the suffix.
+
+        The first GeoTIFF takes the temporary file over, and the raster is read from there afterwards; a further one
+        is a copy. The file appears when it is whole: after an error there is none, and an older one is left as it was.
+
+        Args:
+            path: where to; the folder must exist.
+            options: options of the format, as in `to_bytes`.
+
+        Returns:
+            The path.
+
+        Raises:
+            SaveError: the suffix is unknown, the format cannot hold the result, or the file cannot be written.
+            InputError: the raster is closed.
+
+        """
+        with self._lock:
+            target = super().save(path, **options)
+            if self.formats[target.suffix.lower()] == "tiff":
+                self._moved(target)
+        return target
+
+    def placed(self, source: Source) -> StoredRaster:
+        """This raster, which was laid on its input while it was written."""
+        return self
+
+    def close(self) -> None:
+        """Remove the temporary file, if there is one; the raster cannot be read any more. Again: nothing."""
+        with self._lock:
+            self._closed = True
+            if self._remove is not None:
+                self._remove()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {name: value for name, value in vars(self).items() if name not in ("_lock", "_remove")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.RLock(), _remove=None)
+
+    def _open(self) -> OpenRaster:
+        """The file, open for one reader."""
+        with self._lock:
+            self._check_open()
+            return open_raster(self._file)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            kept = f"read {self.path} itself" if self.path else "read or save it before"
+            raise InputError(f"the raster was closed; {kept}")
+
+    def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
+        self._check_open()
+        if name != "tiff":
+            path.write_bytes(self._encode(name, options))
+            return
+        no_options(name, options)
+        if self._remove is None or not _linked(self._file, path):
+            shutil.copyfile(self._file, path)
+
+    def _encode(self, name: str, options: dict[str, Any]) -> bytes:
+        if name != "tiff":
+            return super()._encode(name, options)
+        no_options(name, options)
+        with self._lock:
+            self._check_open()
+            return self._file.read_bytes()
+
+    def _moved(self, target: Path) -> None:
+        """Read from a file that was saved, in place of the temporary one."""
+        if self._remove is not None:
+            self._remove()
+            self._remove = None
+            self._file, self.path = target.absolute(), str(target)
+
+
+def _linked(file: Path, path: Path) -> bool:
+    """Give a file a second name, and the rights that a new one would have there; False where that cannot be."""
+    path.touch()
+    mode = path.stat().st_mode
+    path.unlink()
+    try:
+        os.link(file, path)
+    except OSError:  # another file system, or one without links
+        return False
+    path.chmod(mode)
+    return True
+
+
+def _remove(file: Path, process: int) -> None:
+    """Remove a temporary file, in the process that made it alone: a fork has the same objects."""
+    if os.getpid() == process:
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)

@@ -1,0 +1,39 @@
+"""LERC in TIFF, with the masks in which it keeps what is NaN and what alpha says.
+
+LERC has no NaN: libtiff stores where they were as a mask, one for all bands or one a band, and an alpha band of 0 and
+255 of interleaved uint8 as a mask too (libtiff's tif_lerc.c). tifffile passes over the masks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import imagecodecs
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def decode_lerc(data: bytes, samples: int, *, swapped: bool) -> NDArray[Any]:
+    """The pixels [rows, columns, samples] of a strip or tile.
+
+    Args:
+        data: the segment as stored, with or without deflate or Zstandard around it.
+        samples: number of interleaved bands.
+        swapped: whether the file has the other byte order than this machine; libtiff swaps numbers before it encodes.
+
+    """
+    pixels, mask = imagecodecs.lerc_decode(data, masks=True)
+    if mask is not None and mask.ndim == 3:  # bands that are NaN in different places are stored one after the other
+        pixels, mask = np.moveaxis(pixels, 0, 2), np.moveaxis(mask, 0, 2)
+    elif pixels.ndim == 2:
+        pixels = pixels[:, :, np.newaxis]
+    if swapped:
+        pixels = pixels.byteswap()
+    if mask is not None and pixels.dtype.kind == "f":
+        pixels[~mask] = np.nan
+    if pixels.dtype == np.uint8 and pixels.shape[2] == samples - 1:
+        alpha = np.full(pixels.shape[:2], 255, np.uint8) if mask is None else mask * np.uint8(255)
+        pixels = np.dstack([pixels, alpha])
+    return np.asarray(pixels)

@@ -1,0 +1,121 @@
+"""TileGrid: where the tiles of a scene lie, and the pixels that fill up those which hang over its edge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.raster.window import Window
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class TileGrid:
+    """Square tiles that cover a scene, numbered row by row from the upper left.
+
+    Raises:
+        InputError: the scene has no pixels.
+        OptionError: the tile has none, or tiles share more than half a tile.
+
+    """
+
+    height: int
+    """Rows of the scene."""
+    width: int
+    """Columns of the scene."""
+    tile: int
+    """Side of a tile in pixels."""
+    overlap: int = 0
+    """Pixels that neighbours share at least, at most half a tile."""
+    edge: Literal["shift", "pad"] = "shift"
+    """What becomes of tiles that would reach beyond the scene: moved inward, or filled up by reflection."""
+
+    def __post_init__(self) -> None:
+        if min(self.height, self.width) < 1:
+            raise InputError(f"a scene must have pixels, got {self.height} rows and {self.width} columns")
+        if self.tile < 1:
+            raise OptionError(f"tile must be 1 or more pixels, got {self.tile}")
+        if self.overlap < 0 or 2 * self.overlap > self.tile:
+            raise OptionError(
+                f"overlap must be 0 or more and at most half a tile, got {self.overlap} for tiles of {self.tile};"
+                " choose a smaller overlap or a larger tile"
+            )
+        if self.edge not in ("shift", "pad"):
+            raise OptionError(f'edge must be "shift" or "pad", got {self.edge!r}')
+
+    @cached_property
+    def rows(self) -> tuple[int, ...]:
+        """First row of each row of tiles."""
+        return self._starts(self.height)
+
+    @cached_property
+    def cols(self) -> tuple[int, ...]:
+        """First column of each column of tiles."""
+        return self._starts(self.width)
+
+    def __len__(self) -> int:
+        return len(self.rows) * len(self.cols)
+
+    def window(self, index: int) -> Window:
+        """Where a tile lies, without what hangs over the scene's edge."""
+        row, col = self._start(index)
+        return Window(row, col, min(self.tile, self.height - row), min(self.tile, self.width - col))
+
+    def padding(self, index: int) -> tuple[int, int]:
+        """How many rows below and columns to the right `reflected` adds to a tile; none where tiles are shifted."""
+        window = self.window(index)
+        return (0, 0) if self.edge == "shift" else (self.tile - window.height, self.tile - window.width)
+
+    def groups(self, columns: int) -> Iterator[list[int]]:
+        """The tiles in an order of reading: group by group of neighbouring columns, row by row within a group.
+
+        Args:
+            columns: how many columns of tiles a group has; the last one has what is left.
+
+        """
+        across = len(self.cols)
+        for first in range(0, across, columns):
+            group = range(first, min(first + columns, across))
+            yield [row * across + col for row in range(len(self.rows)) for col in group]
+
+    def _starts(self, size: int) -> tuple[int, ...]:
+        """First pixels of the tiles along an axis."""
+        if size <= self.tile:
+            return (0,)
+        stride = self.tile - self.overlap
+        starts = range(0, size - self.overlap, stride)  # no tile of which its neighbour has all
+        return (*starts[:-1], size - self.tile) if self.edge == "shift" else tuple(starts)
+
+    def _start(self, index: int) -> tuple[int, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"tile {index} of {len(self)}")
+        row, col = divmod(index, len(self.cols))
+        return self.rows[row], self.cols[col]
+
+
+def reflected(array: NDArray[Any], padding: tuple[int, int]) -> NDArray[Any]:
+    """Add rows below and columns to the right that mirror those before them, the edge itself not doubled.
+
+    Args:
+        array: [..., height, width].
+        padding: rows and columns to add, any number: where they are more than there are to mirror, the mirror image is
+            mirrored again. A single row or column is repeated.
+
+    Returns:
+        A new array, or the same without padding.
+
+    """
+    for axis, more in zip((-2, -1), padding, strict=True):
+        if more:
+            length = array.shape[axis]
+            period = max(2 * (length - 1), 1)
+            place = np.arange(length + more) % period
+            array = array.take(np.minimum(place, period - place) if length > 1 else place, axis=axis)
+    return array
