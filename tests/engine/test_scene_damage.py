@@ -117,7 +117,7 @@ def test_scenes_in_open_files_that_wait_for_others(engine, tmp_path, form):
 
 
 def test_a_file_that_changes_while_its_scene_waits(engine, tmp_path):
-    """It is opened again when its turn comes, and is then another one, or none at all; the others do not suffer."""
+    """It is opened again when its turn comes, and is then another one, or gone; the others do not suffer."""
     paths = [tiled(tmp_path / f"{number}.tif") for number in range(4)]
     small = scene(6, 20, 20)
 
@@ -128,7 +128,7 @@ def test_a_file_that_changes_while_its_scene_waits(engine, tmp_path):
         paths[3].unlink()
 
     singles = [scene(seed) for seed in range(40)]
-    with settings(router_of(engine), max_scenes=1, max_in_flight=1), before_window(5, change):
+    with settings(router_of(engine), max_scenes=1, max_in_flight=1), before_window(1, change, "75 x 90"):
         results = engine.generate(
             [paths[0], pixels(3), paths[2], paths[3], *singles], [*[TILES] * 4, *[ECHO] * 40], use_tqdm=False
         )

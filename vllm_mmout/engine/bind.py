@@ -48,8 +48,13 @@ def bind_llm_engine(engine: Any, binding: Binding) -> None:
 
 
 def _bind_client(client: Any, interrupts: Interrupts) -> None:
-    """Let a Ctrl-C come at once where an engine in processes of its own is waited for."""
+    """Let a Ctrl-C come at once where an engine in processes of its own is waited for, and its death be noticed there.
+
+    vLLM ends the thread that receives answers when the engine's process was killed; who waits for one would wait for
+    ever.
+    """
     from vllm.v1.engine.core_client import SyncMPClient
+    from vllm.v1.engine.exceptions import EngineDeadError
 
     if not isinstance(client, SyncMPClient):
         return
@@ -59,7 +64,12 @@ def _bind_client(client: Any, interrupts: Interrupts) -> None:
         with interrupts.let_through():
             return kind.get_output(self)
 
-    client.__class__ = type(f"Bound{kind.__name__}", (kind,), {"get_output": get_output})
+    def shutdown(self: Any, *args: Any, **kwargs: Any) -> None:
+        self.outputs_queue.put_nowait(EngineDeadError())
+        kind.shutdown(self, *args, **kwargs)
+
+    methods = {"get_output": get_output, "shutdown": shutdown}
+    client.__class__ = type(f"Bound{kind.__name__}", (kind,), methods)
 
 
 def bind_llm(llm: Any) -> None:
