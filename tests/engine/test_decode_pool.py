@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -310,3 +312,41 @@ def test_hanging_jobs_are_refused_before_they_eat_the_machine(make, release, mon
     until(lambda: not pool._abandoned, "the hanging threads have come back")
     pool.submit(lambda: "taken", done.put)
     assert done.get(timeout=LONG) == "taken"
+
+
+@pytest.mark.parametrize("ended_by", ["its end", "cancelling"])
+def test_a_job_that_has_ended_keeps_nothing_of_its_request(make, release, ended_by):
+    """What a request holds, megabytes of input, goes with its last user, though request and job know each other."""
+
+    class Request:
+        """Knows its job, which knows its methods."""
+
+        job = None
+
+        def work(self):
+            if ended_by == "cancelling":
+                started.set()
+                release.wait(LONG)
+
+        def done(self, outcome):
+            ended.set()
+
+    started, ended, pool = threading.Event(), threading.Event(), make(1)
+    request = Request()
+    gone = weakref.ref(request)
+    gc.disable()
+    try:
+        request.job = pool.submit(request.work, request.done)
+        if ended_by == "cancelling":
+            assert started.wait(LONG)
+            assert request.job.cancel()
+            release.set()
+        else:
+            assert ended.wait(LONG)
+        del request
+        deadline = time.monotonic() + LONG
+        while gone() is not None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert gone() is None
+    finally:
+        gc.enable()

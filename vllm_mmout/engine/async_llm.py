@@ -145,7 +145,7 @@ class BoundAsyncLLM(AsyncLLM):
         tile_ways = replace(ways, priority=ways.priority + 1)
 
         def send(run: AsyncScene, part: PartInput, batch: list[int]) -> Coroutine[Any, Any, MultimodalRequestOutput]:
-            finish = scene.tile_finish(run.fan_out, part)
+            finish = scene.tile_finish(run.fan_out, part.sent())
             mark = marker.mark(scene.tile_params, batch)
             return self._mmout_send(f"{request_id}-{part.index}", part.prompt, mark, finish, tile_ways)
 

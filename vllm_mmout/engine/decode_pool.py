@@ -21,11 +21,11 @@ MAX_ABANDONED = 32
 class Job:
     """One piece of work; it is settled exactly once: by its result, its exception, its time limit, or cancellation."""
 
-    __slots__ = ("_lock", "_settled", "deadline", "on_done", "work")
+    __slots__ = ("_lock", "_on_done", "_settled", "_work", "deadline")
 
     def __init__(self, work: Callable[[], Any], on_done: Callable[[Outcome], None]) -> None:
-        self.work = work
-        self.on_done = on_done
+        self._work: Callable[[], Any] | None = work
+        self._on_done: Callable[[Outcome], None] | None = on_done
         self.deadline = 0.0
         self._settled = False
         self._lock = threading.Lock()
@@ -35,18 +35,33 @@ class Job:
         """Whether the job has ended, for whoever waits for it."""
         return self._settled
 
+    def run(self) -> Outcome:
+        """Do the work; what it raises is the outcome."""
+        work = self._work
+        try:
+            return None if work is None else work()  # none: it was cancelled meanwhile
+        except BaseException as error:  # noqa: BLE001 - turns whatever a decoder raises (SystemExit too) into its request's error
+            return error
+
     def settle(self, outcome: Outcome) -> bool:
         """End the job and hand on the outcome, unless it has ended before."""
-        if not self.cancel():
+        on_done = self._end()
+        if on_done is None:
             return False
-        self.on_done(outcome)
+        on_done(outcome)
         return True
 
     def cancel(self) -> bool:
         """End the job without telling anybody; the result of a running one is thrown away."""
+        return self._end() is not None
+
+    def _end(self) -> Callable[[Outcome], None] | None:
+        """Whom to tell, once; the job then keeps nothing of its request, which may know the job."""
         with self._lock:
-            first, self._settled = not self._settled, True
-        return first
+            on_done, self._on_done = self._on_done, None
+            self._work = None
+            self._settled = True
+        return on_done
 
 
 class DecodePool:
@@ -142,7 +157,7 @@ class DecodePool:
                 job.deadline = time.monotonic() + self.timeout
                 self._running[thread] = job
                 self._changed.notify_all()
-            outcome = _shut_down() if closed else _run(job)
+            outcome = _shut_down() if closed else job.run()
             with self._lock:
                 self._running.pop(thread, None)
                 replaced = thread in self._abandoned
@@ -180,10 +195,3 @@ class DecodePool:
 
 def _shut_down() -> AbortedError:
     return AbortedError("the engine was shut down before the result was decoded")
-
-
-def _run(job: Job) -> Outcome:
-    try:
-        return job.work()
-    except BaseException as error:  # noqa: BLE001 - turns whatever a decoder raises (SystemExit too) into its request's error
-        return error

@@ -173,10 +173,11 @@ class Run:
 
     def _add_tile(self, run: SceneRun, part: PartInput, batch: list[int]) -> None:
         request_id = str(next(self.llm.request_counter))
-        finish = run.scene.tile_finish(run.fan_out, part)
+        sent = part.sent()
+        finish = run.scene.tile_finish(run.fan_out, sent)
         mark = marker.mark(run.scene.tile_params, batch)
         try:
-            self._send(request_id, run.place, part.prompt, mark, finish, run=run, part=part)
+            self._send(request_id, run.place, part.prompt, mark, finish, run=run, part=sent)
         except (MMOutError, VLLMClientError, ValueError) as error:
             run.fan_out.failed(part, error)
 

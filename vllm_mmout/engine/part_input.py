@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,3 +21,7 @@ class PartInput:
     prompt: Any
     """A pre-rendered ``mm_input``; None for a part without any observation, which is not sent."""
     valid: NDArray[np.bool_] | None = None
+
+    def sent(self) -> PartInput:
+        """The same without what is sent, which need not stay in memory until the part is decoded."""
+        return replace(self, prompt=None)
