@@ -64,7 +64,8 @@ class Driven:
         try:
             for index in range(self.total):
                 self.most = max(self.most, self.budget.used_count)
-                yield PartInput(index, Window(index, 0, 1, 1), None if index in empty else f"prompt {index}")
+                prompt = None if index in empty else f"prompt {index}"
+                yield PartInput(index, Window(index, 0, 1, 1), prompt, where=f"tile {index + 1} of {self.total}")
         finally:
             self.closed.append(True)
 
@@ -157,8 +158,25 @@ def test_a_failed_part_is_named():
     driven.drive(send=failing(error)(driven))
     with pytest.raises(DecodeError) as raised:
         driven.fan_out.outcome()
-    assert str(raised.value) == f"tile 3 of 6 ({Window(2, 0, 1, 1)}): it failed"
+    assert str(raised.value) == "tile 3 of 6: it failed"
     assert raised.value.__cause__ is cause
+    driven.assert_nothing_left()
+
+
+def test_an_error_that_cannot_be_made_anew_is_told_as_it_is():
+    """An author's own class of error may take other arguments; a note says which part it was."""
+
+    class TooDarkError(DecodeError):
+        def __init__(self, scene, level):
+            super().__init__(f"{scene} is too dark: {level}")
+
+    error = TooDarkError("scene", 3)
+    driven = Driven()
+    driven.drive(send=failing(error)(driven))
+    with pytest.raises(TooDarkError) as raised:
+        driven.fan_out.outcome()
+    assert raised.value is error
+    assert raised.value.__notes__ == ["this was tile 3 of 6"]
     driven.assert_nothing_left()
 
 

@@ -8,7 +8,7 @@ from model_folders import engine_here, folder_of
 from padded_model import CONFIG, SIDE, SummingNet
 from scenes_for_tests import generate
 
-from vllm_mmout.errors import OptionError
+from vllm_mmout.errors import InputError, OptionError
 
 pytestmark = pytest.mark.engine
 
@@ -160,6 +160,7 @@ def test_tiles_of_another_size_are_refused(summing, tile):
 
 
 def test_a_processor_that_cannot_join_is_refused(summing):
-    """Of two picks the one that gives one answer an input."""
-    with pytest.raises(OptionError, match="'label' cannot join tiles"):
-        generate(summing, picture(40, 40), tile=None, processor=["values", "label"])
+    """Of two picks the one that gives one answer an input; what to do depends on whether it is too large or small."""
+    for side, remedy in ((40, "window="), (10, "scale the input up")):
+        with pytest.raises(InputError, match=f"{side} x {side} pixels.*'label' cannot join tiles.*{remedy}"):
+            generate(summing, picture(side, side), tile=None, processor=["values", "label"])

@@ -265,7 +265,7 @@ def test_more_files_than_are_cut_at_once(llm, tmp_path, form):
 
 
 REFUSED = {
-    "a processor that joins nothing": ({"processor": "tensor"}, ["'tensor' cannot join tiles", "75 x 90", "window="]),
+    "a processor that joins nothing": ({"processor": "tensor"}, ["'tensor' cannot join tiles", "leave tile=32 out"]),
     "one of two": ({"processor": ["segmentation", "image"]}, ["'image' cannot join tiles"]),
     "a tile larger than a forward": ({"tile": 1025}, ["tile must be 1 to 1024", "1025"]),
 }

@@ -154,6 +154,16 @@ def test_discarding_removes_everything_any_number_of_times(tmp_path: Path) -> No
             call()
 
 
+def test_finishing_again_is_an_error_that_leaves_the_file(tmp_path: Path) -> None:
+    """The finished file is the caller's: a second finish refuses, and does not touch it."""
+    blocks = blocks_of_ids(tmp_path)
+    path = blocks.finish()
+    data = path.read_bytes()
+    with pytest.raises(SaveError, match="finished or discarded before"):
+        blocks.finish()
+    assert path.read_bytes() == data
+
+
 def test_what_is_forgotten_frees_its_space(tmp_path: Path) -> None:
     """Blocks that nobody finishes leave no name and no open file."""
     gc.collect()
@@ -205,6 +215,37 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path: Path, step: str) 
     )
     assert run.stderr == ""
     assert list(tmp_path.iterdir()) == []
+
+
+class Full:
+    """A file that takes some bytes, and then no more."""
+
+    def __init__(self, file: object) -> None:
+        self._file = file
+        self._full = False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+    def write(self, data: memoryview) -> int:
+        if self._full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._full = True
+        return self._file.write(data[:9])
+
+
+def test_a_block_that_is_written_in_part_ends_the_raster(tmp_path: Path) -> None:
+    """After a full disk nothing can be written or finished, and the space of the blocks is free."""
+    gc.collect()
+    before = open_files()
+    blocks = blocks_of_ids(tmp_path, [])
+    blocks._spool = Full(blocks._spool)
+    with pytest.raises(SaveError, match="No space left on device"):
+        blocks.write(0, 0, block(0, 0))
+    assert open_files() == before
+    for call in (lambda: blocks.write(0, 0, block(0, 0)), blocks.finish):
+        with pytest.raises(SaveError, match="finished or discarded"):
+            call()
 
 
 class Hesitant:

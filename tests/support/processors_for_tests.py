@@ -103,6 +103,20 @@ class CountsForwards(OutputProcessor):
         return int(raw)
 
 
+class StepSize(OutputProcessor):
+    """A raster that says of each pixel how many requests were reduced together: those of one step that are alike."""
+
+    modality = "raster"
+
+    def reduce(self, output, params):
+        return torch.full((len(output), 1, *output.shape[2:]), len(output), dtype=torch.uint8)
+
+    def decode(self, raw, params, state=None):
+        from vllm_mmout import RasterOutput
+
+        return RasterOutput(raw.numpy(), nodata=0)
+
+
 class ReduceSleeps(Echo):
     """Holds the engine's step for a while, so that a test can cancel in the middle of it."""
 

@@ -71,11 +71,37 @@ def test_a_masked_pixel_may_have_any_value():
     assert joined(parts(scene, valid), GRID).nodata == 255
 
 
-@pytest.mark.parametrize("nodata", [-9999.0, 256, 0.5, np.nan, np.inf])
-def test_a_nodata_that_the_dtype_cannot_hold_is_an_error_where_it_is_needed(nodata):
-    """Masking with a nodata of another dtype is refused, and names it."""
-    with pytest.raises(DecodeError, match=r"uint8, which cannot hold its nodata"):
-        joined(parts(SCENE.astype("uint8"), HALF, nodata=nodata), GRID)
+@pytest.mark.parametrize("valid", [None, HALF])
+@pytest.mark.parametrize(
+    ("dtype", "nodata"),
+    [
+        *(("uint8", nodata) for nodata in (-9999.0, 256, 0.5, np.nan, np.inf)),
+        ("bool", 256),
+        ("float32", np.finfo("float64").min),
+    ],
+)
+def test_a_nodata_that_the_dtype_cannot_hold_is_an_error_at_the_first_tile(dtype, nodata, valid, tmp_path):
+    """A nodata of another dtype is refused, needed or not, before a second tile is asked for or a file is made."""
+    first, *_ = parts(SCENE.astype(dtype), valid, nodata=nodata)
+    asked = []
+
+    def tiles():
+        yield first
+        asked.append("second")
+
+    name = "uint8" if dtype == "bool" else dtype
+    with pytest.raises(DecodeError, match=f"{name}, which cannot hold its nodata .*; give the output a nodata of its"):
+        joined(tiles(), GRID, folder=tmp_path)
+    assert not asked
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("nodata", [np.nan, -np.inf, float(np.finfo("float32").min)])
+def test_a_nodata_that_the_dtype_just_holds_is_kept(nodata):
+    """Not a number, infinity and the lowest value are nodata of a float32 result, in its pixels and in its file."""
+    raster = joined(parts(SCENE, HALF, nodata=nodata), GRID)
+    np.testing.assert_array_equal(raster.array[0], np.where(HALF, SCENE[0], np.float32(nodata)))
+    np.testing.assert_equal(raster.nodata, nodata)
 
 
 def test_empty_tiles_are_nodata_where_no_other_counts():

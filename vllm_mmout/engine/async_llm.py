@@ -147,7 +147,8 @@ class BoundAsyncLLM(AsyncLLM):
         def send(run: AsyncScene, part: PartInput, batch: list[int]) -> Coroutine[Any, Any, MultimodalRequestOutput]:
             finish = scene.tile_finish(run.fan_out, part.sent())
             mark = marker.mark(scene.tile_params, batch)
-            return self._mmout_send(f"{request_id}-{part.index}", part.prompt, mark, finish, tile_ways)
+            tile_id = f"{request_id}-tile-{part.index}-{uuid4().hex}"  # no id that another request could have
+            return self._mmout_send(tile_id, part.prompt, mark, finish, tile_ways)
 
         run = AsyncScene(
             request_id,

@@ -54,6 +54,8 @@ def bind_core(core: Any) -> None:
     from vllm_mmout.engine.bind import derived
     from vllm_mmout.engine.binding import resolve_choice
 
+    if core.vllm_config.parallel_config.data_parallel_size > 1:  # the tiles of a batch go to several cores
+        return
     if resolve_choice(core.vllm_config) is None:
         return
     core.mmout_due = {}

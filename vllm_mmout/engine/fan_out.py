@@ -24,7 +24,6 @@ from vllm_mmout.processors.base import Part
 if TYPE_CHECKING:
     from vllm_mmout.engine.part_input import PartInput
     from vllm_mmout.engine.tile_budget import TileBudget
-    from vllm_mmout.raster.window import Window
 
 ENDS_WITHIN_S = 30.0
 """Seconds that threads of a request that was stopped are waited for."""
@@ -141,16 +140,7 @@ class FanOut:
 
     def failed(self, part: PartInput, error: BaseException) -> None:
         """Say that a part failed, which ends the request."""
-        self.stop(self.about(part.index, part.window, error))
-
-    def about(self, index: int, window: Window | None, error: BaseException) -> BaseException:
-        """The same error, saying which part it is about."""
-        if not isinstance(error, MMOutError):
-            return error
-        where = f"tile {index + 1} of {self.total}" + (f" ({window})" if window is not None else "")
-        named = type(error)(f"{where}: {error}")
-        named.__cause__ = error.__cause__
-        return named
+        self.stop(_about(part, error))
 
     def stop(self, error: BaseException | None = None) -> None:
         """End it, if it has not ended and its results are not being written; the threads end soon after."""
@@ -288,3 +278,16 @@ class FanOut:
         else:
             for pick, lane in self._lanes.items():
                 lane.result = delivered[pick]
+
+
+def _about(part: PartInput, error: BaseException) -> BaseException:
+    """The same error, saying which part it is about."""
+    if not isinstance(error, MMOutError):
+        return error
+    try:
+        named = type(error)(f"{part.where}: {error}")
+    except Exception:  # noqa: BLE001 - an author's error that takes other arguments
+        error.add_note(f"this was {part.where}")
+        return error
+    named.__cause__ = error.__cause__
+    return named

@@ -73,13 +73,19 @@ class Gathering(Generic[Run]):
         self._ready = deque((run, part) for run, part in self._ready if run in self._runs and not run.fan_out.stopped)
         batches = []
         while self._ready:
-            size = min(self._size, max(self._budget.room(run.fan_out.nbytes) for run in self._runs))
+            size = min(self._size, *(self._budget.room(nbytes) for nbytes in self._sizes()))
             late = time.monotonic() - self._since > PATIENCE_S
             if len(self._ready) < size and not late and any(run.fan_out.reading for run in self._runs):
                 break
             batches.append(Batch([self._ready.popleft() for _ in range(min(size, len(self._ready)))]))
             self._since = time.monotonic()
         return batches
+
+    def _sizes(self) -> set[int]:
+        """Bytes of the tiles that may be part of a batch."""
+        return {run.fan_out.nbytes for run, _ in self._ready} | {
+            run.fan_out.nbytes for run in self._runs if run.fan_out.reading
+        }
 
 
 class Batch(Generic[Run]):

@@ -229,6 +229,10 @@ HOOKS: tuple[Hook, ...] = (
         FULL_STEPS,
         where=CORE,
     ),
+    Hook(
+        "vllm.v1.engine.core", "EngineCoreProc._handle_client_request", (), "as above", "0.11", FULL_STEPS, where=CORE
+    ),
+    Hook("vllm.v1.engine.core", "EngineCoreProc.is_running", (), "as above", "0.13", FULL_STEPS, where=CORE),
     Hook("vllm.v1.engine.llm_engine", "LLMEngine.step", (), "overridden on a bound engine", "0.11", PLUGIN_FIRST),
     Hook(
         "vllm.v1.engine.llm_engine",

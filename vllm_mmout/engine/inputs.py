@@ -13,6 +13,7 @@ from vllm_mmout.engine.decode import Finish, as_it_is
 from vllm_mmout.engine.scene import Scene, cut
 from vllm_mmout.errors import InputError, OptionError, SaveError
 from vllm_mmout.models.mapper import MappedInput
+from vllm_mmout.outputs.raster import RasterOutput
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
@@ -73,11 +74,23 @@ def _scene(
         grid = cut(binding, view, params)
         if grid is None:
             return None
+        _check_suffix(binding, params, target)
         folder = None if target is None else target.path if target.folder else target.path.parent
         return Scene(view, grid, params, binding, _finish(None, target), folder, reopen)
     except BaseException:
         view.close()
         raise
+
+
+def _check_suffix(binding: Binding, params: OutputParams, target: Target | None) -> None:
+    """Refuse a file name whose suffix is no format before a scene is run, not after."""
+    if target is None or target.folder:
+        return
+    rasters = [name for name in binding.choice.pick(params.processor) if binding.processors[name].modality == "raster"]
+    if rasters and target.path.suffix.lower() not in RasterOutput.formats:
+        suffix = f"suffix {target.path.suffix!r}" if target.path.suffix else "no suffix"
+        known = ", ".join(RasterOutput.formats)
+        raise SaveError(f"cannot save {target.path}: {suffix} tells the format (known: {known}; a folder ends with /)")
 
 
 _PROMPT_KEYS = frozenset({"multi_modal_data", "prompt", "prompt_token_ids", "prompt_embeds", "type"})

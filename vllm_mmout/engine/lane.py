@@ -29,7 +29,7 @@ class Lane:
         self.result: Any = None
         """What the processor made of them, until it is handed over."""
         self.busy_since: float | None = None
-        """Since when the processor works on one part; None while it waits for one, or has them all."""
+        """Since when the processor works on one part; None while it waits for one, and after the last."""
         self._fan_out = fan_out
         self._queue: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
         self._left = fan_out.total
@@ -70,5 +70,5 @@ class Lane:
             raise StoppedError
         self._left -= 1
         self._last = part
-        self.busy_since = time.monotonic() if self._left else None
+        self.busy_since = time.monotonic()
         return part

@@ -88,6 +88,8 @@ class Run:
             if isinstance(self.prepared, Scene):
                 if self._room:
                     self._start_scene(place, self.prepared)
+                elif self.prepared.reopen is None:
+                    break  # all such would be held open, pictures as arrays
                 else:
                     self.prepared.pause()
                     self.later.append((place, self.prepared))

@@ -21,6 +21,8 @@ class PartInput:
     prompt: Any
     """A pre-rendered ``mm_input``; None for a part without any observation, which is not sent."""
     valid: NDArray[np.bool_] | None = None
+    where: str = "part"
+    """What it is called in messages, which count from the first pixel of the input."""
 
     def sent(self) -> PartInput:
         """The same without what is sent, which need not stay in memory until the part is decoded."""

@@ -98,7 +98,7 @@ class Scene:
         if not self.view.raster.closed or self.reopen is None:
             return self.view
         view = self.reopen()
-        if (view.size, view.bands) != (self.view.size, self.view.bands):
+        if not view.same_as(self.view):
             view.close()
             raise InputError(f"{view.raster.name} was changed while it waited for its turn; send it again")
         return view
@@ -113,14 +113,15 @@ class Scene:
                 pixels = view.windows(windows)
                 for index, window in zip(group, windows, strict=True):
                     left -= 1
+                    where = f"tile {index + 1} of {len(self.grid)} ({view.in_input(window)})"
                     try:
                         seen = next(pixels)
                     except InputError as error:
-                        raise InputError(f"tile {index + 1} of {len(self.grid)} ({window}): {error}") from error
+                        raise InputError(f"{where}: {error}") from error
                     # One is sent in any case: what the result is like, its dtype and bands, only the model says.
                     send = seen.observed or not (left or sent)
                     sent += send
-                    yield PartInput(index, window, self._prompt(seen, index) if send else None, seen.valid)
+                    yield PartInput(index, window, self._prompt(seen, index) if send else None, seen.valid, where)
 
     def _prompt(self, pixels: Pixels, index: int) -> Any:
         inputs = self.binding.inputs
@@ -180,11 +181,7 @@ def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | 
     tile = params.tile or mapper.tile_size or mapper.max_size
     for name in binding.choice.pick(params.processor):
         if not binding.processors[name].joins_parts:
-            raise OptionError(
-                f"the input is {view.size[0]} x {view.size[1]} pixels, more than model {mapper.model!r} takes in one"
-                f" forward, and output processor {name!r} cannot join tiles; cut out a part with window=..., or choose"
-                " another processor"
-            )
+            raise _not_joined(name, view, params)
     edge = "pad" if min(view.size) < mapper.min_size else mapper.edge
     return TileGrid(*view.size, tile, params.overlap, edge)
 
@@ -201,3 +198,20 @@ def columns_at_once(grid: TileGrid, view: RasterView) -> int:
     a_column = view.raster.block_bytes * rows * max(1.0, stride / block_width)
     least = -(-(block_width + grid.tile) // stride)
     return max(1, min(len(grid.cols), max(least, int(_DECODED_AT_ONCE / a_column))))
+
+
+def _not_joined(processor: str, view: RasterView, params: OutputParams) -> MMOutError:
+    """The error of an input that has to be cut, for a processor that cannot join what was cut."""
+    mapper = view.mapper
+    if mapper.fits(view.size):
+        return OptionError(f"output processor {processor!r} cannot join tiles; leave tile={params.tile} out")
+    height, width = view.size
+    takes = f"model {mapper.model!r} takes {mapper.min_size} to {mapper.max_size} either way in one forward"
+    if min(view.size) < mapper.min_size:
+        remedy = "scale the input up"
+    else:
+        remedy = "scale it down, or cut out a part with window=..."
+    return InputError(
+        f"the input is {height} x {width} pixels, {takes}, and output processor {processor!r} cannot join tiles;"
+        f" {remedy}, or choose another processor"
+    )

@@ -18,7 +18,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     Args:
         decode_threads: outputs decoded at once; by default one less than the machine's cores, at most 4.
-        decode_timeout_s: seconds that one decode may run before its request fails.
+        decode_timeout_s: seconds that one decode may run before its request fails, and that ``assemble`` may work on
+            one part; what it does after the last part, as writing a large file, has no limit.
         max_in_flight: requests between admission and delivery; by default four times the engine's ``max_num_seqs``.
         max_in_flight_bytes: bytes of input between admission and delivery.
         max_scenes: scenes that are cut into tiles at once; further ones wait, single inputs do not.

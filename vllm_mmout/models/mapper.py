@@ -55,7 +55,8 @@ class RasterMapper:
     Integers stay as they are stored (the model scales on its device); floats travel as float32. Pixels without an
     observation (nodata or NaN in any band that the model sees) are sent as 0 and masked in the output.
 
-    An input that does not fit one forward is cut into tiles by the engine; the mapper says of which size.
+    An input that does not fit one forward is cut into tiles by the engine; the mapper says of which size. A subclass
+    with a ``__call__`` of its own gets whole inputs only.
 
     Args:
         model: name of the model, for messages.

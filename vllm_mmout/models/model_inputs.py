@@ -96,8 +96,13 @@ class ModelInputs:
 
     @property
     def rasters(self) -> RasterMapper | None:
-        """The mapper of a model of rasters, which can be cut into tiles; None for any other model."""
-        return self._mapper if isinstance(self._mapper, RasterMapper) else None
+        """The mapper of a model of rasters, which can be cut into tiles; None for any other model.
+
+        A subclass that maps in a way of its own (``__call__``) is called, and gets whole inputs only.
+        """
+        mapper = self._mapper
+        plain = isinstance(mapper, RasterMapper) and type(mapper).__call__ is RasterMapper.__call__
+        return mapper if plain else None
 
     def whole(self, view: RasterView) -> MappedInput:
         """Map an open raster that fits one forward, and close it.
@@ -189,6 +194,8 @@ class ModelInputs:
         except MMOutError:
             raise
         except Exception as error:
+            if isinstance(self._mapper, RasterMapper):  # that of a file object of the caller's
+                raise
             raise InputError(_failed("input mapper", self.keywords.model, error)) from error
         if isinstance(mapped, MappedInput):
             return mapped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -107,9 +107,23 @@ class RasterView:
 
     def windows(self, windows: Sequence[Window]) -> Iterator[Pixels]:
         """Windows of the part, one after the other; what they share in the file is decoded once."""
-        row, col = self.window.row, self.window.col
-        moved = [Window(one.row + row, one.col + col, one.height, one.width) for one in windows]
-        return map(self._seen, self._read(moved))
+        return map(self._seen, self.raster.windows([self.in_input(window) for window in windows], self.bands))
+
+    def in_input(self, window: Window) -> Window:
+        """Where a window of the part lies in the input."""
+        return Window(window.row + self.window.row, window.col + self.window.col, window.height, window.width)
+
+    def same_as(self, other: RasterView) -> bool:
+        """Whether the two seem to be of the same file, unchanged."""
+        mine, others = self.raster, other.raster
+        return (self.size, self.bands, mine.dtype, mine.georeference, dict(mine.metadata), repr(mine.nodata)) == (
+            other.size,
+            other.bands,
+            others.dtype,
+            others.georeference,
+            dict(others.metadata),
+            repr(others.nodata),
+        )
 
     def close(self) -> None:
         """Close the raster."""
@@ -122,9 +136,6 @@ class RasterView:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _read(self, windows: Sequence[Window]) -> Iterable[Raster]:
-        return self.raster.windows(windows, self.bands)
 
     @property
     def _scales(self) -> bool:

@@ -35,13 +35,14 @@ class StoredRaster(RasterOutput):
 
     All of `RasterOutput`, with these differences: `array`, `valid` and an ``.npz`` read the whole raster, `read` a
     part of it; pictures are at most 2048 pixels wide and high. Threads may use one at the same time. A copy, or one
-    that was pickled, reads the same file and does not own it.
+    that was pickled, reads the same file and does not own it. Reading, copying and saving raise `InputError` where the
+    file is gone, or was replaced by another.
 
     Args:
         path: a GeoTIFF that holds pixels and all that is known of them.
         owned: whether the file is temporary: it is moved by the first `save` as GeoTIFF, and else removed by `close`,
-            with this object, or when the process ends.
-        known: what `RasterOutput` takes beside the array.
+            when this object is collected, or when the process ends normally; one that is killed leaves it.
+        known: what `RasterOutput` takes beside the array. What is not given is unknown, whatever the file says.
 
     Raises:
         InputError: the file cannot be read, or the names or the palette have another shape or dtype.
@@ -54,6 +55,7 @@ class StoredRaster(RasterOutput):
         self._file = Path(path).absolute()
         with open_raster(self._file) as raster:
             self._shape, self._dtype = (raster.count, *raster.size), raster.dtype
+            self._identity = _identity(self._file)
         self._describe(**known)
         self.path = None if owned else str(path)
         self._remove = weakref.finalize(self, _remove, self._file, os.getpid()) if owned else None
@@ -128,7 +130,8 @@ class StoredRaster(RasterOutput):
         """The pixels of a rectangle, [bands, height, width]; all without one.
 
         Raises:
-            InputError: the rectangle reaches outside the raster or is empty, or the raster is closed.
+            InputError: the rectangle reaches outside the raster or is empty, or the raster is closed, or its file is
+                gone or was replaced.
 
         """
         if window is None:
@@ -152,7 +155,7 @@ class StoredRaster(RasterOutput):
 
         Raises:
             SaveError: the suffix is unknown, the format cannot hold the result, or the file cannot be written.
-            InputError: the raster is closed.
+            InputError: the raster is closed, or its file is gone or was replaced.
 
         """
         with self._lock:
@@ -182,16 +185,26 @@ class StoredRaster(RasterOutput):
     def _open(self) -> OpenRaster:
         """The file, open for one reader."""
         with self._lock:
-            self._check_open()
+            self._check_file()
             return open_raster(self._file)
 
-    def _check_open(self) -> None:
+    def _check_file(self) -> None:
+        """Refuse to use the file of a closed raster, one that is gone, and another one in its place."""
         if self._closed:
             kept = f"read {self.path} itself" if self.path else "read or save it before"
             raise InputError(f"the raster was closed; {kept}")
+        try:
+            identity = _identity(self._file)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise InputError(
+                "the file of this raster is gone (its owner saved or closed it, or it was moved):"
+                f" {self._file}; save it before it is copied or sent"
+            ) from error
+        if identity != self._identity:
+            raise InputError(f"{self._file} was replaced since this result was written; open it anew")
 
     def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
-        self._check_open()
+        self._check_file()
         if name != "tiff":
             path.write_bytes(self._encode(name, options))
             return
@@ -204,15 +217,24 @@ class StoredRaster(RasterOutput):
             return super()._encode(name, options)
         no_options(name, options)
         with self._lock:
-            self._check_open()
+            self._check_file()
             return self._file.read_bytes()
 
     def _moved(self, target: Path) -> None:
-        """Read from a file that was saved, in place of the temporary one."""
+        """Read from a file that was saved, in place of the temporary one or of one that lay there."""
         if self._remove is not None:
             self._remove()
             self._remove = None
             self._file, self.path = target.absolute(), str(target)
+        elif not target.samefile(self._file):
+            return
+        self._identity = _identity(self._file)
+
+
+def _identity(file: Path) -> tuple[int, int, int, int]:
+    """What tells a file from another one that takes its name."""
+    found = file.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _linked(file: Path, path: Path) -> bool:

@@ -41,7 +41,9 @@ class Parts(Iterator["Part"]):
     def mosaic(
         self, params: OutputParams, finish: Callable[[RasterOutput], RasterOutput] | None = None
     ) -> RasterOutput:
-        """Join tiles of a raster into one on disk, in memory that does not grow with the scene.
+        """Join tiles of a raster into one on disk.
+
+        The memory for it grows with a side of the scene where tiles overlap, never with its area.
 
         Args:
             params: options of the request; ``overlap`` and ``blend`` say how tiles are joined.

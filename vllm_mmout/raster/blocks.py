@@ -1,4 +1,4 @@
-"""GeoTiffBlocks: a GeoTIFF that is written block by block, in any order, in memory that does not grow."""
+"""GeoTiffBlocks: a GeoTIFF that is written block by block, in any order, with a few of them in memory."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class GeoTiffBlocks:
     """A raster that becomes a file while its pixels come.
 
     Each block is compressed once, when it is written, and spooled to a file that has no name: it is gone with this
-    object or with the process, however that ends. `finish` copies the blocks in order into a GeoTIFF, which for the
-    same pixels is byte for byte that of `write_geotiff`.
+    object or with the process, however that ends. `finish` copies the blocks in order into a GeoTIFF, which below
+    4 GiB of pixels is byte for byte that of `write_geotiff`. In memory are the blocks at work and a table of all,
+    12 bytes each.
 
     Args:
         folder: where the files lie while they are made; None for the system's folder for temporary files.
@@ -96,21 +97,25 @@ class GeoTiffBlocks:
                 raster.
 
         Raises:
-            SaveError: the disk is full, the block has another place, shape or dtype than the raster says, or was
-                written before.
+            SaveError: the disk is full, and all that was written is discarded; or the block has another place, shape
+                or dtype than the raster says, or was written before, and may be written as it should be.
 
         """
         self._check(row, col, pixels)
         whole = self._whole(pixels)
-        with self._writing():
-            for band, plane in enumerate(whole):
-                data = memoryview(self._layout.encode(plane))
-                self._offsets[band, row, col] = self._end
-                self._end += len(data)
-                size = len(data)
-                while data:  # a disk that is nearly full takes a part
-                    data = data[self._spool.write(data) :]
-                self._sizes[band, row, col] = size
+        try:
+            with self._writing():
+                for band, plane in enumerate(whole):
+                    data = memoryview(self._layout.encode(plane))
+                    self._offsets[band, row, col] = self._end
+                    self._end += len(data)
+                    size = len(data)
+                    while data:  # a disk that is nearly full takes a part
+                        data = data[self._spool.write(data) :]
+                    self._sizes[band, row, col] = size
+        except BaseException:
+            self.discard()  # the spool ends elsewhere than the offsets say
+            raise
 
     def finish(
         self,
@@ -131,10 +136,13 @@ class GeoTiffBlocks:
 
         Raises:
             SaveError: a block was never written, something said about the raster does not fit a GeoTIFF, or the disk
-                is full. Nothing is left on it then.
+                is full. Nothing is left on it then. Or it was finished or discarded before: a file that was made then
+                stays.
             InputError: the coordinate system of ``georeference`` cannot be written to a GeoTIFF.
 
         """
+        if self._spool.closed:
+            raise SaveError("the raster was finished or discarded before")
         try:
             self._check_whole()
             tags = geotiff_tags(
@@ -191,8 +199,6 @@ class GeoTiffBlocks:
         return filled
 
     def _check_whole(self) -> None:
-        if self._spool.closed:
-            raise SaveError("the raster was finished or discarded before")
         missing = np.flatnonzero(self._sizes == 0)
         if missing.size:
             _, row, col = np.unravel_index(missing[0], self._grid)

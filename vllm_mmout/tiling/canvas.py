@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vllm_mmout.errors import DecodeError
+from vllm_mmout.errors import DecodeError, SaveError
 from vllm_mmout.outputs.stored import StoredRaster
 from vllm_mmout.raster.blocks import GeoTiffBlocks
+from vllm_mmout.raster.gdal_metadata import format_nodata
 from vllm_mmout.tiling.traits import Traits
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Canvas:
         traits: of all rectangles.
 
     Raises:
+        DecodeError: the dtype cannot hold the nodata.
         SaveError: the file cannot be made.
 
     """
@@ -65,7 +67,7 @@ class Canvas:
             valid: bool [height, width], False where nodata stands instead of them; None: nowhere.
 
         Raises:
-            DecodeError: it has other traits, or its dtype has no value for nodata.
+            DecodeError: it has other traits, or uses the value that would mean nodata.
             SaveError: a block cannot be written.
 
         """
@@ -80,7 +82,7 @@ class Canvas:
         """Take a rectangle in which nothing was observed.
 
         Raises:
-            DecodeError: the dtype has no value for nodata.
+            DecodeError: a pixel has the value that would mean nodata.
             SaveError: a block cannot be written.
 
         """
@@ -168,11 +170,6 @@ class Canvas:
                 f"the result is {self._traits.dtype}, has no nodata, and uses {self._nothing}, which would mean it;"
                 " give the output a nodata of its own"
             )
-        if self._nothing is None:
-            raise DecodeError(
-                f"the result is {self._dtype}, which cannot hold its nodata {self._traits.nodata};"
-                " give the output a nodata of its dtype"
-            )
         return self._nothing
 
 
@@ -183,17 +180,17 @@ def _along(start: int, length: int, side: int) -> Iterator[tuple[int, slice, sli
         yield block, slice(first - block * side, last - block * side), slice(first - start, last - start)
 
 
-def _nothing(dtype: np.dtype[Any], nodata: float | None) -> np.generic | None:
-    """A pixel of ``nodata`` or of what means it where there is none; None if the dtype has no such value."""
-    if dtype.kind == "f":
-        with np.errstate(over="ignore"):  # GDAL's nodata of float32 rasters is often the lowest float64
-            value: np.generic = dtype.type(math.nan if nodata is None else nodata)
-            return value
-    limits = np.iinfo(dtype)
-    if nodata is not None and not (math.isfinite(nodata) and nodata == int(nodata)):
-        return None
-    number = int(limits.max if nodata is None else nodata)
-    if not limits.min <= number <= limits.max:
-        return None
-    whole: np.generic = dtype.type(number)
-    return whole
+def _nothing(dtype: np.dtype[Any], nodata: float | None) -> np.generic:
+    """A pixel of ``nodata``, which a file must be able to say, or of what means it where there is none."""
+    value: np.generic
+    if nodata is None:
+        value = dtype.type(math.nan if dtype.kind == "f" else np.iinfo(dtype).max)
+        return value
+    try:
+        format_nodata(nodata, dtype)
+    except SaveError as error:
+        raise DecodeError(
+            f"the result is {dtype}, which cannot hold its nodata {nodata}; give the output a nodata of its dtype"
+        ) from error
+    value = dtype.type(nodata if dtype.kind == "f" else int(nodata))
+    return value

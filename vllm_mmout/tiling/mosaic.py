@@ -31,7 +31,8 @@ def mosaic(
 ) -> StoredRaster:
     """Join tiles into one raster on disk. The result does not depend on the order in which they come.
 
-    What waits in memory: blocks of the file that are partly filled, and pixels whose other tiles have not come.
+    What waits in memory: blocks of the file that are partly filled, and pixels whose other tiles have not come. In
+    order of the grid that grows with a side of the scene where tiles overlap, never with its area.
 
     Args:
         parts: one a tile of the grid, all of them; an output may have more or fewer pixels than its tile.
