@@ -19,6 +19,8 @@ import numpy as np
 from benchmarks.process_memory import MemorySampler, tmpfs_used
 from vllm_mmout import OutputParams, embedded_model
 
+RING_STEPS = 12
+"""Full steps after which vLLM's ring of messages between core and worker, in tmpfs, is as large as it gets."""
 SETTLED_S = 1.0
 """How long the engine is left alone before and while its idle memory is taken."""
 
@@ -41,14 +43,16 @@ def call(role: str, folder: Path, **arguments: Any) -> dict[str, Any]:
 
 
 def memory(*, scene: str, image: str, out: str, overlap: int, segments: int) -> dict[str, Any]:
-    """Memory of one scene in a process that has seen no other: idle, after one image, and while the scene runs.
+    """Memory of one scene in a process that has seen no other: idle, after some full steps, and while the scene runs.
 
     Also how often each segment of the file was decoded, taken from the file that was read when it is closed.
     """
     before = tmpfs_used()
     counts = note_decodes(scene)
     llm = _engine(embedded_model("water-index"))
-    llm.generate(image, use_tqdm=False)
+    step = [image] * llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
+    for _ in range(RING_STEPS):
+        llm.generate(step, use_tqdm=False)
     time.sleep(SETTLED_S)
     with MemorySampler(_engine_processes(), before) as sampler:
         sampler.begin("idle")

@@ -185,3 +185,17 @@ def test_a_path_that_cannot_be_is_an_error(llm, temporary, tmp_path, name, kind)
     gc.collect()
     assert files(tmp_path) == []
     np.testing.assert_array_equal(generate(llm, DUG, nodata=0).array, MASK)
+
+
+@pytest.mark.parametrize("target", ["scene.tif", "./", "other.tif"])
+def test_a_result_is_not_written_over_its_own_input(llm, tmp_path, monkeypatch, target):
+    """Neither by its name nor into its own folder; the input is as it was."""
+    array = pixels(5)
+    source = write(tmp_path / "scene.tif", array)
+    before = source.read_bytes()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.tif").symlink_to(source)
+    with pytest.raises(SaveError, match="over its own input"):
+        generate(llm, source, path=target)
+    assert source.read_bytes() == before
+    assert generate(llm, source, path="result.tif").path == "result.tif"

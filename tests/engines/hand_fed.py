@@ -63,7 +63,9 @@ def make_binding(*, raw_input=False):
         settings=EngineSettings(decode_threads=2, decode_timeout_s=30.0),
         inputs=None,
         raw_input=raw_input,
+        max_num_seqs=4,
         max_in_flight=16,
+        max_tiles=8,
         choice=Choice(KINDS, {name: {} for name in KINDS}, {}, "a test"),
     )
 

@@ -118,6 +118,8 @@ def _checked_out(out: str, inputs: Sequence[str]) -> str:
     twice = sorted({stem for stem in stems if stems.count(stem) > 1})
     if twice:
         raise OptionError(f"several inputs are called {', '.join(twice)}; their results would overwrite each other")
+    if len(inputs) > 1 and target.suffix and not target.exists() and not out.endswith(os.sep):
+        raise OptionError(f"-o {out} names a file, and there are {len(inputs)} inputs; for a folder write {out}/")
     if len(inputs) > 1 or target.is_dir() or out.endswith(os.sep):
         return f"{target}{os.sep}"
     if not target.parent.is_dir():

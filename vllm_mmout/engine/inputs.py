@@ -48,6 +48,7 @@ def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | Sce
     """
     binding.check_params(params)
     target = _target(params.path, data)
+    _spare_the_input(binding, params, target, data)
     inputs = binding.inputs
     if inputs is None:
         return Prepared(_renderable(data, params), 0, _finish(None, target))
@@ -180,6 +181,21 @@ def _target(path: str | None, data: Any) -> Target | None:
     if not parent.is_dir():
         raise SaveError(f"{path}: the folder {parent} does not exist; make it first")
     return Target(target, folder, _stem(data))
+
+
+_USUAL = {"raster": ".tif", "image": ".png"}
+"""Suffix that a result gets in a folder, by its processor's modality, where inputs have it too."""
+
+
+def _spare_the_input(binding: Binding, params: OutputParams, target: Target | None, data: Any) -> None:
+    """Refuse to write a result over the file that it is made of."""
+    if target is None or not isinstance(data, str | os.PathLike) or isinstance(params.processor, tuple):
+        return  # with several picks their names are part of the file's
+    (name,) = binding.choice.pick(params.processor)
+    suffix = _USUAL.get(binding.processors[name].modality, "")
+    file, source = target.path / f"{target.stem}{suffix}" if target.folder else target.path, Path(data)
+    if file.is_file() and source.is_file() and file.samefile(source):
+        raise SaveError(f"the result would be written over its own input {source}; choose another path or folder")
 
 
 def _finish(source: Source | None, target: Target | None, model: str = "", first_pick: str = "") -> Finish:

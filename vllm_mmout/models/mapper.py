@@ -184,8 +184,10 @@ class RasterMapper:
 
     def _bands(self, raster: OpenRaster, params: OutputParams) -> tuple[int, ...]:
         """The bands to read, numbers from 1."""
-        if params.bands is None and params.indices is None and set(self.bands) <= set(raster.descriptions):
-            chosen: Sequence[int | str] = self.bands  # the file says which band is which
+        said = [(text or "").casefold() for text in raster.descriptions]
+        wanted = [band.casefold() for band in self.bands]
+        if params.bands is None and params.indices is None and all(said.count(band) == 1 for band in wanted):
+            chosen: Sequence[int | str] = [said.index(band) + 1 for band in wanted]  # the file says which is which
         elif params.bands is not None or params.indices is not None:
             chosen = params.bands or tuple(index + 1 for index in params.indices or ())
         else:
