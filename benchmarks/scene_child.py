@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.process_memory import MemorySampler, tmpfs_used
+from benchmarks.scene_files import BANDS
 from vllm_mmout import OutputParams, embedded_model
 
 RING_STEPS = 12
 """Full steps after which vLLM's ring of messages between core and worker, in tmpfs, is as large as it gets."""
+TILE = 512
 SETTLED_S = 1.0
 """How long the engine is left alone before and while its idle memory is taken."""
 
@@ -50,9 +52,9 @@ def memory(*, scene: str, image: str, out: str, overlap: int, segments: int) -> 
     before = tmpfs_used()
     counts = note_decodes(scene)
     llm = _engine(embedded_model("water-index"))
-    step = [image] * llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
-    for _ in range(RING_STEPS):
-        llm.generate(step, use_tqdm=False)
+    tiles = RING_STEPS * llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
+    llm.generate(image, use_tqdm=False)
+    llm.generate(np.zeros((BANDS, TILE, TILE * tiles), np.uint16), use_tqdm=False).clear()
     time.sleep(SETTLED_S)
     with MemorySampler(_engine_processes(), before) as sampler:
         sampler.begin("idle")

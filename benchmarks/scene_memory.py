@@ -4,9 +4,9 @@ Six bands of uint16, deflate, through ``LLM.generate`` with the embedded model a
 
 - Memory: each scene in a fresh process, so that no peak is another's. What is summed is the proportional set size of
   the frontend and all that it started but the engine's processes, plus what tmpfs holds more than before, every 20 ms
-  by a process of its own. Idle is the median after the engine's start and twelve full steps of single images: tmpfs
-  includes the ring of ten messages between vLLM's engine core and its worker, of which each step writes the next, and
-  which is as large as it gets after ten steps of whatever.
+  by a process of its own. Idle is the median after the engine's start and twelve full steps: tmpfs includes the ring
+  of ten messages between vLLM's engine core and its worker, of which each step writes the next, and which is as large
+  as it gets after ten full steps of whatever.
 - Speed and batches: one engine for each layout, all sizes in turn in several rounds, without the sampling, which holds
   the process up. What is compared are the scenes of one round.
 - Decodes: how often the reader says that it decoded each segment of the file, counted in the runs for memory.

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vllm_mmout.errors import DecodeError
-from vllm_mmout.outputs import Detection, DetectionOutput
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from vllm_mmout.outputs import Detection, DetectionOutput
     from vllm_mmout.processors.base import Part
     from vllm_mmout.processors.parts import Parts
     from vllm_mmout.tiling.grid import TileGrid
@@ -36,6 +36,8 @@ def joined_boxes(parts: Parts, iou_threshold: float, most: int) -> DetectionOutp
         DecodeError: an output is something else.
 
     """
+    from vllm_mmout.outputs import DetectionOutput  # with pydantic, which decoding alone needs
+
     found = _Found(parts.grid)
     for part in parts:
         found.add(part)
@@ -55,6 +57,8 @@ class _Found:
 
     def add(self, part: Part) -> None:
         """Take what was found in a tile, in pixels of the scene."""
+        from vllm_mmout.outputs import DetectionOutput
+
         output = part.output
         window, padding = self._grid.window(part.index), self._grid.padding(part.index)
         if not isinstance(output, DetectionOutput):
@@ -80,6 +84,8 @@ class _Found:
 
     def best(self, iou_threshold: float, most: int) -> list[Detection]:
         """The best that are left when none is there twice."""
+        from vllm_mmout.outputs import Detection
+
         tiles, ids, scores = (np.array(numbers) for numbers in (self._tiles, self._ids, self._scores))
         boxes = np.array(self._boxes).reshape(-1, 4)
         right, bottom = self._grid.width, self._grid.height
