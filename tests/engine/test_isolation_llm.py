@@ -30,7 +30,7 @@ FAILURES = {
 INPUTS_THAT_ARE_REFUSED = {
     "bands": (np.zeros((5, 8, 8), np.uint16), "the input has 5 bands.*takes 6"),
     "nan": (np.full((6, 8, 8), np.nan, np.float32), "all are NaN"),
-    "size": (np.zeros((6, 1, 1025), np.uint16), "at most 1024 x 1024"),
+    "size": (np.zeros((6, 1, 1025), np.uint16), "1 to 1024 either way"),
     "dtype": (np.zeros((6, 8, 8), np.int64), "dtype is int64"),
     "file": ("no such file.tif", "no such file.tif"),
     "form": (object(), "got object"),
