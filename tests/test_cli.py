@@ -134,7 +134,7 @@ def test_run_on_scenes(scenes, tmp_path):
     assert names(tmp_path) == ["damaged.tif", "out/a.tif", "out/b.tif"]
     assert len(errors) == 2
     assert "damaged.tif" in errors[0]
-    assert "tile 1 of 16 (rows 0 to 19, columns 0 to 19)" in errors[0]
+    assert "tile 1 of 16 (rows 3 to 22, columns 5 to 24)" in errors[0]
     for name in "ab":
         with rasterio.open(scenes / f"{name}.tif") as before, rasterio.open(tmp_path / f"out/{name}.tif") as after:
             part = before.read()[:, 3:53, 5:65]
