@@ -17,7 +17,7 @@ from PIL import Image
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
-CORE = ("numpy", "tifffile", "imagecodecs", "pillow", "msgspec", "tqdm")
+CORE = ("numpy", "tifffile", "imagecodecs", "pillow", "msgspec", "tqdm", "urllib3")
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ class TestContents:
         assert metadata["Version"] == config["metadata"]["version"]
         assert metadata["Requires-Python"] == ">=3.11"
         assert {line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line} == set(CORE)
-        assert set(metadata.get_all("Provides-Extra")) == {"cpu", "gpu", "testing", "dev"}
+        assert set(metadata.get_all("Provides-Extra")) == {"cpu", "gpu", "gdal", "geoparquet", "testing", "dev"}
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,17 @@ from typing import Any, Literal
 
 import msgspec
 
-from vllm_mmout.errors import OptionError
-from vllm_mmout.raster.window import Window
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.raster.window import Window, as_window
 
 LOCAL_ONLY = frozenset({"path"})
 """Options that name something on this machine: they never travel to an engine and are refused from the network."""
+
+BLENDS = ("cosine", "linear", "none")
+"""How values are averaged where tiles overlap."""
+
+RESAMPLINGS = ("nearest", "bilinear")
+"""How bands of coarser pixels are brought to a finer grid."""
 
 
 class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -33,6 +39,11 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         offset: what is added to them, one number or one a band.
         window: the part of the input to use, a ``Window`` or (row, col, height, width) in pixels; the result lies on
             that part.
+        bbox: the same as (west, south, east, north) in coordinates; every pixel that it touches is used. Not with
+            ``window``.
+        bbox_crs: coordinate system of ``bbox``, "EPSG:4326" (longitude, latitude) or another; None: the input's own.
+        resampling: how bands of an input of several files are brought to the grid of the finest: "nearest" (the
+            default) or "bilinear".
         tile: side of the square tiles, in pixels, that an input larger than one tile is cut into; by default the
             model's own, and only for an input that is too large for one forward.
         overlap: pixels that neighbouring tiles share, at most half a tile. The outer quarter on either side, which a
@@ -41,6 +52,7 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         blend: how values are averaged where tiles overlap: weights along a "cosine" (the default) or "linear" ramp;
             "none" takes each pixel from the tile in whose middle it lies. Probabilities are averaged before the class
             is chosen; class ids of processors that know nothing else are taken as with "none".
+        simplify: how far borders of polygons may move to have fewer corners, in pixels; None: they follow the pixels.
         path: file or folder to write the result to (Python and command line only); ``outputs.path`` names the file.
         part: whether the request is one tile of several; the engine sets it on the requests that it makes of one.
 
@@ -57,21 +69,31 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     scale: float | tuple[float, ...] | None = None
     offset: float | tuple[float, ...] | None = None
     window: Window | None = None
+    bbox: tuple[float, float, float, float] | None = None
+    bbox_crs: str | None = None
+    resampling: Literal["nearest", "bilinear"] = "nearest"
     tile: int | None = None
     overlap: int = 0
     blend: Literal["cosine", "linear", "none"] = "cosine"
+    simplify: float | None = None
     path: str | None = None
     part: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("processor", "bands", "indices", "scale", "offset"):
+        for name in ("processor", "bands", "indices", "scale", "offset", "bbox"):
             value = getattr(self, name)
             if isinstance(value, list):
                 msgspec.structs.force_setattr(self, name, tuple(value))
         if isinstance(self.path, Path):
             msgspec.structs.force_setattr(self, "path", str(self.path))
         if self.window is not None:
-            msgspec.structs.force_setattr(self, "window", _window(self.window))
+            try:
+                msgspec.structs.force_setattr(self, "window", as_window(self.window))
+            except InputError as error:
+                raise OptionError(str(error)) from None
+        for name, known in (("blend", BLENDS), ("resampling", RESAMPLINGS)):
+            if getattr(self, name) not in known:
+                raise OptionError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         try:
             msgspec.convert(msgspec.structs.asdict(self), _Checked)
         except msgspec.ValidationError as error:
@@ -90,6 +112,7 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             if index < 0:
                 raise OptionError(f"indices must count from 0, got {index}")
         self._check_tiles()
+        self._check_box()
         self._check_picks()
 
     def _check_tiles(self) -> None:
@@ -101,12 +124,26 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             raise OptionError(f"overlap must be at most half a tile, got {self.overlap} for tile={self.tile}")
         window = self.window
         if window is not None and (min(window.row, window.col) < 0 or min(window.height, window.width) < 1):
-            raise OptionError(f"window must be (row, col, height, width) with pixels in it, got {tuple(_four(window))}")
+            sides = (window.row, window.col, window.height, window.width)
+            raise OptionError(f"window must be (row, col, height, width) with pixels in it, got {sides}")
         for name, wrong in (("scale", {0.0}), ("offset", set())):
             value = getattr(self, name)
             for number in value if isinstance(value, tuple) else () if value is None else (value,):
                 if not math.isfinite(number) or number in wrong:
                     raise OptionError(f"{name} must be finite{' and not 0' if wrong else ''}, got {value}")
+
+    def _check_box(self) -> None:
+        if self.simplify is not None and not 0 <= self.simplify < math.inf:
+            raise OptionError(f"simplify must be 0 or more pixels, got {self.simplify}")
+        if self.bbox is None:
+            if self.bbox_crs is not None:
+                raise OptionError(f"bbox_crs is {self.bbox_crs!r} without bbox; give bbox=(west, south, east, north)")
+            return
+        if self.window is not None:
+            raise OptionError("window and bbox are both set; give one of them")
+        west, south, east, north = self.bbox
+        if not all(map(math.isfinite, self.bbox)) or south >= north or west == east:
+            raise OptionError(f"bbox must be (west, south, east, north) with south below north, got {self.bbox}")
 
     def _check_picks(self) -> None:
         if isinstance(self.processor, tuple):
@@ -128,7 +165,7 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def reads(self) -> tuple[str, ...]:
         """The options set here that say how a raster is read and cut."""
-        names = ("bands", "indices", "nodata", "scale", "offset", "window", "tile")
+        names = ("bands", "indices", "nodata", "scale", "offset", "window", "bbox", "tile")
         return tuple(name for name in names if getattr(self, name) is not None)
 
     def to_wire(self) -> dict[str, Any]:
@@ -168,35 +205,12 @@ class _Checked(msgspec.Struct, kw_only=True):
     scale: float | tuple[float, ...] | None
     offset: float | tuple[float, ...] | None
     window: Window | None
+    bbox: tuple[float, float, float, float] | None
+    bbox_crs: str | None
+    resampling: Literal["nearest", "bilinear"]
     tile: int | None
     overlap: int
     blend: Literal["cosine", "linear", "none"]
+    simplify: float | None
     path: str | None
     part: bool
-
-
-def _window(given: Any) -> Window:
-    """The window that plain data says: four numbers, or a table of them."""
-    try:
-        given = _four(given) if isinstance(given, Window) else given
-        values = given if isinstance(given, Mapping) else dict(zip(_SIDES, given, strict=True))
-        return msgspec.convert(values, _CheckedWindow, strict=True).window()
-    except (TypeError, ValueError, msgspec.ValidationError):
-        raise OptionError(f"window must be (row, col, height, width), four integers, got {given!r}") from None
-
-
-def _four(window: Window) -> tuple[int, int, int, int]:
-    return window.row, window.col, window.height, window.width
-
-
-_SIDES = ("row", "col", "height", "width")
-
-
-class _CheckedWindow(msgspec.Struct, forbid_unknown_fields=True):
-    row: int
-    col: int
-    height: int
-    width: int
-
-    def window(self) -> Window:
-        return Window(self.row, self.col, self.height, self.width)

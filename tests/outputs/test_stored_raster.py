@@ -213,7 +213,7 @@ def test_close_removes_the_file_and_says_so(raster: StoredRaster, tmp_path: Path
         lambda: raster.save(tmp_path / "mask.png"),
     ]
     for use in uses:
-        with pytest.raises(InputError, match="the raster was closed; read or save it before"):
+        with pytest.raises(InputError, match="the raster was closed; read it, or save it as GeoTIFF, before"):
             use()
     assert list(tmp_path.iterdir()) == []
     assert repr(raster) == text

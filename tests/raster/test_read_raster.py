@@ -11,6 +11,7 @@ import pytest
 import rasterio
 import rasterio.shutil
 import tifffile
+from geotiffs_by_rasterio import geotiff
 from rasterio.crs import CRS
 from rasterio.io import MemoryFile
 from rasterio.transform import Affine
@@ -31,15 +32,9 @@ def real(name: str) -> Path:
     return path
 
 
-def made(array: np.ndarray = ARRAY, *, mask: np.ndarray | None = None, **options: object) -> bytes:
+def made(array: np.ndarray = ARRAY, **options: object) -> bytes:
     """A GeoTIFF by rasterio."""
-    bands, height, width = array.shape
-    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), MemoryFile() as memory:
-        with memory.open(driver="GTiff", dtype=array.dtype, count=bands, height=height, width=width, **options) as file:
-            file.write(array)
-            if mask is not None:
-                file.write_mask(mask)
-        return bytes(memory.getbuffer())
+    return geotiff(array, **options)
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from vllm_mmout.commands import Subparsers
 from vllm_mmout.errors import InputError, OptionError, SaveError
-from vllm_mmout.params import OutputParams
+from vllm_mmout.params import BLENDS, RESAMPLINGS, OutputParams
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
@@ -57,10 +57,26 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="ROW,COL,HEIGHT,WIDTH",
         help="part of the input to use, in pixels from the upper left",
     )
+    parser.add_argument(
+        "--bbox",
+        type=_list_of(float),
+        metavar="WEST,SOUTH,EAST,NORTH",
+        help="part of the input to use, in coordinates; write --bbox=-1,... where the first is negative",
+    )
+    parser.add_argument(
+        "--bbox-crs", metavar="CRS", help="coordinate system of --bbox, as EPSG:4326; by default the input's own"
+    )
+    parser.add_argument(
+        "--resampling",
+        choices=RESAMPLINGS,
+        default="nearest",
+        help="how coarser bands of a folder are brought to the finest grid (nearest)",
+    )
     parser.add_argument("--tile", type=int, metavar="PIXELS", help="side of the tiles that larger inputs are cut into")
     parser.add_argument("--overlap", type=int, default=0, metavar="PIXELS", help="what neighbouring tiles share")
+    parser.add_argument("--blend", choices=BLENDS, default="cosine", help="how they are averaged there (cosine)")
     parser.add_argument(
-        "--blend", choices=("cosine", "linear", "none"), default="cosine", help="how they are averaged there (cosine)"
+        "--simplify", type=float, metavar="PIXELS", help="how far borders of polygons may move to have fewer corners"
     )
     parser.set_defaults(run=run, takes_engine_flags=True)
 
@@ -74,12 +90,16 @@ OPTIONS = (
     "scale",
     "offset",
     "window",
+    "bbox",
+    "bbox_crs",
+    "resampling",
     "tile",
     "overlap",
     "blend",
+    "simplify",
 )
 """Flags that are options of the requests."""
-OWN_FLAGS = ("--out", *(f"--{name}" for name in OPTIONS))
+OWN_FLAGS = ("--out", *(f"--{name.replace('_', '-')}" for name in OPTIONS))
 
 
 def run(options: argparse.Namespace) -> int:

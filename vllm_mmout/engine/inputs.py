@@ -158,7 +158,10 @@ def check_targets(requests: Iterable[tuple[Any, OutputParams]]) -> None:
         place = Path(params.path)
         file = place / _stem(data) if params.path.endswith(os.sep) or place.is_dir() else place
         if file in seen:
-            raise OptionError(f"path: several results of this call would be written to {file}; give each its own path")
+            raise OptionError(
+                f"path: several results of this call would be written to {file}; give each its own path, or name a"
+                " folder, with a / at its end, for inputs of different names"
+            )
         seen.add(file)
 
 

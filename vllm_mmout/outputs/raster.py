@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from vllm_mmout.outputs.placing import masked, merged, resized_mask
 from vllm_mmout.outputs.render import render
 from vllm_mmout.outputs.tensor import save_arrays
 from vllm_mmout.raster.raster import Raster
+from vllm_mmout.raster.window import Window, as_window
 from vllm_mmout.raster.write import write_geotiff
 
 if TYPE_CHECKING:
@@ -28,26 +29,6 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.source import Source
     from vllm_mmout.raster.georeference import Georeference
     from vllm_mmout.raster.placement import Affine
-
-
-class PixelWindow(Protocol):
-    """A rectangle in pixels, such as `vllm_mmout.processors.Window`."""
-
-    @property
-    def row(self) -> int:
-        """First row, from 0."""
-
-    @property
-    def col(self) -> int:
-        """First column, from 0."""
-
-    @property
-    def height(self) -> int:
-        """Number of rows."""
-
-    @property
-    def width(self) -> int:
-        """Number of columns."""
 
 
 class RasterOutput(MediaOutput):
@@ -148,17 +129,20 @@ class RasterOutput(MediaOutput):
         """A picture: the palette's colours, or grey from the smallest to the largest value; nodata is transparent."""
         return render(self.array, self.valid, self.palette)
 
-    def read(self, window: PixelWindow | None = None) -> NDArray[Any]:
+    def read(self, window: Window | Sequence[int] | None = None) -> NDArray[Any]:
         """The pixels of a rectangle, [bands, height, width]; all without one.
 
+        Args:
+            window: a `vllm_mmout.processors.Window` or (row, col, height, width) in pixels.
+
         Raises:
-            InputError: the rectangle reaches outside the raster or is empty.
+            InputError: the rectangle is malformed, reaches outside the raster, or is empty.
 
         """
         if window is None:
             return self.array
-        self._check_window(window)
-        return self.array[:, window.row : window.row + window.height, window.col : window.col + window.width]
+        asked = self._checked_window(window)
+        return self.array[:, asked.rows, asked.cols]
 
     def placed(self, source: Source) -> RasterOutput:
         """The same result laid on the input it was made from.
@@ -237,13 +221,14 @@ class RasterOutput(MediaOutput):
         )
         write_geotiff(target, self.array, **known)
 
-    def _check_window(self, window: PixelWindow) -> None:
-        row, col, height, width = window.row, window.col, window.height, window.width
-        if min(row, col) < 0 or min(height, width) < 1 or row + height > self.height or col + width > self.width:
+    def _checked_window(self, given: Window | Sequence[int]) -> Window:
+        window = as_window(given)
+        if not window.within((self.height, self.width)):
             raise InputError(
-                f"window of {height} rows from {row} and {width} columns from {col} is not within the raster of"
-                f" {self.height} x {self.width}"
+                f"window of {window.height} rows from {window.row} and {window.width} columns from {window.col} is not"
+                f" within the raster of {self.height} x {self.width}"
             )
+        return window
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         """What an .npz holds: the pixels, and as arrays of their own what is known beside them."""

@@ -16,12 +16,14 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.outputs.base import no_options
 from vllm_mmout.outputs.known import Known, geotiff_options
 from vllm_mmout.outputs.preview import PREVIEW, preview, valid_mask
-from vllm_mmout.outputs.raster import PixelWindow, RasterOutput
+from vllm_mmout.outputs.raster import RasterOutput
 from vllm_mmout.outputs.render import render
 from vllm_mmout.raster.opened import open_raster
 from vllm_mmout.raster.window import Window
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
     from PIL.Image import Image
 
@@ -126,7 +128,7 @@ class StoredRaster(RasterOutput):
             array, valid = preview(raster, self.nodata, classes=classes)
         return render(array, valid, self.palette)
 
-    def read(self, window: PixelWindow | None = None) -> NDArray[Any]:
+    def read(self, window: Window | Sequence[int] | None = None) -> NDArray[Any]:
         """The pixels of a rectangle, [bands, height, width]; all without one.
 
         Raises:
@@ -136,9 +138,9 @@ class StoredRaster(RasterOutput):
         """
         if window is None:
             return self.array
-        self._check_window(window)
+        asked = self._checked_window(window)
         with self._open() as raster:
-            return raster.read(Window(window.row, window.col, window.height, window.width)).array
+            return raster.read(asked).array
 
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write the result to a file; the format follows from the suffix.
@@ -191,7 +193,8 @@ class StoredRaster(RasterOutput):
     def _check_file(self) -> None:
         """Refuse to use the file of a closed raster, one that is gone, and another one in its place."""
         if self._closed:
-            kept = f"read {self.path} itself" if self.path else "read or save it before"
+            tiff = self.path is not None and self.formats.get(Path(self.path).suffix.lower()) == "tiff"
+            kept = f"read {self.path} itself" if tiff else "read it, or save it as GeoTIFF, before"
             raise InputError(f"the raster was closed; {kept}")
         try:
             identity = _identity(self._file)

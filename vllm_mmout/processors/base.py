@@ -29,7 +29,7 @@ class Part:
     index: int
     """Place of the part in the request, from 0."""
     window: Window | None
-    """Where the part lies in the input; None where the input has no pixels."""
+    """Where the part lies in the input, or in the ``window`` of it that was asked for; None without pixels."""
     output: Any
     """What ``decode`` returned for it; None for a part without any observation, which was not given to the model."""
     valid: NDArray[np.bool_] | None = None

@@ -66,8 +66,12 @@ def _open_file(file: BinaryIO) -> OpenRaster:
         file.seek(0)
         return _open(file, named or f"<file of {size} bytes>", owned=False)
     data: Any = file.read()
-    if not isinstance(data, bytes):
+    if isinstance(data, str):
         raise InputError(f"{named or 'the file'} is open for text; open it with mode 'rb'")
+    if not isinstance(data, bytes):
+        raise InputError(
+            f"reading {named or 'the file'} gives {type(data).__name__}, not bytes; give its path, or the array"
+        )
     return _open(BytesIO(data), named or f"<file of {len(data)} bytes>", owned=True)
 
 

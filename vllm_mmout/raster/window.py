@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from vllm_mmout.errors import InputError
+
+_SIDES = ("row", "col", "height", "width")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +41,22 @@ class Window:
     def __str__(self) -> str:
         last_row, last_col = self.row + self.height - 1, self.col + self.width - 1
         return f"rows {self.row} to {last_row}, columns {self.col} to {last_col}"
+
+
+def as_window(given: Any) -> Window:
+    """A window of what a user gives: a `Window` or anything with its attributes, four integers, or a table of them.
+
+    Raises:
+        InputError: it is nothing of these.
+
+    """
+    try:
+        if isinstance(given, Mapping):
+            values = {**given}
+        elif hasattr(given, "row") and hasattr(given, "col"):
+            values = {side: getattr(given, side) for side in _SIDES}
+        else:
+            values = dict(zip(_SIDES, given, strict=True))
+        return Window(**{side: operator.index(value) for side, value in values.items()})
+    except (AttributeError, TypeError, ValueError):
+        raise InputError(f"window must be (row, col, height, width), four integers, got {given!r}") from None
