@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.report import Row, as_table, write
 
-MEASUREMENTS = ("event_loop", "start_cost", "tiles", "scene_memory", "scene_latency")
+MEASUREMENTS = ("event_loop", "start_cost", "tiles", "scene_memory", "scene_latency", "cog_pass", "polygon_memory")
 
 
 def main() -> int:

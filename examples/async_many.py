@@ -16,7 +16,7 @@ PARAMS = OutputParams(nodata=NODATA)
 async def water_in(engine: AsyncLLM, name: str, tile: np.ndarray) -> tuple[str, float]:
     """The share of a tile [bands, height, width] that is water; closing the generator aborts the request."""
     async for result in engine.generate(tile, PARAMS, request_id=name):
-        mask = result.outputs
+        mask = result.outputs  # the last result; before it a scene of many tiles says how far it is
     return name, float((mask.array == 1).sum() / (mask.array != mask.nodata).sum())
 
 

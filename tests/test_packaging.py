@@ -52,9 +52,17 @@ class TestMetadata:
             assert version not in constants, f"{module} repeats the version"
 
     def test_core_requirements_leave_the_engine_to_its_owner(self, setup_cfg):
-        """The package asks for six libraries in any version, and for nothing that comes with vLLM's own pins."""
+        """The package asks for seven libraries in any version, and for nothing that comes with vLLM's own pins."""
         required = [Requirement(line) for line in setup_cfg["options"]["install_requires"].split()]
-        assert {r.name for r in required} == {"numpy", "tifffile", "imagecodecs", "pillow", "msgspec", "tqdm"}
+        assert {r.name for r in required} == {
+            "numpy",
+            "tifffile",
+            "imagecodecs",
+            "pillow",
+            "msgspec",
+            "tqdm",
+            "urllib3",
+        }
         assert all(not r.specifier for r in required)
 
     @pytest.mark.parametrize("group", ENTRY_POINTS)

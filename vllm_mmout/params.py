@@ -29,7 +29,8 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     Args:
         processor: name of the output processor to use, or several names; a request with several gets a dict of
             results by name in the order asked, from one run of the model. None: the model's first.
-        output: what a processor with a choice returns; segmentation has "classes", "probabilities", "confidence".
+        output: what a processor with a choice returns; segmentation has "classes", "probabilities",
+            "confidence", "polygons", "areas".
         bands: bands of the input to feed, in the model's order: numbers from 1 as in rasterio and GDAL, or band
             descriptions; a band may repeat.
         indices: the same as ``bands`` but counted from 0, as clients of TerraTorch send it; not with ``bands``.

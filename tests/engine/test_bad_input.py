@@ -67,7 +67,7 @@ BAD = {
     "a truncated TIFF": (truncated, ["cut.tif"]),
     "a truncated picture": (truncated_picture, ["cut.png"]),
     "bytes that are no image": (lambda *_: b"nonsense", ["<8 bytes>", "not an image"]),
-    "an address": (lambda *_: "https://example.org/a.tif", ["https://example.org/a.tif", "download the file"]),
+    "an address without a host": (lambda *_: "https:///a.tif", ["no host", "https://host/path"]),
     "too few bands": (image, ["the input has 3 bands", "takes 6", "SWIR 2", "bands=[...]"]),
     "too many bands": (array((7, 8, 8)), ["the input has 7 bands", "takes 6"]),
     "one band": (array((1, 8, 8)), ["the input has 1 band,", "takes 6"]),

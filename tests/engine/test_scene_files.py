@@ -129,13 +129,13 @@ def test_a_picture_of_a_large_result_is_small(llm, output):
 
 
 def test_a_path_names_the_file(llm, temporary, tmp_path):
-    """The result lies there and nothing else anywhere; an older file of that name is replaced."""
+    """It and the names of its classes lie there, and nothing else anywhere; an older file of that name is replaced."""
     target = tmp_path / "out" / "mask.tif"
     target.parent.mkdir()
     target.write_bytes(b"old")
     result = generate(llm, DUG, nodata=0, path=str(target))
     assert result.path == str(target)
-    assert files(target.parent) == ["mask.tif"]
+    assert files(target.parent) == ["mask.tif", "mask.tif.aux.xml"]
     assert files(temporary) == []
     with rasterio.open(target) as file:
         np.testing.assert_array_equal(file.read(), MASK)
@@ -162,9 +162,10 @@ def test_a_path_may_be_a_folder(llm, temporary, tmp_path):
     params = OutputParams(tile=TILE, path=f"{tmp_path}/new/folder/")
     results = llm.generate([*inputs, pixels(9, 20, 20)], params, use_tqdm=False)
     folder = tmp_path / "new" / "folder"
-    assert files(folder) == ["a.tif", "b.tif", "c.tif", "output.tif"]
+    names = ["a.tif", "b.tif", "c.tif", "output.tif"]
+    assert files(folder) == sorted([*names, *(f"{name}.aux.xml" for name in names)])
     assert files(temporary) == []
-    assert [result.outputs.path for result in results] == [str(folder / name) for name in files(folder)]
+    assert [result.outputs.path for result in results] == [str(folder / name) for name in names]
     for seed, name in enumerate("abc"):
         with rasterio.open(folder / f"{name}.tif") as file:
             np.testing.assert_array_equal(file.read(), classes(pixels(seed, 40, 50)))

@@ -11,7 +11,7 @@ import pytest
 from on_disk import CLASSES, PALETTE, stored
 
 from vllm_mmout.outputs.stored import StoredRaster
-from vllm_mmout.raster.blocks import GeoTiffBlocks
+from vllm_mmout.raster.writing.blocks import GeoTiffBlocks
 
 
 def centres(old: int, new: int) -> np.ndarray:

@@ -79,6 +79,10 @@ def test_read_gives_a_window(raster: StoredRaster) -> None:
         raster.read(Window(0, 599, 1, 2))
 
 
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def test_where_all_is_valid_there_is_no_mask(tmp_path: Path) -> None:
     """A raster without a hole has None, and a picture without alpha."""
     raster = stored(np.ones((1, 600, 600), "float32"), tmp_path, nodata=math.nan)
@@ -103,7 +107,7 @@ def test_the_first_geotiff_takes_the_file_over_and_the_second_is_a_copy(raster: 
     assert temporary.stat().st_mode & 0o077 == 0
     inode, data = temporary.stat().st_ino, temporary.read_bytes()
     target = raster.save(tmp_path / "mask.tif")
-    assert list(tmp_path.iterdir()) == [target]
+    assert names(tmp_path) == ["mask.tif", "mask.tif.aux.xml"]
     assert (raster.path, target.stat().st_ino, target.stat().st_nlink) == (str(target), inode, 1)
     again = raster.save(tmp_path / "again.TIFF")
     assert again.stat().st_ino != inode
@@ -127,7 +131,8 @@ def test_a_saved_file_outlives_the_raster(raster: StoredRaster, tmp_path: Path) 
         raster.read()
     del raster
     gc.collect()
-    assert list(tmp_path.iterdir()) == [target]
+    assert names(tmp_path) == ["mask.tif", "mask.tif.aux.xml"]
+    assert target.stat().st_size
 
 
 def test_saving_in_the_place_where_it_lies_changes_nothing(raster: StoredRaster, tmp_path: Path) -> None:
@@ -160,8 +165,8 @@ def test_another_file_system_gets_a_copy(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "link", link)
-    target = raster.save(tmp_path / "mask.tif")
-    assert list(tmp_path.iterdir()) == [target]
+    raster.save(tmp_path / "mask.tif")
+    assert names(tmp_path) == ["mask.tif", "mask.tif.aux.xml"]
     np.testing.assert_array_equal(raster.array, IDS)
 
 
@@ -185,7 +190,7 @@ def test_a_save_that_fails_loses_nothing(raster: StoredRaster, tmp_path: Path, m
     np.testing.assert_array_equal(raster.array, IDS)
     assert raster.path is None
     raster.save(tmp_path / "mask.tif")
-    assert [path.name for path in tmp_path.iterdir()] == ["mask.tif"]
+    assert names(tmp_path) == ["mask.tif", "mask.tif.aux.xml"]
 
 
 def test_a_picture_leaves_the_raster_where_it_is(raster: StoredRaster, tmp_path: Path) -> None:
@@ -233,7 +238,7 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from vllm_mmout.outputs.stored import StoredRaster
-from vllm_mmout.raster.blocks import GeoTiffBlocks
+from vllm_mmout.raster.writing.blocks import GeoTiffBlocks
 unfinished = GeoTiffBlocks(Path(sys.argv[1]), bands=1, height=600, width=600, dtype="uint8")
 unfinished.write(0, 0, np.zeros((1, 512, 512), "uint8"))
 blocks = GeoTiffBlocks(Path(sys.argv[1]), bands=1, height=9, width=9, dtype="uint8")

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllm_mmout.raster import Georeference, GeoTag, write_geotiff
-from vllm_mmout.raster.blocks import GeoTiffBlocks
 from vllm_mmout.raster.geotag import RPC_COEFFICIENTS
+from vllm_mmout.raster.writing.blocks import GeoTiffBlocks
 from vllm_mmout.testing import rasters
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")

@@ -208,13 +208,13 @@ def claims_more_than(data: bytes, pixels: int) -> bool:
 
 
 def test_an_unknown_compression_is_named() -> None:
-    """A codec that cannot be decoded stands in the message, with what to convert to."""
+    """A codec that neither we nor GDAL decode stands in the message, with what to convert to."""
     buffer = BytesIO()
     write_geotiff(buffer, np.ones((1, 9, 9), "uint8"))
     data = bytearray(buffer.getvalue())
     at = data.index(struct.pack("<HHI", 259, 3, 1)) + 8
-    data[at : at + 2] = struct.pack("<H", 34676)  # SGILOG, of LogLuv pictures
-    with pytest.raises(InputError, match="compressed with SGILOG, which cannot be read here; convert it to deflate"):
+    data[at : at + 2] = struct.pack("<H", 34661)
+    with pytest.raises(InputError, match="compressed with JBIG, which cannot be read here; convert it to deflate"):
         read_raster(bytes(data))
     data[at : at + 2] = struct.pack("<H", 4711)
     with pytest.raises(InputError, match="compressed with number 4711"):

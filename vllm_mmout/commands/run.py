@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 from vllm_mmout.commands import Subparsers
 from vllm_mmout.errors import InputError, OptionError, SaveError
 from vllm_mmout.params import BLENDS, RESAMPLINGS, OutputParams
+from vllm_mmout.raster.gdal.names import is_gdal_name
+from vllm_mmout.raster.remote.address import shown, stem
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
@@ -29,7 +31,12 @@ def add_parser(subparsers: Subparsers) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("model", metavar="MODEL", help="folder, hub id, or embedded model (water-index)")
-    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="image file or GeoTIFF")
+    parser.add_argument(
+        "inputs",
+        nargs="+",
+        metavar="INPUT",
+        help="image file, GeoTIFF, its address with https, or a folder with a file a band",
+    )
     parser.add_argument(
         "-o", "--out", required=True, metavar="PATH", help="file for one input (its suffix is the format), or folder"
     )
@@ -37,7 +44,9 @@ def add_parser(subparsers: Subparsers) -> None:
         "--processor", type=_names, metavar="NAME", help="output processor, or several separated by commas"
     )
     parser.add_argument(
-        "--output", metavar="KIND", help="what the processor returns, as classes, probabilities, confidence"
+        "--output",
+        metavar="KIND",
+        help="what the processor returns, as classes, probabilities, confidence, polygons, areas",
     )
     parser.add_argument(
         "--bands",
@@ -119,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
 def _report(name: str, result: MultimodalRequestOutput) -> bool:
     """Print the files of one input, or why there are none; whether it went well."""
     if result.error is not None:
-        message = str(result.error)
+        name, message = shown(name), str(result.error)
         print(message if name in message else f"{name}: {message}", file=sys.stderr)
         return False
     for output in result.outputs.values() if isinstance(result.outputs, dict) else [result.outputs]:
@@ -129,12 +138,12 @@ def _report(name: str, result: MultimodalRequestOutput) -> bool:
 
 def _checked_out(out: str, inputs: Sequence[str]) -> str:
     """Where to write; what can be known to fail before an engine is started fails here."""
-    if not any("://" in name or Path(name).exists() for name in inputs):
+    if not any("://" in name or is_gdal_name(name) or Path(name).exists() for name in inputs):
         raise InputError(f"no such file: {', '.join(inputs)} (looked from {Path.cwd()})")
     target = Path(out)
     if len(inputs) > 1 and target.is_file():
         raise OptionError(f"-o {out} is a file, and there are {len(inputs)} inputs; name a folder")
-    stems = [Path(name).stem for name in inputs]
+    stems = [stem(name) for name in inputs]
     twice = sorted({stem for stem in stems if stems.count(stem) > 1})
     if twice:
         raise OptionError(f"several inputs are called {', '.join(twice)}; their results would overwrite each other")

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.decode import Finish, as_it_is
+from vllm_mmout.engine.input_files import name_of, paths_of, read_once
 from vllm_mmout.engine.scene import Scene, cut
 from vllm_mmout.errors import InputError, OptionError, SaveError
 from vllm_mmout.models.mapper import MappedInput
-from vllm_mmout.outputs.raster import RasterOutput
+from vllm_mmout.outputs.geojson import placement
+from vllm_mmout.outputs.geoparquet import check_writable
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.models.raster_view import RasterView
     from vllm_mmout.outputs.source import Source
     from vllm_mmout.params import OutputParams
+    from vllm_mmout.raster.georeference import Georeference
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +55,15 @@ def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | Sce
     inputs = binding.inputs
     if inputs is None:
         return Prepared(_renderable(data, params), 0, _finish(None, target))
-    media = _media(data)
+    media = _media(data, several=inputs.rasters is not None)
     opened = inputs.open(media, params)
     if not isinstance(opened, MappedInput):
-        once = hasattr(media, "read") and not hasattr(media, "getbands")  # a file object of the caller's
-        reopen = None if once else partial(inputs.open, media, params)
+        reopen = None if read_once(media) else partial(inputs.open, media, params)
         scene = _scene(binding, opened, params, target, reopen)
         if scene is not None:
             return scene
         opened = inputs.whole(opened)
+    _check_place(binding, params, target, opened.source.georeference)
     nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
     names = binding.choice.pick(params.processor)
     finish = _finish(opened.source, target, binding.model, names[0])
@@ -76,6 +79,7 @@ def _scene(
         if grid is None:
             return None
         _check_suffix(binding, params, target)
+        _check_place(binding, params, target, view.georeference)
         folder = None if target is None else target.path if target.folder else target.path.parent
         return Scene(view, grid, params, binding, _finish(None, target), folder, reopen)
     except BaseException:
@@ -87,19 +91,39 @@ def _check_suffix(binding: Binding, params: OutputParams, target: Target | None)
     """Refuse a file name whose suffix is no format before a scene is run, not after."""
     if target is None or target.folder:
         return
-    rasters = [name for name in binding.choice.pick(params.processor) if binding.processors[name].modality == "raster"]
-    if rasters and target.path.suffix.lower() not in RasterOutput.formats:
-        suffix = f"suffix {target.path.suffix!r}" if target.path.suffix else "no suffix"
-        known = ", ".join(RasterOutput.formats)
-        raise SaveError(f"cannot save {target.path}: {suffix} tells the format (known: {known}; a folder ends with /)")
+    for name in binding.choice.pick(params.processor):
+        formats = binding.processors[name].formats(params)
+        if formats is not None and target.path.suffix.lower() not in formats:
+            suffix = f"suffix {target.path.suffix!r}" if target.path.suffix else "no suffix"
+            raise SaveError(
+                f"cannot save {target.path}: {suffix} tells the format (known: {', '.join(formats)}; a folder ends"
+                " with /)"
+            )
+
+
+def _check_place(binding: Binding, params: OutputParams, target: Target | None, place: Georeference | None) -> None:
+    """Refuse a format of vectors that cannot hold an input's place, or needs a package, before the model runs."""
+    if target is None:
+        return
+    for name in binding.choice.pick(params.processor):
+        formats = binding.processors[name].formats(params) or {"": ""}
+        suffix = next(iter(formats)) if target.folder else target.path.suffix.lower()  # the usual one
+        if formats.get(suffix) == "geojson":
+            others = (other for other, format_ in formats.items() if format_ != "geojson")
+            placement(place, instead=next(others, "another format"))
+        elif formats.get(suffix) == "geoparquet":
+            check_writable(place)
 
 
 _PROMPT_KEYS = frozenset({"multi_modal_data", "prompt", "prompt_token_ids", "prompt_embeds", "type"})
 """What tells vLLM's prompt dict."""
 
 
-def _media(data: Any) -> Any:
-    """The picture, raster or tensors inside vLLM's prompt dict; anything else, tensors by keyword too, as it is."""
+def _media(data: Any, *, several: bool) -> Any:
+    """The picture, raster or tensors inside vLLM's prompt dict; anything else, tensors by keyword too, as it is.
+
+    ``several``: whether a list is one input of several files, as models of rasters take it.
+    """
     if not isinstance(data, Mapping) or not _PROMPT_KEYS & set(data):
         return data
     media = data.get("multi_modal_data")
@@ -109,11 +133,13 @@ def _media(data: Any) -> Any:
             f" got the keys {', '.join(map(repr, data))}"
         )
     (value,) = media.values()
-    if isinstance(value, list | tuple):
-        if len(value) != 1:
-            raise InputError(f"a request takes one input, got a list of {len(value)}; send one request each")
-        (value,) = value
-    return value
+    if not isinstance(value, list | tuple):
+        return value
+    if several and (len(value) != 1 or isinstance(value[0], list | tuple)):
+        return value
+    if len(value) != 1:
+        raise InputError(f"a request takes one input, got a list of {len(value)}; send one request each")
+    return value[0]
 
 
 def _renderable(data: Any, params: OutputParams) -> Any:
@@ -156,18 +182,13 @@ def check_targets(requests: Iterable[tuple[Any, OutputParams]]) -> None:
         if params.path is None:
             continue
         place = Path(params.path)
-        file = place / _stem(data) if params.path.endswith(os.sep) or place.is_dir() else place
+        file = place / name_of(data) if params.path.endswith(os.sep) or place.is_dir() else place
         if file in seen:
             raise OptionError(
                 f"path: several results of this call would be written to {file}; give each its own path, or name a"
                 " folder, with a / at its end, for inputs of different names"
             )
         seen.add(file)
-
-
-def _stem(data: Any) -> str:
-    """What a result in a folder is called: as its input's file, "output" for an input without a name."""
-    return (Path(data).stem if isinstance(data, str | os.PathLike) else "") or "output"
 
 
 def _target(path: str | None, data: Any) -> Target | None:
@@ -183,22 +204,19 @@ def _target(path: str | None, data: Any) -> Target | None:
             raise SaveError(f"{path}: the folder cannot be made: {error.strerror}; choose another path") from error
     if not parent.is_dir():
         raise SaveError(f"{path}: the folder {parent} does not exist; make it first")
-    return Target(target, folder, _stem(data))
-
-
-_USUAL = {"raster": ".tif", "image": ".png"}
-"""Suffix that a result gets in a folder, by its processor's modality, where inputs have it too."""
+    return Target(target, folder, name_of(data))
 
 
 def _spare_the_input(binding: Binding, params: OutputParams, target: Target | None, data: Any) -> None:
-    """Refuse to write a result over the file that it is made of."""
-    if target is None or not isinstance(data, str | os.PathLike) or isinstance(params.processor, tuple):
+    """Refuse to write a result over a file that it is made of."""
+    if target is None or isinstance(params.processor, tuple):
         return  # with several picks their names are part of the file's
     (name,) = binding.choice.pick(params.processor)
-    suffix = _USUAL.get(binding.processors[name].modality, "")
-    file, source = target.path / f"{target.stem}{suffix}" if target.folder else target.path, Path(data)
-    if file.is_file() and source.is_file() and file.samefile(source):
-        raise SaveError(f"the result would be written over its own input {source}; choose another path or folder")
+    suffix = next(iter(binding.processors[name].formats(params) or {"": ""}))  # the usual one first
+    file = target.path / f"{target.stem}{suffix}" if target.folder else target.path
+    for source in paths_of(data) if file.is_file() else ():
+        if source.is_file() and file.samefile(source):
+            raise SaveError(f"the result would be written over its own input {source}; choose another path or folder")
 
 
 def _finish(source: Source | None, target: Target | None, model: str = "", first_pick: str = "") -> Finish:

@@ -72,8 +72,11 @@ class LLMGenerate:
         """Run the model on inputs and decode what it emits.
 
         Args:
-            inputs: one input or a list of them. An input is a path or ``file://`` URL, bytes or a file object of an
-                image file, a PIL image, an array or tensor [bands, height, width], or vLLM's prompt dict.
+            inputs: one input or a list of them. An input is a path or URL (``file``, ``http``, ``https``), bytes or a
+                file object of an image file, a PIL image, an array or tensor [bands, height, width], or vLLM's prompt
+                dict. Several files are one input as a folder, as a mapping of band names to files, or as a list within
+                the list of inputs, ``[["b2.tif", "b3.tif"]]``: their bands in that order, or, for a model with dates,
+                one of these forms for each date.
             params: options, one for all inputs or one each.
             use_tqdm: whether to show a progress bar, or what makes one.
             priority: priority of the requests, the lower the earlier (with the priority scheduling policy).

@@ -13,6 +13,7 @@ from vllm_mmout.engine.fan_out import FanOut
 from vllm_mmout.engine.lane import StoppedError
 from vllm_mmout.engine.part_input import PartInput
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, OptionError
+from vllm_mmout.outputs.sidecars import remove_saved
 from vllm_mmout.outputs.source import Source
 from vllm_mmout.processors.base import Part
 from vllm_mmout.processors.parts import Parts
@@ -48,7 +49,7 @@ class Scene:
     @property
     def tile_params(self) -> OutputParams:
         """The params of each tile's request."""
-        return msgspec.structs.replace(self.params, part=True, window=None, path=None)
+        return msgspec.structs.replace(self.params, part=True, window=None, bbox=None, bbox_crs=None, path=None)
 
     @property
     def pixels(self) -> int:
@@ -159,7 +160,7 @@ class Scene:
         except BaseException:
             if self.params.path is not None:
                 for output in delivered.values():
-                    Path(output.path).unlink(missing_ok=True)
+                    remove_saved(output.path)
             raise
         return delivered
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -29,7 +31,7 @@ def opened_raster(data: Any) -> OpenRaster:
         return open_raster(_local_path(str(data)))
     if isinstance(data, bytes | bytearray | memoryview):
         return open_raster(bytes(data))
-    if hasattr(data, "read") and not hasattr(data, "getbands"):
+    if is_open_file(data):
         return open_raster(data)
     array = _picture_array(data) if hasattr(data, "getbands") else _plain_array(data)
     if array.ndim != 3:
@@ -38,6 +40,37 @@ def opened_raster(data: Any) -> OpenRaster:
             " through np.moveaxis(picture, -1, 0)"
         )
     return open_raster(Raster(array=array))
+
+
+def as_folder(data: Any) -> Path | None:
+    """The folder that an input names; None for any other form."""
+    if not isinstance(data, str | Path):
+        return None
+    path = as_local_path(data)
+    try:
+        return path if path.is_dir() else None
+    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return None
+
+
+def as_local_path(data: str | os.PathLike[str]) -> Path:
+    """The path that a path or ``file://`` URL names."""
+    return Path(_local_path(os.fspath(data)))
+
+
+def is_open_file(data: Any) -> bool:
+    """Whether an input is a file object; a PIL image is none."""
+    return hasattr(data, "read") and not hasattr(data, "getbands")
+
+
+def are_named_files(data: Any) -> bool:
+    """Whether an input is a mapping of band names to files (paths, URLs, bytes, open files), not tensors by keyword."""
+    if not isinstance(data, Mapping) or not data:
+        return False
+    return all(
+        isinstance(value, str | os.PathLike | bytes | bytearray | memoryview) or is_open_file(value)
+        for value in data.values()
+    )
 
 
 def as_raster(data: Any) -> Raster:
@@ -88,12 +121,13 @@ def nothing_observed(nodata: float | None) -> InputError:
 
 
 def _local_path(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme == "file":
-        return unquote(parts.path)
-    if parts.scheme in ("http", "https"):
-        raise InputError(f"{text}: inputs are not fetched over {parts.scheme}; download the file and give its path")
-    return text
+    """The path in a file:// address; any other text as it is."""
+    if not text.lower().startswith("file:"):
+        return text  # of others urlsplit refuses some, and shows what they hold
+    try:
+        return unquote(urlsplit(text).path)
+    except ValueError as error:
+        raise InputError(f"{text!r} is no address of a file ({error}); it must be file:///path") from None
 
 
 def _picture_array(picture: Any) -> NDArray[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.models.input_forms import nothing_observed, opened_raster
+from vllm_mmout.models.input_forms import nothing_observed
+from vllm_mmout.models.open_input import opened_planes
 from vllm_mmout.models.raster_view import DTYPES, RasterView
 from vllm_mmout.models.tensor_spec import TensorSpec
 from vllm_mmout.outputs.render import render
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.raster.opened import OpenRaster
 
 
 _SHOWN = (2, 98)
@@ -47,10 +47,15 @@ It may say what it gives, in ``inputs``: a mapping of `TensorSpec` by keyword.
 
 @dataclass(frozen=True, slots=True)
 class RasterMapper:
-    """Maps rasters and pictures to one tensor [bands, height, width].
+    """Maps rasters and pictures to one tensor [bands, height, width], or [bands, frames, height, width].
 
     A file that describes its bands by all of the model's names is read in the model's order; any other one in its own,
     so that ``bands=[...]`` must say which they are where it holds more or others.
+
+    Several files may be one input: a list of them, whose bands follow each other; a mapping of band names to files; a
+    folder, from which bands are chosen by name. They are brought to the grid of the finest (`OpenStack`). A model with
+    ``num_frames`` takes as many dates: a list with one input for each; a folder with one file or folder for each; or
+    one file with the bands of the first date, then of the second, and so on. A pixel is valid where all dates are.
 
     Integers stay as they are stored (the model scales on its device); floats travel as float32. Pixels without an
     observation (nodata or NaN in any band that the model sees) are sent as 0 and masked in the output.
@@ -67,6 +72,7 @@ class RasterMapper:
         tile_size: side of the tiles that larger inputs are cut into, in pixels; None: ``max_size``.
         edge: the last tile of a row or column is shifted inward ("shift"), or hangs over and is continued by reflection
             ("pad").
+        num_frames: how many dates the model takes, 1 too; None: its tensor has no axis of dates.
 
     Raises:
         OptionError: a size is out of range.
@@ -80,6 +86,7 @@ class RasterMapper:
     min_size: int = 1
     tile_size: int | None = None
     edge: Literal["shift", "pad"] = "shift"
+    num_frames: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_size <= self.max_size:
@@ -90,12 +97,14 @@ class RasterMapper:
             )
         if self.edge not in ("shift", "pad"):
             raise OptionError(f'edge must be "shift" or "pad", got {self.edge!r}')
+        if self.num_frames is not None and self.num_frames < 1:
+            raise OptionError(f"num_frames must be 1 or more dates, or None, got {self.num_frames}")
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> RasterMapper:
         """Make the mapper of a model whose ``config.json`` says it: ``bands``, a list of names, and ``max_size``.
 
-        ``min_size``, ``tile_size`` and ``tile_edge`` may be there too.
+        ``min_size``, ``tile_size``, ``tile_edge`` and ``num_frames`` may be there too.
 
         Raises:
             OptionError: one of the two is missing or malformed.
@@ -104,10 +113,12 @@ class RasterMapper:
         bands = config.get("bands")
         if not isinstance(bands, list) or not bands or not all(isinstance(band, str) for band in bands):
             raise OptionError(f'"bands" in config.json must be a list of the model\'s band names, got {bands!r}')
-        sizes = {name: config[name] for name in ("max_size", "min_size", "tile_size") if config.get(name) is not None}
+        numbers = ("max_size", "min_size", "tile_size", "num_frames")
+        sizes = {name: config[name] for name in numbers if config.get(name) is not None}
         for name, size in {"max_size": None, **sizes}.items():
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise OptionError(f'"{name}" in config.json must be a number of pixels, 1 or more, got {size!r}')
+                unit = "dates" if name == "num_frames" else "pixels"
+                raise OptionError(f'"{name}" in config.json must be a number of {unit}, 1 or more, got {size!r}')
         edge = config.get("tile_edge", "shift")
         return cls((config.get("architectures") or ["model"])[0], tuple(bands), edge=edge, **sizes)
 
@@ -115,15 +126,18 @@ class RasterMapper:
     def inputs(self) -> dict[str, TensorSpec]:
         """What the model takes."""
         size = (self.min_size, self.max_size)
-        return {self.keyword: TensorSpec((len(self.bands), size, size), DTYPES)}
+        frames = () if self.num_frames is None else (self.num_frames,)
+        return {self.keyword: TensorSpec((len(self.bands), *frames, size, size), DTYPES)}
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
         """Map one input that fits one forward.
 
         Args:
-            data: path or ``file://`` URL, bytes or file object of an image file; PIL image; array or tensor [bands,
-                height, width].
-            params: ``bands`` or ``indices``, ``nodata``, ``scale``, ``offset`` and ``window`` say how to read it.
+            data: path or URL (``file``, ``http``, ``https``), bytes or file object of an image file; PIL image; array
+                or tensor [bands, height, width], for a model with dates [bands, frames, height, width] too; or several
+                files, as a folder, a list, or a mapping of band names to files.
+            params: ``bands`` or ``indices``, ``nodata``, ``scale``, ``offset``, ``window`` and ``resampling`` say how
+                to read it.
 
         Raises:
             InputError: it cannot be read, or the model cannot take it.
@@ -146,9 +160,9 @@ class RasterMapper:
             InputError: it cannot be opened, or the model cannot take its bands or dtype.
 
         """
-        raster = opened_raster(data)
+        raster, planes = opened_planes(data, params, self)
         try:
-            return RasterView(raster, self._bands(raster, params), params, self)
+            return RasterView(raster, planes, params, self)
         except BaseException:
             raster.close()
             raise
@@ -169,38 +183,34 @@ class RasterMapper:
         pixels = view.read()
         if not pixels.observed:
             raise nothing_observed(view.raster.nodata)
+        first = pixels.array[:: self.num_frames or 1]  # the bands of the first date
         source = Source(
             size=view.size,
             georeference=view.georeference,
             valid=pixels.valid,
             metadata=view.raster.metadata,
-            picture=partial(_picture, pixels.array, pixels.valid, tuple(band.lower() for band in self.bands)),
+            picture=partial(_picture, first, pixels.valid, tuple(band.lower() for band in self.bands)),
         )
-        return MappedInput({self.keyword: pixels.array}, source)
+        return MappedInput({self.keyword: self.tensor(pixels.array)}, source)
+
+    def tensor(self, planes: NDArray[Any]) -> NDArray[Any]:
+        """What ``forward`` takes of one window.
+
+        Args:
+            planes: [bands, height, width], for a model with dates [bands * frames, height, width], the dates of a band
+                one after the other.
+
+        Returns:
+            [bands, height, width] or [bands, frames, height, width].
+
+        """
+        if self.num_frames is None:
+            return planes
+        return planes.reshape(len(self.bands), self.num_frames, *planes.shape[1:])
 
     def fits(self, size: tuple[int, int]) -> bool:
         """Whether the model takes (height, width) in one forward."""
         return self.min_size <= min(size) and max(size) <= self.max_size
-
-    def _bands(self, raster: OpenRaster, params: OutputParams) -> tuple[int, ...]:
-        """The bands to read, numbers from 1."""
-        said = [(text or "").casefold() for text in raster.descriptions]
-        wanted = [band.casefold() for band in self.bands]
-        if params.bands is None and params.indices is None and all(said.count(band) == 1 for band in wanted):
-            chosen: Sequence[int | str] = [said.index(band) + 1 for band in wanted]  # the file says which is which
-        elif params.bands is not None or params.indices is not None:
-            chosen = params.bands or tuple(index + 1 for index in params.indices or ())
-        else:
-            chosen = [band for band in range(1, raster.count + 1) if band != raster.alpha or raster.count == 1]
-        places = raster.places(chosen)
-        count = len(places)
-        if count != len(self.bands):
-            what = "bands chooses" if params.bands else "indices chooses" if params.indices else "the input has"
-            raise InputError(
-                f"{what} {count} band{'s' * (count != 1)}, model {self.model!r} takes {len(self.bands)}"
-                f" ({', '.join(self.bands)}); choose with bands=[...], which counts from 1"
-            )
-        return tuple(place + 1 for place in places)
 
 
 def _picture(array: NDArray[Any], valid: NDArray[np.bool_] | None, bands: tuple[str, ...]) -> Image:

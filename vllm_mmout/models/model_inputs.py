@@ -11,6 +11,7 @@ import torch
 from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError
 from vllm_mmout.models.auto_processor import AutoProcessorMapper, opened
 from vllm_mmout.models.config import config_json
+from vllm_mmout.models.input_forms import are_named_files
 from vllm_mmout.models.keywords import Keywords
 from vllm_mmout.models.mapper import MappedInput, RasterMapper
 from vllm_mmout.models.tensor_spec import InputSpecs
@@ -87,7 +88,7 @@ class ModelInputs:
         """
         if self.registered.input_processor is not None:
             data = self._processed(data)
-        if _is_tensors(data):
+        if _is_tensors(data) and not self._are_files(data):
             _refuse_reading_options(params, "this input is tensors already")
             return self._checked_input(MappedInput(_without_batch_axis(data)))
         if self.rasters is not None:  # what else it raises is that of a file object of the caller's
@@ -104,6 +105,10 @@ class ModelInputs:
         plain = isinstance(mapper, RasterMapper) and type(mapper).__call__ is RasterMapper.__call__
         return mapper if plain else None
 
+    def _are_files(self, data: Any) -> bool:
+        """Whether a mapping is one of band names to files, of a raster; its keys are then no keywords of forward."""
+        return self.rasters is not None and are_named_files(data) and not set(data) & set(self.keywords.names)
+
     def whole(self, view: RasterView) -> MappedInput:
         """Map an open raster that fits one forward, and close it.
 
@@ -115,13 +120,13 @@ class ModelInputs:
             return self._checked_input(self._mapper.whole(view))
 
     def tile(self, pixels: NDArray[Any]) -> MappedInput:
-        """Map the pixels of one tile, [bands, height, width].
+        """Map the pixels of one tile, [bands, height, width], as `RasterMapper.tensor` takes them.
 
         Raises:
             InputError: ``forward`` does not take them.
 
         """
-        return self._checked_input(MappedInput({self._mapper.keyword: pixels}))
+        return self._checked_input(MappedInput({self._mapper.keyword: self._mapper.tensor(pixels)}))
 
     def _checked_input(self, mapped: MappedInput) -> MappedInput:
         """The input with numpy arrays or CPU tensors that ``forward`` takes."""

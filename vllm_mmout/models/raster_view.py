@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.raster.box.bounding_box import window_of_box
 from vllm_mmout.raster.window import Window
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Pixels:
     """What a model sees of one window."""
 
     array: NDArray[Any]
-    """[bands, height, width], 0 where nothing was observed."""
+    """[bands, height, width], 0 where nothing was observed; of several dates each band has one after the other."""
     valid: NDArray[np.bool_] | None
     """bool [height, width], False there; None: everywhere valid."""
 
@@ -47,12 +48,14 @@ class RasterView:
 
     Args:
         raster: the raster; closed with the view.
-        bands: numbers from 1, in the model's order.
+        bands: numbers from 1, in the model's order; of several dates each band has one after the other.
         params: the request's.
         mapper: the model's.
 
     Raises:
-        InputError: the window is not within the raster; the model cannot take its dtype; scale or offset do not fit.
+        InputError: the window or box is not within the raster; the model cannot take its dtype; scale or offset do not
+            fit.
+        OptionError: the box's coordinate system is not known.
 
     """
 
@@ -60,29 +63,24 @@ class RasterView:
     bands: tuple[int, ...]
     params: OutputParams
     mapper: RasterMapper
+    window: Window = field(init=False)
+    """The part of the raster, in its pixels."""
 
     def __post_init__(self) -> None:
         if 0 in self.raster.size:
             raise InputError(f"the input has no pixels: {self.raster.size[0]} x {self.raster.size[1]}")
-        window = self.params.window
-        if window is not None and not window.within(self.raster.size):
-            height, width = self.raster.size
-            raise InputError(f"window ({window}) is not within the input, which has {height} rows, {width} columns")
+        object.__setattr__(self, "window", self._part())
         for name in ("scale", "offset"):
             value = getattr(self.params, name)
-            if isinstance(value, tuple) and len(value) != len(self.bands):
-                raise InputError(f"{name} has {len(value)} numbers for {len(self.bands)} bands; give one for each")
+            if isinstance(value, tuple) and len(value) != len(self.mapper.bands):
+                count = len(self.mapper.bands)
+                raise InputError(f"{name} has {len(value)} numbers for {count} bands; give one for each")
         kind, name = self.raster.dtype.kind, self.raster.dtype.name
         if kind not in "iuf" or (name not in DTYPES and kind != "f" and not self._scales):
             raise InputError(
                 f"the input's dtype is {self.raster.dtype}, model {self.mapper.model!r} takes 8 and 16 bit integers and"
                 " floats; convert it, as with array.astype(np.float32), or give scale=1.0, which makes it float32"
             )
-
-    @property
-    def window(self) -> Window:
-        """The part of the raster, in its pixels."""
-        return self.params.window or Window(0, 0, *self.raster.size)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -137,18 +135,32 @@ class RasterView:
     ) -> None:
         self.close()
 
+    def _part(self) -> Window:
+        """What the request wants of the raster."""
+        params, raster = self.params, self.raster
+        if params.bbox is not None:
+            return window_of_box(params.bbox, params.bbox_crs, raster.georeference, raster.size, raster.name)
+        window = params.window or Window(0, 0, *raster.size)
+        if not window.within(raster.size):
+            height, width = raster.size
+            raise InputError(f"window ({window}) is not within the input, which has {height} rows, {width} columns")
+        return window
+
     @property
     def _scales(self) -> bool:
         return self.params.scale is not None or self.params.offset is not None
+
+    def _of_planes(self, value: float | tuple[float, ...] | None, default: float) -> NDArray[np.float32]:
+        """What an option says of each plane, as [planes or 1, 1, 1]."""
+        numbers = np.asarray(default if value is None else value, np.float32).reshape(-1, 1, 1)
+        dates = self.mapper.num_frames or 1
+        return numbers if len(numbers) == 1 else np.repeat(numbers, dates, axis=0)
 
     def _seen(self, raster: Raster) -> Pixels:
         valid = raster.valid(self.params.nodata)
         array = raster.array
         if self._scales:
-            scale, offset = (
-                np.asarray(default if value is None else value, np.float32).reshape(-1, 1, 1)
-                for value, default in ((self.params.scale, 1.0), (self.params.offset, 0.0))
-            )
+            scale, offset = self._of_planes(self.params.scale, 1.0), self._of_planes(self.params.offset, 0.0)
             array = array.astype(np.float32) * scale + offset
         elif array.dtype.name not in DTYPES:
             array = array.astype(np.float32)

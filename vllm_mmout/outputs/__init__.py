@@ -7,22 +7,27 @@ from typing import TYPE_CHECKING
 from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from vllm_mmout.outputs.areas import AreasOutput, ClassArea
     from vllm_mmout.outputs.base import MediaOutput
     from vllm_mmout.outputs.classification import ClassificationOutput, ClassScore
     from vllm_mmout.outputs.detection import Detection, DetectionOutput
     from vllm_mmout.outputs.image import ImageOutput
+    from vllm_mmout.outputs.polygons import PolygonsOutput
     from vllm_mmout.outputs.raster import RasterOutput
     from vllm_mmout.outputs.source import Source
     from vllm_mmout.outputs.structured import StructuredOutput
     from vllm_mmout.outputs.tensor import TensorOutput
 
 __all__ = [
+    "AreasOutput",
+    "ClassArea",
     "ClassScore",
     "ClassificationOutput",
     "Detection",
     "DetectionOutput",
     "ImageOutput",
     "MediaOutput",
+    "PolygonsOutput",
     "RasterOutput",
     "Source",
     "StructuredOutput",
@@ -30,12 +35,15 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AreasOutput": "vllm_mmout.outputs.areas",
+    "ClassArea": "vllm_mmout.outputs.areas",
     "ClassScore": "vllm_mmout.outputs.classification",
     "ClassificationOutput": "vllm_mmout.outputs.classification",
     "Detection": "vllm_mmout.outputs.detection",
     "DetectionOutput": "vllm_mmout.outputs.detection",
     "ImageOutput": "vllm_mmout.outputs.image",
     "MediaOutput": "vllm_mmout.outputs.base",
+    "PolygonsOutput": "vllm_mmout.outputs.polygons",
     "RasterOutput": "vllm_mmout.outputs.raster",
     "Source": "vllm_mmout.outputs.source",
     "StructuredOutput": "vllm_mmout.outputs.structured",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import SaveError
 from vllm_mmout.raster.atomic import whole_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Savable:
@@ -18,7 +21,9 @@ class Savable:
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write the result to a file; the format follows from the suffix.
 
-        The file appears when it is whole: after an error there is none, and an older one is left as it was.
+        The file appears when it is whole: after an error there is none, and an older one is left as it was. Beside a
+        GeoTIFF of classes lies an ``.aux.xml``, where GDAL and QGIS look for their names; one that described an older
+        file goes with it.
 
         Args:
             path: where to; the folder must exist.
@@ -37,7 +42,7 @@ class Savable:
         if name is None:
             suffix = f"suffix {target.suffix!r}" if target.suffix else "no suffix"
             raise SaveError(f"cannot save {target}: {suffix} tells the format (known: {', '.join(self.formats)})")
-        with whole_file(target) as part:
+        with whole_file(target, self._sidecars(name)) as part:
             self._write(part, name, options)
         return target
 
@@ -69,6 +74,10 @@ class Savable:
     def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
         """Write the result to a new file; a format that need not be whole in memory overrides this."""
         path.write_bytes(self._encode(name, options))
+
+    def _sidecars(self, name: str) -> Mapping[str, bytes | None]:
+        """What lies beside a file of that format: suffix behind its name -> content, None for a file of another one."""
+        return {}
 
     def _encode(self, name: str, options: dict[str, Any]) -> bytes:
         """The bytes of the result in a format of `formats`."""

@@ -1,4 +1,4 @@
-"""GeoJSON of rectangles in a raster, in the coordinate system of that raster."""
+"""GeoJSON in the coordinate system of a raster: how that is named, and rectangles as polygons."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def feature_collection(
         SaveError: the raster has no transform or no coordinate system with an EPSG code.
 
     """
-    name, transform = _placement(georeference)
+    name, transform = placement(georeference, instead=".json")
     features = [
         {
             "type": "Feature",
@@ -49,21 +49,30 @@ def feature_collection(
     }
 
 
-def _placement(georeference: Georeference | None) -> tuple[str, Affine]:
-    """The name of the coordinate system, and the transform into it."""
+def placement(georeference: Georeference | None, *, instead: str) -> tuple[str, Affine]:
+    """The name of a raster's coordinate system, and the transform into it.
+
+    Args:
+        georeference: of the raster.
+        instead: suffix of a format that needs neither, for errors.
+
+    Raises:
+        SaveError: the raster has no transform or no coordinate system with an EPSG code.
+
+    """
     if georeference is None:
-        raise SaveError("GeoJSON needs a georeferenced input, this result's has no georeference; save it as .json")
+        raise SaveError(f"GeoJSON needs a georeferenced input, this result's has no georeference; save it as {instead}")
     if georeference.transform is None:
         raise SaveError(
             "GeoJSON needs an input with an affine transform, this result's has ground control points or RPCs;"
-            " warp it first (gdalwarp), or save the result as .json"
+            f" warp it first (gdalwarp), or save the result as {instead}"
         )
     code = None if georeference.crs is None else epsg_code(georeference.crs)
     if code is None:
         has = "no coordinate system" if georeference.crs is None else "a coordinate system without an EPSG code"
         raise SaveError(
             f"GeoJSON names a coordinate system by its EPSG code, this result's input has {has}; reproject it first"
-            " (gdalwarp -t_srs EPSG:n), or save the result as .json"
+            f" (gdalwarp -t_srs EPSG:n), or save the result as {instead}"
         )
     return _LON_LAT if code == 4326 else f"urn:ogc:def:crs:EPSG::{code}", georeference.transform
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from vllm_mmout.raster.georeference import Georeference
+    from vllm_mmout.raster.writing.tags import Told
 
 
 class Known(TypedDict, total=False):
@@ -28,7 +29,13 @@ class Known(TypedDict, total=False):
     metadata: Mapping[str, str] | None
 
 
-def geotiff_options(count: int, dtype: np.dtype[Any], **known: Unpack[Known]) -> dict[str, Any]:
+def are_classes(dtype: np.dtype[Any], **known: Unpack[Known]) -> bool:
+    """Whether numbers name classes, which have no mean: integers that have names or colours, and bool."""
+    named = known.get("class_names") is not None or known.get("palette") is not None
+    return dtype == np.bool_ or (dtype.kind in "iu" and named)
+
+
+def geotiff_options(count: int, dtype: np.dtype[Any], **known: Unpack[Known]) -> Told:
     """The same for `write_geotiff` and `GeoTiffBlocks.finish`, of a raster of so many bands of a dtype."""
     palette = known.get("palette")
     coloured = palette is not None and count == 1 and dtype in (np.uint8, np.bool_)
@@ -40,4 +47,5 @@ def geotiff_options(count: int, dtype: np.dtype[Any], **known: Unpack[Known]) ->
         "categories": known.get("class_names"),
         "colormap": as_numpy(palette)[:256] if coloured else None,
         "metadata": known.get("metadata"),
+        "classes": are_classes(dtype, **known) or None,  # what was bool is still known where the file is made
     }

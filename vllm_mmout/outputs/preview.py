@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vllm_mmout.raster.layout import BLOCK
 from vllm_mmout.raster.raster import Raster
 from vllm_mmout.raster.window import Window
+from vllm_mmout.raster.writing.layout import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,10 +14,11 @@ from vllm_mmout.outputs.known import Known, geotiff_options
 from vllm_mmout.outputs.pictures import PICTURE_FORMATS, encode_picture, flattened
 from vllm_mmout.outputs.placing import masked, merged, resized_mask
 from vllm_mmout.outputs.render import render
+from vllm_mmout.outputs.sidecars import geotiff_sidecars
 from vllm_mmout.outputs.tensor import save_arrays
 from vllm_mmout.raster.raster import Raster
 from vllm_mmout.raster.window import Window, as_window
-from vllm_mmout.raster.write import write_geotiff
+from vllm_mmout.raster.writing.write import write_geotiff, write_geotiff_here
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.source import Source
     from vllm_mmout.raster.georeference import Georeference
     from vllm_mmout.raster.placement import Affine
+    from vllm_mmout.raster.writing.tags import Told
 
 
 class RasterOutput(MediaOutput):
@@ -189,10 +191,13 @@ class RasterOutput(MediaOutput):
     def _repr_png_(self) -> bytes:
         return self.to_bytes("png")
 
+    def _sidecars(self, name: str) -> Mapping[str, bytes | None]:
+        return geotiff_sidecars(self.class_names) if name == "tiff" else {}
+
     def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
         if name == "tiff":
             no_options(name, options)
-            self._write_geotiff(path)
+            write_geotiff_here(path, self.array, **self._told())
         else:
             super()._write(path, name, options)
 
@@ -202,13 +207,14 @@ class RasterOutput(MediaOutput):
         no_options(name, options)
         buffer = BytesIO()
         if name == "tiff":
-            self._write_geotiff(buffer)
+            write_geotiff(buffer, self.array, **self._told())
         else:
             save_arrays(buffer, self._arrays())
         return buffer.getvalue()
 
-    def _write_geotiff(self, target: Path | BytesIO) -> None:
-        known = geotiff_options(
+    def _told(self) -> Told:
+        """What a GeoTIFF says of the pixels."""
+        return geotiff_options(
             self.count,
             self.dtype,
             nodata=self.nodata,
@@ -219,7 +225,6 @@ class RasterOutput(MediaOutput):
             palette=self.palette,
             metadata=self.metadata,
         )
-        write_geotiff(target, self.array, **known)
 
     def _checked_window(self, given: Window | Sequence[int]) -> Window:
         window = as_window(given)

@@ -14,7 +14,7 @@ import numpy as np
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.outputs.base import no_options
-from vllm_mmout.outputs.known import Known, geotiff_options
+from vllm_mmout.outputs.known import Known, are_classes, geotiff_options
 from vllm_mmout.outputs.preview import PREVIEW, preview, valid_mask
 from vllm_mmout.outputs.raster import RasterOutput
 from vllm_mmout.outputs.render import render
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from vllm_mmout.outputs.source import Source
-    from vllm_mmout.raster.blocks import GeoTiffBlocks
     from vllm_mmout.raster.opened import OpenRaster
+    from vllm_mmout.raster.writing.blocks import GeoTiffBlocks
 
 
 class StoredRaster(RasterOutput):
@@ -123,7 +123,7 @@ class StoredRaster(RasterOutput):
         """
         if max(self.height, self.width) <= PREVIEW:
             return super().image
-        classes = self.dtype.kind in "iu" and (self.palette is not None or self.class_names is not None)
+        classes = are_classes(self.dtype, class_names=self.class_names, palette=self.palette)
         with self._open() as raster:
             array, valid = preview(raster, self.nodata, classes=classes)
         return render(array, valid, self.palette)
@@ -146,7 +146,8 @@ class StoredRaster(RasterOutput):
         """Write the result to a file; the format follows from the suffix.
 
         The first GeoTIFF takes the temporary file over, and the raster is read from there afterwards; a further one
-        is a copy. The file appears when it is whole: after an error there is none, and an older one is left as it was.
+        is a copy, and over its own file nothing is written. The file appears when it is whole: after an error there
+        is none, and an older one is left as it was.
 
         Args:
             path: where to; the folder must exist.
@@ -160,9 +161,15 @@ class StoredRaster(RasterOutput):
             InputError: the raster is closed, or its file is gone or was replaced.
 
         """
+        target = Path(path)
+        tiff = self.formats.get(target.suffix.lower()) == "tiff"
         with self._lock:
-            target = super().save(path, **options)
-            if self.formats[target.suffix.lower()] == "tiff":
+            if tiff and self._remove is None and target.exists() and target.samefile(self._file):
+                self._check_file()
+                no_options("tiff", options)
+                return target
+            super().save(target, **options)
+            if tiff and self._remove is not None:
                 self._moved(target)
         return target
 
@@ -224,13 +231,11 @@ class StoredRaster(RasterOutput):
             return self._file.read_bytes()
 
     def _moved(self, target: Path) -> None:
-        """Read from a file that was saved, in place of the temporary one or of one that lay there."""
+        """Read from the file that was saved, in place of the temporary one."""
         if self._remove is not None:
             self._remove()
-            self._remove = None
-            self._file, self.path = target.absolute(), str(target)
-        elif not target.samefile(self._file):
-            return
+        self._remove = None
+        self._file, self.path = target.absolute(), str(target)
         self._identity = _identity(self._file)
 
 

@@ -61,6 +61,24 @@ class OutputProcessor:
         """
         return cls(**options)
 
+    def formats(self, params: OutputParams) -> Mapping[str, str] | None:
+        """The formats of what a request gets, so that a name that tells none is refused before a scene is run.
+
+        An input whose place a format of the name "geojson" or "geoparquet" could not name is refused at once.
+
+        Args:
+            params: options of the request.
+
+        Returns:
+            Suffix -> format, the usual one first, as `vllm_mmout.outputs.base.Savable.formats`; None: not known before.
+
+        """
+        from vllm_mmout.outputs import ImageOutput, RasterOutput
+
+        if self.modality == "raster":
+            return RasterOutput.formats
+        return ImageOutput.formats if self.modality == "image" else None
+
     # The arguments are Any, not Raw: an author may say which of the two a processor takes.
     def reduce(self, output: Any, params: OutputParams) -> Raw:
         """Shrink the model's raw output in the worker, on the device, before it is copied to the host.

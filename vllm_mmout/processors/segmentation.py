@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
-from vllm_mmout.outputs import RasterOutput
+from vllm_mmout.outputs import PolygonsOutput, RasterOutput
 from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.processors.labels import checked_names
 from vllm_mmout.processors.palette import PaletteOption, default_palette, parse_palette
@@ -17,7 +17,7 @@ from vllm_mmout.processors.parts import Parts
 from vllm_mmout.processors.raw import describe, only_tensor, own_array
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import torch
     from numpy.typing import NDArray
@@ -41,8 +41,12 @@ class SegmentationProcessor(OutputProcessor):
       from 0. uint8 with nodata 255; above 255 classes uint16 with nodata 65535. nodata is therefore never a class.
     - ``"probabilities"``: softmax over the classes, float32 [classes, height, width], nodata NaN.
     - ``"confidence"``: the probability of the best class, one float32 band, nodata NaN.
+    - ``"polygons"``: a `PolygonsOutput`, the regions of the classes as polygons; ``OutputParams.simplify`` takes
+      corners out of their borders. Files are .geojson, .parquet, or .tif, the raster of classes.
+    - ``"areas"``: an `AreasOutput`, the table of the pixels and square metres of each class. Files are .csv and .json.
 
-    All three are computed in ``reduce``, on the device: of the classes only the ids travel. Probabilities travel as
+    All are computed in ``reduce``, on the device: of the classes (polygons, areas) only the ids travel.
+    Probabilities travel as
     float32, not float16: steps of 0.0005 next to 1 would make ties of different classes, and the argmax of blended
     tiles would not be that of the model any more. A pixel with a NaN logit has no class and becomes nodata.
 
@@ -60,7 +64,7 @@ class SegmentationProcessor(OutputProcessor):
 
     name: ClassVar[str] = "segmentation"
     modality: ClassVar[str] = "raster"
-    outputs: ClassVar[tuple[str, ...]] = ("classes", "probabilities", "confidence")
+    outputs: ClassVar[tuple[str, ...]] = ("classes", "probabilities", "confidence", "polygons", "areas")
 
     def __init__(self, *, class_names: Sequence[str] | None = None, palette: PaletteOption | None = None) -> None:
         self._class_names = None if class_names is None else checked_names(class_names)
@@ -73,6 +77,15 @@ class SegmentationProcessor(OutputProcessor):
                 " give one colour a class"
             )
 
+    def formats(self, params: OutputParams) -> Mapping[str, str]:
+        """The formats of what ``params.output`` asks for."""
+        asked = self._asked(params)
+        if asked == "areas":
+            from vllm_mmout.outputs import AreasOutput
+
+            return AreasOutput.formats
+        return PolygonsOutput.formats if asked == "polygons" else RasterOutput.formats
+
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
         """Make of the logits what ``params.output`` asks for, or probabilities where tiles are to be averaged.
 
@@ -81,8 +94,8 @@ class SegmentationProcessor(OutputProcessor):
             params: ``output`` is one of `outputs`.
 
         Returns:
-            "classes": uint8 or uint16 [n, height, width]; "probabilities": float32 [n, classes, height, width];
-            "confidence": float32 [n, height, width].
+            "classes", "polygons", "areas": uint8 or uint16 [n, height, width]; "probabilities": float32 [n, classes,
+            height, width]; "confidence": float32 [n, height, width].
 
         Raises:
             OptionError: ``params.output`` is unknown.
@@ -102,8 +115,8 @@ class SegmentationProcessor(OutputProcessor):
         probabilities = torch.stack([request.softmax(dim=0, dtype=torch.float32) for request in logits])
         return probabilities if asked == "probabilities" else probabilities.amax(dim=1)
 
-    def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> RasterOutput:
-        """Make a `RasterOutput`, without georeference, of what `reduce` returned for one request.
+    def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> Any:
+        """Make an output, without georeference, of what `reduce` returned for one request; of a tile always a raster.
 
         Raises:
             OptionError: ``params.output`` is unknown.
@@ -121,7 +134,9 @@ class SegmentationProcessor(OutputProcessor):
             )
         if asked == "probabilities":
             return RasterOutput(array, nodata=math.nan, band_names=self._class_names or ())
-        return self._confidence(array) if asked == "confidence" else self._classes(array)
+        if asked == "confidence":
+            return self._confidence(array)
+        return self._classes(array) if params.part else _vectors(self._classes(array), self._asked(params), params)
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
         """Join tiles: probabilities are averaged before what is asked for is made of them.
@@ -132,10 +147,13 @@ class SegmentationProcessor(OutputProcessor):
             SaveError: the raster cannot be written.
 
         """
-        finish = {"classes": self._finished_classes, "confidence": self._finished_confidence}.get(self._asked(params))
-        if isinstance(parts, Parts) and finish is not None and replace(params, part=True).blends:
-            return parts.mosaic(params, finish)
-        return super().assemble(parts, params)
+        asked = self._asked(params)
+        if not isinstance(parts, Parts):
+            return super().assemble(parts, params)
+        finish = None
+        if asked != "probabilities" and replace(params, part=True).blends:
+            finish = self._finished_confidence if asked == "confidence" else self._finished_classes
+        return _vectors(parts.mosaic(params, finish), asked, params)
 
     def _finished_classes(self, probabilities: RasterOutput) -> RasterOutput:
         """Of each pixel the class of the highest probability, the first of equal ones; nodata where one is NaN."""
@@ -172,7 +190,9 @@ class SegmentationProcessor(OutputProcessor):
     def _travelling(self, params: OutputParams) -> str:
         """What `reduce` makes: what is asked for, or what can be averaged."""
         asked = self._asked(params)
-        return "probabilities" if params.blends else asked
+        if params.blends:
+            return "probabilities"
+        return "classes" if asked in ("polygons", "areas") else asked
 
     def _asked(self, params: OutputParams) -> str:
         """What the request asks for, the first of `outputs` if it does not say."""
@@ -198,6 +218,17 @@ class SegmentationProcessor(OutputProcessor):
         if self._palette is not None:
             return self._palette
         return default_palette(len(self._class_names) if self._class_names else most)
+
+
+def _vectors(raster: RasterOutput, asked: str, params: OutputParams) -> Any:
+    """What is asked for of a raster of classes."""
+    if asked == "polygons":
+        return PolygonsOutput(raster, simplify=params.simplify)
+    if asked == "areas":
+        from vllm_mmout.outputs import AreasOutput
+
+        return AreasOutput.taking(raster)
+    return raster
 
 
 def _dtype(classes: int) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vllm_mmout.raster.read import read_raster
     from vllm_mmout.raster.window import Window
     from vllm_mmout.raster.windowed import OpenRaster
-    from vllm_mmout.raster.write import write_geotiff
+    from vllm_mmout.raster.writing.write import write_geotiff
 
 __all__ = [
     "GeoTag",
@@ -38,7 +38,7 @@ _HOMES = {
     "Window": "vllm_mmout.raster.window",
     "open_raster": "vllm_mmout.raster.opened",
     "read_raster": "vllm_mmout.raster.read",
-    "write_geotiff": "vllm_mmout.raster.write",
+    "write_geotiff": "vllm_mmout.raster.writing.write",
 }
 """Public name -> the module that defines it."""
 

@@ -18,7 +18,7 @@ from vllm_mmout.raster.geotag import GeoTag
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_NUMBERS = {
+NUMBERS = {
     1: "u1",
     3: "u2",
     4: "u4",
@@ -32,6 +32,7 @@ _NUMBERS = {
     17: "i8",
     18: "u8",
 }
+"""NumPy's types of TIFF's numbers."""
 _BYTES = {2: 1, 7: 1, 5: 8, 10: 8}
 """Types that are kept as bytes (ASCII, UNDEFINED, the two kinds of fractions), and their size."""
 
@@ -60,9 +61,9 @@ class Directory:
             return None
         file.seek(entry.offset)
         data = file.read(entry.size)
-        if entry.dtype not in _NUMBERS:
+        if entry.dtype not in NUMBERS:
             return GeoTag(code, entry.dtype, entry.count, self._native_fractions(data, entry.dtype))
-        numbers = np.frombuffer(data, np.dtype(_NUMBERS[entry.dtype]).newbyteorder(self.byteorder))
+        numbers = np.frombuffer(data, np.dtype(NUMBERS[entry.dtype]).newbyteorder(self.byteorder))
         return GeoTag(code, entry.dtype, entry.count, tuple(numbers.tolist()))
 
     def text(self, file: BinaryIO, code: int) -> str | None:
@@ -118,7 +119,7 @@ def _entries(reader: _Reader, at: int, order: str, *, big: bool) -> tuple[dict[i
     entries = {}
     for index in range(count):
         code, dtype, number = struct.unpack_from(entry_format, table, index * entry_size)
-        item = np.dtype(_NUMBERS[dtype]).itemsize if dtype in _NUMBERS else _BYTES.get(dtype)
+        item = np.dtype(NUMBERS[dtype]).itemsize if dtype in NUMBERS else _BYTES.get(dtype)
         if item is None:
             continue
         place = at + count_size + (index + 1) * entry_size - inline

@@ -170,8 +170,19 @@ def _largest(pixels: np.dtype[Any]) -> float:
     return float(np.finfo(pixels).max)
 
 
-def _item(name: str, text: str, attributes: str) -> str:
-    bad = _FORBIDDEN.search(name + text)
+def checked_xml(name: str, text: str) -> str:
+    """The text of a metadata item, if XML can hold it.
+
+    Raises:
+        SaveError: a character stands in the way.
+
+    """
+    bad = _FORBIDDEN.search(text)
     if bad:
         raise SaveError(f"metadata item {name!r} has the character {bad[0]!r}, which GDAL_METADATA (XML) cannot hold")
+    return text
+
+
+def _item(name: str, text: str, attributes: str) -> str:
+    checked_xml(name, name + text)
     return f"  <Item name={quoteattr(name)}{attributes}>{escape(escape(text))}</Item>"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from vllm_mmout.raster.gdal.names import EXTRA, gdal_format
+
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 _SIGNATURES = (
     (b"\x89PNG", "a damaged PNG"),
     (b"\xff\xd8\xff", "a damaged JPEG"),
     (b"GIF8", "a damaged GIF"),
-    (b"\x89HDF", "HDF5 or NetCDF-4; convert the dataset to GeoTIFF"),
-    (b"CDF", "NetCDF; convert the dataset to GeoTIFF"),
     (b"\x0e\x03\x13\x01", "HDF4; convert the dataset to GeoTIFF"),
     (b"GRIB", "GRIB; convert the field to GeoTIFF"),
     (b"NITF", "NITF; convert it to GeoTIFF"),
@@ -36,12 +36,9 @@ def looks_like(head: bytes) -> str:
         head: the first bytes, some hundred.
 
     """
-    start = head.lstrip()[:32].lower()
-    for signature, words in _SIGNATURES:
-        if head.startswith(signature) or start.startswith(signature.lower()):
-            return words
-    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-        return "a damaged WebP"
+    known = _by_signature(head)
+    if known is not None:
+        return known
     if not any(head):
         return "nothing but zeros"
     try:
@@ -53,3 +50,17 @@ def looks_like(head: bytes) -> str:
     if all(character.isprintable() or character.isspace() for character in text):
         return f"text that begins with {text[:40]!r}"
     return f"binary data that begins with {head[:8].hex(' ')}"
+
+
+def _by_signature(head: bytes) -> str | None:
+    found = gdal_format(head)
+    if found is not None:
+        how = "" if found.alone else "by its path "
+        return f"{found.words}; convert it to GeoTIFF, or read it {how}through GDAL: {EXTRA}"
+    start = head.lstrip()[:32].lower()
+    for signature, words in _SIGNATURES:
+        if head.startswith(signature) or start.startswith(signature.lower()):
+            return words
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return "a damaged WebP"
+    return None

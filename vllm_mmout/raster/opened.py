@@ -8,9 +8,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.raster.gdal.datasets import has_rasterio
+from vllm_mmout.raster.gdal.names import EXTRA, JPEG2000, TIFF, GdalFormat, gdal_format, is_gdal_name
+from vllm_mmout.raster.gdal.opened import open_gdal, open_gdal_name
+from vllm_mmout.raster.jpeg2000 import beyond_pillow
 from vllm_mmout.raster.kind import is_tiff, looks_like
-from vllm_mmout.raster.picture import read_picture
+from vllm_mmout.raster.picture import may_be_picture, read_picture
 from vllm_mmout.raster.raster import Raster
+from vllm_mmout.raster.remote.address import is_address, shown
+from vllm_mmout.raster.segments import UnknownStorageError
 from vllm_mmout.raster.shared_file import SharedFile
 from vllm_mmout.raster.tiff import open_tiff
 from vllm_mmout.raster.windowed import OpenArray, OpenRaster
@@ -23,13 +29,17 @@ _HEAD = 512
 def open_raster(source: str | Path | bytes | BinaryIO | Raster) -> OpenRaster:
     """Open a raster to read it by windows: TIFF with what GeoTIFF and GDAL add to it, or a picture (PNG, JPEG, ...).
 
+    With the extra ``gdal`` also JPEG 2000 of any kind, VRT, NetCDF, and what GDAL has names for (`is_gdal_name`). A
+    file that names others, as a VRT, is opened by its path alone.
+
     Of a TIFF only the parts that are asked for are read and decoded; a picture is decoded as a whole. Of a TIFF with
     several images the first is read, as GDAL does; a picture gives the bands of its mode (a palette its colours) and
     its first frame, in the orientation in which it is stored.
 
     Args:
-        source: path of a file; its bytes; a file open for reading bytes, which is read in place where it can seek and
-            stands at its start, and must stay open until the raster is closed; a raster in memory.
+        source: path of a file, or its address with http or https (see `FetchOptions`); its bytes; a file open for
+            reading bytes, which is read in place where it can seek and stands at its start, and must stay open until
+            the raster is closed; a raster in memory.
 
     Raises:
         InputError: the file is missing, a folder, empty, no image, truncated, or of an encoding that cannot be read.
@@ -37,13 +47,21 @@ def open_raster(source: str | Path | bytes | BinaryIO | Raster) -> OpenRaster:
     """
     if isinstance(source, Raster):
         return OpenArray(source, f"<raster of {source.height} x {source.width} pixels>")
+    if is_address(source):
+        return _open_address(str(source))
     if isinstance(source, str | Path):
-        return _open_path(Path(source))
+        return open_gdal_name(str(source)) if is_gdal_name(str(source)) else _open_path(Path(source))
     if isinstance(source, bytes | bytearray | memoryview):
         return _open(BytesIO(source), f"<{len(source)} bytes>", owned=True)
     if not hasattr(source, "read"):
         raise InputError(f"a raster must come as path, bytes or open file, got {type(source).__name__}")
     return _open_file(source)
+
+
+def _open_address(address: str) -> OpenRaster:
+    from vllm_mmout.raster.remote.opened import open_remote
+
+    return _open(open_remote(address), shown(address), owned=True)
 
 
 def _open_path(path: Path) -> OpenRaster:
@@ -55,7 +73,7 @@ def _open_path(path: Path) -> OpenRaster:
         raise InputError(f"{path} is a folder; give the file in it") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise InputError(f"cannot open {str(path)!r}: {error}") from error
-    return _open(file, str(path), owned=True)
+    return _open(file, str(path), owned=True, path=path)
 
 
 def _open_file(file: BinaryIO) -> OpenRaster:
@@ -82,18 +100,56 @@ def _in_place(file: BinaryIO) -> bool:
     return file.seekable() and file.tell() == 0 and isinstance(file.read(0), bytes)
 
 
-def _open(file: BinaryIO, name: str, *, owned: bool) -> OpenRaster:
+def _open(file: BinaryIO, name: str, *, owned: bool, path: Path | None = None) -> OpenRaster:
     with ExitStack() as stack:
         shared = SharedFile(file, name, owned=owned)
         stack.callback(shared.close)
         head = shared.read_at(0, _HEAD)
         if is_tiff(head):
-            opened = open_tiff(shared)
+            try:
+                opened = open_tiff(shared)
+            except UnknownStorageError as refusal:
+                return _open_odd_tiff(shared, path, refusal)
             stack.pop_all()  # the raster closes it
             return opened
-        raster = read_picture(BytesIO(shared.read_at(0, shared.size)), name) if head else None
+        found = gdal_format(head)
+        if found is not None and (found.alone or path is not None) and not _suits_pillow(found, shared):
+            return _open_through_gdal(found, shared, path)
+        raster = read_picture(BytesIO(shared.read_at(0, shared.size)), name) if may_be_picture(head) else None
     if raster is not None:
         return OpenArray(raster, name)
     if not head:
         raise InputError(f"{name} is empty")
     raise InputError(f"{name} is not an image that can be read: it looks like {looks_like(head)}")
+
+
+def _open_through_gdal(found: GdalFormat, file: SharedFile, path: Path | None) -> OpenRaster:
+    """Open a file through GDAL: by its path, so that it finds what lies beside, or what it holds."""
+    if path is None:
+        return open_gdal(file.name, "", found.drivers, file.read_at(0, file.size))
+    return open_gdal(file.name, str(path.absolute()), found.drivers)
+
+
+def _open_odd_tiff(file: SharedFile, path: Path | None, refusal: UnknownStorageError) -> OpenRaster:
+    """Open a TIFF that is stored in a way that GDAL alone may know."""
+    if not has_rasterio():
+        raise InputError(f"{refusal}, or read it through GDAL: {EXTRA}") from None
+    try:
+        return _open_through_gdal(TIFF, file, path)
+    except InputError:
+        raise refusal from None
+
+
+def _suits_pillow(found: GdalFormat, file: SharedFile) -> bool:
+    """Whether Pillow is to read a file, as there is no GDAL and nothing in the file that needs it.
+
+    Raises:
+        InputError: there is no GDAL, and something in the file needs it.
+
+    """
+    if found is not JPEG2000 or has_rasterio():
+        return False
+    beyond = beyond_pillow(file)
+    if beyond is not None:
+        raise InputError(f"{file.name} is JPEG 2000 with {beyond}, which needs GDAL: {EXTRA}")
+    return True

@@ -37,6 +37,15 @@ _AS_STORED = frozenset({"L", "RGB", "RGBA", "LA", "I;16", "I", "F"})
 _ALPHA = {"LA": 2, "RGBA": 4}
 
 
+def may_be_picture(head: bytes) -> bool:
+    """Whether a file begins as a picture of a known format does; what does not need not be read whole."""
+    Image.init()
+    start = head[:16].ljust(16, b"\0")
+    accepts = [Image.OPEN[known][1] for known in _FORMATS if known in Image.OPEN]
+    answers = [True if accept is None else accept(start) for accept in accepts]
+    return any(answer and not isinstance(answer, str) for answer in answers)  # a string says why not
+
+
 def read_picture(file: BinaryIO, name: str) -> Raster | None:
     """Read the first frame of a picture.
 

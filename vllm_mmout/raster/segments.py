@@ -55,6 +55,10 @@ _PIECE = 2**18
 _OFFSET_TAGS = (273, 279, 324, 325)
 
 
+class UnknownStorageError(InputError):
+    """The pixels are stored in a way that is not known here."""
+
+
 class Segments:
     """The segments of one page as a grid [planes, rows, columns].
 
@@ -162,11 +166,11 @@ def _check(page: tifffile.TiffPage, name: str) -> None:
         tifffile.TIFF.DECOMPRESSORS[page.compression]
     except KeyError:
         codec = getattr(page.compression, "name", f"number {int(page.compression)}")
-        raise InputError(
+        raise UnknownStorageError(
             f"{name} is compressed with {codec}, which cannot be read here; convert it to deflate or LZW"
         ) from None
     if page.dtype is None:
-        raise InputError(
+        raise UnknownStorageError(
             f"{name} has pixels of {page.bitspersample} bits, SampleFormat {page.sampleformat}; convert it"
         )
     if page.axes not in ("YX", "YXS", "SYX") or 0 in page.shaped:

@@ -1,4 +1,4 @@
-"""Windows of one TIFF image, read one after the other."""
+"""Windows of one image, read one after the other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -17,19 +17,48 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from vllm_mmout.raster.segments import Place, Segments
+    from vllm_mmout.raster.segments import Place
 
+_Stored: TypeAlias = bytes
 _Layers: TypeAlias = "Sequence[NDArray[Any]]"
 """Bands, each [rows, columns]."""
-_THREADS = min(4, os.cpu_count() or 1)
+THREADS = min(4, os.cpu_count() or 1)
+"""Threads that read and decode, for a file at hand."""
 _BATCH = 2**18
 """Bytes, decoded, that are worth a turn of a thread."""
 _WORTH_A_COPY = 0.75
 """What is kept of a segment is copied out where it is less than this part of it."""
 
 
+class Segmented(Protocol):
+    """An image that is stored in segments of one size, each decoded as a whole."""
+
+    planes: int
+    """Planes that are stored one by one, each with all its bands interleaved."""
+    block: tuple[int, int]
+    """Height and width of a segment."""
+    bytes: int
+    """Bytes of a segment, decoded."""
+    dtype: np.dtype[Any]
+    fill: float
+    """What segments that are not stored consist of."""
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of segments of one plane."""
+
+    def window(self, place: Place) -> Window:
+        """The part of the image that a segment has."""
+
+    def read(self, places: Sequence[Place]) -> Sequence[_Stored | None]:
+        """What is stored of segments, None for one that is not stored."""
+
+    def decode(self, place: Place, data: _Stored) -> NDArray[Any]:
+        """The pixels [rows, columns, samples] of a segment."""
+
+
 def read_windows(
-    segments: Segments, windows: Sequence[Window], bands: Sequence[int]
+    segments: Segmented, windows: Sequence[Window], bands: Sequence[int], threads: int = THREADS
 ) -> Generator[NDArray[Any], None, None]:
     """Read windows of some bands.
 
@@ -40,6 +69,7 @@ def read_windows(
         segments: the image.
         windows: the windows, within the image.
         bands: indices of bands, from 0, none twice.
+        threads: how many may read and decode at once.
 
     Yields:
         The pixels [bands, height, width] of one window after the other.
@@ -48,7 +78,7 @@ def read_windows(
         InputError: a segment that the window touches is damaged.
 
     """
-    reader = _Reader(segments, windows, bands)
+    reader = _Reader(segments, windows, bands, threads)
     try:
         for number, window in enumerate(windows):
             yield reader.read(number, window)
@@ -91,8 +121,9 @@ class _Slab:
 class _Reader:
     """What is decoded, and for how long."""
 
-    def __init__(self, segments: Segments, windows: Sequence[Window], bands: Sequence[int]) -> None:
+    def __init__(self, segments: Segmented, windows: Sequence[Window], bands: Sequence[int], threads: int) -> None:
         self._segments = segments
+        self._threads = threads
         self._bands = list(bands)
         self._interleaved = segments.planes == 1
         self._samples = self._bands if self._interleaved else [0]
@@ -165,12 +196,12 @@ class _Reader:
 
     def _run(self, turns: Sequence[Callable[[], None]]) -> None:
         """Run all, by several threads where there is enough to do."""
-        if len(turns) < 2 or _THREADS < 2:
+        if len(turns) < 2 or self._threads < 2:
             for turn in turns:
                 turn()
             return
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(_THREADS, "mmout-read")
+            self._pool = ThreadPoolExecutor(self._threads, "mmout-read")
         for _ in self._pool.map(lambda turn: turn(), turns):
             pass
 

@@ -7,12 +7,16 @@ import threading
 from typing import TYPE_CHECKING, BinaryIO
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.raster.sequence import THREADS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _NO_SUCH_PLACE = (ArithmeticError, MemoryError, ValueError)
 """What any file raises that is asked for impossible places, as damaged data may do."""
+
+_THREADS_THAT_WAIT = 8
+"""Threads for a file that several read at once: they wait for a server rather than compute."""
 
 
 class SharedFile:
@@ -24,7 +28,8 @@ class SharedFile:
     Args:
         file: the file.
         name: what to call it in an error.
-        owned: whether it is ours to close. A caller's file is left at its end, as after ``read()``.
+        owned: whether it is ours to close. A caller's file is left at its end, as after ``read()``. One of ours that
+            has ``read_at(at, count)`` is read through it, by several threads at once.
 
     """
 
@@ -34,6 +39,7 @@ class SharedFile:
         self._file = file
         self._owned = owned
         self._lock = threading.Lock()
+        self._read_at: Callable[[int, int], bytes] | None = getattr(file, "read_at", None) if owned else None
         try:
             self.size = self.seek(0, 2)
             self.seek(0)
@@ -41,8 +47,16 @@ class SharedFile:
             self.close()
             raise
 
+    @property
+    def threads(self) -> int:
+        """How many threads are worth it to read and decode parts of the file."""
+        return THREADS if self._read_at is None else _THREADS_THAT_WAIT
+
     def read_at(self, at: int, count: int) -> bytes:
         """Read bytes at a place; fewer where the file ends."""
+        if self._read_at is not None:
+            with self._watched():
+                return self._read_at(at, count)
         with self._lock:
             self.seek(at)
             return self.read(count)

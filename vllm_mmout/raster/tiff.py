@@ -103,10 +103,10 @@ class _OpenTiff(OpenRaster):
         order = [bands.index(place) for place in places]
         plain = order == list(range(len(order)))
         with ExitStack() as stack:
-            images = stack.enter_context(closing(read_windows(self._image, windows, bands)))
+            images = stack.enter_context(closing(read_windows(self._image, windows, bands, self._file.threads)))
             masks = None
             if masked and self._mask is not None:
-                masks = stack.enter_context(closing(read_windows(self._mask, windows, [0])))
+                masks = stack.enter_context(closing(read_windows(self._mask, windows, [0], self._file.threads)))
             for array in images:
                 mask = None
                 if masks is not None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vllm_mmout.errors import DecodeError, SaveError
+from vllm_mmout.outputs.known import are_classes
 from vllm_mmout.outputs.stored import StoredRaster
-from vllm_mmout.raster.blocks import GeoTiffBlocks
 from vllm_mmout.raster.gdal_metadata import format_nodata
+from vllm_mmout.raster.writing.blocks import GeoTiffBlocks
 from vllm_mmout.tiling.traits import Traits
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class Canvas:
         self._taken = False
         self._open: dict[tuple[int, int], _Block] = {}
         height, width = size
-        self._blocks = GeoTiffBlocks(folder, bands=traits.bands, height=height, width=width, dtype=self._dtype)
+        self._blocks = GeoTiffBlocks(folder, bands=traits.bands, height=height, width=width, dtype=traits.dtype)
+        self._expect()
 
     def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
         """Take a rectangle.
@@ -86,7 +88,7 @@ class Canvas:
             SaveError: a block cannot be written.
 
         """
-        self._masked = True
+        self._mask()
         nothing = np.full((self._traits.bands, 1, 1), self._filling())
         for block, there, here in self._shares(row, col, height, width):
             shape = (self._traits.bands, here[0].stop - here[0].start, here[1].stop - here[1].start)
@@ -106,7 +108,7 @@ class Canvas:
         traits = self._traits
         return StoredRaster.from_blocks(
             self._blocks,
-            nodata=float(self._filling()) if traits.nodata is None and self._masked else traits.nodata,
+            nodata=self._nodata,
             georeference=georeference,
             band_names=traits.band_names,
             units=traits.units,
@@ -156,12 +158,32 @@ class Canvas:
 
     def _watch_nodata(self, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None) -> None:
         """Remember whether pixels were masked, and whether others have the value that would say so."""
-        self._masked |= hidden is not None
+        if hidden is not None:
+            self._mask()
         if self._traits.nodata is None and self._dtype.kind in "iu" and not self._taken:
             same = pixels == self._nothing
             self._taken = bool((same if hidden is None else same & ~hidden).any())
         if self._taken and self._masked:
             self._filling()
+
+    def _mask(self) -> None:
+        """Remember that pixels were masked: what stands there means nodata from now on."""
+        if not self._masked:
+            self._masked = True
+            self._expect()
+
+    def _expect(self) -> None:
+        """Tell the file what its numbers mean."""
+        traits = self._traits
+        classes = are_classes(traits.dtype, class_names=traits.class_names, palette=traits.palette)
+        self._blocks.expect(nodata=self._nodata, classes=classes)
+
+    @property
+    def _nodata(self) -> float | None:
+        """The nodata of what has come so far."""
+        if self._traits.nodata is None and self._masked:
+            return self._filling().item()  # type: ignore[no-any-return]
+        return self._traits.nodata
 
     def _filling(self) -> np.generic:
         """What stands where nothing was observed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -19,41 +19,45 @@ if TYPE_CHECKING:
     from vllm_mmout.raster.georeference import Georeference
 
 
+class Told(TypedDict, total=False):
+    """What is said of a raster that becomes a GeoTIFF, as `write_geotiff` documents it."""
+
+    georeference: Georeference | None
+    nodata: float | None
+    descriptions: Sequence[str | None]
+    units: Sequence[str | None]
+    categories: Sequence[str] | None
+    colormap: NDArray[np.uint8] | None
+    metadata: Mapping[str, str] | None
+    datetime: dt.datetime | str | None
+    classes: bool | None
+
+
 def geotiff_tags(
     bands: int,
     dtype: np.dtype[Any],
-    *,
-    georeference: Georeference | None = None,
-    nodata: float | None = None,
-    descriptions: Sequence[str | None] = (),
-    units: Sequence[str | None] = (),
-    categories: Sequence[str] | None = None,
-    metadata: Mapping[str, str] | None = None,
-    datetime: dt.datetime | str | None = None,
+    statistics: Sequence[Mapping[str, str]] = (),
+    **told: Unpack[Told],
 ) -> list[GeoTag]:
-    """The tags that say what `write_geotiff` documents under these names.
+    """The tags that say what a raster means; the colour table is no part of them.
 
     Args:
         bands: number of bands.
         dtype: of the pixels.
-        georeference: where the raster lies.
-        nodata: value that means "no observation".
-        descriptions: one a band, or none at all.
-        units: one a band, or none at all.
-        categories: name of each class, from 0.
-        metadata: GDAL metadata items.
-        datetime: time of acquisition.
+        statistics: items of each band, or none at all.
+        told: what is known.
 
     Raises:
         SaveError: something said about the raster does not fit a GeoTIFF.
         InputError: the coordinate system of ``georeference`` cannot be written to a GeoTIFF.
 
     """
-    items = {key: str(text) for key, text in (metadata or {}).items() if key != "AREA_OR_POINT"}
+    georeference, nodata, datetime = told.get("georeference"), told.get("nodata"), told.get("datetime")
+    items = {key: str(text) for key, text in (told.get("metadata") or {}).items() if key != "AREA_OR_POINT"}
     if datetime is not None:
         items["TIFFTAG_DATETIME"] = datetime if isinstance(datetime, str) else f"{datetime:%Y:%m:%d %H:%M:%S}"
     tags = [*(georeference.to_tags() if georeference is not None else ()), *_text_tags(items)]
-    xml = _gdal_metadata(bands, items, descriptions, units, categories).to_xml()
+    xml = _gdal_metadata(bands, items, statistics, told).to_xml()
     if xml is not None:
         tags.append(GeoTag.text(GDAL_METADATA, xml))
     if nodata is not None:
@@ -98,20 +102,20 @@ def _text_tags(items: dict[str, str]) -> list[GeoTag]:
 
 
 def _gdal_metadata(
-    bands: int,
-    items: Mapping[str, str],
-    descriptions: Sequence[str | None],
-    units: Sequence[str | None],
-    categories: Sequence[str] | None,
+    bands: int, items: Mapping[str, str], statistics: Sequence[Mapping[str, str]], told: Told
 ) -> GdalMetadata:
     """The items of the file and of its bands."""
+    descriptions, units = told.get("descriptions", ()), told.get("units", ())
     for name, texts in (("descriptions", descriptions), ("units", units)):
         if texts and len(texts) != bands:
             raise SaveError(f"{name} must be one a band, {bands}, got {len(texts)}")
-    classes = {f"CLASS_{number}": name for number, name in enumerate(categories or ())}
+    band_items = {band: dict(found) for band, found in enumerate(statistics) if found}
+    classes = {f"CLASS_{number}": name for number, name in enumerate(told.get("categories") or ())}
+    if classes:
+        band_items[0] = {**classes, **band_items.get(0, {})}
     return GdalMetadata(
         items,
         {band: text for band, text in enumerate(descriptions) if text},
-        {0: classes} if classes else {},
+        dict(sorted(band_items.items())),
         {band: text for band, text in enumerate(units) if text},
     )

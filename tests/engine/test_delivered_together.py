@@ -1,0 +1,29 @@
+"""Results of several picks of a scene: all of them are delivered, or none, with what lies beside their files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vllm_mmout import OutputParams
+from vllm_mmout.engine.scene import Scene
+from vllm_mmout.errors import SaveError
+from vllm_mmout.outputs import RasterOutput
+
+
+def test_a_delivered_file_goes_with_its_sidecar_where_another_fails(tmp_path):
+    """After the failure of a later pick neither the file of an earlier one is there nor the names of its classes."""
+
+    def finish(output, pick):
+        if pick == "second":
+            raise SaveError("no room")
+        output.path = str(output.save(tmp_path / f"{pick}.tif"))
+        assert len(list(tmp_path.iterdir())) == 2
+        return output
+
+    params = OutputParams(path=str(tmp_path), processor=("first", "second"))
+    scene = Scene(view=None, grid=None, params=params, binding=None, finish=finish, folder=None)
+    output = RasterOutput(np.zeros((1, 2, 2), "uint8"), class_names=["a"])
+    with pytest.raises(SaveError, match="no room"):
+        scene._deliver({"first": output, "second": output})
+    assert not list(tmp_path.iterdir())

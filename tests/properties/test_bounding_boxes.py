@@ -1,0 +1,139 @@
+"""Bounding boxes as windows, with rasterio, pyproj and shapely as the judges."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pyproj import Transformer
+from rasterio.transform import Affine
+from rasterio.warp import transform_bounds
+from rasterio.windows import from_bounds
+from shapely import area as shapely_area
+from shapely import box as shapely_box
+from shapely import intersection, polygons
+
+from vllm_mmout.raster import Georeference, Window
+from vllm_mmout.raster.box.bounding_box import window_of_box
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")  # rasterio's own use
+
+SIZE = (40, 56)
+TOLERANCE = 2e-3
+"""Pixels by which the window of a box with curved edges may be too large."""
+
+
+def at(transform: Affine, col, row):
+    """Coordinates of places in pixels."""
+    a, b, c, d, e, f = tuple(transform)[:6]
+    return a * col + b * row + c, d * col + e * row + f
+
+
+def window_in(transform: Affine, box: tuple[float, ...], crs: str | None = None, own: str = "EPSG:32614") -> Window:
+    return window_of_box(box, crs, Georeference(own, tuple(transform)[:6]), SIZE, "scene.tif")
+
+
+def corners(transform: Affine, window: Window) -> tuple[float, float, float, float]:
+    """The box around the corners of a window."""
+    places = [
+        at(transform, col, row)
+        for col in (window.col, window.col + window.width)
+        for row in (window.row, window.row + window.height)
+    ]
+    x, y = zip(*places, strict=True)
+    return min(x), min(y), max(x), max(y)
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    row, col = draw(st.integers(0, SIZE[0] - 1)), draw(st.integers(0, SIZE[1] - 1))
+    return Window(row, col, draw(st.integers(1, SIZE[0] - row)), draw(st.integers(1, SIZE[1] - col)))
+
+
+sides = st.floats(1e-5, 1e4)
+signs = st.sampled_from([-1, 1])
+places = st.floats(-2e7, 2e7)
+
+
+@given(windows(), sides, sides, signs, signs, places, places, st.booleans())
+def test_the_box_of_a_window_is_that_window(window, width, height, right, down, x, y, turned) -> None:
+    """Whatever the transform, mirrored or turned by a right angle: corners of pixels are found again."""
+    transform = Affine(right * width, 0, x, 0, down * height, y)
+    if turned:
+        transform = Affine(0, right * width, x, down * height, 0, y)
+    assume(min(width, height) > 1e3 * float(np.spacing(max(abs(x), abs(y)))))  # a pixel has digits of its own
+    assert window_in(transform, corners(transform, window)) == window
+
+
+@given(st.floats(0, 50), st.floats(0, 36), st.floats(0.01, 6), st.floats(0.01, 4), st.booleans())
+def test_any_box_in_own_coordinates_is_rasterios_window_made_whole(left, top, width, height, south_up) -> None:
+    """What rasterio cuts in parts of pixels is taken to the next whole pixel."""
+    transform = Affine(10, 0, 5e5, 0, 10 if south_up else -10, 5e6)
+    (x0, y0), (x1, y1) = at(transform, left, top), at(transform, left + width, top + height)
+    box = (x0, min(y0, y1), x1, max(y0, y1))
+    theirs = from_bounds(x0, y1, x1, y0, transform)  # bottom and top are those of the window
+    edges = (theirs.col_off, theirs.row_off, theirs.col_off + theirs.width, theirs.row_off + theirs.height)
+    assume(all(abs(edge - round(edge)) > 1e-5 for edge in edges))
+    first_col, first_row, end_col, end_row = (*map(math.floor, edges[:2]), *map(math.ceil, edges[2:]))
+    assert window_in(transform, box) == Window(first_row, first_col, end_row - first_row, end_col - first_col)
+
+
+@settings(max_examples=50)
+@given(st.floats(-180, 180), st.floats(-40, 40), st.floats(-40, 40), st.floats(0.1, 60), st.floats(0.1, 60))
+def test_of_a_turned_raster_the_window_is_around_the_pixels_that_the_box_has(angle, x, y, width, height) -> None:
+    """Shapely says which pixels overlap with the box; the window has them all, and none of its edges is without."""
+    transform = Affine.rotation(angle) @ Affine.scale(1.0, -1.5)
+    rows, cols = np.mgrid[: SIZE[0], : SIZE[1]].reshape(2, -1)
+    shape = [
+        np.stack(at(transform, cols + right, rows + down), axis=-1) for right, down in ((0, 0), (1, 0), (1, 1), (0, 1))
+    ]
+    overlap = intersection(polygons(np.stack(shape, axis=1)), shapely_box(x, y, x + width, y + height))
+    area = shapely_area(overlap).reshape(SIZE)
+    assume(area.max() > 1e-3)
+    found = window_in(transform, (x, y, x + width, y + height))
+    inside = area[found.rows, found.cols]
+    assert (inside > 1e-4).sum() == (area > 1e-4).sum()
+    assert all(edge.max() > 0 for edge in (inside[0], inside[-1], inside[:, 0], inside[:, -1]))
+
+
+SYSTEMS = {
+    "UTM in the north": ("EPSG:32632", Affine(3000, 0, 420000, 0, -3000, 5500000)),
+    "UTM in the south": ("EPSG:32719", Affine(2500, 0, 430000, 0, -2500, 7000000)),
+    "Lambert's equal area": ("EPSG:3035", Affine(20000, 0, 3800000, 0, -20000, 3600000)),
+    "polar": ("EPSG:3031", Affine(20000, 0, -2300000, 0, -20000, 1400000)),
+    "Mercator": ("EPSG:3857", Affine(5000, 0, 1000000, 0, -5000, 6200000)),
+    "longitudes": ("EPSG:4258", Affine(0.1, 0, 9, 0, -0.1, 52)),
+}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@settings(max_examples=30)
+@given(st.data())
+def test_a_box_in_longitudes_has_all_its_places_and_hardly_more(system, data) -> None:
+    """The window is that of the curved edges, which rasterio follows in 5000 pieces; places within lie in it."""
+    crs, transform = SYSTEMS[system]
+    there = Transformer.from_crs("EPSG:4326", crs, always_xy=True)
+    col, row = data.draw(st.floats(8, 40)), data.draw(st.floats(8, 26))
+    right, down = data.draw(st.floats(0.2, 8)), data.draw(st.floats(0.2, 6))
+    x, y = zip(at(transform, col, row), at(transform, col + right, row + down), strict=True)
+    lon, lat = there.transform(x, y, direction="INVERSE")
+    box = (min(lon), min(lat), max(lon), max(lat))
+    assume(box[0] < box[2] and box[1] < box[3])
+    theirs = from_bounds(*transform_bounds("EPSG:4326", crs, *box, densify_pts=5000), transform)
+    low = np.array([theirs.row_off, theirs.col_off])
+    high = np.add(low, (theirs.height, theirs.width))
+    assume((low > 0).all() and (high < SIZE).all())
+    found = window_in(transform, box, "EPSG:4326", crs)
+    first, end = np.array([found.row, found.col]), np.array([found.row + found.height, found.col + found.width])
+    assert (first <= np.floor(low + 1e-6)).all()
+    assert (first >= np.floor(low - TOLERANCE)).all()
+    assert (end >= np.ceil(high - 1e-6)).all()
+    assert (end <= np.ceil(high + TOLERANCE)).all()
+    share = np.random.default_rng(0).random((2, 200))
+    x, y = there.transform(box[0] + share[0] * (box[2] - box[0]), box[1] + share[1] * (box[3] - box[1]))
+    cols, rows = at(~transform, x, y)
+    assert ((rows > first[0] - 1e-5) & (rows < end[0] + 1e-5)).all()
+    assert ((cols > first[1] - 1e-5) & (cols < end[1] + 1e-5)).all()

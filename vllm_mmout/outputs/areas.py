@@ -1,0 +1,156 @@
+"""AreasOutput: how much of a raster each class covers."""
+
+from __future__ import annotations
+
+import csv
+from io import StringIO
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from vllm_mmout.outputs.base import no_options
+from vllm_mmout.outputs.class_rows import check_classes, class_rows
+from vllm_mmout.outputs.colours import class_colour
+from vllm_mmout.outputs.drawing import Line, draw_caption
+from vllm_mmout.outputs.structured import StructuredOutput
+from vllm_mmout.raster.areas import pixel_areas
+
+from pydantic import BaseModel, PrivateAttr  # isort: skip - the module above says what is missing without it
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+    from vllm_mmout.outputs.raster import RasterOutput
+    from vllm_mmout.outputs.source import Source
+
+
+_AT_ONCE = 2**20
+"""Pixels that are counted at once: numpy makes int64 of them."""
+
+
+class ClassArea(BaseModel):
+    """One class of a raster."""
+
+    id: int
+    """As the model counts, from 0."""
+    name: str | None
+    pixels: int
+    share: float
+    """Of all pixels that have a class, from 0 to 1."""
+    area_m2: float | None
+    """Square metres, as `vllm_mmout.raster.areas.pixel_areas` has them; None where they cannot be told."""
+
+
+class AreasOutput(StructuredOutput):
+    """How much of a raster each class covers: those that have a name or occur, by their numbers."""
+
+    formats: ClassVar[dict[str, str]] = {".csv": "csv", **StructuredOutput.formats}
+
+    classes: list[ClassArea]
+
+    _raster: RasterOutput | None = PrivateAttr(default=None)
+
+    @classmethod
+    def of(cls, raster: RasterOutput) -> Self:
+        """Count the pixels of a raster of classes, in one pass.
+
+        Args:
+            raster: one band of classes, uint8 or uint16; nodata is none.
+
+        Raises:
+            InputError: the raster is none of classes.
+
+        """
+        return cls(classes=_counted(raster))
+
+    @classmethod
+    def taking(cls, raster: RasterOutput) -> Self:
+        """The same of a raster of which nothing else is wanted.
+
+        Args:
+            raster: one on disk is closed; one in memory is kept until `placed` has laid it on its input.
+
+        """
+        from vllm_mmout.outputs.stored import StoredRaster
+
+        areas = cls.of(raster)
+        if isinstance(raster, StoredRaster):
+            raster.close()
+        else:
+            areas._raster = raster  # noqa: SLF001 - of our own object
+        return areas
+
+    def placed(self, source: Source) -> Self:
+        """The same of the part of the input that was observed, with areas where its place is known."""
+        counted = self if self._raster is None else self.of(self._raster.placed(source))
+        return super(AreasOutput, counted).placed(source)
+
+    def __getitem__(self, which: int | str) -> ClassArea:
+        """One class by number or name.
+
+        Raises:
+            KeyError: it is not in the table.
+
+        """
+        for one in self.classes:
+            if which in (one.id, one.name):
+                return one
+        raise KeyError(which)
+
+    def draw(self, picture: Image) -> Image:
+        """Write the classes that occur into the lower left corner, the largest first, in their colours."""
+        there = sorted((one for one in self.classes if one.pixels), key=lambda one: -one.pixels)
+        return draw_caption(
+            picture, [Line(f"{one.share:.1%} {one.name or f'class {one.id}'}", class_colour(one.id)) for one in there]
+        )
+
+    def _encode(self, name: str, options: dict[str, Any]) -> bytes:
+        if name != "csv":
+            return super()._encode(name, options)
+        no_options(name, options)
+        text = StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(ClassArea.model_fields)
+        writer.writerows(one.model_dump().values() for one in self.classes)
+        return text.getvalue().encode()
+
+
+def _counted(raster: RasterOutput) -> list[ClassArea]:
+    check_classes(raster)
+    areas = pixel_areas(raster.georeference, raster.height)
+    even = areas is None or bool((areas == areas[0]).all())
+    step = max(1, _AT_ONCE // raster.width) if even else 1
+    counts = np.zeros(np.iinfo(raster.dtype).max + 1, np.int64)
+    sums = np.zeros(len(counts))
+    row = 0
+    for rows in class_rows(raster):
+        for start in range(0, len(rows), step):
+            found = np.bincount(rows[start : start + step].ravel())
+            counts[: len(found)] += found
+            if areas is not None and not even:
+                sums[: len(found)] += found * areas[row + start]
+        row += len(rows)
+    if areas is not None and even:
+        sums = counts * areas[0]
+    return _table(raster, counts, None if areas is None else sums)
+
+
+def _table(raster: RasterOutput, counts: NDArray[np.int64], areas: NDArray[np.float64] | None) -> list[ClassArea]:
+    names = raster.class_names or ()
+    if raster.nodata is not None and raster.nodata in range(len(counts)):
+        counts[int(raster.nodata)] = 0
+    listed = np.flatnonzero(counts).tolist()
+    total = max(1, int(counts.sum()))
+    return [
+        ClassArea(
+            id=number,
+            name=names[number] if number < len(names) else None,
+            pixels=int(counts[number]),
+            share=int(counts[number]) / total,
+            area_m2=None if areas is None else float(areas[number]),
+        )
+        for number in sorted({*listed, *range(len(names))})
+    ]

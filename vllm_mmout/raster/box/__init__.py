@@ -1,0 +1,1 @@
+"""The window of pixels that a bounding box in coordinates covers."""

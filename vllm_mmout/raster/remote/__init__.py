@@ -1,0 +1,1 @@
+"""Files on servers of http and https, read by parts where the server gives them."""

@@ -1,0 +1,155 @@
+"""BlockCache: bytes that are far away, at any place, for several threads, each block fetched once while it is kept."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from vllm_mmout.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BLOCK = 2**16
+"""Bytes of a block: what is fetched begins and ends at multiples of it."""
+_CAPACITY = 2**25
+_AT_ONCE = 2**23
+"""Bytes of one request at most: what a broken connection may cost."""
+_AHEAD = 2**18
+"""Bytes that are fetched at least where reading goes on behind what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Neighbouring blocks on their way."""
+
+    first: int
+    stop: int
+    done: Future[bytes] = field(default_factory=Future)
+
+
+class BlockCache:
+    """Reads blocks when they are first asked for, and keeps those asked for last.
+
+    Threads do not wait for each other, but for blocks that another one is just fetching.
+
+    Args:
+        fetch: gives the bytes from one place to another, all of them, or raises.
+        size: bytes there are.
+        block: bytes of a block.
+        capacity: bytes to keep.
+        at_once: bytes to fetch at once, at most.
+        ahead: bytes to fetch at least where reading goes on.
+
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[int, int], bytes],
+        size: int,
+        *,
+        block: int = BLOCK,
+        capacity: int = _CAPACITY,
+        at_once: int = _AT_ONCE,
+        ahead: int = _AHEAD,
+    ) -> None:
+        self.size = size
+        self._fetch = fetch
+        self._block = block
+        self._room = max(1, capacity // block)
+        self._longest = max(1, at_once // block)
+        self._ahead = max(1, ahead // block)
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, bytes] = OrderedDict()
+        self._coming: dict[int, _Run] = {}
+
+    def read_at(self, at: int, count: int) -> bytes:
+        """The bytes at a place; fewer where the end is reached.
+
+        Raises:
+            InputError: they cannot be fetched.
+
+        """
+        if at < 0:
+            raise ValueError(f"there is no place {at}")
+        end = min(at + count, self.size)
+        pieces = []
+        while at < end:
+            start, data = self._some(at // self._block, (end - 1) // self._block)
+            pieces.append(memoryview(data)[at - start : end - start])
+            at = start + len(data)
+        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+
+    def put(self, data: bytes) -> None:
+        """Keep bytes that are known already, from the start on."""
+        whole = len(data) if len(data) >= self.size else len(data) // self._block * self._block
+        with self._lock:
+            self._keep(0, data[:whole])
+
+    def clear(self) -> None:
+        """Let all go."""
+        with self._lock:
+            self._kept.clear()
+
+    def _some(self, index: int, last: int) -> tuple[int, bytes]:
+        """A block, or several among which it is, and where they begin; ``last`` is the last block wanted after it."""
+        while True:
+            with self._lock:
+                data = self._kept.get(index)
+                if data is not None:
+                    self._kept.move_to_end(index)
+                    return index * self._block, data
+                coming = self._coming.get(index)
+                if coming is None:
+                    mine = self._claim(index, last)
+            if coming is None:
+                return mine.first * self._block, self._fetched(mine)
+            try:
+                return coming.first * self._block, coming.done.result()
+            except InputError as error:
+                raise InputError(str(error)) from error  # one of this thread's own
+            except CancelledError:  # the thread that fetched it was interrupted
+                continue
+
+    def _claim(self, index: int, last: int) -> _Run:
+        """Say that a block is fetched here, with those after it that are wanted as well."""
+        end = last + 1
+        if index - 1 in self._kept or index - 1 in self._coming:
+            end = max(end, index + self._ahead)
+        end = min(end, index + self._longest, -(-self.size // self._block))
+        stop = index + 1
+        while stop < end and stop not in self._kept and stop not in self._coming:
+            stop += 1
+        run = _Run(index, stop)
+        self._coming.update(dict.fromkeys(range(index, stop), run))
+        return run
+
+    def _fetched(self, run: _Run) -> bytes:
+        """Fetch what was claimed, for all who wait for it."""
+        try:
+            data = self._fetch(run.first * self._block, min(run.stop * self._block, self.size))
+        except BaseException as error:
+            self._arrived(run)
+            if isinstance(error, InputError):
+                run.done.set_exception(error)
+            else:
+                run.done.cancel()
+            raise
+        self._arrived(run, data)
+        run.done.set_result(data)
+        return data
+
+    def _arrived(self, run: _Run, data: bytes = b"") -> None:
+        with self._lock:
+            for index in range(run.first, run.stop):
+                del self._coming[index]
+            self._keep(run.first, data)
+
+    def _keep(self, first: int, data: bytes) -> None:
+        for number, start in enumerate(range(0, len(data), self._block)):
+            self._kept[first + number] = data[start : start + self._block]
+        while len(self._kept) > self._room:
+            self._kept.popitem(last=False)

@@ -1,0 +1,1 @@
+"""Several rasters as one, on one grid."""

@@ -1,0 +1,1 @@
+"""Writing GeoTIFFs: cloud-optimised, block by block."""

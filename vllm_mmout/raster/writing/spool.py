@@ -1,0 +1,118 @@
+"""Spool: encoded blocks in a file of their own, in the order in which they came."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_PIECE = 1 << 20
+"""Bytes that are copied at once where the system does not copy from file to file."""
+_AT_ONCE = 1 << 30
+"""Bytes that the system is asked to copy at once."""
+_CANNOT = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV, errno.EBADF})
+"""What a system says that does not copy between such files."""
+
+
+class Spool:
+    """A file to which blocks are appended, and from which they are copied in another order.
+
+    Args:
+        file: open for reading and writing bytes, empty; unbuffered where it is a file of the system.
+
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self._end = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether the blocks are gone."""
+        return self.file.closed
+
+    def append(self, data: bytes | bytearray) -> int:
+        """Add a block, and give the place where it lies.
+
+        Raises:
+            OSError: the disk is full; the spool cannot be used any more.
+
+        """
+        at = self._end
+        self.file.seek(at)
+        write_whole(self.file, data)
+        self._end = at + len(data)
+        return at
+
+    def read(self, offset: int, size: int) -> bytes:
+        """A block.
+
+        Raises:
+            OSError: it cannot be read.
+
+        """
+        self.file.seek(offset)
+        data = self.file.read(size)
+        if len(data) != size:
+            raise _gone(size - len(data))
+        return data
+
+    def copy(self, target: BinaryIO, offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        """Copy blocks to a file, in the order given; those that lie one behind the other at once.
+
+        Args:
+            target: open for writing, unbuffered.
+            offsets: where the blocks lie.
+            sizes: how long they are.
+
+        Raises:
+            OSError: the disk is full, or blocks cannot be read.
+
+        """
+        firsts = np.flatnonzero(np.concatenate([[True], offsets[1:] != (offsets + sizes)[:-1]]))
+        lengths = np.add.reduceat(sizes, firsts)
+        for offset, length in zip(offsets[firsts].tolist(), lengths.tolist(), strict=True):
+            done = self._by_the_system(target, offset, length)
+            while done < length:
+                data = self.read(offset + done, min(_PIECE, length - done))
+                write_whole(target, data)
+                done += len(data)
+
+    def _by_the_system(self, target: BinaryIO, offset: int, length: int) -> int:
+        """Have the system copy from file to file, and give how many bytes it did."""
+        done = 0
+        if sys.platform != "linux":  # elsewhere sendfile is for sockets alone
+            return done
+        try:
+            here, there = self.file.fileno(), target.fileno()
+            while done < length:
+                copied = os.sendfile(there, here, offset + done, min(_AT_ONCE, length - done))
+                if not copied:
+                    raise _gone(length - done)
+                done += copied
+        except OSError as error:
+            if error.errno not in _CANNOT and error.errno is not None:
+                raise
+        return done
+
+
+def write_whole(file: BinaryIO, data: bytes | bytearray) -> None:
+    """Write all bytes to an unbuffered file: a disk that is nearly full takes a part.
+
+    Raises:
+        OSError: it takes no more.
+
+    """
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
+def _gone(count: int) -> OSError:
+    return OSError(errno.EIO, f"{count} bytes of the spooled blocks are gone")
