@@ -14,7 +14,7 @@ geopandas = pytest.importorskip("geopandas", reason="the oracle is geopandas")
 
 from traced import blobs  # noqa: E402 - needs shapely
 
-from vllm_mmout.errors import InputError, SaveError  # noqa: E402
+from vllm_mmout.errors import InputError, OptionError, SaveError  # noqa: E402
 from vllm_mmout.outputs import PolygonsOutput, RasterOutput, Source, features  # noqa: E402
 from vllm_mmout.outputs.stored import StoredRaster  # noqa: E402
 from vllm_mmout.raster import Georeference  # noqa: E402
@@ -247,6 +247,13 @@ def test_only_classes_become_polygons():
     for array in (np.zeros((1, 4, 4), np.float32), np.zeros((2, 4, 4), np.uint8)):
         with pytest.raises(InputError, match="one band of classes"):
             PolygonsOutput(RasterOutput(array))
+
+
+@pytest.mark.parametrize("distance", [-1, float("nan"), float("inf")])
+def test_simplify_is_a_distance(distance):
+    """As in the options of a request."""
+    with pytest.raises(OptionError, match="simplify must be 0 or more pixels"):
+        PolygonsOutput(RasterOutput(np.zeros((1, 2, 2), np.uint8)), simplify=distance)
 
 
 def test_a_raster_of_nodata_alone_gives_empty_files():

@@ -236,3 +236,10 @@ def test_a_system_that_is_nowhere_on_earth() -> None:
     local = Georeference('LOCAL_CS["x"]', (1, 0, 0, 0, -1, 0))
     with pytest.raises(InputError, match=r"no way from EPSG:4326 .* leave bbox_crs out"):
         window_of_box((10, -20, 20, -10), "EPSG:4326", local, (100, 100), "x")
+
+
+@pytest.mark.parametrize("crs", ["EPSG:5773", "EPSG:4978"], ids=["heights", "geocentric"])
+def test_a_system_without_a_map_is_refused(crs) -> None:
+    """Heights, and metres from the middle of the Earth, say nothing of west and south."""
+    with pytest.raises(OptionError, match=rf"bbox_crs must be a system of a map, as \"EPSG:4326\", got '{crs}'"):
+        window_of_box((9.01, 45.1, 9.1, 45.14), crs, UTM, (1000, 1200), "x")

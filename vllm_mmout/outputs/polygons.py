@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
+from vllm_mmout.errors import OptionError
 from vllm_mmout.outputs.base import MediaOutput, no_options
 from vllm_mmout.outputs.class_rows import check_classes, class_rows
 from vllm_mmout.outputs.features import Described, features, write_geojson
@@ -45,6 +47,7 @@ class PolygonsOutput(MediaOutput):
 
     Raises:
         InputError: the raster is none of classes.
+        OptionError: ``simplify`` is no distance.
 
     """
 
@@ -58,6 +61,8 @@ class PolygonsOutput(MediaOutput):
 
     def __init__(self, classes: RasterOutput, *, simplify: float | None = None) -> None:
         check_classes(classes)
+        if simplify is not None and not 0 <= simplify < math.inf:
+            raise OptionError(f"simplify must be 0 or more pixels, got {simplify}")
         self.classes = classes
         self.simplify = simplify
         self.path = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
+from vllm_mmout.raster.shared_file import THREADS
 from vllm_mmout.raster.window import Window
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 _Stored: TypeAlias = bytes
 _Layers: TypeAlias = "Sequence[NDArray[Any]]"
 """Bands, each [rows, columns]."""
-THREADS = min(4, os.cpu_count() or 1)
-"""Threads that read and decode, for a file at hand."""
 _BATCH = 2**18
 """Bytes, decoded, that are worth a turn of a thread."""
 _WORTH_A_COPY = 0.75

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from typing import TYPE_CHECKING, BinaryIO
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.raster.sequence import THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _NO_SUCH_PLACE = (ArithmeticError, MemoryError, ValueError)
 """What any file raises that is asked for impossible places, as damaged data may do."""
 
+THREADS = min(4, os.cpu_count() or 1)
+"""Threads that read and decode, for a file at hand."""
 _THREADS_THAT_WAIT = 8
 """Threads for a file that several read at once: they wait for a server rather than compute."""
 

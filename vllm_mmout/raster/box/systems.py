@@ -78,9 +78,14 @@ def box_system(crs: str | None, grid: PixelGrid, name: str) -> BoxSystem:
             " own coordinates"
         ) from error
     try:
-        return _Other(grid, CRS.from_user_input(crs), own)
+        there = CRS.from_user_input(crs)
     except CRSError as error:
         raise OptionError(f'bbox_crs must be a coordinate system, as "EPSG:4326", got {crs!r}: {error}') from error
+    if not (there.is_geographic or there.is_projected):
+        kind = there.type_name
+        raise OptionError(f'bbox_crs must be a system of a map, as "EPSG:4326", got {crs!r}, which is a {kind}')
+    try:
+        return _Other(grid, there, own)
     except ProjError as error:  # one of the two lies nowhere on Earth
         raise InputError(
             f"PROJ knows no way from {crs} to the coordinate system of {name} ({error}); leave bbox_crs out, for a bbox"
