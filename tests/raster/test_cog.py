@@ -13,13 +13,13 @@ from gdal_overviews import overviews_of, written
 from rasterio.enums import ColorInterp, Resampling
 from rasterio.io import MemoryFile
 from rasterio.shutil import copy
-from rio_cogeo.cogeo import cog_validate
 
 from vllm_mmout.raster import read_raster, write_geotiff
 from vllm_mmout.raster.directory import read_directories
 from vllm_mmout.raster.writing import ifd
 from vllm_mmout.raster.writing.blocks import GeoTiffBlocks
 
+cog_validate = pytest.importorskip("rio_cogeo.cogeo", reason="the validator is rio-cogeo's").cog_validate
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 
 PALETTE = np.arange(24, dtype="uint8").reshape(8, 3)

@@ -45,10 +45,9 @@ class SegmentationProcessor(OutputProcessor):
       corners out of their borders. Files are .geojson, .parquet, or .tif, the raster of classes.
     - ``"areas"``: an `AreasOutput`, the table of the pixels and square metres of each class. Files are .csv and .json.
 
-    All are computed in ``reduce``, on the device: of the classes (polygons, areas) only the ids travel.
-    Probabilities travel as
-    float32, not float16: steps of 0.0005 next to 1 would make ties of different classes, and the argmax of blended
-    tiles would not be that of the model any more. A pixel with a NaN logit has no class and becomes nodata.
+    All are computed in ``reduce``, on the device: of the classes (polygons, areas) only the ids travel. Probabilities
+    travel as float32, not float16: steps of 0.0005 next to 1 would make ties of different classes, and the argmax of
+    blended tiles would not be that of the model any more. A pixel with a NaN logit has no class and becomes nodata.
 
     Of tiles that overlap probabilities travel, whatever is asked for; `assemble` averages them and then chooses.
 
