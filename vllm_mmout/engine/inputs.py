@@ -14,6 +14,7 @@ from vllm_mmout.engine.input_files import name_of, paths_of, read_once
 from vllm_mmout.engine.scene import Scene, cut
 from vllm_mmout.errors import InputError, OptionError, SaveError
 from vllm_mmout.models.mapper import MappedInput
+from vllm_mmout.outputs.base import unknown_suffix
 from vllm_mmout.outputs.geojson import placement
 from vllm_mmout.outputs.geoparquet import check_writable
 
@@ -94,11 +95,7 @@ def _check_suffix(binding: Binding, params: OutputParams, target: Target | None)
     for name in binding.choice.pick(params.processor):
         formats = binding.processors[name].formats(params)
         if formats is not None and target.path.suffix.lower() not in formats:
-            suffix = f"suffix {target.path.suffix!r}" if target.path.suffix else "no suffix"
-            raise SaveError(
-                f"cannot save {target.path}: {suffix} tells the format (known: {', '.join(formats)}; a folder ends"
-                " with /)"
-            )
+            raise unknown_suffix(target.path, formats, "; a folder ends with /")
 
 
 def _check_place(binding: Binding, params: OutputParams, target: Target | None, place: Georeference | None) -> None:

@@ -9,7 +9,7 @@ from vllm_mmout.errors import SaveError
 from vllm_mmout.raster.atomic import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 class Savable:
@@ -40,8 +40,7 @@ class Savable:
         target = Path(path)
         name = self.formats.get(target.suffix.lower())
         if name is None:
-            suffix = f"suffix {target.suffix!r}" if target.suffix else "no suffix"
-            raise SaveError(f"cannot save {target}: {suffix} tells the format (known: {', '.join(self.formats)})")
+            raise unknown_suffix(target, self.formats)
         with whole_file(target, self._sidecars(name)) as part:
             self._write(part, name, options)
         return target
@@ -100,3 +99,16 @@ def no_options(name: str, options: dict[str, Any]) -> None:
     """
     if options:
         raise SaveError(f"{name} takes no options, got {', '.join(sorted(options))}; leave them out")
+
+
+def unknown_suffix(target: Path, formats: Iterable[str], hint: str = "") -> SaveError:
+    """The error of a file name that tells no format.
+
+    Args:
+        target: the name.
+        formats: the suffixes that would.
+        hint: what else could be done.
+
+    """
+    wrong = f"suffix {target.suffix!r} is that of no format" if target.suffix else "no suffix tells the format"
+    return SaveError(f"cannot save {target}: {wrong} (known: {', '.join(formats)}{hint})")
