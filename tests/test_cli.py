@@ -52,6 +52,11 @@ def names(folder):
     return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
 
 
+def with_names_of_classes(files):
+    """The files, and what lies beside GeoTIFFs of classes."""
+    return sorted([*files, *(f"{file}.aux.xml" for file in files if file.endswith(".tif"))])
+
+
 @pytest.mark.slow
 def test_demo(tmp_path):
     """It writes a scene, a GeoTIFF and a PNG, prints an IoU of 0.9 or more and not a word besides."""
@@ -60,7 +65,8 @@ def test_demo(tmp_path):
     rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
     status, printed, errors = run("demo", cwd=tmp_path)
     assert (status, errors) == (0, [])
-    assert names(tmp_path) == ["demo-output/scene.tif", "demo-output/water.png", "demo-output/water.tif"]
+    written = ("scene.tif", "water.png", "water.tif", "water.tif.aux.xml")
+    assert names(tmp_path) == [f"demo-output/{name}" for name in written]
     assert [line.split()[0] for line in printed] == ["scene", "GeoTIFF", "PNG", "IoU"]
     folder = tmp_path / "demo-output"
     with rasterio.open(folder / "scene.tif") as scene, rasterio.open(folder / "water.tif") as water:
@@ -98,7 +104,7 @@ def test_run_on_several_files(scenes, tmp_path):
     status, printed, errors = run("run", "water-index", *inputs, "-o", "masks", cwd=tmp_path)
     assert status == 1
     assert printed == ["masks/a.tif", "masks/b.tif"]
-    assert names(tmp_path) == ["masks/a.tif", "masks/b.tif"]
+    assert names(tmp_path) == with_names_of_classes(printed)
     assert len(errors) == 3
     assert "broken.tif" in errors[0]
     assert errors[1].startswith("no such file: ")
@@ -131,7 +137,7 @@ def test_run_on_scenes(scenes, tmp_path):
     values = ["--scale", "0.0001", "--offset", "0,-0.05,0,0,0.01,0"]
     status, printed, errors = run("run", "water-index", *inputs, "-o", "out/", *options, *values, cwd=tmp_path)
     assert (status, printed) == (1, ["out/a.tif", "out/b.tif"])
-    assert names(tmp_path) == ["damaged.tif", "out/a.tif", "out/b.tif"]
+    assert names(tmp_path) == ["damaged.tif", *with_names_of_classes(printed)]
     assert len(errors) == 2
     assert "damaged.tif" in errors[0]
     assert "tile 1 of 16 (rows 3 to 22, columns 5 to 24)" in errors[0]
@@ -163,7 +169,7 @@ def test_run_with_several_processors(scenes, tmp_path):
     )
     assert (status, errors) == (0, [])
     assert printed == ["out/a-segmentation.tif", "out/a-tensor.npz"]
-    assert names(tmp_path) == printed
+    assert names(tmp_path) == with_names_of_classes(printed)
 
 
 ONE = ["run", "water-index", "{a}", "-o", "o.tif"]
@@ -223,7 +229,7 @@ REFUSED_BY_THE_ENGINE = {
     "a wrong value": (["--max-num-seqs", "few"], 2, "argument --max-num-seqs: invalid int value: 'few'"),
     "a table by dots": (["--additional-config.mmout.output_procesor", "tensor"], 2, "'output_procesor'"),
     "a value that vLLM refuses": (["--dtype", "float32", "--max-num-seqs", "-1"], 1, "the engine did not start"),
-    "an unknown output": (["--output", "clases"], 2, "(known: classes, probabilities, confidence)"),
+    "an unknown output": (["--output", "clases"], 2, "(known: classes, probabilities, confidence, polygons, areas)"),
     "an unknown processor": (["--processor", "masks"], 2, "'masks'"),
     "no processor": (["--additional-config", '{"mmout": {"output_processor": "none"}}'], 2, "has no output processor"),
     "a tile that the model cannot take": (["--tile", "2000"], 1, "tile must be 1 to 1024 pixels"),

@@ -58,9 +58,7 @@ def test_a_product_of_sentinel_2_is_one_input(tmp_path, inside):
         for number, band in enumerate(bands):
             array = np.full((1, 120 // size, 120 // size), size + number, np.uint16)
             place = Georeference(crs="EPSG:32632", transform=(size, 0, 600_000, 0, -size, 5_000_000))
-            write_geotiff(
-                folder / SENTINEL.format(f"{band}_{size}m").replace(".jp2", ".tif"), array, georeference=place
-            )
+            write_geotiff(folder / SENTINEL.replace("10m", f"{size}m").format(band), array, georeference=place)
     assert seen(mapper("B02", "B05", "B8A", "B09"), tmp_path) == [10, 21, 22, 62]
 
 
