@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.engine.llm_engine import LLMEngine
@@ -99,7 +100,8 @@ class LLMGenerate:
         check_targets((want.data, want.params) for want in wanted)
         bar = Bar(use_tqdm, len(wanted))
         try:
-            results = Run(self, binding, wanted, bar).results()
+            # In a context of its own: what an interrupt leaves there is nobody else's.
+            results = copy_context().run(Run(self, binding, wanted, bar).results)
         finally:
             bar.close()
         if single and results[0].error is not None:
