@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
-import sys
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
@@ -13,11 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PIECE = 1 << 20
-"""Bytes that are copied at once where the system does not copy from file to file."""
-_AT_ONCE = 1 << 30
-"""Bytes that the system is asked to copy at once."""
-_CANNOT = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV, errno.EBADF})
-"""What a system says that does not copy between such files."""
+"""Bytes that are copied at once. Where files lie in the page cache that is faster than sendfile, and no less even."""
 
 
 class Spool:
@@ -78,28 +72,8 @@ class Spool:
         firsts = np.flatnonzero(np.concatenate([[True], offsets[1:] != (offsets + sizes)[:-1]]))
         lengths = np.add.reduceat(sizes, firsts)
         for offset, length in zip(offsets[firsts].tolist(), lengths.tolist(), strict=True):
-            done = self._by_the_system(target, offset, length)
-            while done < length:
-                data = self.read(offset + done, min(_PIECE, length - done))
-                write_whole(target, data)
-                done += len(data)
-
-    def _by_the_system(self, target: BinaryIO, offset: int, length: int) -> int:
-        """Have the system copy from file to file, and give how many bytes it did."""
-        done = 0
-        if sys.platform != "linux":  # elsewhere sendfile is for sockets alone
-            return done
-        try:
-            here, there = self.file.fileno(), target.fileno()
-            while done < length:
-                copied = os.sendfile(there, here, offset + done, min(_AT_ONCE, length - done))
-                if not copied:
-                    raise _gone(length - done)
-                done += copied
-        except OSError as error:
-            if error.errno not in _CANNOT and error.errno is not None:
-                raise
-        return done
+            for start in range(offset, offset + length, _PIECE):
+                write_whole(target, self.read(start, min(_PIECE, offset + length - start)))
 
 
 def write_whole(file: BinaryIO, data: bytes | bytearray) -> None:
