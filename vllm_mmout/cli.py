@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from vllm_mmout import __version__
-from vllm_mmout.commands import demo, doctor, processors, run
+from vllm_mmout.commands import demo, doctor, processors, run, serve
 from vllm_mmout.errors import MMOutError, OptionError
 
-COMMANDS = (demo, run, processors, doctor)
+COMMANDS = (demo, run, serve, processors, doctor)
 INTERRUPTED = 130
 """Exit status of a command that was ended by Ctrl-C, as shells have it."""
 
@@ -25,26 +25,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0, 1 where the command's work failed, 2 where its arguments are wrong.
 
     """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == [serve.NAME]:  # before argparse, which would take -h, --, and what it believes to be ours
+        return _status(lambda: serve.run(arguments[1:]))
+    try:
+        return _status(lambda: _run(arguments))
+    except KeyboardInterrupt:
+        print("vllm-mmout: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _run(arguments: list[str]) -> int:
+    """Run a command whose arguments argparse reads."""
     parser = argparse.ArgumentParser(prog="vllm-mmout", description="Images, rasters and structured data out of vLLM.")
     parser.add_argument("--version", action="version", version=f"vllm-mmout {__version__}")
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add_parser(subparsers)
-    options, rest = parser.parse_known_args(argv)
+    options, rest = parser.parse_known_args(arguments)
     if rest and not getattr(options, "takes_engine_flags", False):
         parser.error(f"unknown arguments: {' '.join(rest)}")
     options.engine_flags = rest
+    return int(options.run(options))
+
+
+def _status(command: Callable[[], int]) -> int:
+    """Run a command; an error that was raised on purpose is a line and an exit status."""
     try:
-        return int(options.run(options))
+        return command()
     except OptionError as error:
         print(f"vllm-mmout: {error}", file=sys.stderr)
         return 2
     except MMOutError as error:
         print(f"vllm-mmout: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("vllm-mmout: interrupted", file=sys.stderr)
-        return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -5,7 +5,19 @@ A message holds the fact, the value, and what to do about it.
 
 
 class MMOutError(Exception):
-    """Root of every error that this package raises on purpose."""
+    """Root of every error that this package raises on purpose.
+
+    Args:
+        message: what is said.
+        param: the option, field or argument that it is about, where it is about one.
+
+    """
+
+    param: str | None = None
+
+    def __init__(self, *message: object, param: str | None = None) -> None:
+        super().__init__(*message)
+        self.param = param
 
 
 class InputError(MMOutError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -16,8 +17,14 @@ from vllm_mmout.raster.window import Window, as_window
 LOCAL_ONLY = frozenset({"path"})
 """Options that name something on this machine: they never travel to an engine and are refused from the network."""
 
+STAYS = LOCAL_ONLY | {"partial_images"}
+"""Options that no engine needs to know: requests that differ in them alone are of one batch."""
+
 BLENDS = ("cosine", "linear", "none")
 """How values are averaged where tiles overlap."""
+
+MOST_PARTIAL_IMAGES = 3
+"""As many pictures of a growing result as a request may ask for, as in OpenAI's interface."""
 
 RESAMPLINGS = ("nearest", "bilinear")
 """How bands of coarser pixels are brought to a finer grid."""
@@ -54,6 +61,10 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             "none" takes each pixel from the tile in whose middle it lies. Probabilities are averaged before the class
             is chosen; class ids of processors that know nothing else are taken as with "none".
         simplify: how far borders of polygons may move to have fewer corners, in pixels; None: they follow the pixels.
+        partial_images: how many pictures of the result, 0 to 3, come before it while a scene grows, evenly spread over
+            its tiles: `AsyncLLM.generate` yields them as ``outputs`` of reports of its progress. What is not finished
+            is transparent. Inputs that fit one forward have none, nor do processors that join no rasters; of several
+            picks it is the first's.
         path: file or folder to write the result to (Python and command line only); ``outputs.path`` names the file.
         part: whether the request is one tile of several; the engine sets it on the requests that it makes of one.
 
@@ -77,6 +88,7 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     overlap: int = 0
     blend: Literal["cosine", "linear", "none"] = "cosine"
     simplify: float | None = None
+    partial_images: int = 0
     path: str | None = None
     part: bool = False
 
@@ -91,67 +103,86 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             try:
                 msgspec.structs.force_setattr(self, "window", as_window(self.window))
             except InputError as error:
-                raise OptionError(str(error)) from None
+                raise OptionError(str(error), param="window") from None
         for name, known in (("blend", BLENDS), ("resampling", RESAMPLINGS)):
             if getattr(self, name) not in known:
-                raise OptionError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+                raise OptionError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}", param=name)
         try:
             msgspec.convert(msgspec.structs.asdict(self), _Checked)
         except msgspec.ValidationError as error:
-            raise OptionError(f"OutputParams: {error}") from None
+            place = re.search(r"\$\.(\w+)", str(error))
+            raise OptionError(f"OutputParams: {error}", param=place and place[1]) from None
         self._check_ranges()
 
     def _check_ranges(self) -> None:
         if self.bands is not None and self.indices is not None:
-            raise OptionError("bands and indices are both set; give one: bands counts from 1, indices from 0")
+            raise OptionError(
+                "bands and indices are both set; give one: bands counts from 1, indices from 0", param="bands"
+            )
         if self.bands is not None and not self.bands:
-            raise OptionError("bands is empty; name at least one band, or leave it out")
+            raise OptionError("bands is empty; name at least one band, or leave it out", param="bands")
         for band in self.bands or ():
             if isinstance(band, int) and band < 1:
-                raise OptionError(f"bands must count from 1, got {band}; to count from 0 use indices")
+                raise OptionError(f"bands must count from 1, got {band}; to count from 0 use indices", param="bands")
         for index in self.indices or ():
             if index < 0:
-                raise OptionError(f"indices must count from 0, got {index}")
+                raise OptionError(f"indices must count from 0, got {index}", param="indices")
+        if not 0 <= self.partial_images <= MOST_PARTIAL_IMAGES:
+            raise OptionError(
+                f"partial_images must be 0 to {MOST_PARTIAL_IMAGES}, got {self.partial_images}", param="partial_images"
+            )
         self._check_tiles()
         self._check_box()
         self._check_picks()
 
     def _check_tiles(self) -> None:
         if self.tile is not None and self.tile < 1:
-            raise OptionError(f"tile must be 1 or more pixels, got {self.tile}")
+            raise OptionError(f"tile must be 1 or more pixels, got {self.tile}", param="tile")
         if self.overlap < 0:
-            raise OptionError(f"overlap must be 0 or more pixels, got {self.overlap}")
+            raise OptionError(f"overlap must be 0 or more pixels, got {self.overlap}", param="overlap")
         if self.tile is not None and 2 * self.overlap > self.tile:
-            raise OptionError(f"overlap must be at most half a tile, got {self.overlap} for tile={self.tile}")
+            raise OptionError(
+                f"overlap must be at most half a tile, got {self.overlap} for tile={self.tile}", param="overlap"
+            )
         window = self.window
         if window is not None and (min(window.row, window.col) < 0 or min(window.height, window.width) < 1):
             sides = (window.row, window.col, window.height, window.width)
-            raise OptionError(f"window must be (row, col, height, width) with pixels in it, got {sides}")
+            raise OptionError(
+                f"window must be (row, col, height, width) with pixels in it, got {sides}", param="window"
+            )
         for name, wrong in (("scale", {0.0}), ("offset", set())):
             value = getattr(self, name)
             for number in value if isinstance(value, tuple) else () if value is None else (value,):
                 if not math.isfinite(number) or number in wrong:
-                    raise OptionError(f"{name} must be finite{' and not 0' if wrong else ''}, got {value}")
+                    raise OptionError(f"{name} must be finite{' and not 0' if wrong else ''}, got {value}", param=name)
 
     def _check_box(self) -> None:
         if self.simplify is not None and not 0 <= self.simplify < math.inf:
-            raise OptionError(f"simplify must be 0 or more pixels, got {self.simplify}")
+            raise OptionError(f"simplify must be 0 or more pixels, got {self.simplify}", param="simplify")
         if self.bbox is None:
             if self.bbox_crs is not None:
-                raise OptionError(f"bbox_crs is {self.bbox_crs!r} without bbox; give bbox=(west, south, east, north)")
+                raise OptionError(
+                    f"bbox_crs is {self.bbox_crs!r} without bbox; give bbox=(west, south, east, north)", param="bbox"
+                )
             return
         if self.window is not None:
-            raise OptionError("window and bbox are both set; give one of them")
+            raise OptionError("window and bbox are both set; give one of them", param="bbox")
         west, south, east, north = self.bbox
         if not all(map(math.isfinite, self.bbox)) or south >= north or west == east:
-            raise OptionError(f"bbox must be (west, south, east, north) with south below north, got {self.bbox}")
+            raise OptionError(
+                f"bbox must be (west, south, east, north) with south below north, got {self.bbox}", param="bbox"
+            )
 
     def _check_picks(self) -> None:
         if isinstance(self.processor, tuple):
             if not self.processor:
-                raise OptionError("processor is an empty list; name at least one output processor, or leave it out")
+                raise OptionError(
+                    "processor is an empty list; name at least one output processor, or leave it out", param="processor"
+                )
             if len(set(self.processor)) < len(self.processor):
-                raise OptionError(f"processor names one output processor twice: {list(self.processor)}")
+                raise OptionError(
+                    f"processor names one output processor twice: {list(self.processor)}", param="processor"
+                )
 
     @property
     def picks(self) -> tuple[str, ...] | None:
@@ -172,7 +203,7 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def to_wire(self) -> dict[str, Any]:
         """The options that travel with the request, as plain data without those left at their default."""
         wire: dict[str, Any] = msgspec.to_builtins(self)
-        return {key: value for key, value in wire.items() if key not in LOCAL_ONLY}
+        return {key: value for key, value in wire.items() if key not in STAYS}
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any], *, local: bool = False) -> OutputParams:
@@ -191,7 +222,7 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             if name not in known:
                 near = difflib.get_close_matches(str(name), known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise OptionError(f"unknown option {name!r}{hint} (known: {', '.join(known)})")
+                raise OptionError(f"unknown option {name!r}{hint} (known: {', '.join(known)})", param=str(name))
         return cls(**options)
 
 
@@ -213,5 +244,6 @@ class _Checked(msgspec.Struct, kw_only=True):
     overlap: int
     blend: Literal["cosine", "linear", "none"]
     simplify: float | None
+    partial_images: int
     path: str | None
     part: bool

@@ -149,9 +149,11 @@ def text_async(model):
     from vllm.v1.engine.async_llm import AsyncLLM
 
     async def one(engine, number, prompt, params):
+        last = {}
         async for output in engine.generate(prompt, params, str(number)):
-            last = output
-        return last
+            last.update({one.index: one for one in output.outputs})  # each of several samples ends when it ends
+            output.outputs = [last[index] for index in sorted(last)]
+        return output
 
     async def main():
         engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model, distributed_executor_backend="mp", **TEXT, **SMALL))

@@ -198,7 +198,7 @@ def test_params_are_those_of_the_processor(of_class, of_instance, of_none):
 def test_params_shrink_to_the_default():
     """The simplest params are the default ones; the others are found; without ``free`` only ``output`` is set."""
     assert find(output_params(SegmentationProcessor), lambda params: True, settings=SEARCH) == OutputParams()
-    for name in ("bands", "indices", "nodata", "overlap"):
+    for name in ("bands", "indices", "nodata", "overlap", "partial_images"):
         find(output_params(TensorProcessor), lambda params, name=name: bool(getattr(params, name)), settings=SEARCH)
     for output in SegmentationProcessor.outputs:
         fixed = output_params(SegmentationProcessor, free=False)

@@ -7,11 +7,10 @@ import difflib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from vllm_mmout.commands.environment import prepare_environment
-from vllm_mmout.errors import InputError, MMOutError, OptionError
+from vllm_mmout.errors import MMOutError, OptionError
 
 if TYPE_CHECKING:
     from vllm import LLM
@@ -39,9 +38,11 @@ def engine(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> I
         MMOutError: the engine does not start, or the model has no output processor.
 
     """
-    folder = _found(model)
+    from vllm_mmout.models.found import found_model
+
+    folder = found_model(model)
     prepare_environment()
-    _check_installed()
+    check_installed()
     from vllm_mmout.engine.hooks import install
 
     install()
@@ -52,23 +53,13 @@ def engine(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> I
         llm.llm_engine.engine_core.shutdown()
 
 
-def _found(model: str) -> str:
-    """Where the model lies; a hub id is left to vLLM."""
-    from vllm_mmout.models.embedded import EMBEDDED_MODELS, embedded_model
+def check_installed() -> None:
+    """Refuse to go on without an engine.
 
-    path = Path(model)
-    if path.is_dir():
-        if not any((path / name).is_file() for name in ("config.json", "params.json")):
-            raise InputError(f"the folder {model} holds no config.json; give the folder of a model")
-        return model
-    if model in EMBEDDED_MODELS:
-        return str(embedded_model(model))
-    if not path.exists() and (model.startswith((".", "~", os.sep)) or model.count("/") > 1):
-        raise InputError(f"there is no model folder {model} (embedded models: {', '.join(EMBEDDED_MODELS)})")
-    return model
+    Raises:
+        MMOutError: vLLM cannot be imported; the message says what to install.
 
-
-def _check_installed() -> None:
+    """
     try:
         import vllm  # noqa: F401 - whether it can be
     except ImportError as error:

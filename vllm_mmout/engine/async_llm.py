@@ -18,6 +18,7 @@ from vllm_mmout.engine.admission import ADMISSION, Admission
 from vllm_mmout.engine.async_scene import AsyncScene
 from vllm_mmout.engine.credits import Credits
 from vllm_mmout.engine.inputs import Prepared, prepare
+from vllm_mmout.engine.observer import counted
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.engine.routed import RoutedOutputProcessor
 from vllm_mmout.engine.scene import Scene
@@ -60,6 +61,7 @@ class BoundAsyncLLM(AsyncLLM):
     """Scenes that are not delivered."""
     mmout_shut_down: bool = False
 
+    @counted
     async def generate(  # type: ignore[override]  # the result of a bound engine is no text
         self,
         prompt: Any,
@@ -69,6 +71,7 @@ class BoundAsyncLLM(AsyncLLM):
         lora_request: LoRARequest | None = None,
         trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
+        max_tiles: int | None = None,
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run the model on one input and decode what it emits.
 
@@ -79,10 +82,12 @@ class BoundAsyncLLM(AsyncLLM):
             lora_request: LoRA adapter.
             trace_headers: as vLLM's.
             priority: the lower the earlier (with the priority scheduling policy).
+            max_tiles: as many tiles as the input may be cut into; an input of more is refused. None: any number.
 
         Yields:
             The finished result; of an input that is cut into tiles, before it, reports of its progress: ``finished`` is
-            False and ``progress`` says how many tiles are done.
+            False and ``progress`` says how many tiles are done. ``outputs`` of some of them is a picture of what is
+            finished, where ``partial_images`` asks for it.
 
         Raises:
             MMOutError: the input or the params are refused, or the request failed. Closing or cancelling the generator
@@ -94,7 +99,7 @@ class BoundAsyncLLM(AsyncLLM):
         ways = Ways(lora_request, trace_headers, priority)
         async with AsyncExitStack() as held:
             async with self.mmout_readers:  # so that what waits for a credit is bounded too
-                prepared = await self._mmout_prepare(prompt, params)
+                prepared = await self._mmout_prepare(prompt, params, max_tiles)
                 if isinstance(prepared, Prepared):
                     await held.enter_async_context(self.mmout_credits.held(prepared.nbytes))
             if isinstance(prepared, Scene):
@@ -158,6 +163,7 @@ class BoundAsyncLLM(AsyncLLM):
             gathering=self.mmout_gathering,
             send=send,
             limit_s=self.output_processor.binding.settings.decode_timeout_s,
+            observer=self.output_processor.observer,
         )
         self.mmout_scenes.add(run)
         try:
@@ -175,15 +181,18 @@ class BoundAsyncLLM(AsyncLLM):
                 run.abort()
         await super().abort(request_ids, internal)
 
-    async def _mmout_prepare(self, prompt: Any, params: OutputParams) -> Prepared | Scene:
+    async def _mmout_prepare(self, prompt: Any, params: OutputParams, max_tiles: int | None) -> Prepared | Scene:
         preparing = asyncio.ensure_future(asyncio.to_thread(prepare, self.output_processor.binding, prompt, params))
         try:
-            return await asyncio.shield(preparing)
+            prepared = await asyncio.shield(preparing)
+            if max_tiles is not None and isinstance(prepared, Scene):
+                prepared.check_tiles(max_tiles)
         except asyncio.CancelledError:  # the thread reads on, and what it opened is nobody's
             preparing.add_done_callback(_close)
             raise
         except MMOutError as error:
             raise as_client_error(error) from error.__cause__
+        return prepared
 
     async def _mmout_task(self) -> Any:
         return self.model_config.get_pooling_task(await self.get_supported_tasks())

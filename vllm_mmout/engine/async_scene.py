@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.gathering import PATIENCE_S
+from vllm_mmout.engine.observer import SILENT, Observer
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 from vllm_mmout.errors import AbortedError
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.part_input import PartInput
     from vllm_mmout.engine.scene import Scene
     from vllm_mmout.engine.tile_budget import TileBudget
+    from vllm_mmout.outputs.image import ImageOutput
 
 _TICK_S = 1.0
 """Seconds after which a scene is looked at though nothing was heard of it."""
@@ -32,6 +34,7 @@ class AsyncScene:
         gathering: of the tiles of all scenes of the engine.
         send: runs one tile through the engine and gives its result; the last argument says which batch it is of.
         limit_s: seconds that a processor may work on one part.
+        observer: hears of the tiles.
 
     """
 
@@ -45,6 +48,7 @@ class AsyncScene:
         gathering: Gathering[AsyncScene],
         send: Callable[[AsyncScene, PartInput, list[int]], Coroutine[Any, Any, MultimodalRequestOutput]],
         limit_s: float,
+        observer: Observer = SILENT,
     ) -> None:
         self.request_id = request_id
         self.scene = scene
@@ -57,29 +61,63 @@ class AsyncScene:
         self._limit_s = limit_s
         self.tiles: set[asyncio.Task[None]] = set()
         """Of the tiles that are in flight."""
-        self.fan_out = scene.fan_out(budget, self._wake)
+        self.growing = scene.growing(self._wake)
+        self.fan_out = scene.fan_out(budget, self._wake, observer, self.growing)
 
     async def results(self) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run it; yields progress, and last the result."""
+        """Run it; yields progress, pictures of what is finished where they were asked for, and last the result."""
         driver = asyncio.create_task(self._drive())
         driver.add_done_callback(lambda _: self._progress.set())
-        shown = 0
         try:
-            while not driver.done():
-                await self._progress.wait()
-                self._progress.clear()
-                if self.fan_out.done > shown and not driver.done():
-                    shown = self.fan_out.done
-                    yield self._report(finished=False)
+            async with aclosing(self._reports(driver)) as reports:
+                async for report in reports:
+                    yield report
             await driver
-            result = self._report(finished=True)
+            result = self._report(Progress(self.fan_out.done, self.fan_out.total), finished=True)
             result.outputs = self.scene.outputs(self.fan_out.outcome())
         finally:
             self.abort()
             if not driver.done():  # a second cancellation goes through and leaves the driver to its work
                 await asyncio.wait({driver})
             self.fan_out.close()
+            if self.growing is not None:
+                self.growing.close()
         yield result
+
+    async def _reports(self, driver: asyncio.Task[None]) -> AsyncGenerator[MultimodalRequestOutput, None]:
+        """How far it is, until the driver has ended and its pictures are shown."""
+        shown, pictures, total = 0, 0, self.fan_out.total
+        while True:
+            ended = driver.done()
+            done = self.fan_out.done  # read before the pictures: one that is due by now is there
+            copy = None if self.growing is None else self.growing.take()
+            if copy is not None:
+                picture = await asyncio.to_thread(copy.image)
+                if self.fan_out.error is not None:  # a scene that failed shows no more
+                    continue
+                shown = copy.tiles
+                report = self._report(Progress(shown, total, pictures), picture)
+                pictures += 1
+            elif ended:
+                return
+            elif done > shown:
+                shown = done
+                report = self._report(Progress(shown, total))
+            else:
+                await self._progress.wait()
+                self._progress.clear()
+                continue
+            with self._unattended():
+                yield report
+
+    @contextmanager
+    def _unattended(self) -> Iterator[None]:
+        """While nobody waits for pictures, a newer one takes the place of an older one."""
+        if self.growing is not None:
+            self.growing.awaited = False
+        yield
+        if self.growing is not None:
+            self.growing.awaited = True
 
     def abort(self) -> None:
         """End it from outside."""
@@ -158,9 +196,10 @@ class AsyncScene:
             if not task.cancelling():  # a second time would disturb what the first one does
                 task.cancel()
 
-    def _report(self, *, finished: bool) -> MultimodalRequestOutput:
-        progress = Progress(self.fan_out.done, self.fan_out.total)
-        return MultimodalRequestOutput(self.request_id, None, [], 0, finished=finished, progress=progress)
+    def _report(
+        self, progress: Progress, picture: ImageOutput | None = None, *, finished: bool = False
+    ) -> MultimodalRequestOutput:
+        return MultimodalRequestOutput(self.request_id, picture, [], 0, finished=finished, progress=progress)
 
     def _wake(self) -> None:
         with suppress(RuntimeError):  # the loop was closed: nobody waits any more

@@ -55,7 +55,7 @@ class Binding:
             choices = self.processors[name].outputs
             if params.output is not None and params.output not in choices:
                 has = f"known: {', '.join(choices)}" if choices else "it has one kind of output; leave the option out"
-                raise OptionError(f"output processor {name!r} has no output {params.output!r} ({has})")
+                raise OptionError(f"output processor {name!r} has no output {params.output!r} ({has})", param="output")
 
 
 def resolve_choice(vllm_config: VllmConfig) -> Choice | None:

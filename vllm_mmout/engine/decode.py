@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllm_mmout.engine import codec
 from vllm_mmout.engine.log import logger
+from vllm_mmout.engine.observer import SILENT, Observer, blame
 from vllm_mmout.errors import DecodeError, ForwardError, MMOutError, ReduceError
 from vllm_mmout.processors.base import OutputProcessor, Part
 
@@ -40,6 +41,7 @@ class Decoding:
     """``time.monotonic()`` when the request entered the engine."""
     arrived: float
     """``time.monotonic()`` when the engine's output arrived."""
+    observer: Observer = SILENT
 
 
 def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
@@ -63,7 +65,8 @@ def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
     if isinstance(unpacked, codec.Failure) and not unpacked.processor:
         raise ForwardError(unpacked.message)
     if isinstance(unpacked, codec.Failure):
-        raise ReduceError(f"{unpacked.processor}.reduce failed in the worker: {unpacked.kind}: {unpacked.message}")
+        failed = f"{unpacked.processor}.reduce failed in the worker: {unpacked.kind}: {unpacked.message}"
+        raise blame(ReduceError(failed), unpacked.processor)
     several = isinstance(decoding.params.processor, tuple)
     named = several or decoding.params.part
     results = {name: _decode_one(decoding, name, raw, name if named else None) for name, raw in unpacked.items()}
@@ -80,14 +83,20 @@ def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
 
 def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
     processor, params = decoding.processors[name], decoding.params
+    started = time.monotonic()
     try:
         result = processor.decode(raw, params, processor.begin(params))
         if result is not None and not params.part:  # parts are joined elsewhere, with the others
             result = processor.assemble(iter([Part(0, None, result)]), params)
         if result is not None:
-            return decoding.finish(result, pick)
-    except MMOutError:
+            finished = decoding.finish(result, pick)
+            decoding.observer.decoded(name, time.monotonic() - started)
+            return finished
+    except MMOutError as error:
+        blame(error, name)
         raise
     except BaseException as error:  # SystemExit too: a decoder must not end a thread that serves others
-        raise DecodeError(f"{type(processor).__name__} ({name}) failed: {type(error).__name__}: {error}") from error
-    raise DecodeError(f"{type(processor).__name__} ({name}) returned None; decode() must return an output object")
+        failed = DecodeError(f"{type(processor).__name__} ({name}) failed: {type(error).__name__}: {error}")
+        raise blame(failed, name) from error
+    nothing = DecodeError(f"{type(processor).__name__} ({name}) returned None; decode() must return an output object")
+    raise blame(nothing, name)

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllm_mmout.engine.lane import Lane, StoppedError
+from vllm_mmout.engine.observer import blame
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, MMOutError
 from vllm_mmout.processors.base import Part
 
@@ -46,6 +47,7 @@ class FanOut:
         deliver: called once, when all picks have their results and nothing can fail any more but this.
         budget: of all requests of this kind.
         wake: called from any thread when there is something to do for whoever drives.
+        count: called from any thread, once with each number of parts that have been joined, from 1 on.
 
     """
 
@@ -60,6 +62,7 @@ class FanOut:
         deliver: Deliver,
         budget: TileBudget,
         wake: Callable[[], None],
+        count: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.total = total
         self.done = 0
@@ -72,6 +75,7 @@ class FanOut:
         self._deliver = deliver
         self._budget = budget
         self._wake = wake
+        self._count = count
         self._lock = threading.RLock()
         self._stopped_at: float | None = None
         self._delivering = False
@@ -162,12 +166,11 @@ class FanOut:
         for pick, lane in self._lanes.items():
             since = lane.busy_since
             if since is not None and now - since > limit_s and pick in self._running:
-                self.stop(
-                    DecodeError(
-                        f"assemble of {pick} worked on one part for longer than the limit of {limit_s:g} s; make"
-                        " it faster, or raise the engine's option decode_timeout_s"
-                    )
+                hangs = DecodeError(
+                    f"assemble of {pick} worked on one part for longer than the limit of {limit_s:g} s; make it faster,"
+                    " or raise the engine's option decode_timeout_s"
                 )
+                self.stop(blame(hangs, pick))
                 self._give_up(pick)
         if self._stopped_at is not None and now - self._stopped_at > min(limit_s, ENDS_WITHIN_S):
             for name in list(self._running):
@@ -193,10 +196,12 @@ class FanOut:
                 return
             del self._open[part.index]
             self.done += 1
+            done = self.done
             held = min(self._held, 1)  # none: given back as a whole already
             self._held -= held
         if held:
             self._budget.give(self.nbytes)
+        self._count(done)
         self._wake()
 
     def _give_up(self, name: str | None) -> None:
@@ -258,7 +263,7 @@ class FanOut:
         except StoppedError:
             pass
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is this request's
-            self.stop(error)
+            self.stop(blame(error, lane.pick))
         finally:
             if self.error is not None:
                 lane.close()
@@ -290,4 +295,5 @@ def _about(part: PartInput, error: BaseException) -> BaseException:
         error.add_note(f"this was {part.where}")
         return error
     named.__cause__ = error.__cause__
+    vars(named).update(vars(error))
     return named

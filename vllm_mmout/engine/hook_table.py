@@ -47,6 +47,15 @@ HOOKS: tuple[Hook, ...] = (
         wrappers.pooling_offline_init,
     ),
     Hook(
+        "vllm.plugins",
+        "load_endpoint_plugins",
+        (),
+        "add our routes to a server of `vllm-mmout serve`; VLLM_PLUGINS, which could, filters all other plugins too",
+        "0.30",
+        "vLLM can be told to load one endpoint plugin without a word about plugins of other kinds",
+        wrappers.load_endpoint_plugins,
+    ),
+    Hook(
         "vllm.config.vllm",
         "VllmConfig._get_v2_model_runner_unsupported_features",
         (),

@@ -142,7 +142,9 @@ def _media(data: Any, *, several: bool) -> Any:
 def _renderable(data: Any, params: OutputParams) -> Any:
     """The prompt of a model without an input mapper, which vLLM renders."""
     for option in params.reads:
-        raise OptionError(f"{option} needs a model with an input mapper; this one's inputs are rendered by vLLM")
+        raise OptionError(
+            f"{option} needs a model with an input mapper; this one's inputs are rendered by vLLM", param=option
+        )
     if isinstance(data, Mapping):
         has_prompt = any(key in data for key in _PROMPT_KEYS - {"multi_modal_data"})
         return data if has_prompt else {**data, "prompt_token_ids": [1]}

@@ -97,6 +97,12 @@ class LLMGenerate:
         binding = self.llm_engine.output_processor.binding
         for options in {id(want.params): want.params for want in wanted}.values():
             binding.check_params(options)
+            if options.partial_images:
+                raise OptionError(
+                    "partial images come from AsyncLLM.generate and the server; leave"
+                    f" partial_images={options.partial_images} out",
+                    param="partial_images",
+                )
         check_targets((want.data, want.params) for want in wanted)
         bar = Bar(use_tqdm, len(wanted))
         try:

@@ -16,6 +16,8 @@ class Progress:
     """Tiles whose results are part of the scene's, those without any observation among them."""
     total: int
     """Tiles of the scene."""
+    partial_index: int | None = None
+    """Which picture of the growing result comes with the report, from 0; None for one without."""
 
 
 class MultimodalRequestOutput(PoolingRequestOutput[Any]):
@@ -26,7 +28,8 @@ class MultimodalRequestOutput(PoolingRequestOutput[Any]):
         outputs: the output object; with several processors asked for, a dict of them by name. Reading it raises
             ``error`` where the request failed.
         error: the exception that the request failed with, or None.
-        finished: False for a progress report of `AsyncLLM.generate`, whose ``outputs`` is None; True for the result.
+        finished: False for a progress report of `AsyncLLM.generate`, whose ``outputs`` is None, or an `ImageOutput` of
+            what is finished (``OutputParams.partial_images``); True for the result.
         progress: of a scene, tiles done and total; None for an input that fitted one forward.
 
     """

@@ -12,7 +12,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition, RLock
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from vllm_mmout.engine import marker
 from vllm_mmout.engine.admission import ADMISSION
 from vllm_mmout.engine.decode import Decoding, Finish, as_it_is, decode_request
 from vllm_mmout.engine.decode_pool import DecodePool, Job, Outcome
+from vllm_mmout.engine.observer import SILENT, Observer
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.engine.validation import InvalidInputError, as_client_error
 from vllm_mmout.errors import AbortedError, MMOutError, RequestError
@@ -62,6 +62,8 @@ class PendingDecode:
     state: RoutedRequestState
     mark: Mark
     shell: MultimodalRequestOutput
+    nbytes: int
+    observer: Observer
     job: Job | None = None
 
 
@@ -114,6 +116,8 @@ class RoutedOutputProcessor(OutputProcessor):
     """Of the lock; notified when a decode ends."""
     poked: bool = False
     """Whether `wait_ready` is to come back."""
+    observer: Observer = SILENT
+    """Hears of decodes, and of requests that fail."""
 
     def setup(self, binding: Binding) -> None:
         """Make the routing's own state; called once, when the engine is bound."""
@@ -187,16 +191,22 @@ class RoutedOutputProcessor(OutputProcessor):
         self, state: RoutedRequestState, mark: Mark, shell: MultimodalRequestOutput, buffer: torch.Tensor
     ) -> None:
         """Hand one request's output to the decode pool; it counts as unfinished until it is delivered."""
+        arrived, observer = time.monotonic(), self.observer
         decoding = Decoding(
-            self.binding.processors, mark.params, mark.finish, shell.request_id, mark.admitted, time.monotonic()
+            self.binding.processors, mark.params, mark.finish, shell.request_id, mark.admitted, arrived, observer
         )
-        pending = PendingDecode(state, mark, shell)
+        pending = PendingDecode(state, mark, shell, buffer.nbytes, observer)
         with self.lock:
             self.pending[state.request_id] = pending
-            pending.job = self.pool.submit(
-                lambda: decode_request(decoding, buffer),
-                lambda outcome: self._deliver_from_thread(pending, outcome),
-            )
+            observer.waits(pending.nbytes)
+            try:
+                pending.job = self.pool.submit(
+                    lambda: decode_request(decoding, buffer),
+                    lambda outcome: self._deliver_from_thread(pending, outcome),
+                )
+            except BaseException:  # no thread can be started
+                self._take_out(pending)
+                raise
 
     def _deliver_from_thread(self, pending: PendingDecode, outcome: Outcome) -> None:
         loop = pending.mark.loop
@@ -205,11 +215,13 @@ class RoutedOutputProcessor(OutputProcessor):
                 self._deliver(pending, outcome)
                 self.wakeup.notify_all()
             return
-        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        try:
             loop.call_soon_threadsafe(self._deliver, pending, outcome)
+        except RuntimeError:  # the loop was closed: nobody waits any more
+            self._take_out(pending)
 
     def _deliver(self, pending: PendingDecode, outcome: Outcome) -> None:
-        if self.pending.pop(pending.state.request_id, None) is None:
+        if not self._take_out(pending):
             return
         if isinstance(outcome, BaseException):
             pending.shell.error = outcome
@@ -219,6 +231,13 @@ class RoutedOutputProcessor(OutputProcessor):
             pending.state.queue.put(pending.shell)
         else:
             self.ready.append(pending.shell)
+
+    def _take_out(self, pending: PendingDecode) -> bool:
+        """Take a decode out of those that are pending; False if it was none of them any more."""
+        taken = self.pending.pop(pending.state.request_id, None)
+        if taken is not None:
+            taken.observer.settled(taken.nbytes)
+        return taken is not None
 
     def take_ready(self) -> list[MultimodalRequestOutput]:
         """Results decoded since the last call, for ``LLM``."""
@@ -250,13 +269,9 @@ class RoutedOutputProcessor(OutputProcessor):
 
     def _cancel_decodes(self, request_id: str, *, internal: bool) -> None:
         with self.lock:
-            hit = [
-                key
-                for key, pending in self.pending.items()
-                if request_id == (key if internal else pending.state.external_req_id)
-            ]
-            for key in hit:
-                pending = self.pending.pop(key)
+            asked = [(key if internal else entry.state.external_req_id, entry) for key, entry in self.pending.items()]
+            for pending in [entry for name, entry in asked if name == request_id]:
+                self._take_out(pending)
                 if pending.job is not None:
                     pending.job.cancel()
                 pending.shell.error = _ended(FinishReason.ABORT, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,10 @@ import msgspec
 
 from vllm_mmout.engine.fan_out import FanOut
 from vllm_mmout.engine.lane import StoppedError
+from vllm_mmout.engine.observer import SILENT, Observer
 from vllm_mmout.engine.part_input import PartInput
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, OptionError
+from vllm_mmout.outputs.growing import Growing
 from vllm_mmout.outputs.sidecars import remove_saved
 from vllm_mmout.outputs.source import Source
 from vllm_mmout.processors.base import Part
@@ -49,27 +52,60 @@ class Scene:
     @property
     def tile_params(self) -> OutputParams:
         """The params of each tile's request."""
-        return msgspec.structs.replace(self.params, part=True, window=None, bbox=None, bbox_crs=None, path=None)
+        return msgspec.structs.replace(
+            self.params, part=True, window=None, bbox=None, bbox_crs=None, path=None, partial_images=0
+        )
 
     @property
     def pixels(self) -> int:
         """Pixels of the scene."""
         return self.grid.height * self.grid.width
 
-    def fan_out(self, budget: TileBudget, wake: Callable[[], None]) -> FanOut:
-        """The scene's request, not started; it reads and closes the input."""
+    def check_tiles(self, most: int) -> None:
+        """Refuse, and close, a scene that is cut into more tiles than a request may have.
+
+        Raises:
+            InputError: it is; both numbers are named.
+
+        """
+        grid = self.grid
+        if len(grid) > most:
+            self.close()
+            shared = " or a smaller overlap," if grid.overlap else ""
+            raise InputError(
+                f"the input of {grid.height} x {grid.width} pixels makes {len(grid)} tiles of {grid.tile} with an"
+                f" overlap of {grid.overlap}, and a request may have {most}; choose a larger tile,{shared} or cut out a"
+                " part with window=...",
+                param="tile",
+            )
+
+    def growing(self, notify: Callable[[], None]) -> Growing | None:
+        """What makes the pictures of the growing result that were asked for; None where none were."""
+        wanted = self.params.partial_images
+        return Growing(wanted, len(self.grid), notify) if wanted else None
+
+    def fan_out(
+        self,
+        budget: TileBudget,
+        wake: Callable[[], None],
+        observer: Observer = SILENT,
+        growing: Growing | None = None,
+    ) -> FanOut:
+        """The scene's request, not started; it reads and closes the input, and shows the first pick's result."""
         height, width = (min(self.grid.tile, side) for side in self.view.size)
         if self.grid.edge == "pad":
             height = width = self.grid.tile
+        total = len(self.grid)
         return FanOut(
             self._tiles(),
-            total=len(self.grid),
+            total=total,
             nbytes=height * width * len(self.view.bands) * self.view.itemsize,
             picks=self.binding.choice.pick(self.params.processor),
-            join=self._join,
+            join=partial(self._join, growing=growing),
             deliver=self._deliver,
             budget=budget,
             wake=wake,
+            count=lambda done: observer.tile(self.pixels * done // total - self.pixels * (done - 1) // total),
         )
 
     def tile_finish(self, fan_out: FanOut, part: PartInput) -> Finish:
@@ -130,12 +166,18 @@ class Scene:
             raise TypeError("a model without an input mapper has no scenes")
         return inputs.render(inputs.tile(reflected(pixels.array, self.grid.padding(index))))
 
-    def _join(self, name: str, parts: Iterator[Part]) -> Any:
+    def _join(self, name: str, parts: Iterator[Part], growing: Growing | None) -> Any:
         """Join the tiles of one pick, in a thread of its own."""
         processor = self.binding.processors[name]
         view = self.view
         source = Source(size=view.size, georeference=view.georeference, metadata=view.raster.metadata)
-        joined = Parts(parts, grid=self.grid, source=source.made_by(self.binding.model, name), folder=self.folder)
+        joined = Parts(
+            parts,
+            grid=self.grid,
+            source=source.made_by(self.binding.model, name),
+            folder=self.folder,
+            growing=growing if name == self.binding.choice.pick(self.params.processor)[0] else None,
+        )
         try:
             output = processor.assemble(joined, self.tile_params)
         except (MMOutError, StoppedError):
@@ -175,7 +217,8 @@ def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | 
     mapper = view.mapper
     if params.tile is not None and not mapper.min_size <= params.tile <= mapper.max_size:
         raise OptionError(
-            f"tile must be {mapper.min_size} to {mapper.max_size} pixels for model {mapper.model!r}, got {params.tile}"
+            f"tile must be {mapper.min_size} to {mapper.max_size} pixels for model {mapper.model!r}, got {params.tile}",
+            param="tile",
         )
     if mapper.fits(view.size) and (params.tile is None or max(view.size) <= params.tile):
         return None
@@ -205,7 +248,9 @@ def _not_joined(processor: str, view: RasterView, params: OutputParams) -> MMOut
     """The error of an input that has to be cut, for a processor that cannot join what was cut."""
     mapper = view.mapper
     if mapper.fits(view.size):
-        return OptionError(f"output processor {processor!r} cannot join tiles; leave tile={params.tile} out")
+        return OptionError(
+            f"output processor {processor!r} cannot join tiles; leave tile={params.tile} out", param="tile"
+        )
     height, width = view.size
     takes = f"model {mapper.model!r} takes {mapper.min_size} to {mapper.max_size} either way in one forward"
     if min(view.size) < mapper.min_size:

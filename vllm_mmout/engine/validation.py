@@ -7,11 +7,22 @@ from vllm.exceptions import VLLMValidationError
 from vllm_mmout.errors import InputError, MMOutError, OptionError
 
 
-class InvalidInputError(InputError, VLLMValidationError):
+class _ClientError(MMOutError, VLLMValidationError):
+    """vLLM's server takes the parameter from its own class's attribute."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+        self.parameter = param
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # vLLM's appends the parameter, which an answer has in a place of its own
+
+
+class InvalidInputError(_ClientError, InputError):
     """An input that the model cannot take."""
 
 
-class InvalidOptionError(OptionError, VLLMValidationError):
+class InvalidOptionError(_ClientError, OptionError):
     """An option that is unknown or cannot be honoured."""
 
 
@@ -20,7 +31,7 @@ def as_client_error(error: MMOutError) -> MMOutError:
     if isinstance(error, VLLMValidationError):
         return error
     if isinstance(error, OptionError):
-        return InvalidOptionError(str(error))
+        return InvalidOptionError(str(error), param=error.param)
     if isinstance(error, InputError):
-        return InvalidInputError(str(error))
+        return InvalidInputError(str(error), param=error.param)
     return error

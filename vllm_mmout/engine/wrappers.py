@@ -126,6 +126,18 @@ def run_busy_loop(original: Original) -> Original:
     return wrapper
 
 
+def load_endpoint_plugins(original: Original) -> Original:
+    """Add our routes to a server that was started to have them; to any other, nothing."""
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        from vllm_mmout.engine.routes import endpoint_plugins, is_switched_on
+
+        return endpoint_plugins(original, *args, **kwargs) if is_switched_on() else original(*args, **kwargs)
+
+    return wrapper
+
+
 def input_registry() -> Any:
     """The input registry."""
     from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY

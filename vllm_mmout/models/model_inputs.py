@@ -105,6 +105,21 @@ class ModelInputs:
         plain = isinstance(mapper, RasterMapper) and type(mapper).__call__ is RasterMapper.__call__
         return mapper if plain else None
 
+    @property
+    def opens_files(self) -> bool:
+        """Whether an input is files, so that a text in it names one; a mapper of an author's own takes anything."""
+        choice = self.registered.mapper
+        first = choice is not None and choice.function is not None
+        return first or isinstance(self._mapper, RasterMapper | AutoProcessorMapper)
+
+    @property
+    def takes(self) -> str:
+        """What the model takes, in words."""
+        mapper = self._mapper
+        if isinstance(mapper, RasterMapper):
+            return f"rasters of {len(mapper.bands)} bands ({', '.join(mapper.bands)})"
+        return "pictures" if self.opens_files else "what its input mapper takes"
+
     def _are_files(self, data: Any) -> bool:
         """Whether a mapping is one of band names to files, of a raster; its keys are then no keywords of forward."""
         return self.rasters is not None and are_named_files(data) and not set(data) & set(self.keywords.names)
@@ -252,7 +267,7 @@ def _make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext
 
 def _refuse_reading_options(params: OutputParams, why: str) -> None:
     for option in params.reads:
-        raise OptionError(f"{option} says how a raster is read; {why}, leave it out")
+        raise OptionError(f"{option} says how a raster is read; {why}, leave it out", param=option)
 
 
 def _is_tensors(data: Any) -> bool:

@@ -46,16 +46,16 @@ def encode_picture(image: Image, name: str, options: dict[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def flattened(image: Image) -> Image:
-    """The picture without alpha, black where it was transparent."""
+def flattened(image: Image, colour: str = "black") -> Image:
+    """The picture without alpha, of one colour where it was transparent."""
     if "A" not in image.getbands():
         return image
     from PIL import Image as Pillow
 
     plain = image.convert(image.mode.removesuffix("A"))
-    black = Pillow.new(plain.mode, plain.size)
-    black.paste(plain, mask=image.getchannel("A"))
-    return black
+    ground = Pillow.new(plain.mode, plain.size, colour)
+    ground.paste(plain, mask=image.getchannel("A"))
+    return ground
 
 
 def _settings(name: str, options: dict[str, Any]) -> dict[str, Any]:

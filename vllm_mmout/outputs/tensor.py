@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import numpy as np
 
 from vllm_mmout.errors import InputError, SaveError
@@ -23,6 +24,9 @@ _NUMPYS_OWN = frozenset({"file", "allow_pickle"})
 class TensorOutput(MediaOutput):
     """One array, or several by name.
 
+    Files are .npz, .npy of one array, or .json: an object of nested lists by name ("output" is that of one alone), null
+    for what is no number.
+
     Args:
         data: an array (or torch tensor; bfloat16 becomes float32), or a mapping of names to arrays.
 
@@ -31,7 +35,7 @@ class TensorOutput(MediaOutput):
 
     """
 
-    formats: ClassVar[dict[str, str]] = {".npz": "npz", ".npy": "npy"}
+    formats: ClassVar[dict[str, str]] = {".npz": "npz", ".npy": "npy", ".json": "json"}
 
     def __init__(self, data: Any) -> None:
         named = dict(data) if isinstance(data, Mapping) else {_ALONE: data}
@@ -67,6 +71,8 @@ class TensorOutput(MediaOutput):
         buffer = BytesIO()
         if name == "npz":
             save_arrays(buffer, self.arrays)
+        elif name == "json":  # what is no number, as NaN, is null there
+            buffer.write(msgspec.json.encode({key: array.tolist() for key, array in self.arrays.items()}))
         elif len(self.arrays) > 1:
             raise SaveError(f".npy holds one array, the output has {len(self.arrays)}; save it as .npz")
         else:

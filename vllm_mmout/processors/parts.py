@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vllm_mmout.outputs import RasterOutput
+    from vllm_mmout.outputs.growing import Growing
     from vllm_mmout.outputs.source import Source
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Part
@@ -22,14 +23,24 @@ class Parts(Iterator["Part"]):
         grid: where the tiles lie; ``Part.index`` counts them.
         source: the scene.
         folder: where a result on disk is to be made, None for the system's folder for temporary files.
+        growing: shown what `mosaic` has finished; None: nobody looks.
 
     """
 
-    def __init__(self, parts: Iterable[Part], *, grid: TileGrid, source: Source, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        parts: Iterable[Part],
+        *,
+        grid: TileGrid,
+        source: Source,
+        folder: Path | None = None,
+        growing: Growing | None = None,
+    ) -> None:
         self._parts = iter(parts)
         self.grid = grid
         self.source = source
         self.folder = folder
+        self._growing = growing
 
     def __next__(self) -> Part:
         return next(part for part in self._parts if part.output is not None)
@@ -61,4 +72,12 @@ class Parts(Iterator["Part"]):
         from vllm_mmout.tiling.mosaic import mosaic
 
         blend = params.blend if params.overlap and self.grid.overlap else "none"
-        return mosaic(self.every(), self.grid, blend=blend, finish=finish, folder=self.folder, source=self.source)
+        return mosaic(
+            self.every(),
+            self.grid,
+            blend=blend,
+            finish=finish,
+            folder=self.folder,
+            source=self.source,
+            growing=self._growing,
+        )

@@ -49,7 +49,8 @@ class Choice:
         if unknown:
             raise OptionError(
                 f"the model has no output processor {' nor '.join(map(repr, unknown))}"
-                f"{close_match(unknown[0], self.processors)} (known: {', '.join(self.processors)})"
+                f"{close_match(unknown[0], self.processors)} (known: {', '.join(self.processors)})",
+                param="processor",
             )
         return picks
 

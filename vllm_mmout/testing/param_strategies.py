@@ -21,8 +21,9 @@ def output_params(
     Args:
         draw: given by hypothesis.
         processor: its ``outputs`` are what ``output`` is drawn from, besides None; without one ``output`` is None.
-        free: whether options that say how the *input* is read (``bands``, ``indices``, ``nodata``, ``overlap``) are set
-            as well; a processor is given them and has nothing to do with them.
+        free: whether options that say how the *input* is read (``bands``, ``indices``, ``nodata``, ``overlap``), and
+            how often a scene is shown (``partial_images``), are set as well; a processor is given them and has nothing
+            to do with them.
 
     """
     output = draw(st.sampled_from((None, *(() if processor is None else processor.outputs))))
@@ -35,4 +36,5 @@ def output_params(
         indices=draw(_INDICES) if which == "indices" else None,
         nodata=draw(_NODATA),
         overlap=draw(st.integers(0, 64)),
+        partial_images=draw(st.integers(0, 3)),
     )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from vllm_mmout.outputs.growing import Growing
     from vllm_mmout.outputs.source import Source
     from vllm_mmout.outputs.stored import StoredRaster
 
@@ -33,13 +34,21 @@ class Joining:
         first: the output of any tile; the others must be alike.
         finish: makes the result of joined values, None where they are it.
         folder: where the file is made.
+        growing: shown each rectangle that is finished, in the thread that joins; None: nobody looks.
 
     Raises:
         SaveError: the file cannot be made.
 
     """
 
-    def __init__(self, plan: Plan, first: RasterOutput, finish: Finish | None, folder: Path | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        first: RasterOutput,
+        finish: Finish | None,
+        folder: Path | None,
+        growing: Growing | None = None,
+    ) -> None:
         self._plan = plan
         self._traits = Traits.of(first)
         self._make = finish
@@ -49,6 +58,9 @@ class Joining:
         self._finished_metadata = pixel.metadata
         self._waiting: dict[Cell, list[Contribution | None]] = {}
         self._canvas = Canvas(folder, plan.size, self._finished_traits)
+        self._growing = growing
+        if growing is not None:
+            growing.begin(plan.size, pixel)
 
     def take(self, index: int, output: RasterOutput, valid: NDArray[np.bool_] | None) -> None:
         """Take a tile.
@@ -136,6 +148,8 @@ class Joining:
                 f"finish made {finished.height} x {finished.width} pixels of {height} x {width}; it must keep them"
             )
         self._canvas.put(row, col, finished, shown)
+        if self._growing is not None:
+            self._growing.put(row, col, finished, shown)
 
     def _finished(self, values: NDArray[Any]) -> RasterOutput:
         """What was asked for, of joined values."""

@@ -14,6 +14,7 @@ from vllm_mmout.tiling.plan import Plan
 from vllm_mmout.tiling.weights import Blend
 
 if TYPE_CHECKING:
+    from vllm_mmout.outputs.growing import Growing
     from vllm_mmout.outputs.source import Source
     from vllm_mmout.outputs.stored import StoredRaster
     from vllm_mmout.processors.base import Part
@@ -28,6 +29,7 @@ def mosaic(
     finish: Finish | None,
     folder: Path | None,
     source: Source,
+    growing: Growing | None = None,
 ) -> StoredRaster:
     """Join tiles into one raster on disk. The result does not depend on the order in which they come.
 
@@ -41,16 +43,19 @@ def mosaic(
         finish: called on rectangles of joined values, of any size; None: they are the result.
         folder: where the file is made, None for the system's folder for temporary files.
         source: the scene.
+        growing: shown what is finished, and told of each tile; None: nobody looks.
 
     Raises:
         DecodeError: an output is no raster, does not fit the others, its tile or the scene, or a tile is missing.
         SaveError: the file cannot be written.
 
     """
-    arrivals = _Arrivals(grid, blend, finish, folder)
+    arrivals = _Arrivals(grid, blend, finish, folder, growing)
     try:
         for part in parts:
             arrivals.add(part)
+            if growing is not None:
+                growing.joined()
         return arrivals.whole(source)
     except BaseException:
         if arrivals.joining is not None:
@@ -61,11 +66,14 @@ def mosaic(
 class _Arrivals:
     """Counts the tiles in, and keeps empty ones until the first with an output says what the raster is."""
 
-    def __init__(self, grid: TileGrid, blend: Blend, finish: Finish | None, folder: Path | None) -> None:
+    def __init__(
+        self, grid: TileGrid, blend: Blend, finish: Finish | None, folder: Path | None, growing: Growing | None
+    ) -> None:
         self._grid = grid
         self._blend = blend
         self._finish = finish
         self._folder = folder
+        self._growing = growing
         self._came = bytearray(len(grid))
         self._empty = array("q")
         self.joining: Joining | None = None
@@ -103,7 +111,7 @@ class _Arrivals:
             )
         if self.joining is None:
             plan = Plan.make(self._grid, part.index, part.output, self._blend)
-            self.joining = Joining(plan, part.output, self._finish, self._folder)
+            self.joining = Joining(plan, part.output, self._finish, self._folder, self._growing)
             for index in self._empty:
                 self.joining.leave_out(index)
             self._empty = array("q")

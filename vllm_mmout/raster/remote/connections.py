@@ -5,19 +5,29 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
+import math
 import queue
 import socket
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.exceptions import ClosedPoolError
+from urllib3.exceptions import (
+    ClosedPoolError,
+    ConnectTimeoutError,
+    LocationParseError,
+    NameResolutionError,
+    NewConnectionError,
+)
+from urllib3.util.connection import allowed_gai_family
 
 from vllm_mmout.errors import InputError
 
@@ -27,6 +37,10 @@ if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
     from vllm_mmout.raster.remote.fetch_options import FetchOptions
+
+Found: TypeAlias = tuple[Any, ...]
+"""One answer of ``socket.getaddrinfo``."""
+Lookup: TypeAlias = Callable[[str, int], Sequence[Found]]
 
 _AT_ONCE = 8
 """Connections of one file to one server; threads that want more of them wait."""
@@ -38,7 +52,7 @@ class Connections:
     """The connections of one opened file: kept for its next request, closed with it.
 
     Where requests go, directly or through the proxies of HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, is decided
-    here; a subclass that gives `manager` pools of another kind decides otherwise, as which addresses may be reached.
+    here. A subclass may refuse: an address in `request`, the IP addresses that a host has in `lookup`.
 
     Args:
         options: how long to wait.
@@ -61,7 +75,7 @@ class Connections:
             InputError: the proxy that the environment names cannot be used.
 
         """
-        proxy = _proxy(url)
+        proxy = proxy_of(url)
         manager = self._managers.get(proxy)
         if manager is None:
             manager = self._managers.setdefault(proxy, self.manager(proxy))
@@ -80,8 +94,20 @@ class Connections:
         """The pools of connections that go through one proxy, or directly."""
         settings: dict[str, Any] = {"maxsize": _AT_ONCE, "block": True}
         manager = urllib3.PoolManager(**settings) if proxy is None else _through(proxy, settings)
-        manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
+        lookup = self.lookup if proxy is None else None
+        pools = {"http": partial(_Pool, lookup=lookup), "https": partial(_SecurePool, lookup=lookup)}
+        manager.pool_classes_by_scheme = cast("dict[str, type[Any]]", pools)
         return manager
+
+    def lookup(self, host: str, port: int) -> Sequence[Found]:
+        """The IP addresses of a host, which are tried in turn, and no other.
+
+        Raises:
+            OSError: there are none.
+            UnicodeError: the host cannot be one.
+
+        """
+        return socket.getaddrinfo(host, port, allowed_gai_family(), socket.SOCK_STREAM)
 
     def close(self) -> None:
         """Close all, those in use too: whoever reads from one gets an error at once."""
@@ -130,19 +156,40 @@ class _WatchedResponse(http.client.HTTPResponse):
             self.fp = io.BufferedReader(_WatchedReader(self.fp.detach(), period))
 
 
-class _Connection(HTTPConnection):
+class _LookingUp(HTTPConnection):
+    """A connection to one of the addresses that a function finds."""
+
+    lookup: Lookup | None = None
+
+    def _new_conn(self) -> socket.socket:
+        if self.lookup is None:
+            return super()._new_conn()
+        try:
+            return _first_of(self.lookup(self._dns_host.strip("[]"), self.port), self.timeout, self.socket_options)
+        except socket.gaierror as error:
+            raise NameResolutionError(self.host, self, error) from error
+        except UnicodeError:
+            raise LocationParseError(f"{self.host!r}, label empty or too long") from None
+        except TimeoutError as error:
+            raise ConnectTimeoutError(self, f"no connection to {self.host} within {self.timeout} s") from error
+        except OSError as error:
+            raise NewConnectionError(self, f"Failed to establish a new connection: {error}") from error
+
+
+class _Connection(_LookingUp):
     response_class = _WatchedResponse
 
 
-class _SecureConnection(HTTPSConnection):
+class _SecureConnection(_LookingUp, HTTPSConnection):
     response_class = _WatchedResponse
 
 
 class _KnownConnections(HTTPConnectionPool):
     """A pool that knows its connections, those in use too."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, lookup: Lookup | None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._lookup = lookup
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
         self._making = threading.Lock()
         self._ended = False
@@ -157,7 +204,8 @@ class _KnownConnections(HTTPConnectionPool):
         return connection
 
     def _new_conn(self) -> Any:
-        connection = super()._new_conn()
+        connection: Any = super()._new_conn()
+        connection.lookup = self._lookup
         with self._making:
             self._made.add(connection)
         return connection
@@ -192,7 +240,34 @@ class _SecurePool(_KnownConnections, HTTPSConnectionPool):
     ConnectionCls = _SecureConnection
 
 
-def _proxy(url: str) -> str | None:
+def _first_of(found: Sequence[Found], timeout: Any, options: Any) -> socket.socket:
+    """A connection to the first of some addresses that takes one; they share the time that there is."""
+    end = time.monotonic() + timeout if isinstance(timeout, int | float) else math.inf
+    failure = OSError("the host has no address")
+    for more, where in zip(range(len(found), 0, -1), found, strict=True):
+        share = max(end - time.monotonic(), 0.001) / more
+        try:
+            return connected(where, share if math.isfinite(share) else None, options or ())
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def connected(where: Found, timeout: float | None, options: Sequence[tuple[Any, ...]]) -> socket.socket:
+    """A connection to an address."""
+    made = socket.socket(*where[:3])
+    try:
+        for option in options:
+            made.setsockopt(*option)
+        made.settimeout(timeout)
+        made.connect(where[4])
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def proxy_of(url: str) -> str | None:
     """The proxy that the environment names for an address."""
     parts = urlsplit(url)
     proxies = getproxies()

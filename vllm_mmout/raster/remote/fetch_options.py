@@ -28,6 +28,8 @@ class FetchOptions:
     """Bytes that are taken at once: of a file whose server gives no parts of it, or of a picture."""
     backoff: float = 0.5
     """Seconds before the first repetition; each further one waits twice as long."""
+    redirects: int = 5
+    """How many redirects of one request are followed."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:

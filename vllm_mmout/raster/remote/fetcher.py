@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-_REDIRECTS = 5
 _LONGEST_PAUSE = 30.0
 _SHOWN = 300
 """Characters of an error of the connection that a message shows."""
@@ -151,7 +150,8 @@ class Fetcher:
 
     def _followed(self, url: Url, headers: dict[str, str]) -> BaseHTTPResponse:
         """The answer of the server to which redirects lead."""
-        for _ in range(_REDIRECTS + 1):
+        most = self.options.redirects
+        for _ in range(most + 1):
             own = (url.scheme, url.host, url.port) == (self._origin.scheme, self._origin.host, self._origin.port)
             response = self._connections.request(url.url, {**self._headers, **headers, **(self._secret if own else {})})
             location = response.headers.get("Location")
@@ -161,7 +161,11 @@ class Fetcher:
                 return response
             with _ending(response):
                 url = self._redirected(url, location)
-        raise InputError(f"{self.name} redirects more than {_REDIRECTS} times, at last to {shown(url.url)}")
+        if not most:
+            raise InputError(
+                f"{self.name} redirects to {shown(url.url)}, and redirects are not followed; give that address"
+            )
+        raise InputError(f"{self.name} redirects more than {most} times, at last to {shown(url.url)}")
 
     def _redirected(self, url: Url, location: str) -> Url:
         what = f"{self.name} redirects to an address that"

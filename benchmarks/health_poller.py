@@ -1,0 +1,115 @@
+"""Polls a server's ``/health`` from a process of its own: ``python -m benchmarks.health_poller HOST PORT``.
+
+Every five milliseconds a poll is sent, whether or not those before it were answered: a server that stands still for
+three seconds makes six hundred late answers, not one. A poll takes a connection that is free, or opens one. Each line
+of input names a phase that begins; the answer to it is a line, and at the end of the input the latencies of all phases
+in milliseconds come as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from typing import Self
+
+PERIOD_S = 0.005
+_REQUEST = b"GET /health HTTP/1.1\r\nHost: benchmark\r\n\r\n"
+
+
+class HealthPoller:
+    """Starts the polling process; use it as a context, begin phases, then ask for the latencies."""
+
+    def __init__(self, host: str, port: int) -> None:
+        command = [sys.executable, "-m", "benchmarks.health_poller", host, str(port)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def begin(self, phase: str) -> None:
+        """Begin a phase; polls that are sent from now on belong to it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(phase, file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if answer.strip() != phase:
+            raise RuntimeError(f"the polling process ended, with status {self._process.wait()}")
+
+    def latencies(self) -> dict[str, list[float]]:
+        """End the polling and give for each phase the latency of each poll in milliseconds."""
+        answer, _ = self._process.communicate()
+        found: dict[str, list[float]] = json.loads(answer)
+        return found
+
+
+class Polls:
+    """The polls of all phases."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self.phase: str | None = None
+        self.found: dict[str, list[float]] = {}
+        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def run(self, ended: asyncio.Event) -> None:
+        """Poll until the end."""
+        loop = asyncio.get_running_loop()
+        due, polls = loop.time(), set()
+        while not ended.is_set():
+            if self.phase is not None:
+                poll = asyncio.create_task(self._poll(self.found.setdefault(self.phase, [])))
+                polls.add(poll)
+                poll.add_done_callback(polls.discard)
+            due = max(due + PERIOD_S, loop.time())
+            await asyncio.sleep(due - loop.time())
+        await asyncio.gather(*polls)
+        for _, writer in self._free:
+            writer.close()
+
+    async def _poll(self, latencies: list[float]) -> None:
+        started = time.perf_counter()
+        reader, writer = self._free.pop() if self._free else await asyncio.open_connection(self.host, self.port)
+        writer.write(_REQUEST)
+        head = await reader.readuntil(b"\r\n\r\n")
+        latencies.append(1e3 * (time.perf_counter() - started))
+        lines = head.decode().lower().split("\r\n")
+        if " 200 " not in lines[0] + " ":
+            raise RuntimeError(f"/health answered {lines[0]!r}")
+        length = next((int(line.partition(":")[2]) for line in lines if line.startswith("content-length:")), 0)
+        await reader.readexactly(length)
+        self._free.append((reader, writer))
+
+
+async def _main(host: str, port: int) -> None:
+    polls, ended = Polls(host, port), asyncio.Event()
+
+    async def listen() -> None:
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            polls.phase = line.strip()
+            print(polls.phase, flush=True)
+        ended.set()
+
+    await asyncio.gather(listen(), polls.run(ended))
+    print(json.dumps(polls.found), flush=True)
+
+
+def main() -> None:
+    """Poll until the input ends."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.health_poller")
+    parser.add_argument("host")
+    parser.add_argument("port", type=int)
+    options = parser.parse_args()
+    asyncio.run(_main(options.host, options.port))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""``/health`` of ``vllm-mmout serve`` while it answers a scene of 4096 x 4096: latency, and how the process grows.
+
+The server is started as users do, and the scene (six bands of uint16, deflate) is posted to ``/v1/images/edits`` as
+the file of a form; the answer is a GeoTIFF, each pixel of which is compared with what it must be. A process of its own
+polls ``/health`` every five milliseconds, first while nothing else happens and then during each request. The resident
+memory of the process that answers is sampled from before the first request on.
+
+``SERVING_SIZE=2048`` takes a smaller scene, ``SERVING_ROUNDS=2`` fewer rounds; ``SCENE_FOLDER`` says where it is made.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import psutil
+
+from benchmarks.health_poller import HealthPoller
+from benchmarks.report import Row, percentile
+from benchmarks.scene_files import BANDS, Scene, disk_folder, make_scene
+
+SIZE = int(os.environ.get("SERVING_SIZE", "4096"))
+ROUNDS = int(os.environ.get("SERVING_ROUNDS", "5"))
+"""At least two."""
+IDLE_S = 5.0
+START_S = 300.0
+STOP_S = 60.0
+PERIOD_S = 0.01
+MIB = 1 << 20
+HOST = "127.0.0.1"
+ASKED_P99_MS = 25.0
+ASKED_WORST_MS = 100.0
+ASKED_GROWTH_MIB = 150.0
+FLAGS = ("--gpu-memory-utilization", "0.3", "--distributed-executor-backend", "uni")
+
+
+def run() -> list[Row]:
+    """Measure."""
+    with disk_folder(2 * SIZE**2 * BANDS * 2) as name:
+        folder = Path(name)
+        scene = make_scene(folder, SIZE, "tiled")
+        with _server(folder / "server.log") as (port, process):
+            return _measure(scene, port, process)
+
+
+def _measure(scene: Scene, port: int, process: int) -> list[Row]:
+    seconds = []
+    with HealthPoller(HOST, port) as poller, Memory(process) as memory:
+        poller.begin("warm")  # the first polls open connections
+        time.sleep(1)
+        poller.begin("idle")
+        time.sleep(IDLE_S)
+        for number in range(ROUNDS):
+            memory.begin()
+            poller.begin(f"round {number}")
+            seconds.append(_post(scene, port, scene.path.with_name("out.tif")))
+            poller.begin("between")
+            scene.check(scene.path.with_name("out.tif"))
+            time.sleep(1)
+        latencies = poller.latencies()
+    rounds = [latencies[f"round {number}"] for number in range(ROUNDS)]
+    worst = max(rounds, key=max)
+    figures = {
+        "rounds": ROUNDS,
+        "polls": sum(map(len, rounds)),
+        **_figures([latency for one in rounds for latency in one]),
+        "worst_p99_of_a_round_ms": max(percentile(one, 99) for one in rounds),
+        "request_s": percentile(seconds, 50),
+        "idle_MiB": memory.idle / MIB,
+        "growth_MiB": (max(memory.peaks) - memory.idle) / MIB,
+        "growth_after_first_MiB": (max(memory.peaks[1:]) - memory.first) / MIB,
+    }
+    met = (
+        figures["p99_ms"] <= ASKED_P99_MS and max(worst) <= ASKED_WORST_MS and figures["growth_MiB"] <= ASKED_GROWTH_MIB
+    )
+    asked = f"p99 <= {ASKED_P99_MS:g} ms, worst <= {ASKED_WORST_MS:g} ms, growth <= {ASKED_GROWTH_MIB:g} MiB"
+    return [
+        Row("/health while nothing happens", {"polls": len(latencies["idle"]), **_figures(latencies["idle"])}),
+        Row(f"/health while a scene of {SIZE} is answered", figures, asked, met),
+    ]
+
+
+def _figures(latencies: list[float]) -> dict[str, float]:
+    return {"p50_ms": percentile(latencies, 50), "p99_ms": percentile(latencies, 99), "worst_ms": max(latencies)}
+
+
+def _post(scene: Scene, port: int, target: Path) -> float:
+    """Have a scene answered; gives the seconds until the last byte."""
+    started = time.perf_counter()
+    form = {"prompt": "water", "output_format": "tiff"}
+    with scene.path.open("rb") as file, target.open("wb") as out:
+        request: dict[str, Any] = {"files": {"image": ("scene.tif", file, "image/tiff")}, "data": form}
+        client = httpx.Client(timeout=600, trust_env=False, headers={"Accept": "image/tiff"})
+        with client, client.stream("POST", f"http://{HOST}:{port}/v1/images/edits", **request) as answer:
+            if answer.status_code != httpx.codes.OK:
+                raise RuntimeError(f"{answer.status_code}: {answer.read().decode(errors='replace')}")
+            for piece in answer.iter_bytes():
+                out.write(piece)
+    return time.perf_counter() - started
+
+
+@dataclass(slots=True)
+class Memory:
+    """Samples the resident memory of a process, in bytes."""
+
+    process: int
+    idle: int = 0
+    """Before the first request."""
+    first: int = 0
+    """Before the second: what the first one has left is in it."""
+    peaks: list[int] = field(default_factory=list)
+    """The most of each round."""
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Self:
+        self.idle = self._now()
+        threading.Thread(target=self._sample, daemon=True).start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._ended.set()
+
+    def begin(self) -> None:
+        """Begin a round."""
+        if len(self.peaks) == 1:
+            self.first = self._now()
+        self.peaks.append(self._now())
+
+    def _now(self) -> int:
+        return int(psutil.Process(self.process).memory_info().rss)
+
+    def _sample(self) -> None:
+        while not self._ended.wait(PERIOD_S):
+            if self.peaks:
+                self.peaks[-1] = max(self.peaks[-1], self._now())
+
+
+@contextmanager
+def _server(log: Path) -> Iterator[tuple[int, int]]:
+    """A server of the embedded model: its port and its process."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port = int(probe.getsockname()[1])
+    flags = ("--host", HOST, "--port", str(port), *FLAGS)
+    command = [sys.executable, "-m", "vllm_mmout.cli", "serve", "water-index", *flags]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + START_S
+        while not _healthy(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the server did not start:\n{log.read_text(errors='replace')}")
+            time.sleep(0.5)
+        yield port, process.pid
+    finally:
+        started = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for child in started:  # of a server that was ended while it started
+            if child.is_running():
+                child.kill()
+
+
+def _healthy(port: int) -> bool:
+    try:
+        return httpx.get(f"http://{HOST}:{port}/health", timeout=5, trust_env=False).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False

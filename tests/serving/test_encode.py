@@ -1,0 +1,463 @@
+"""Encoding: the bytes of each kind of output, read by Pillow, rasterio and numpy, and what cannot be."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import io
+import json
+import shutil
+import tempfile
+import tracemalloc
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from on_disk import CLASSES, PALETTE, PLACE, stored
+from PIL import Image
+from rasterio.io import MemoryFile
+
+from vllm_mmout.errors import DecodeError, OptionError, SaveError
+from vllm_mmout.outputs import (
+    AreasOutput,
+    ClassificationOutput,
+    ClassScore,
+    DetectionOutput,
+    ImageOutput,
+    PolygonsOutput,
+    RasterOutput,
+    Source,
+    StructuredOutput,
+    TensorOutput,
+)
+from vllm_mmout.outputs.base import Savable
+from vllm_mmout.outputs.stored import StoredRaster
+from vllm_mmout.params import OutputParams
+from vllm_mmout.raster.writing.blocks import GeoTiffBlocks
+from vllm_mmout.serving.encode import Asked, chosen_format, encode, response_of
+from vllm_mmout.serving.encoded import Encoded, own_folder
+
+IDS = np.random.default_rng(0).integers(0, 3, (1, 70, 60), "uint8")
+IDS[0, :10, :7] = 255
+SIDE = 17_000
+RGBA = np.random.default_rng(1).integers(0, 256, (20, 30, 4), "uint8")
+LABELS = ClassificationOutput(classes=[ClassScore(id=1, label="water", score=0.75)])
+BOXES = DetectionOutput(detections=[{"id": 0, "label": "ship", "score": 0.5, "box": (1, 2, 3, 4)}])
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files, with nothing else in it."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def raster(ids: np.ndarray = IDS) -> RasterOutput:
+    """Classes in memory."""
+    return RasterOutput(ids, **CLASSES)
+
+
+def content(encoded: Encoded) -> bytes:
+    """All bytes, in uneven pieces; the result is closed then."""
+    read = b"".join(encoded.read(at, 1001) for at in range(0, encoded.nbytes + 1, 1001))
+    assert encoded.nbytes == len(read)
+    encoded.close()
+    return read
+
+
+def picture(encoded: Encoded) -> Image.Image:
+    """What Pillow reads, which must be what the result says of itself."""
+    image = Image.open(io.BytesIO(content(encoded)))
+    image.load()
+    assert image.format == encoded.format.upper()
+    assert Image.MIME[image.format] == encoded.media_type
+    assert f"{image.width}x{image.height}" == encoded.size
+    assert encoded.background == ("transparent" if "A" in image.getbands() else "opaque")
+    return image
+
+
+USUAL = {
+    "image": (ImageOutput(RGBA), "png", "image/png", "30x20"),
+    "raster": (raster(), "png", "image/png", "60x70"),
+    "tensor": (TensorOutput(np.arange(3.0)), "npz", "application/x-npz", None),
+    "classification": (LABELS, "json", "application/json", None),
+    "detection": (BOXES, "json", "application/json", None),
+    "areas": (AreasOutput.of(raster()), "json", "application/json", None),
+    "polygons": (PolygonsOutput(raster()), "geojson", "application/geo+json", None),
+}
+
+
+@pytest.mark.parametrize("kind", USUAL)
+def test_usual_format_of_each_output(kind):
+    """Without a format a picture is PNG, a tensor .npz, data JSON, polygons GeoJSON."""
+    output, name, media_type, size = USUAL[kind]
+    encoded = encode(output, Asked())
+    assert (encoded.format, encoded.media_type, encoded.size) == (name, media_type, size)
+    assert content(encoded) == output.to_bytes(name)
+
+
+@pytest.mark.parametrize("name", ["png", "webp", "jpeg", "tiff"])
+def test_pictures_of_an_image(name):
+    """An image has every picture format, which Pillow reads as what was asked for."""
+    array = RGBA[..., :3] if name == "jpeg" else RGBA
+    encoded = encode(ImageOutput(array), Asked(output_format=name))
+    if name == "tiff":
+        assert encoded.media_type == "image/tiff"
+        assert encoded.size == "30x20"
+        read = Image.open(io.BytesIO(content(encoded)))
+    else:
+        read = picture(encoded)
+    if name in ("png", "tiff"):
+        np.testing.assert_array_equal(np.asarray(read), array)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_geotiff_is_that_of_save(on_disk, tmp_path, temporary):
+    """GDAL reads pixels, place, nodata and colours; once sent, nothing of it is left on the disk."""
+    output = stored(IDS, tmp_path, **CLASSES) if on_disk else raster()
+    encoded = encode(output, Asked(output_format="tiff"))
+    assert (encoded.media_type, encoded.size, encoded.background) == ("image/tiff", "60x70", None)
+    with MemoryFile(content(encoded)) as file, file.open() as read:
+        np.testing.assert_array_equal(read.read(), IDS)
+        assert read.crs.to_epsg() == 32614
+        assert tuple(read.transform)[:6] == PLACE.transform
+        assert read.nodata == 255
+        assert read.colormap(1)[2] == (*PALETTE[2].tolist(), 255)
+        assert read.tags()["SENSOR"] == "MSI"
+    output.close()
+    assert not list(temporary.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["temporary"]
+
+
+def test_raster_on_disk_hands_its_file_over(tmp_path):
+    """The file of a raster on disk is renamed, neither read nor copied, and needs no memory."""
+    output = stored(IDS, tmp_path, **CLASSES)
+    inode = output._file.stat().st_ino
+    encoded = encode(output, Asked(output_format="tiff"))
+    assert encoded._content.stat().st_ino == inode
+    assert not output._remove
+
+
+@pytest.mark.slow
+def test_large_raster_on_disk_in_bounded_memory(tmp_path):
+    """A raster of 17,000 pixels square is encoded as GeoTIFF and as a preview in a few MiB of Python's memory."""
+    blocks = GeoTiffBlocks(tmp_path, bands=1, height=SIDE, width=SIDE, dtype=np.dtype("uint8"))
+    block = np.ones((1, 512, 512), "uint8")
+    for row in range(-(-SIDE // 512)):
+        for col in range(-(-SIDE // 512)):
+            blocks.write(row, col, block[:, : SIDE - row * 512, : SIDE - col * 512])
+    known = {name: value for name, value in CLASSES.items() if name != "metadata"}
+    with closing(StoredRaster.from_blocks(blocks, **known)) as output:
+        tracemalloc.start()
+        try:
+            assert picture(encode(output, Asked())).size == (2048, 2048)
+            encoded = encode(output, Asked(output_format="tiff"))
+            while_read = max(len(encoded.read(at, 1 << 20)) for at in range(0, encoded.nbytes, 1 << 20))
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert while_read <= 1 << 20
+        assert peak < 64 << 20, peak
+        with pytest.raises(OptionError, match=r"npz is made in memory, this result has 275 MiB.*more than 256"):
+            encode(output, Asked(output_format="npz"))
+        encoded.close()
+
+
+def test_large_polygons_go_to_a_file(tmp_path, temporary):
+    """Polygons are written to a file as they are traced, and the file goes with the result."""
+    polygons = PolygonsOutput(stored(IDS, tmp_path, **CLASSES))
+    encoded = encode(polygons, Asked(output_format="json"))
+    assert isinstance(encoded._content, Path)
+    assert json.loads(content(encoded)) == json.loads(polygons.to_bytes("geojson"))
+    assert not list(temporary.iterdir())
+    with MemoryFile(content(encode(polygons, Asked(output_format="tiff")))) as file, file.open() as read:
+        np.testing.assert_array_equal(read.read(), IDS)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_npz_of_a_raster(on_disk, tmp_path):
+    """The archive holds the pixels and what is known of them."""
+    output = stored(IDS, tmp_path, **CLASSES) if on_disk else raster()
+    with np.load(io.BytesIO(content(encode(output, Asked(output_format="npz"))))) as read:
+        np.testing.assert_array_equal(read["array"], IDS)
+        assert read["class_names"].tolist() == CLASSES["class_names"]
+
+
+@pytest.mark.parametrize("name", ["png", "webp"])
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_backgrounds(name, on_disk, tmp_path):
+    """Nodata is transparent, by itself or when asked for, and white in an opaque picture; the rest stays."""
+    output = stored(IDS, tmp_path, **CLASSES) if on_disk else raster()
+    for background in ("auto", "transparent"):
+        shown = np.asarray(picture(encode(output, Asked(name, background=background))))
+        np.testing.assert_array_equal(shown[..., 3] == 0, IDS[0] == 255)
+    opaque = picture(
+        encode(output, Asked(name, background="opaque", output_compression=100 if name == "webp" else None))
+    )
+    assert opaque.mode == "RGB"
+    if name == "png":
+        white = np.where((IDS[0] == 255)[..., None], 255, PALETTE[np.minimum(IDS[0], 2)])
+        np.testing.assert_array_equal(np.asarray(opaque), white)
+    else:
+        assert np.asarray(opaque)[:8, :6].min() > 200
+
+
+def test_jpeg_of_what_has_gaps():
+    """A JPEG of a raster is that of save, black in gaps; opaque makes gaps white, also of an image with alpha."""
+    assert content(encode(raster(), Asked("jpeg"))) == raster().to_bytes("jpeg")
+    assert np.asarray(picture(encode(raster(), Asked("jpeg", background="opaque"))))[:8, :5].min() > 200
+    clear = RGBA.copy()
+    clear[..., 3] = 0
+    assert np.asarray(picture(encode(ImageOutput(clear), Asked("jpeg", background="opaque")))).min() == 255
+    with pytest.raises(OptionError, match=r"^JPEG has no transparency, the picture has an alpha channel; this result"):
+        encode(ImageOutput(RGBA), Asked("jpeg"))
+
+
+@pytest.mark.parametrize("name", ["jpeg", "webp"])
+def test_compression_is_quality(name):
+    """100 is the best, 0 the least; without it the quality is that of save."""
+    image = ImageOutput(np.random.default_rng(2).integers(0, 256, (64, 64, 3), "uint8"))
+    sizes = [encode(image, Asked(name, output_compression=quality)).nbytes for quality in (0, 50, 100)]
+    assert sizes == sorted(set(sizes))
+    for quality in (1, 37, 100):
+        expected = image.to_bytes(name, quality=quality)
+        assert content(encode(image, Asked(name, output_compression=quality))) == expected
+    assert content(encode(image, Asked(name))) == image.to_bytes(name)
+
+
+def test_structured_results_as_data_and_drawn():
+    """A structured result is its fields, or the drawing over its input."""
+    ground = Image.new("RGB", (90, 40), "navy")
+    placed = BOXES.placed(Source(size=(40, 90), georeference=PLACE, picture=lambda: ground))
+    assert DetectionOutput.model_validate_json(content(encode(placed, Asked("json")))) == placed
+    drawn = picture(encode(placed, Asked("png")))
+    np.testing.assert_array_equal(np.asarray(drawn), np.asarray(placed.image))
+    for asked in (Asked(accept="geojson"), Asked("json", accept="geojson")):
+        encoded = encode(placed, asked)
+        assert encoded.media_type == "application/geo+json"
+        assert json.loads(content(encoded)) == json.loads(json.dumps(placed.geojson))
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "param", "message"),
+    [
+        ("tensor", Asked("png"), "output_format", "cannot be 'png'; it can be npz"),
+        ("tensor", Asked(accept="image"), "output_format", "cannot be 'image'; it can be npz"),
+        ("tensor", Asked(accept="tiff"), "output_format", "cannot be 'tiff'; it can be npz"),
+        ("raster", Asked("json"), "output_format", "cannot be 'json'; it can be png, webp, jpeg, tiff, npz"),
+        ("raster", Asked(accept="geojson"), "output_format", "cannot be 'geojson'"),
+        ("image", Asked("npz"), "output_format", "cannot be 'npz'; it can be png, webp, jpeg, tiff"),
+        ("classification", Asked("tiff"), "output_format", "it can be png, webp, jpeg, json"),
+        ("classification", Asked("png"), "output_format", "it lies on no input; this result can be png"),
+        ("polygons", Asked("png"), "output_format", "cannot be 'png'; it can be tiff, json"),
+        ("detection", Asked(accept="geojson"), "output_format", "GeoJSON needs a georeferenced input"),
+        ("raster", Asked("png", accept="tiff"), "output_format", "asks for 'png', the header Accept for 'tiff'"),
+        ("raster", Asked("json", accept="image"), "output_format", "asks for 'json', the header Accept for 'image'"),
+        ("raster", Asked("png", 50), "output_compression", "for jpeg and webp, not png"),
+        ("raster", Asked(None, 50), "output_compression", "for jpeg and webp, not png"),
+        ("raster", Asked("tiff", 50), "output_compression", "for jpeg and webp, not tiff"),
+        ("tensor", Asked(None, 50), "output_compression", "for jpeg and webp, not npz"),
+        ("raster", Asked("jpeg", background="transparent"), "background", "jpeg has no transparent background"),
+        ("raster", Asked("tiff", background="transparent"), "background", "tiff has no transparent background"),
+        ("raster", Asked("tiff", background="opaque"), "background", "tiff has no background"),
+        ("classification", Asked(background="opaque"), "background", "json has no background"),
+    ],
+)
+def test_what_cannot_be_is_refused(kind, asked, param, message, temporary):
+    """The error names the field and says what the result can be; nothing is left."""
+    with pytest.raises(OptionError) as raised:
+        encode(USUAL[kind][0], asked)
+    assert raised.value.param == param
+    assert message in str(raised.value)
+    assert not list(temporary.iterdir())
+
+
+def test_what_a_format_cannot_hold_is_refused(temporary):
+    """A picture too wide for WebP, and polygons that lie nowhere, are the client's to change."""
+    with pytest.raises(
+        OptionError, match=r"webp cannot hold a picture of 17000 x 1.*; this result can be png"
+    ) as raised:
+        encode(ImageOutput(np.zeros((1, 17_000), "uint8")), Asked("webp"))
+    assert raised.value.param == "output_format"
+    nowhere = PolygonsOutput(RasterOutput(IDS, nodata=255))
+    with pytest.raises(OptionError, match=r"^GeoJSON needs a georeferenced input, .*; this result can be tiff, json$"):
+        encode(nowhere, Asked())
+    assert not list(temporary.iterdir())
+
+
+def test_full_disk_is_the_servers(tmp_path, monkeypatch, temporary):
+    """A file that cannot be written is no fault of the client's, and the message has no path."""
+    output = stored(IDS, tmp_path, **CLASSES)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(
+        SaveError, match=r"^the result cannot be written on the server: No space left on device$"
+    ) as raised:
+        encode(output, Asked("tiff"))
+    assert isinstance(raised.value.__cause__, OSError)
+    assert not list(temporary.iterdir())
+    output.close()
+
+
+@pytest.mark.parametrize("given", ["png", "webp", "jpeg", "tiff", "npz", "json", None])
+def test_formats_are_checked_before_a_scene_is_run(given):
+    """The formats of a processor alone tell what a raster will be, or that it cannot be."""
+    if given == "json":
+        with pytest.raises(OptionError, match="it can be png, webp, jpeg, tiff, npz"):
+            chosen_format(RasterOutput.formats, Asked(given))
+    else:
+        assert chosen_format(RasterOutput.formats, Asked(given)) == (given or "png")
+
+
+@pytest.mark.parametrize("name", [None, "png", "webp", "jpeg", "tiff", "npz", "json"])
+def test_previews_are_pictures(name):
+    """A preview has the picture format that was asked for, with its compression, and PNG where that is none."""
+    preview = Asked(name, 30 if name in ("webp", "jpeg") else None, "auto", accept="image").for_preview
+    encoded = encode(ImageOutput(RGBA[..., :3]), preview)
+    assert encoded.format == (name if name in ("png", "webp", "jpeg") else "png")
+    if name in ("webp", "jpeg"):
+        assert content(encoded) == ImageOutput(RGBA[..., :3]).to_bytes(name, quality=30)
+
+
+class Sound(Savable):
+    """An output of somebody else's with formats of its own."""
+
+    formats = {".wav": "wav"}  # noqa: RUF012 - as its author would write it
+
+    def _encode(self, name, options):
+        return b"RIFF"
+
+
+def test_outputs_of_others_that_can_be_saved():
+    """A class with formats of its own is sent in its usual one, with the media type that its suffix has."""
+    encoded = encode(Sound(), Asked())
+    assert (encoded.format, encoded.suffix, content(encoded)) == ("wav", ".bin", b"RIFF")
+    assert encoded.media_type in ("audio/x-wav", "audio/wav", "audio/vnd.wave")
+    with pytest.raises(OptionError, match="this result cannot be 'png'; it can be wav"):
+        encode(Sound(), Asked("png"))
+
+
+@pytest.mark.parametrize(
+    ("given", "media_type", "name", "expected"),
+    [
+        ((b"<svg/>", "image/svg+xml"), "image/svg+xml", "bin", b"<svg/>"),
+        ((bytearray(b"a,b"), "text/csv; charset=utf-8"), "text/csv; charset=utf-8", "bin", b"a,b"),
+        ((b"\x89PNG", "image/png"), "image/png", "png", b"\x89PNG"),
+        ({"yield": 2.5}, "application/json", "json", b'{"yield":2.5}'),
+        ([1, None, "x"], "application/json", "json", b'[1,null,"x"]'),
+        (None, "application/json", "json", b"null"),
+    ],
+)
+def test_what_to_response_gives(given, media_type, name, expected):
+    """An object that is none of our classes goes as its processor's to_response says: bytes, or JSON."""
+    asked_for = []
+
+    def to_response(output, params):
+        asked_for.append((output, params))
+        return given
+
+    params = OutputParams()
+    encoded = encode("a result", Asked(), response_of(SimpleNamespace(to_response=to_response), params))
+    assert (encoded.media_type, encoded.format, content(encoded)) == (media_type, name, expected)
+    assert asked_for == [("a result", params)]
+
+
+def test_to_response_has_the_format_it_has():
+    """A format may be asked for where it is that one; another, compression or a background cannot be honoured."""
+    assert encode(object(), Asked("json"), lambda _: {}).format == "json"
+    for asked, param in [
+        (Asked("png"), "output_format"),
+        (Asked(accept="tiff"), "output_format"),
+        (Asked(None, 5), "output_compression"),
+        (Asked(background="opaque"), "background"),
+        (Asked(background="transparent"), "background"),
+    ]:
+        with pytest.raises(OptionError) as raised:
+            encode(object(), asked, lambda _: {})
+        assert raised.value.param == param
+
+
+def test_without_to_response_the_method_is_named():
+    """An object without a form over HTTP is refused by an error that names what its author can define."""
+    assert response_of(object(), OutputParams()) is None
+    with pytest.raises(OptionError, match=r"returns dict, which has no form over HTTP.*to_response\(output, params\)"):
+        encode({"a": 1}, Asked(), None)
+
+
+def _raise(_):
+    raise KeyError("secret")
+
+
+@pytest.mark.parametrize(
+    ("to_response", "message"),
+    [
+        (_raise, "to_response raised KeyError for a str"),
+        (lambda _: b"bytes", "bytes without a media type"),
+        (lambda _: (b"bytes",), "bytes with the media type"),
+        (lambda _: (b"bytes", 5), "bytes with the media type"),
+        (lambda _: (b"bytes", "png"), "bytes with the media type"),
+        (lambda _: (b"bytes", "image/png\r\nSet-Cookie: a=b"), "bytes with the media type"),
+        (lambda _: (b"bytes", "image/png", 3), "bytes with the media type"),
+        (lambda _: {"a": float("nan")}, "dict that is no JSON"),
+        (lambda _: {"a": object()}, "dict that is no JSON"),
+        (lambda _: object(), "object that is no JSON"),
+    ],
+)
+def test_wrong_answers_of_to_response(to_response, message):
+    """What an author did wrong is an error of the server's that says what it was."""
+    with pytest.raises(DecodeError, match=message):
+        encode("a result", Asked(), to_response)
+
+
+def test_pictures_are_drawn_by_the_output():
+    """A structured output of an author's own is drawn as that says."""
+
+    class Yield(StructuredOutput):
+        tonnes: float
+
+        def draw(self, picture):
+            return Image.new("RGB", (3, 4), "red")
+
+    placed = Yield(tonnes=2).placed(Source(picture=lambda: Image.new("L", (9, 9))))
+    assert picture(encode(placed, Asked("png"))).getpixel((0, 0)) == (255, 0, 0)
+
+
+def test_forgotten_results_leave_nothing(tmp_path, temporary):
+    """A result that nobody closes removes its file when it is collected."""
+    encoded = encode(stored(IDS, tmp_path, **CLASSES), Asked("tiff"))
+    encoded.read(0, 10)
+    assert list(temporary.iterdir())
+    del encoded
+    gc.collect()
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_closed_results_cannot_be_read(on_disk):
+    """Reading after closing is an error, never other bytes; closing again is nothing."""
+    if on_disk:
+        (own_folder() / "a").write_bytes(b"abc")
+        path = next(Path(tempfile.gettempdir()).glob("*/a"))
+        encoded = Encoded(path, "png")
+    else:
+        encoded = Encoded(b"abc", "png")
+    assert encoded.read(1, 9) == b"bc"
+    encoded.close()
+    encoded.close()
+    with pytest.raises(ValueError, match="closed or stored"):
+        encoded.read(0, 1)
+    with pytest.raises(ValueError, match="closed or stored"):
+        encoded.store(Path("x"))
+
+
+def test_folders_of_results_are_for_this_user_alone(temporary):
+    """Nobody else can look into the folder of a result."""
+    assert own_folder().stat().st_mode & 0o777 == 0o700
+    shutil.rmtree(temporary)

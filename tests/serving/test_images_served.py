@@ -1,0 +1,299 @@
+"""The image routes of a running server, by OpenAI's own client."""
+
+from __future__ import annotations
+
+import base64
+import io
+import tempfile
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+import httpx
+import numpy as np
+import openai
+import pytest
+from PIL import Image
+from scenes_for_tests import classes, pixels, write
+
+rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning"),
+]
+ARRAY = pixels(31)
+PLACE = {"crs": "EPSG:32614", "transform": rasterio.Affine(30, 0, 5, 0, -30, 7)}
+
+
+@pytest.fixture(scope="module")
+def client(water_server):
+    """OpenAI's client."""
+    with closing(openai.OpenAI(base_url=f"{water_server.url}/v1", api_key="none", max_retries=0)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory):
+    """A small GeoTIFF."""
+    return write(tmp_path_factory.mktemp("scene") / "scene.tif", ARRAY, **PLACE)
+
+
+@pytest.fixture(autouse=True)
+def _goes_on(water_server):
+    """After each test the server answers."""
+    yield
+    assert httpx.get(f"{water_server.url}/health").status_code == 200
+
+
+def opened(content):
+    """A GeoTIFF's pixels and place."""
+    with rasterio.MemoryFile(content) as file, file.open() as raster:
+        return raster.read(), raster.crs, raster.transform
+
+
+def colours(content):
+    """The pixels of a picture, RGBA."""
+    return np.asarray(Image.open(io.BytesIO(content)).convert("RGBA"))
+
+
+def test_an_edit_is_the_picture_of_the_classes(client, scene):
+    """``images.edit`` gives a PNG of the input's size, one colour a class."""
+    answer = client.images.edit(image=scene, prompt="water")
+    picture = colours(base64.b64decode(answer.data[0].b64_json))
+    expected = classes(ARRAY)[0]
+    assert picture.shape[:2] == expected.shape
+    found = {number: {tuple(pixel) for pixel in picture[expected == number]} for number in (0, 1)}
+    assert all(len(colour) == 1 for colour in found.values())
+    assert found[0] != found[1]
+    assert (answer.output_format, answer.size, answer.quality or "auto") == ("png", "90x75", "auto")
+    assert answer.usage.total_tokens == 1
+    assert abs(answer.created - time.time()) < 600
+
+
+def test_a_raster_keeps_its_place(client, scene):
+    """``output_format=tiff`` is the GeoTIFF that ``LLM.generate`` writes: classes, place and all."""
+    answer = client.images.edit(image=scene, prompt="", extra_body={"output_format": "tiff", "tile": 32})
+    array, crs, transform = opened(base64.b64decode(answer.data[0].b64_json))
+    np.testing.assert_array_equal(array, classes(ARRAY))
+    assert (crs, transform) == (PLACE["crs"], PLACE["transform"])
+    assert answer.usage.total_tokens == 9
+
+
+def test_a_result_is_fetched_from_its_url(client, scene):
+    """``response_format=url`` answers with an address that gives the bytes."""
+    answer = client.images.edit(image=scene, prompt="", response_format="url", extra_body={"output_format": "tiff"})
+    assert answer.data[0].b64_json is None
+    fetched = httpx.get(answer.data[0].url)
+    assert fetched.headers["content-type"] == "image/tiff"
+    np.testing.assert_array_equal(opened(fetched.content)[0], classes(ARRAY))
+    unknown = httpx.get(answer.data[0].url[:-10] + "x" * 6 + ".tif")
+    assert unknown.status_code == 404
+    assert unknown.json()["error"]["param"] == "name"
+
+
+def test_accept_asks_for_the_bytes(water_server, scene):
+    """With ``Accept: image/tiff`` the answer is the file."""
+    answer = httpx.post(
+        f"{water_server.url}/v1/images/edits", files={"image": scene.read_bytes()}, headers={"Accept": "image/tiff"}
+    )
+    assert answer.headers["content-type"] == "image/tiff"
+    np.testing.assert_array_equal(opened(answer.content)[0], classes(ARRAY))
+
+
+def test_several_processors_give_several_entries(client, scene):
+    """A list of processors gives an entry for each, which says whose it is."""
+    answer = client.images.edit(image=scene, prompt="", extra_body={"processor": ["segmentation"]})
+    assert [entry.processor for entry in answer.data] == ["segmentation"]
+
+
+def test_options_travel_in_extra_body(client, scene):
+    """Bands, a window and kinds of output are those of ``OutputParams``."""
+    answer = client.images.edit(
+        image=scene,
+        prompt="",
+        extra_body={
+            "window": [10, 20, 40, 50],
+            "output": "confidence",
+            "output_format": "tiff",
+            "bands": [1, 2, 3, 4, 5, 6],
+        },
+    )
+    array, _, transform = opened(base64.b64decode(answer.data[0].b64_json))
+    assert array.shape == (1, 40, 50)
+    assert array.dtype == np.float32
+    assert transform == PLACE["transform"] * rasterio.Affine.translation(20, 10)
+
+
+def test_structured_results_are_json(client, scene):
+    """The table of areas comes as JSON."""
+    answer = client.images.edit(image=scene, prompt="", extra_body={"output": "areas"})
+    assert b"square" in base64.b64decode(answer.data[0].b64_json).lower() or answer.output_format == "json"
+
+
+def test_several_files_are_one_input(client, tmp_path):
+    """A file a band, as they come from an archive; their names do not matter here, their order does."""
+    files = [write(tmp_path / f"B{number}.tif", ARRAY[number : number + 1], **PLACE) for number in range(6)]
+    answer = client.images.edit(image=files, prompt="", extra_body={"output_format": "tiff"})
+    np.testing.assert_array_equal(opened(base64.b64decode(answer.data[0].b64_json))[0], classes(ARRAY))
+
+
+def test_a_variation_needs_no_prompt(client, scene):
+    """``create_variation`` answers as ``edit``."""
+    answer = client.images.create_variation(image=scene)
+    again = client.images.edit(image=scene, prompt="p")
+    assert answer.data[0].b64_json == again.data[0].b64_json
+
+
+def test_a_model_of_rasters_generates_nothing_of_text(client):
+    """``images.generate`` says what the model takes instead."""
+    with pytest.raises(openai.BadRequestError, match="takes rasters of 6 bands") as caught:
+        client.images.generate(prompt="a lake")
+    assert caught.value.param == "prompt"
+
+
+def test_partial_images_grow_into_the_result(client, tmp_path):
+    """Of three previews the first comes before half of the tiles; finished pixels grow, and are those of the result."""
+    array = pixels(32, 320, 320)
+    path = write(tmp_path / "scene.tif", array)
+    stream = client.images.edit(
+        image=path, prompt="", stream=True, partial_images=3, extra_body={"tile": 32, "overlap": 8}
+    )
+    *partial, last = stream
+    assert [event.type for event in partial] == ["image_edit.partial_image"] * len(partial)
+    assert [event.partial_image_index for event in partial] == list(range(len(partial)))
+    assert partial
+    assert last.type == "image_edit.completed"
+    assert last.usage.total_tokens == 169
+    final = colours(base64.b64decode(last.b64_json))
+    seen = np.zeros(final.shape[:2], bool)
+    for event in partial:
+        preview = colours(base64.b64decode(event.b64_json))
+        done = preview[..., 3] > 0
+        assert (done | ~seen).all()
+        np.testing.assert_array_equal(preview[done], final[done])
+        seen = done
+    assert 0 < (colours(base64.b64decode(partial[0].b64_json))[..., 3] > 0).mean() < 0.5
+
+
+def test_a_stream_without_tiles_is_the_result_alone(client, scene):
+    """An input that fits one forward has nothing to show before."""
+    (event,) = client.images.edit(image=scene, prompt="", stream=True, partial_images=2)
+    assert event.type == "image_edit.completed"
+    assert Image.open(io.BytesIO(base64.b64decode(event.b64_json))).size == (90, 75)
+
+
+def png(width=64, height=64):
+    """A small picture of three bands."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (width, height), "blue").save(buffer, "png")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("fields", "files", "param"),
+    [
+        ({}, {}, "image"),
+        ({}, {"image": b"no picture at all"}, "image"),
+        ({}, {"image": b""}, "image"),
+        ({}, {"image": png()}, "image"),
+        ({"bands": "9"}, {"image": png()}, None),
+        ({"tiel": "5"}, {"image": png()}, "tiel"),
+        ({"tile": "x"}, {"image": png()}, "tile"),
+        ({"n": "2"}, {"image": png()}, "n"),
+        ({"size": "512x512"}, {"image": png()}, "size"),
+        ({"output": "heights"}, {"image": png()}, "output"),
+        ({"processor": "none-such"}, {"image": png()}, "processor"),
+        ({"path": "x.tif"}, {"image": png()}, "path"),
+        ({"image": "/etc/passwd"}, {}, "image"),
+        ({"image": "file:///etc/passwd"}, {}, "image"),
+        ({"image": "http://127.0.0.1:1/x.tif"}, {}, "image"),
+        ({"output_format": "png", "output_compression": "50"}, {"image": png()}, "output_compression"),
+        ({"partial_images": "1"}, {"image": png()}, "partial_images"),
+    ],
+)
+def test_what_a_client_does_wrong_is_a_bad_request(water_server, fields, files, param):
+    """Each is 400 with an error in OpenAI's form, which names the field."""
+    answer = httpx.post(f"{water_server.url}/v1/images/edits", data=fields, files=files or {"prompt": (None, "x")})
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "BadRequestError"
+    assert error["code"] == 400
+    assert param is None or error["param"] == param, error
+
+
+def test_a_truncated_file_is_a_bad_request(client, scene):
+    """Half of a GeoTIFF is refused, not a fault of the server."""
+    half = scene.read_bytes()[: scene.stat().st_size // 2]
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.images.edit(image=half, prompt="")
+    assert caught.value.param == "image"
+
+
+def test_a_model_that_is_not_served_is_not_found(client, scene):
+    """Another model is 404."""
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.images.edit(model="gpt-image-1", image=scene, prompt="")
+    assert caught.value.param == "model"
+
+
+def test_no_more_tiles_than_the_limit(client, scene):
+    """More tiles than --mmout-max-tiles are refused before the first is read."""
+    with pytest.raises(openai.BadRequestError, match="4096"):
+        client.images.edit(image=write_large(scene.parent), prompt="", extra_body={"tile": 8})
+
+
+def write_large(folder: Path) -> bytes:
+    """A file of few bytes and many pixels."""
+    path = folder / "large.tif"
+    profile = {"driver": "GTiff", "count": 6, "height": 1024, "width": 1024, "dtype": "uint16"}
+    with rasterio.open(path, "w", tiled=True, compress="deflate", SPARSE_OK=True, **profile):
+        pass
+    return path.read_bytes()
+
+
+def test_a_client_that_goes_away_leaves_nothing(water_server, tmp_path):
+    """A closed socket in the middle of a scene ends it: no file, nothing pending, no place taken."""
+    path = write(tmp_path / "scene.tif", pixels(33, 2048, 2048), tiled=True)
+    before = open_files(water_server.pid)
+    with (
+        pytest.raises(httpx.ReadTimeout),
+        path.open("rb") as file,
+        httpx.Client(timeout=httpx.Timeout(60, read=4)) as client,
+    ):
+        client.post(f"{water_server.url}/v1/images/edits", files={"image": file}, data={"tile": "64"})
+    deadline = time.monotonic() + 60
+    while (left := pending(water_server)) or open_files(water_server.pid) - before:
+        assert time.monotonic() < deadline, (left, open_files(water_server.pid) - before)
+        time.sleep(0.2)
+    tiles = metric(water_server, "mmout:tiles_total")
+    time.sleep(1)
+    assert metric(water_server, "mmout:tiles_total") == tiles
+
+
+def open_files(pid):
+    """Files on disk that a process has open, those without a name too."""
+    found = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.add(str(link.readlink()))
+    return {name for name in found if name.startswith(tempfile.gettempdir())}
+
+
+def metric(server, name):
+    """The sum of a metric's samples."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    text = httpx.get(f"{server.url}/metrics").text
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name
+    )
+
+
+def pending(server):
+    """What is under way, as the server counts it."""
+    return metric(server, "mmout:decodes_pending") + metric(server, "vllm:num_requests_running")

@@ -1,0 +1,125 @@
+"""Servers that tests start as users do, ``vllm-mmout serve``, and end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from processes import left_running, new_mark
+
+COMMAND = ("-m", "vllm_mmout.cli", "serve")
+SMALL = ("--gpu-memory-utilization", "0.3", "--distributed-executor-backend", "uni")
+"""Keeps a server's engine small; what is given after it wins."""
+START_S = 300.0
+STOP_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers."""
+
+    url: str
+    """``http://127.0.0.1:PORT``, without a slash at the end."""
+    pid: int
+    """The process that was started; with one API server the one that answers."""
+    log: Path
+    """What it wrote to standard output and standard error."""
+    process: subprocess.Popen[bytes]
+    """Leads a session of its own, as a command of a terminal does."""
+
+
+@contextmanager
+def served(
+    model: str | Path,
+    *flags: str,
+    environment: Mapping[str, str] | None = None,
+    command: Sequence[str] = COMMAND,
+) -> Iterator[Server]:
+    """Serve a model until the block ends; then no process of it may be left.
+
+    Args:
+        model: a folder or the name of an embedded model.
+        flags: further flags of ``vllm-mmout serve``.
+        environment: entries beside those of this process.
+        command: another command of the interpreter that takes a model and such flags.
+
+    """
+    with tempfile.TemporaryDirectory(prefix="served-") as folder:
+        port, log, mark = free_port(), Path(folder, "server.log"), new_mark()
+        arguments = [*command, str(model), "--host", "127.0.0.1", "--port", str(port), *SMALL, *flags]
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                env={**os.environ, "VLLM_LOGGING_LEVEL": "INFO", **(environment or {}), **mark},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        server = Server(f"http://127.0.0.1:{port}", process.pid, log, process)
+        try:
+            _wait_until_up(server, process)
+            yield server
+        finally:
+            stop(process)
+            left = left_running(mark)
+            assert not left, f"still running: {left}\n{log.read_text(errors='replace')}"
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def stop(process: subprocess.Popen[bytes], by: int = signal.SIGTERM) -> int:
+    """End a server by a signal, if it has not ended, and return its exit status.
+
+    Args:
+        process: of a `Server`.
+        by: ``SIGINT`` goes to all its processes, as a terminal sends it.
+
+    """
+    if process.poll() is None:
+        if by == signal.SIGINT:
+            os.killpg(process.pid, by)
+        else:
+            process.send_signal(by)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            _kill(process.pid)
+            process.wait()
+    return int(process.returncode)
+
+
+def _wait_until_up(server: Server, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        ended = process.poll()
+        text = server.log.read_text(errors="replace")
+        assert ended is None, f"the server ended with {ended}:\n{text}"
+        assert time.monotonic() < deadline, f"the server did not start:\n{text}"
+        try:
+            if httpx.get(f"{server.url}/health", timeout=5, trust_env=False).status_code == httpx.codes.OK:
+                return
+        except httpx.TransportError:
+            time.sleep(0.2)
+
+
+def _kill(pid: int) -> None:
+    import psutil
+
+    for process in [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]:
+        process.kill()

@@ -1,0 +1,77 @@
+"""``vllm-mmout serve``: vLLM's OpenAI-compatible server with our routes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Final
+
+from vllm_mmout.commands import Subparsers
+from vllm_mmout.commands.engine import check_installed
+
+NAME: Final = "serve"
+HELP_FLAGS: Final = (["-h"], ["--help"])
+DESCRIPTION: Final = """\
+Serve a model by vLLM's OpenAI-compatible server, with the routes of models that
+answer with images and rasters:
+
+  POST /v1/images/edits        image in, image or raster out
+  POST /v1/images/variations   the same without a prompt
+  POST /v1/images/generations  for models that take text
+  GET  /v1/images/results/ID   a stored result
+  POST /pooling                also takes any JSON for the model's input mapper
+
+MODEL is a folder, a hub id, or an embedded model (water-index). All flags of
+vllm serve go beside it; its log, its other routes and its way to stop stay.
+"""
+EPILOG: Final = """\
+Flags of vllm serve, which need vLLM to be loaded:
+  vllm-mmout serve --help=all             every flag
+  vllm-mmout serve --help=Frontend        a section
+  vllm-mmout serve --help=max-model-len   a flag
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Name the command in the list of commands; its arguments go to `run` as they are."""
+    subparsers.add_parser(NAME, help="serve a model over HTTP, with the flags of vllm serve", add_help=False)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command.
+
+    Args:
+        arguments: everything after ``serve``: flags of ours and of vLLM in any order.
+
+    Returns:
+        The exit status of a server that was asked to stop.
+
+    """
+    if list(arguments) in HELP_FLAGS:
+        print(_help())
+        return 0
+    check_installed()
+    from vllm_mmout.serving.launch import launch
+
+    launch(arguments)
+    return 0
+
+
+def _help() -> str:
+    """What is asked for most, without the seconds that it takes to load vLLM for its own flags."""
+    from vllm_mmout.serving.options import ServingOptions
+
+    parser = argparse.ArgumentParser(
+        prog=f"vllm-mmout {NAME}",
+        usage=f"vllm-mmout {NAME} MODEL [flags of vllm serve] [flags below]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=_Formatter,
+        add_help=False,
+    )
+    ServingOptions.add_arguments(parser)
+    return parser.format_help().rstrip()
+
+
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of the description, and shows defaults, as vLLM's help does."""

@@ -1,0 +1,159 @@
+"""What a client is told when its request fails: OpenAI's form of an error, by status."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+from vllm_mmout.engine.log import logger
+from vllm_mmout.errors import AbortedError, InputError, MMOutError, OptionError, SaveError
+
+# vLLM's names where it has one of its own; its others are the phrases of HTTP.
+_TYPES = {
+    400: "BadRequestError",
+    404: "NotFoundError",
+    408: "RequestTimeoutError",
+    410: "GoneError",
+    413: "PayloadTooLargeError",
+    415: "UnsupportedMediaTypeError",
+    422: "UnprocessableEntityError",
+    429: "RateLimitError",
+    500: "InternalServerError",
+    503: "ServiceUnavailableError",
+}
+# By name, since not every release of vLLM has all of them; the closest base counts.
+_STATUSES = {
+    "VLLMValidationError": 400,
+    "VLLMNotFoundError": 404,
+    "VLLMUnprocessableEntityError": 422,
+    "VLLMClientError": 400,
+    "RetryableRequestError": 503,
+    "GracefulHTTPError": 503,
+}
+_LONGEST = 4000
+"""Characters of a message: what a client sent may be quoted in it."""
+
+
+class ApiError(Exception):
+    """What a route answers with on purpose.
+
+    Args:
+        status: of HTTP.
+        message: the fact, the value, the remedy; nothing of this machine.
+        kind: the ``type`` of the error; None: by status, as vLLM names them.
+        param: the field that it is about.
+        code: None: the status, as in vLLM.
+        headers: further headers of the answer.
+
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str | None = None,
+        param: str | None = None,
+        code: str | int | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = kind or _TYPES.get(status) or _phrase(status)
+        self.param = param
+        self.code = status if code is None else code
+        self.headers = headers
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.status, self.message), self.__dict__
+
+
+def api_error(error: BaseException, request_id: str | None = None) -> ApiError:
+    """What a client is told of any exception.
+
+    What is not the client's fault is logged with its traceback, and named to the client by its kind alone.
+
+    Args:
+        error: what was raised.
+        request_id: of the request that failed, for whoever looks for it in the log.
+
+    Raises:
+        BaseException: ``error``, where it is no `Exception`: a cancellation or an interrupt is no answer.
+
+    """
+    if isinstance(error, ApiError):
+        return error
+    if not isinstance(error, Exception):
+        raise error
+    if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
+        return api_error(error.__cause__, request_id)
+    known = _of_client(error) or _of_vllm(error)
+    if known is not None:
+        return known
+    named = "" if request_id is None else f" (request {request_id})"
+    if isinstance(error, EngineDeadError):
+        logger.error("the engine has died%s", named)
+        return ApiError(503, "the engine of this server has died; it must be started again")
+    if isinstance(error, AbortedError):
+        return ApiError(503, f"the request was aborted before its result was there{named}; send it again")
+    logger.error("a request failed%s", named, exc_info=error)
+    what = type(error).__name__ if isinstance(error, MMOutError) else "an internal error"
+    return ApiError(500, f"the request failed with {what}{named}; the server's log says more")
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    """The JSON of an error, as OpenAI's clients read it."""
+    param = None if error.param is None else _plain(error.param)
+    return {"error": {"message": _plain(error.message), "type": error.type, "param": param, "code": error.code}}
+
+
+def error_response(error: BaseException, request_id: str | None = None) -> JSONResponse:
+    """The answer to a request that failed; as `api_error`."""
+    known = api_error(error, request_id)
+    return JSONResponse(error_body(known), known.status, known.headers)
+
+
+def _of_client(error: Exception) -> ApiError | None:
+    """An error of ours that is about what the client sent."""
+    if isinstance(error, InputError):
+        return ApiError(400, str(error), param=error.param or "image")
+    if isinstance(error, OptionError):
+        return ApiError(400, str(error), param=error.param)
+    # A disk that is full is not the client's fault, and the message has the path.
+    if isinstance(error, SaveError) and not isinstance(error.__cause__, OSError):
+        return ApiError(400, str(error), param=error.param or "output_format")
+    if isinstance(error, ClientDisconnect):
+        return ApiError(400, "the connection was closed before the request was complete")
+    return None
+
+
+def _of_vllm(error: Exception) -> ApiError | None:
+    """An error of vLLM's or starlette's, by vLLM's own table."""
+    if isinstance(error, HTTPException):
+        return ApiError(error.status_code, str(error.detail), headers=dict(error.headers or {}) or None)
+    for base in type(error).__mro__:
+        status = _STATUSES.get(base.__name__)
+        if status is not None:
+            own = getattr(error, "http_status", status)
+            # Their __str__ appends the parameter, which an answer has in a place of its own.
+            return ApiError(int(own), Exception.__str__(error), param=getattr(error, "parameter", None))
+    return None
+
+
+def _plain(text: str) -> str:
+    """Text that an answer can hold: what a client sent may be quoted in it, at any length and with broken escapes."""
+    shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return shown.encode(errors="replace").decode()
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"

@@ -1,0 +1,125 @@
+"""vLLM's own server in this process, with our routes switched on and our flags beside vLLM's."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from vllm_mmout.engine.routes import SWITCH, our_endpoint
+from vllm_mmout.errors import OptionError
+from vllm_mmout.models.found import found_model
+from vllm_mmout.serving.options import PREFIX, ServingOptions
+
+GENERAL_PLUGIN: Final = "vllm_mmout"
+"""Our entry point among vLLM's general plugins, without which no process of the engine knows our models."""
+USAGE: Final = "vllm-mmout serve [MODEL] [options]"
+
+
+def launch(arguments: Sequence[str]) -> None:
+    """Serve until a signal ends it.
+
+    Args:
+        arguments: those of ``vllm serve``, and the flags of `ServingOptions`.
+
+    Raises:
+        SystemExit: vLLM's parser refused the arguments (2) or printed its help (0).
+        OptionError: a flag has a value that cannot be honoured.
+        InputError: there is no such model folder.
+        HookError: vLLM has drifted from what the hooks were written for.
+        MMOutError: our routes are not registered, or the engine does not start.
+
+    """
+    with _switched_on():
+        command, args = _parsed(arguments)
+        _check(args)
+        _locate(args)
+        from vllm_mmout.engine.hooks import install
+
+        install()
+        our_endpoint()
+        _configure_logging(args)
+        command.validate(args)
+        with _results_folder(args):
+            command.cmd(args)
+
+
+@contextmanager
+def _switched_on() -> Iterator[None]:
+    """Have this process and those that it starts load our plugins, and others as they would have."""
+    # How workers are started: what vLLM's command line sets, by a function that moves from release to release.
+    changes = {SWITCH: "1", "VLLM_WORKER_MULTIPROC_METHOD": os.environ.get("VLLM_WORKER_MULTIPROC_METHOD", "spawn")}
+    allowed = os.environ.get("VLLM_PLUGINS")
+    if allowed is not None and GENERAL_PLUGIN not in allowed.split(","):
+        changes["VLLM_PLUGINS"] = f"{allowed},{GENERAL_PLUGIN}"
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _parsed(arguments: Sequence[str]) -> tuple[Any, argparse.Namespace]:
+    """The command ``serve`` of vLLM, and the arguments as its parser reads them."""
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    command = ServeSubcommand()
+    parser = FlexibleArgumentParser(prog="vllm-mmout")  # type: ignore[no-untyped-call]
+    serve = command.subparser_init(parser.add_subparsers(required=True, dest="subparser"))
+    serve.usage = USAGE
+    serve.epilog = (serve.epilog or "").replace("vllm serve", "vllm-mmout serve")
+    ServingOptions.add_arguments(serve)
+    # vLLM's parser finds the model, and a file of arguments, by the name of the command before them.
+    args: argparse.Namespace = parser.parse_args(["serve", *arguments])
+    return command, args
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse what would start a server without our routes, or with limits that allow nothing."""
+    from vllm import envs
+
+    ServingOptions.from_args(args)
+    if getattr(args, "grpc", False):
+        raise OptionError("--grpc starts a server without HTTP routes; leave it out, or use vllm serve")
+    if getattr(envs, "VLLM_USE_RUST_FRONTEND", False):
+        raise OptionError(
+            "VLLM_USE_RUST_FRONTEND is set, and that server has none of our routes; unset it, or use vllm serve"
+        )
+
+
+def _locate(args: argparse.Namespace) -> None:
+    """Put the folder of an embedded model for its name, by which clients go on to call it."""
+    name = args.model if args.model_tag is None else args.model_tag
+    folder = found_model(name)
+    if folder != name:
+        args.model = args.model_tag = folder
+        args.served_model_name = args.served_model_name or [name]
+
+
+def _configure_logging(args: argparse.Namespace) -> None:
+    """Set the log up as vLLM's command line does."""
+    from vllm import logger
+
+    configure = getattr(logger, "configure_logging_from_args", None)  # releases before 0.31 have no flags for it
+    if configure is not None:
+        configure(args)
+
+
+@contextmanager
+def _results_folder(args: argparse.Namespace) -> Iterator[None]:
+    """Give all API servers one folder for stored results, where the user has named none; it goes with the server."""
+    if hasattr(args, f"{PREFIX}results_dir"):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="mmout-results-") as folder:  # mode 0700
+        setattr(args, f"{PREFIX}results_dir", folder)
+        yield

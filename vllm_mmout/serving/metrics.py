@@ -1,0 +1,144 @@
+"""Metrics of a bound engine on vLLM's ``/metrics``.
+
+Requests by route and status are there already: vLLM counts those of every route (``http_requests_total``).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from vllm_mmout.engine.observer import KINDS, OTHER, SILENT, Observer, kind_of, mark_counted, was_counted
+from vllm_mmout.engine.routed import RoutedOutputProcessor
+from vllm_mmout.serving.errors import ApiError
+
+if TYPE_CHECKING:
+    from vllm.engine.protocol import EngineClient
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+"""Upper bounds of the buckets of seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collectors:
+    """The metrics of this process, of all its engines."""
+
+    seconds: Histogram
+    pending: Gauge
+    pending_bytes: Gauge
+    tiles: Counter
+    pixels: Counter
+    failures: Counter
+
+
+@functools.cache
+def collectors() -> Collectors:
+    """The metrics, registered once: prometheus_client refuses a name that it knows.
+
+    vLLM takes its own out of the registry where it makes them anew, by their names; these stay.
+    """
+    model, processor = ("model_name",), ("model_name", "processor")
+    live: Final = "livesum"  # the sum over the server's processes that live
+    return Collectors(
+        Histogram(
+            "mmout:decode_seconds", "Seconds to decode the output of one request or tile.", processor, buckets=SECONDS
+        ),
+        Gauge(
+            "mmout:decodes_pending",
+            "Outputs of requests and tiles that wait for decoding or are being decoded.",
+            model,
+            multiprocess_mode=live,
+        ),
+        Gauge("mmout:decodes_pending_bytes", "Bytes of these outputs.", model, multiprocess_mode=live),
+        Counter("mmout:tiles", "Tiles that are part of the results of scenes, those without any data too.", model),
+        Counter("mmout:pixels", "Pixels of scenes, height times width, of these tiles; overlaps count once.", model),
+        Counter("mmout:failures", "Requests that failed, by processor and kind of error.", (*processor, "kind")),
+    )
+
+
+class Metrics(Observer):
+    """Counts the work of one engine.
+
+    Every series is made here, so that it starts at 0 and nothing that may fail is left for the middle of the work.
+
+    Args:
+        model_name: the label, as vLLM's metrics have it.
+        processors: names of the model's output processors.
+
+    """
+
+    def __init__(self, model_name: str, processors: Iterable[str]) -> None:
+        made, names = collectors(), tuple(processors)
+        self._pending = made.pending.labels(model_name)
+        self._pending_bytes = made.pending_bytes.labels(model_name)
+        self._tiles = made.tiles.labels(model_name)
+        self._pixels = made.pixels.labels(model_name)
+        self._seconds = {name: made.seconds.labels(model_name, name) for name in names}
+        self._failures = {
+            (name, kind): made.failures.labels(model_name, name, kind) for name in ("", *names) for kind in KINDS
+        }
+
+    def waits(self, nbytes: int) -> None:
+        """Count one pending decode more."""
+        self._pending.inc()
+        self._pending_bytes.inc(nbytes)
+
+    def settled(self, nbytes: int) -> None:
+        """Count one less."""
+        self._pending.dec()
+        self._pending_bytes.dec(nbytes)
+
+    def decoded(self, processor: str, seconds: float) -> None:
+        """Count a decode."""
+        self._seconds[processor].observe(seconds)
+
+    def tile(self, pixels: int) -> None:
+        """Count a tile."""
+        self._tiles.inc()
+        self._pixels.inc(pixels)
+
+    def failed(self, processor: str, kind: str) -> None:
+        """Count a failed request."""
+        known = processor if (processor, OTHER) in self._failures else ""
+        self._failures[known, kind if kind in KINDS else OTHER].inc()
+
+
+def count_refusal(observer: Observer, error: Exception) -> None:
+    """Count a request that a route answers with an error, unless it was counted in the engine.
+
+    Args:
+        observer: of the engine.
+        error: as it was raised, or the answer made of it. An answer of its own about what the client sent, a status of
+            400 to 499 but for 429, counts as an InputError.
+
+    """
+    if was_counted(error):
+        return
+    kind = kind_of(error if error.__cause__ is None else error.__cause__)
+    if kind == OTHER and isinstance(error, ApiError) and 400 <= error.status < 500 and error.status != 429:
+        kind = "InputError"
+    observer.failed("", kind)
+    mark_counted(error)
+
+
+def observe(engine_client: EngineClient | None, model_name: str) -> Observer:
+    """Count an engine's work on ``/metrics`` from now on.
+
+    Args:
+        engine_client: the server's engine.
+        model_name: name that the model is served under.
+
+    Returns:
+        What hears of the work. It counts nothing where the engine has no output processor of ours, or is not to log
+        statistics (``--disable-log-stats``).
+
+    """
+    router = getattr(engine_client, "output_processor", None)
+    if not isinstance(router, RoutedOutputProcessor) or not getattr(engine_client, "log_stats", False):
+        return SILENT
+    router.observer = Metrics(model_name, router.binding.processors)
+    return router.observer

@@ -1,0 +1,61 @@
+"""ServingPlugin: our routes as an endpoint plugin of vLLM's server."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_mmout.engine.async_llm import BoundAsyncLLM
+from vllm_mmout.serving import images, openapi, pooling
+from vllm_mmout.serving.options import ServingOptions
+from vllm_mmout.serving.service import Service, slots
+from vllm_mmout.serving.store import ResultStore
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.datastructures import State
+
+
+class ServingPlugin:
+    """Puts our routes on vLLM's server, whatever its model: what has no output processor says so."""
+
+    name: Final = "mmout_serving"
+    required_tasks: Final = None
+
+    def attach_router(self, app: FastAPI) -> None:
+        """Register the routes."""
+        for path, endpoint, description in (
+            ("/v1/images/edits", images.edits, openapi.EDITS),
+            ("/v1/images/variations", images.variations, openapi.VARIATIONS),
+            ("/v1/images/generations", images.generations, openapi.GENERATIONS),
+        ):
+            app.add_api_route(path, endpoint, methods=["POST"], tags=["images"], openapi_extra=description)
+        app.add_api_route(
+            "/v1/images/results/{name}",
+            images.results,
+            methods=["GET", "HEAD"],
+            name="mmout_result",
+            tags=["images"],
+            openapi_extra=openapi.RESULTS,
+        )
+        pooling.attach(app)
+
+    async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
+        """Set up what the routes share."""
+        options = ServingOptions.from_args(args)
+        state.mmout_slots = slots(options)
+        if isinstance(engine_client, BoundAsyncLLM):
+            store = await asyncio.to_thread(_store, options)
+            state.mmout = Service.of(engine_client, state.openai_serving_models, args, options, store)
+        else:
+            state.mmout = (
+                "the model of this server has no output processor, so it has no images to give; ask the other routes"
+            )
+
+
+def _store(options: ServingOptions) -> ResultStore:
+    if options.results_dir is None:
+        return ResultStore.temporary(options.result_ttl, options.max_results)
+    return ResultStore(Path(options.results_dir), options.result_ttl, options.max_results)

@@ -1,0 +1,145 @@
+"""``POST /pooling`` with ``data``: any JSON for the model's input mapper; all else is vLLM's route, as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from vllm import envs
+from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
+
+from vllm_mmout.serving import openapi
+from vllm_mmout.serving.answers import Work
+from vllm_mmout.serving.body import parse_json, read_body
+from vllm_mmout.serving.encode import Asked
+from vllm_mmout.serving.encoded import MEDIA_TYPES
+from vllm_mmout.serving.errors import ApiError, error_response
+from vllm_mmout.serving.fields import pooling_request
+from vllm_mmout.serving.gone import unless_gone
+from vllm_mmout.serving.images import answered
+from vllm_mmout.serving.responses import close_all
+from vllm_mmout.serving.service import Service, request_id
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.types import Message, Receive, Scope, Send
+
+    from vllm_mmout.serving.encoded import Encoded
+
+PATH = "/pooling"
+
+
+def attach(app: FastAPI) -> None:
+    """Put our route in front of vLLM's, which goes on answering what is not for ours.
+
+    Args:
+        app: the server's, with vLLM's routes.
+
+    """
+    before = next(
+        (
+            route
+            for route in app.routes
+            if isinstance(route, APIRoute) and route.path == PATH and "POST" in (route.methods or ())
+        ),
+        None,
+    )
+    if before is None:  # the model has no such task
+        return
+    vllms = before
+
+    async def pooling(request: Request) -> Response:
+        """Any JSON in, the model's answer out."""
+        service = request.app.state.mmout
+        if not isinstance(service, Service) or _has_plugin(request.app.state):
+            return _Passed(vllms, None)
+        try:
+            body = await read_body(request, service.options)
+            given = await parse_json(body) if b'"data"' in body else None
+        except ApiError as error:
+            return error_response(error)
+        if not isinstance(given, dict) or "data" not in given:
+            return _Passed(vllms, bytes(body))
+        if not _has_key(request):
+            return JSONResponse({"error": "Unauthorized"}, 401)  # as vLLM's own routes below /v1
+        return await answered(request, lambda service, _: unless_gone(request, _answer(request, service, given)))
+
+    app.add_api_route(PATH, pooling, methods=["POST"], openapi_extra=openapi.POOLING)
+
+
+async def _answer(request: Request, service: Service, given: dict[str, Any]) -> Response:
+    asked = pooling_request(given)
+    form = Asked(asked.output_format, asked.output_compression, asked.background, usual="json")
+    name = request_id(request, "pooling")
+    work = Work(service, given["data"], asked.options, form, name, service.adapter(asked.model))
+    work.check()
+    results = await work.result()
+    try:
+        parts = await asyncio.to_thread(_json, name, work.named, results.entries)
+    finally:
+        await close_all(results.entries)
+    return Response(parts, media_type=MEDIA_TYPES["json"])
+
+
+def _json(name: str, processors: Sequence[str], entries: Sequence[Encoded]) -> bytes:
+    """What vLLM answers where an IO plugin made the data."""
+    made = [msgspec.Raw(_datum(entry)) for entry in entries]
+    data = dict(zip(processors, made, strict=True)) if processors else made[0]
+    return msgspec.json.encode({"request_id": name, "created_at": int(time.time()), "data": data})
+
+
+def _datum(entry: Encoded) -> bytes:
+    """JSON as it is; anything else as in an answer of images."""
+    content = entry.read(0, entry.nbytes)
+    if entry.format in ("json", "geojson"):
+        return content
+    known = {"output_format": entry.format, "size": entry.size, "background": entry.background}
+    return msgspec.json.encode({"b64_json": content, **{key: value for key, value in known.items() if value}})
+
+
+def _has_plugin(state: Any) -> bool:
+    """Whether an IO plugin of vLLM's takes ``data``."""
+    pooling = getattr(state, "serving_pooling", None)
+    return hasattr(getattr(pooling, "io_processors", {}).get("plugin"), "io_processor")
+
+
+def _has_key(request: Request) -> bool:
+    """Whether a request carries the server's key; vLLM asks for it below /v1 alone."""
+    keys = [key for key in (request.app.state.args.api_key or [envs.VLLM_API_KEY]) if key]
+    return not keys or AuthenticationMiddleware(request.app, keys).verify_token(request.headers)
+
+
+class _Passed(Response):
+    """The answer of another route.
+
+    Args:
+        route: the other route.
+        body: of the request where it was read; None where it was not.
+
+    """
+
+    def __init__(self, route: APIRoute, body: bytes | None) -> None:
+        super().__init__()
+        self._route = route
+        self._body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have it answer."""
+        body = self._body
+
+        async def again() -> Message:
+            nonlocal body
+            if body is None:
+                return await receive()
+            message: Message = {"type": "http.request", "body": body, "more_body": False}
+            body = None
+            return message
+
+        _, found = self._route.matches(scope)
+        await self._route.handle({**scope, **found}, again, send)

@@ -1,0 +1,177 @@
+"""Answers that are sent piece by piece: what is large is read and encoded in a thread, and let go at the end."""
+
+from __future__ import annotations
+
+import json
+import time
+from binascii import b2a_base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.to_thread import run_sync
+from starlette.concurrency import iterate_in_threadpool
+from starlette.responses import StreamingResponse
+
+from vllm_mmout.serving.encoded import MEDIA_TYPES, Encoded
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from starlette.types import Receive, Scope, Send
+
+    Part: TypeAlias = bytes | Encoded
+
+_READ = 3 << 17
+"""Bytes that are read and encoded at once: of whole groups of base64, and little enough to hold nothing else up."""
+_SAFE = frozenset(MEDIA_TYPES.values())
+"""What a browser may show by itself: no code of an author's ``to_response`` runs under the server's name."""
+
+
+class PiecesResponse(StreamingResponse):
+    """An answer of known length whose parts are sent piece by piece, and closed in the end, however that comes.
+
+    Args:
+        parts: bytes, and results.
+        media_type: of the answer.
+        as_text: whether results go as base64.
+        headers: further headers.
+
+    """
+
+    def __init__(
+        self, parts: Sequence[Part], media_type: str, *, as_text: bool, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self._parts = parts
+        length = sum(_length(part, as_text=as_text) for part in parts)
+        super().__init__(
+            iterate_in_threadpool(pieces(parts, as_text=as_text)),
+            headers={"Content-Length": str(length), **(headers or {})},
+            media_type=media_type,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer, or its headers alone where they are asked for."""
+        try:
+            if scope.get("method") == "HEAD":
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                await send({"type": "http.response.body", "body": b""})
+            else:
+                await super().__call__(scope, receive, send)
+        finally:
+            await close_all(self._parts)
+
+
+def json_response(
+    entries: Sequence[Encoded], *, tiles: int, processors: Sequence[str] = (), urls: Sequence[str] = ()
+) -> PiecesResponse:
+    """The answer of OpenAI's image routes, `openai.types.ImagesResponse`.
+
+    What the answer says of its results is said of the first one; where processors were asked for by name, each place
+    says it of its own.
+
+    Args:
+        entries: the results; they are closed when they have been sent.
+        tiles: forwards of the model that the request took.
+        processors: the name of each result's processor, where several were asked for.
+        urls: where each result was stored, instead of its bytes.
+
+    """
+    first = entries[0]
+    head = {"created": int(time.time()), **_described(first), "usage": usage(tiles)}
+    parts: list[Part] = [_open(head) + b',"data":[']
+    for place, entry in enumerate(entries):
+        own = {"processor": processors[place], **_described(entry)} if processors else {}
+        if place:
+            parts.append(b",")
+        if urls:
+            parts += [_json({**own, "url": urls[place]})]
+        else:
+            parts += [_open(own) + (b"," if own else b"") + b'"b64_json":"', entry, b'"}']
+    return PiecesResponse([*parts, b"]}"], MEDIA_TYPES["json"], as_text=True)
+
+
+def bare_response(entry: Encoded, headers: Mapping[str, str] | None = None) -> PiecesResponse:
+    """The bytes of one result; it is closed when they have been sent.
+
+    Args:
+        entry: the result.
+        headers: further headers.
+
+    """
+    shown = "inline" if entry.media_type in _SAFE else "attachment"
+    return PiecesResponse(
+        [entry],
+        entry.media_type,
+        as_text=False,
+        headers={
+            "Content-Disposition": f'{shown}; filename="result{entry.suffix}"',
+            "X-Content-Type-Options": "nosniff",
+            **(headers or {}),
+        },
+    )
+
+
+def usage(tiles: int) -> dict[str, Any]:
+    """What a request took, as OpenAI counts it: a forward of the model is a token of its input."""
+    return {
+        "input_tokens": tiles,
+        "input_tokens_details": {"image_tokens": tiles, "text_tokens": 0},
+        "output_tokens": 0,
+        "total_tokens": tiles,
+    }
+
+
+def pieces(parts: Iterable[Part], *, as_text: bool) -> Iterator[bytes]:
+    """The bytes of all parts, some hundred KiB at a time; blocks.
+
+    Args:
+        parts: bytes, and results.
+        as_text: whether results are given as base64.
+
+    """
+    waiting = bytearray()
+    for part in parts:
+        if isinstance(part, bytes):
+            waiting += part
+            continue
+        for at in range(0, part.nbytes, _READ):
+            read = part.read(at, _READ)
+            waiting += b2a_base64(read, newline=False) if as_text else read
+            if len(waiting) >= _READ:
+                yield bytes(waiting)
+                waiting.clear()
+    if waiting:
+        yield bytes(waiting)
+
+
+async def close_all(parts: Iterable[Part]) -> None:
+    """Let results go, in a thread, also where the task has been cancelled."""
+    with anyio.CancelScope(shield=True):
+        await run_sync(_closed, [part for part in parts if isinstance(part, Encoded)])
+
+
+def _closed(entries: Iterable[Encoded]) -> None:
+    for entry in entries:
+        entry.close()
+
+
+def _length(part: Part, *, as_text: bool) -> int:
+    if isinstance(part, bytes):
+        return len(part)
+    return (part.nbytes + 2) // 3 * 4 if as_text else part.nbytes
+
+
+def _described(entry: Encoded) -> dict[str, str]:
+    """What OpenAI says of a picture, as far as the result has it."""
+    known = {"background": entry.background, "output_format": entry.format, "size": entry.size}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _open(fields: Mapping[str, Any]) -> bytes:
+    """A JSON object without its end, to which further fields are written."""
+    return _json(fields)[:-1]
+
+
+def _json(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()

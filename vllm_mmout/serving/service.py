@@ -1,0 +1,142 @@
+"""Service: what the routes of one server share, and one request's way through its engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from PIL import Image
+
+from vllm_mmout.engine.async_llm import BoundAsyncLLM
+from vllm_mmout.models.input_forms import is_open_file
+from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.gone import Slots, in_thread
+from vllm_mmout.serving.metrics import count_refusal, observe
+from vllm_mmout.serving.sources import Sources
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from starlette.requests import Request
+    from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+    from vllm.lora.request import LoRARequest
+
+    from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.engine.observer import Observer
+    from vllm_mmout.engine.request_output import MultimodalRequestOutput
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.serving.options import ServingOptions
+    from vllm_mmout.serving.store import ResultStore
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Of a server whose model has an output processor."""
+
+    engine: BoundAsyncLLM
+    models: OpenAIServingModels
+    """vLLM's: the names under which the model is served."""
+    options: ServingOptions
+    sources: Sources
+    store: ResultStore
+    observer: Observer
+
+    @classmethod
+    def of(
+        cls,
+        engine: BoundAsyncLLM,
+        models: OpenAIServingModels,
+        args: Namespace,
+        options: ServingOptions,
+        store: ResultStore,
+    ) -> Service:
+        """Make it of what vLLM's server has made."""
+        sources = Sources(
+            options,
+            local_path=getattr(args, "allowed_local_media_path", "") or None,
+            domains=getattr(args, "allowed_media_domains", None),
+        )
+        return cls(engine, models, options, sources, store, observe(engine, models.registry.model_name()))
+
+    @property
+    def binding(self) -> Binding:
+        """The engine's processors and inputs."""
+        return self.engine.output_processor.binding
+
+    def adapter(self, model: str | None) -> LoRARequest | None:
+        """The LoRA adapter of the model that a request names; None for the server's own.
+
+        Raises:
+            ApiError: it is not served here (404).
+
+        """
+        if not model or self.models.registry.is_base_model(model):
+            return None
+        adapter = self.models.lora_requests.get(model)
+        if adapter is None:
+            served = ", ".join(path.name for path in self.models.base_model_paths)
+            raise ApiError(404, f"the model {model!r} is not served here (served: {served})", param="model")
+        return adapter
+
+    async def results(
+        self, data: Any, params: OutputParams, request_id: str, adapter: LoRARequest | None = None
+    ) -> AsyncGenerator[MultimodalRequestOutput, None]:
+        """Run one request; its files are open as long as it runs.
+
+        Args:
+            data: what `Sources.opened` takes.
+            params: the request's options.
+            request_id: of the engine's request.
+            adapter: LoRA adapter.
+
+        Yields:
+            What `AsyncLLM.generate` yields.
+
+        Raises:
+            ApiError: the request failed.
+
+        """
+        try:
+            async with in_thread(self._opened(data)) as opened:
+                outputs = self.engine.generate(
+                    opened, params, request_id, lora_request=adapter, max_tiles=self.options.max_tiles
+                )
+                async with aclosing(outputs):
+                    async for output in outputs:
+                        yield output
+        except Exception as error:
+            count_refusal(self.observer, error)
+            raise api_error(error, request_id) from error
+
+    @contextmanager
+    def _opened(self, data: Any) -> Iterator[Any]:
+        """What the engine takes, open; blocks."""
+        inputs = self.binding.inputs
+        with self.sources.opened(data, texts=inputs is None or inputs.opens_files) as opened:
+            if inputs is None and is_open_file(opened):  # vLLM renders pictures, not files
+                with Image.open(opened) as picture:
+                    yield {"multi_modal_data": {"image": picture.convert("RGB")}}
+            else:
+                yield opened
+
+
+def request_id(request: Request, kind: str) -> str:
+    """A name for a request: what the client calls it, and what no other request is called."""
+    given = "".join(sign for sign in request.headers.get("x-request-id", "")[:64] if sign.isalnum() or sign in "-_")
+    return "-".join(part for part in (kind, given, uuid4().hex) if part)
+
+
+def slots(options: ServingOptions) -> Slots:
+    """The places of requests that are read, run and answered at once."""
+    return Slots(options.max_waiting, _too_many)
+
+
+def _too_many(count: int) -> ApiError:
+    return ApiError(
+        429,
+        f"{count} requests are being served, which is this server's limit (--mmout-max-waiting); try again",
+        headers={"Retry-After": "5"},
+    )

@@ -1,0 +1,252 @@
+"""ResultStore: results that wait in a folder to be fetched by an unguessable name, for some time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from anyio.to_thread import run_sync
+
+from vllm_mmout.errors import OptionError
+from vllm_mmout.serving.encoded import OTHER, SUFFIXES, Encoded
+from vllm_mmout.serving.responses import bare_response
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+_FORMATS = {suffix: name for name, suffix in SUFFIXES.items()} | {OTHER: "bin"}
+_ENDS = "|".join(re.escape(suffix) for suffix in _FORMATS)
+_NAME = re.compile(rf"[A-Za-z0-9_-]{{43}}(?:{_ENDS})", re.ASCII)
+"""What `secrets.token_urlsafe` makes of 32 bytes, and a suffix."""
+_PART = re.compile(r"\.[A-Za-z0-9_-]{43}\.part", re.ASCII)
+_LOCK = ".lock"
+_ABANDONED = 3600.0
+"""Seconds after which a file that has not got its name belongs to a server that has ended."""
+_LONGEST_PAUSE = 60.0
+"""Seconds after which expired results are looked for, at most."""
+
+
+class ResultStore:
+    """Results in a folder that several processes may share.
+
+    All methods block. A thread removes what has expired, also what another server has left there.
+
+    Args:
+        folder: made if it is absent; nobody else may look into it. Files of others in it are left alone.
+        ttl: seconds that a result can be fetched.
+        max_bytes: of all results together; the oldest go first.
+        clock: gives the time, in seconds.
+
+    Raises:
+        OptionError: the folder cannot be made, belongs to another user, or is open to others.
+
+    """
+
+    def __init__(self, folder: Path, ttl: float, max_bytes: int, *, clock: Callable[[], float] = time.time) -> None:
+        self.folder = folder
+        self.ttl = ttl
+        self.max_bytes = max_bytes
+        self._clock = clock
+        _check_folder(folder)
+        self._stop = threading.Event()
+        weakref.finalize(self, self._stop.set)
+        pause = min(_LONGEST_PAUSE, max(ttl / 4, 0.05))
+        threading.Thread(
+            target=_sweeping, args=(weakref.ref(self), self._stop, pause), name="mmout-results", daemon=True
+        ).start()
+
+    @classmethod
+    def temporary(cls, ttl: float, max_bytes: int) -> ResultStore:
+        """A store in a folder of its own, which is removed by `close`, or when the process ends normally."""
+        folder = Path(tempfile.mkdtemp(prefix="mmout-results-"))
+        store = cls(folder, ttl, max_bytes)
+        store._gone = weakref.finalize(store, _remove_folder, folder, os.getpid())
+        return store
+
+    _gone: Callable[[], object] | None = None
+
+    def keep(self, entry: Encoded) -> str:
+        """Take a result over, and remove the oldest ones until there is room for it.
+
+        Args:
+            entry: the result; it is closed.
+
+        Returns:
+            The name by which it can be fetched.
+
+        Raises:
+            OptionError: it is larger than all results together may be.
+            OSError: it cannot be stored; nothing of it is left then.
+
+        """
+        if entry.nbytes > self.max_bytes:
+            size = entry.nbytes
+            entry.close()
+            raise OptionError(
+                f"the result has {size} bytes, and {self.max_bytes} of all results are stored (--mmout-max-results);"
+                " fetch it with response_format=b64_json, or as bare bytes with the header Accept",
+                param="response_format",
+            )
+        _check_folder(self.folder)
+        token = secrets.token_urlsafe(32)
+        part = self.folder / f".{token}.part"
+        final = self.folder / f"{token}{entry.suffix}"
+        try:
+            entry.store(part)
+            with self._locked():
+                now = time_ns(self._clock())
+                os.utime(part, ns=(now, now))
+                self._remove_old(room=part.stat().st_size)
+                part.rename(final)
+        finally:
+            entry.close()
+            part.unlink(missing_ok=True)
+        return final.name
+
+    def find(self, name: str) -> Encoded | None:
+        """A result, open: it can be read to its end though it expires, or is removed, meanwhile.
+
+        Args:
+            name: as a client gave it.
+
+        Returns:
+            None if there is none of that name, or none any more.
+
+        """
+        if not _NAME.fullmatch(name):
+            return None
+        try:
+            file = _opened(self.folder / name)
+        except OSError:
+            return None
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or self._expired(found, self.ttl):
+            file.close()
+            return None
+        return Encoded(file, _FORMATS[name[43:]])
+
+    def sweep(self) -> None:
+        """Remove what has expired."""
+        with contextlib.suppress(FileNotFoundError), self._locked():  # the folder may be gone
+            self._remove_old(room=0)
+
+    def close(self) -> None:
+        """End the thread, and remove the folder if it is a temporary one."""
+        self._stop.set()
+        if self._gone is not None:
+            self._gone()
+
+    def _remove_old(self, room: int) -> None:
+        """Remove what has expired, and the oldest results until there is room for another one; under the lock."""
+        kept: list[tuple[int, str, int]] = []
+        for name, found in self._files():
+            part = _PART.fullmatch(name)
+            if self._expired(found, max(self.ttl, _ABANDONED) if part else self.ttl):
+                (self.folder / name).unlink(missing_ok=True)
+            elif not part:
+                kept.append((found.st_mtime_ns, name, found.st_size))
+        total = sum(size for _, _, size in kept) + room
+        for _, name, size in sorted(kept):
+            if total <= self.max_bytes:
+                break
+            (self.folder / name).unlink(missing_ok=True)
+            total -= size
+
+    def _files(self) -> Iterator[tuple[str, os.stat_result]]:
+        """The files of ours in the folder."""
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                if _NAME.fullmatch(entry.name) or _PART.fullmatch(entry.name):
+                    with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                        yield entry.name, entry.stat(follow_symlinks=False)
+
+    def _expired(self, found: os.stat_result, ttl: float) -> bool:
+        """Whether a file is too old; one from the future was stored before the clock was set back."""
+        return not -ttl < self._clock() - found.st_mtime < ttl
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other threads and processes from making room at the same time."""
+        with os.fdopen(os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600), "rb+", buffering=0) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+async def get_result(name: str, store: ResultStore) -> Response:
+    """The answer to who fetches a stored result.
+
+    Raises:
+        ApiError: there is none of that name (404).
+
+    """
+    entry = await run_sync(store.find, name)
+    if entry is None:
+        from vllm_mmout.serving.errors import ApiError  # imports vLLM, which a store alone does not need
+
+        raise ApiError(
+            404,
+            f"there is no such result; results can be fetched for {store.ttl:g} seconds, and the oldest ones go when"
+            " their folder is full; send the request again",
+            param="name",
+        )
+    return bare_response(entry, {"Cache-Control": "private, no-store"})
+
+
+def time_ns(seconds: float) -> int:
+    """A time in nanoseconds, as files have it."""
+    return int(seconds * 1e9)
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A file that is no symbolic link, open for reading."""
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    return cast("BinaryIO", os.fdopen(number, "rb", buffering=0))
+
+
+def _check_folder(folder: Path) -> None:
+    """Make the folder, or see that nobody else can look into it."""
+    flag = "--mmout-results-dir"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.stat()
+    except OSError as error:
+        raise OptionError(f"{flag} {folder} cannot be made: {error.strerror}; choose another folder") from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise OptionError(f"{flag} {folder} is no folder; choose another one")
+    if found.st_uid != os.geteuid():
+        raise OptionError(f"{flag} {folder} belongs to user {found.st_uid}, not to the server's; choose another folder")
+    if found.st_mode & 0o077:
+        raise OptionError(
+            f"{flag} {folder} is open to other users (mode {found.st_mode & 0o777:o}); chmod 700 {folder}"
+        )
+
+
+def _sweeping(store: weakref.ref[ResultStore], stop: threading.Event, pause: float) -> None:
+    """Remove what expires, as long as the store is there."""
+    while not stop.wait(pause):
+        there = store()
+        if there is None:
+            return
+        with contextlib.suppress(OSError):  # a disk that fails is told to those who store on it
+            there.sweep()
+        del there
+
+
+def _remove_folder(folder: Path, process: int) -> None:
+    """Remove the folder, in the process that made it alone: a fork has the same objects."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
