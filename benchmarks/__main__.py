@@ -10,7 +10,17 @@ from pathlib import Path
 
 from benchmarks.report import Row, as_table, write
 
-MEASUREMENTS = ("event_loop", "start_cost", "tiles", "scene_memory", "scene_latency", "cog_pass", "polygon_memory")
+MEASUREMENTS = (
+    "event_loop",
+    "start_cost",
+    "tiles",
+    "scene_memory",
+    "scene_latency",
+    "cog_pass",
+    "polygon_memory",
+    "serving_health",
+    "serving_gone",
+)
 
 
 def main() -> int:

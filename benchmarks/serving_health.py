@@ -11,14 +11,8 @@ memory of the process that answers is sampled from before the first request on.
 from __future__ import annotations
 
 import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -29,20 +23,17 @@ import psutil
 from benchmarks.health_poller import HealthPoller
 from benchmarks.report import Row, percentile
 from benchmarks.scene_files import BANDS, Scene, disk_folder, make_scene
+from benchmarks.served import HOST, served
 
 SIZE = int(os.environ.get("SERVING_SIZE", "4096"))
 ROUNDS = int(os.environ.get("SERVING_ROUNDS", "5"))
 """At least two."""
 IDLE_S = 5.0
-START_S = 300.0
-STOP_S = 60.0
 PERIOD_S = 0.01
 MIB = 1 << 20
-HOST = "127.0.0.1"
 ASKED_P99_MS = 25.0
 ASKED_WORST_MS = 100.0
 ASKED_GROWTH_MIB = 150.0
-FLAGS = ("--gpu-memory-utilization", "0.3", "--distributed-executor-backend", "uni")
 
 
 def run() -> list[Row]:
@@ -50,7 +41,7 @@ def run() -> list[Row]:
     with disk_folder(2 * SIZE**2 * BANDS * 2) as name:
         folder = Path(name)
         scene = make_scene(folder, SIZE, "tiled")
-        with _server(folder / "server.log") as (port, process):
+        with served(folder / "server.log") as (port, process):
             return _measure(scene, port, process)
 
 
@@ -144,40 +135,3 @@ class Memory:
         while not self._ended.wait(PERIOD_S):
             if self.peaks:
                 self.peaks[-1] = max(self.peaks[-1], self._now())
-
-
-@contextmanager
-def _server(log: Path) -> Iterator[tuple[int, int]]:
-    """A server of the embedded model: its port and its process."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port = int(probe.getsockname()[1])
-    flags = ("--host", HOST, "--port", str(port), *FLAGS)
-    command = [sys.executable, "-m", "vllm_mmout.cli", "serve", "water-index", *flags]
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
-    try:
-        deadline = time.monotonic() + START_S
-        while not _healthy(port):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the server did not start:\n{log.read_text(errors='replace')}")
-            time.sleep(0.5)
-        yield port, process.pid
-    finally:
-        started = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        for child in started:  # of a server that was ended while it started
-            if child.is_running():
-                child.kill()
-
-
-def _healthy(port: int) -> bool:
-    try:
-        return httpx.get(f"http://{HOST}:{port}/health", timeout=5, trust_env=False).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import pickle
 
@@ -12,6 +11,7 @@ import pytest
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 geopandas = pytest.importorskip("geopandas", reason="the oracle is geopandas")
 
+from absent import without_package  # noqa: E402
 from traced import blobs  # noqa: E402 - needs shapely
 
 from vllm_mmout.errors import InputError, OptionError, SaveError  # noqa: E402
@@ -192,14 +192,7 @@ def test_after_an_error_there_is_no_file(tmp_path):
 
 def test_without_pyarrow_the_extra_is_named(monkeypatch):
     """And the other formats work."""
-    real = builtins.__import__
-
-    def without(name, *args):
-        if name.startswith("pyarrow"):
-            raise ModuleNotFoundError(name=name)
-        return real(name, *args)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    without_package(monkeypatch, "pyarrow")
     with pytest.raises(SaveError, match=r"pyarrow; pip install .*\[geoparquet\]"):
         result().to_bytes("parquet")
     assert result().to_bytes("geojson")

@@ -50,6 +50,7 @@ def all_params(draw: st.DrawFn) -> OutputParams:
         "blend": draw(st.sampled_from(["cosine", "linear", "none"])),
         "resampling": draw(st.sampled_from(["nearest", "bilinear"])),
         "simplify": draw(st.none() | st.floats(0, 10)),
+        "partial_images": 0,  # a field of streams
     }
     return msgspec.structs.replace(some, **more)
 

@@ -19,7 +19,9 @@ ENCODERS = {
     "webp": imagecodecs.webp_encode,
     "webp lossless": lambda array: imagecodecs.webp_encode(array, lossless=True),
     "lerc": imagecodecs.lerc_encode,
-    "lerc in deflate": lambda array: imagecodecs.zlib_encode(imagecodecs.lerc_encode(array)),
+    "lerc, a band after the other": lambda array: b"".join(
+        map(imagecodecs.lerc_encode, array.reshape(-1, *array.shape[:2]))
+    ),
 }
 SIZES = [(40, 56), (64, 64), (48, 40), (255, 513), (300, 400), (16, 9001)]
 
@@ -35,6 +37,13 @@ def test_sizes(kind, size, bands):
     assert found is not None
     assert found[:2] == size
     assert found[2] >= array.size
+
+
+@pytest.mark.parametrize("encode", [imagecodecs.jpegls_encode, imagecodecs.ljpeg_encode])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_sizes_of_lossless_jpeg(size, encode):
+    """JPEG-LS, and the lossless process of JPEG."""
+    assert coded_size(encode(np.zeros(size, np.uint8))) == (*size, size[0] * size[1])
 
 
 @pytest.mark.parametrize("kind", list(ENCODERS))

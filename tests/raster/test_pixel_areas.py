@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
+from absent import without_package
 
 from vllm_mmout.raster import Georeference
 from vllm_mmout.raster.areas import pixel_areas
@@ -123,13 +123,6 @@ def test_where_areas_cannot_be_told_there_are_none(georeference):
 
 def test_a_system_without_a_code_needs_pyproj(monkeypatch):
     """Without it there are no areas, and no error."""
-    real = builtins.__import__
-
-    def without(name, *args):
-        if name.startswith("pyproj"):
-            raise ModuleNotFoundError(name=name)
-        return real(name, *args)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    without_package(monkeypatch, "pyproj")
     assert pixel_areas(place(UTM), 5) is None
     assert pixel_areas(place("EPSG:32614"), 5) is not None

@@ -165,8 +165,9 @@ def test_many_threads_read_at_once(server):
     assert server.sent("/data") <= len(DATA)
 
 
+@pytest.mark.parametrize("how", ["by address", "open already"])
 @pytest.mark.parametrize("scene", ["band"], indirect=True)
-def test_the_bands_of_a_window_are_asked_for_together(server, scene):
+def test_the_bands_of_a_window_are_asked_for_together(server, scene, how):
     """Where each lies elsewhere in the file, a window takes as long as one answer, not as six."""
     gate = threading.Barrier(6, timeout=30)
 
@@ -175,11 +176,29 @@ def test_the_bands_of_a_window_are_asked_for_together(server, scene):
         answer.file(scene)
 
     window = Window(260, 260, 100, 100)
-    with open_raster(server.serve("/scene.tif", scene)) as raster:
+    address = server.serve("/scene.tif", scene)
+    with open_remote(address, QUICK) as file, open_raster(address if how == "by address" else file) as raster:
         server.asked.clear()
         server.answer("/scene.tif", gated)
         np.testing.assert_array_equal(raster.read(window).array, rasterios(scene, window))
     assert len(server.asked) == 6
+
+
+def test_a_file_that_was_open_already_stays_open(server, scene):
+    """It is left at its end by a raster that is closed; one that its owner closes meanwhile is an error."""
+    with open_remote(server.serve("/scene.tif", scene), QUICK) as file:
+        raster = open_raster(file)
+        raster.close()
+        assert (file.closed, file.tell()) == (False, scene.stat().st_size)
+        with pytest.raises(InputError, match="closed; open it again"):
+            raster.read()
+        file.seek(0)
+        assert file.read(100) == scene.read_bytes()[:100]
+        file.seek(0)
+        raster = open_raster(file)
+    with pytest.raises((ValueError, InputError), match="closed"):
+        raster.read(Window(260, 260, 100, 100))
+    raster.close()
 
 
 @pytest.mark.parametrize("ranges", [True, False], ids=["parts", "whole"])

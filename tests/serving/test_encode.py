@@ -83,7 +83,7 @@ def picture(encoded: Encoded) -> Image.Image:
 USUAL = {
     "image": (ImageOutput(RGBA), "png", "image/png", "30x20"),
     "raster": (raster(), "png", "image/png", "60x70"),
-    "tensor": (TensorOutput(np.arange(3.0)), "npz", "application/x-npz", None),
+    "tensor": (TensorOutput(np.arange(3.0)), "json", "application/json", None),
     "classification": (LABELS, "json", "application/json", None),
     "detection": (BOXES, "json", "application/json", None),
     "areas": (AreasOutput.of(raster()), "json", "application/json", None),
@@ -93,7 +93,7 @@ USUAL = {
 
 @pytest.mark.parametrize("kind", USUAL)
 def test_usual_format_of_each_output(kind):
-    """Without a format a picture is PNG, a tensor .npz, data JSON, polygons GeoJSON."""
+    """Without a format a picture is PNG, a tensor and data JSON, polygons GeoJSON."""
     output, name, media_type, size = USUAL[kind]
     encoded = encode(output, Asked())
     assert (encoded.format, encoded.media_type, encoded.size) == (name, media_type, size)
@@ -245,9 +245,9 @@ def test_structured_results_as_data_and_drawn():
 @pytest.mark.parametrize(
     ("kind", "asked", "param", "message"),
     [
-        ("tensor", Asked("png"), "output_format", "cannot be 'png'; it can be npz"),
-        ("tensor", Asked(accept="image"), "output_format", "cannot be 'image'; it can be npz"),
-        ("tensor", Asked(accept="tiff"), "output_format", "cannot be 'tiff'; it can be npz"),
+        ("tensor", Asked("png"), "output_format", "cannot be 'png'; it can be npz, json"),
+        ("tensor", Asked(accept="image"), "output_format", "cannot be 'image'; it can be npz, json"),
+        ("tensor", Asked(accept="tiff"), "output_format", "cannot be 'tiff'; it can be npz, json"),
         ("raster", Asked("json"), "output_format", "cannot be 'json'; it can be png, webp, jpeg, tiff, npz"),
         ("raster", Asked(accept="geojson"), "output_format", "cannot be 'geojson'"),
         ("image", Asked("npz"), "output_format", "cannot be 'npz'; it can be png, webp, jpeg, tiff"),
@@ -260,7 +260,7 @@ def test_structured_results_as_data_and_drawn():
         ("raster", Asked("png", 50), "output_compression", "for jpeg and webp, not png"),
         ("raster", Asked(None, 50), "output_compression", "for jpeg and webp, not png"),
         ("raster", Asked("tiff", 50), "output_compression", "for jpeg and webp, not tiff"),
-        ("tensor", Asked(None, 50), "output_compression", "for jpeg and webp, not npz"),
+        ("tensor", Asked(None, 50), "output_compression", "for jpeg and webp, not json"),
         ("raster", Asked("jpeg", background="transparent"), "background", "jpeg has no transparent background"),
         ("raster", Asked("tiff", background="transparent"), "background", "tiff has no transparent background"),
         ("raster", Asked("tiff", background="opaque"), "background", "tiff has no background"),

@@ -18,8 +18,7 @@ import engine_scripts
 import foreign_plugins
 import httpx
 import pytest
-from processes import left_running, new_mark
-from serving import COMMAND, SMALL, free_port, served, stop
+from serving import COMMAND, START_S, served, stop
 
 from vllm_mmout import cli
 from vllm_mmout.engine.routes import SWITCH
@@ -408,35 +407,8 @@ def test_a_server_with_plugins_of_others(tmp_path, temporary, allowed, count, by
 
 def wait_for(log, text, count):
     """The log, once a text stands in it so often."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + START_S
     while log.read_text(errors="replace").count(text) < count:
         assert time.monotonic() < deadline, log.read_text(errors="replace")
         time.sleep(0.1)
     return log.read_text(errors="replace")
-
-
-@pytest.mark.slow
-def test_a_start_that_is_terminated_leaves_nothing(temporary):
-    """A signal while the engine starts ends it with all its processes, and its folder goes."""
-    mark = new_mark()
-    flags = ["water-index", "--host", "127.0.0.1", "--port", str(free_port()), *SMALL]
-    process = subprocess.Popen(
-        [sys.executable, *COMMAND, *flags],
-        env={**os.environ, **mark, "TMPDIR": str(temporary)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while not list(temporary.glob("mmout-results-*")):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        time.sleep(1)  # vLLM's handler is in place a moment later
-    finally:
-        status = stop(process)
-    assert status != 0
-    assert left_running(mark) == []
-    assert list(temporary.glob("mmout-results-*")) == []

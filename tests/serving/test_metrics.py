@@ -7,13 +7,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
+from metrics_page import page, read
 from processors_for_tests import RELEASE
-from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from scenes_for_tests import TILE, pixels
 from vllm.v1.engine.output_processor import OutputProcessor
@@ -21,11 +20,9 @@ from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 from water_oracle import scene
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine.observer import KINDS, SILENT, counted
-from vllm_mmout.engine.validation import InvalidOptionError
-from vllm_mmout.errors import AbortedError, DecodeError, InputError, MMOutError
-from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.metrics import Metrics, collectors, count_refusal, observe
+from vllm_mmout.engine.observer import KINDS, SILENT
+from vllm_mmout.errors import AbortedError, MMOutError
+from vllm_mmout.serving.metrics import Metrics, collectors, observe
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 on_the_loop = pytest.mark.asyncio(loop_scope="module")
@@ -39,23 +36,6 @@ NAMES = {
     "mmout:pixels": "counter",
     "mmout:failures": "counter",
 }
-
-
-def read(text: str, **labels: str) -> Mapping[str, float]:
-    """The samples of ours with these labels, by name and their other labels in order, those that are not 0."""
-    found = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            ours = sample.name.startswith("mmout:") and not sample.name.endswith("_created")
-            if ours and labels.items() <= sample.labels.items() and sample.value:
-                rest = [value for name, value in sorted(sample.labels.items()) if name not in labels]
-                found[" ".join([sample.name, *rest])] = sample.value
-    return found
-
-
-def page() -> str:
-    """What /metrics answers where there is one API server: vLLM gives the default registry."""
-    return generate_latest(REGISTRY).decode()
 
 
 async def answer(engine, data, params=ECHO, request_id=None):
@@ -229,56 +209,6 @@ async def test_an_engine_without_an_output_processor_is_left_alone():
     assert vars(router) == before
     assert "text" not in page()
     assert "render" not in page()
-
-
-REFUSALS = {
-    "a field": (lambda: ApiError(400, "x", param="n"), "InputError"),
-    "too large": (lambda: ApiError(413, "x"), "InputError"),
-    "too many": (lambda: ApiError(429, "x"), "other"),
-    "of an option": (lambda: caused(ApiError(400, "x"), InvalidOptionError("y")), "OptionError"),
-    "of an input": (lambda: InputError("x"), "InputError"),
-    "a fault of ours": (lambda: ApiError(500, "x"), "other"),
-    "another": (lambda: KeyError("x"), "other"),
-}
-
-
-def caused(error: Exception, cause: BaseException) -> Exception:
-    """An error that was raised from another."""
-    error.__cause__ = cause
-    return error
-
-
-@pytest.mark.parametrize(("make", "kind"), REFUSALS.values(), ids=REFUSALS)
-def test_what_a_route_refuses_is_counted_by_kind(make, kind, request):
-    """With no processor to blame."""
-    name = request.node.name
-    count_refusal(Metrics(name, ["mask"]), make())
-    assert read(page(), model_name=name) == {f"mmout:failures_total {kind} ": 1}
-
-
-@pytest.mark.asyncio(loop_scope="function")
-async def test_what_the_engine_has_counted_is_not_counted_again(request):
-    """However often what was made of it is handed on; an error of the same text that it has not is."""
-    name = request.node.name
-    metrics = Metrics(name, ["mask"])
-
-    class Engine:
-        output_processor = SimpleNamespace(
-            observer=metrics, binding=SimpleNamespace(choice=SimpleNamespace(pick=lambda _: ("mask",)))
-        )
-
-        @counted
-        async def generate(self, prompt, sampling_params=None):
-            raise DecodeError(prompt)
-            yield
-
-    with pytest.raises(DecodeError) as raised:
-        await anext(Engine().generate("x"))
-    count_refusal(metrics, raised.value)
-    count_refusal(metrics, caused(ApiError(500, "x"), raised.value))
-    assert read(page(), model_name=name) == {"mmout:failures_total DecodeError mask": 1}
-    count_refusal(metrics, caused(ApiError(500, "x"), DecodeError("x")))
-    assert read(page(), model_name=name)["mmout:failures_total DecodeError "] == 1
 
 
 COUNTING = """

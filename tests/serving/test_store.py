@@ -274,14 +274,16 @@ def test_no_name_leads_out_of_the_folder(name):
 
 
 def test_links_are_not_followed(store, tmp_path):
-    """A link, a folder and a pipe under a name of ours are no results; nothing waits for the pipe."""
+    """A link, a folder and a pipe under a name of ours are no results; nothing waits for the pipe, nor stays open."""
     secret = tmp_path / "secret"
     secret.write_bytes(b"secret")
     (store.folder / f"{TOKEN}.png").symlink_to(secret)
     (store.folder / f"{TOKEN}.npz").mkdir()
     os.mkfifo(store.folder / f"{TOKEN}.tif")
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for suffix in (".png", ".npz", ".tif"):
         assert store.find(TOKEN + suffix) is None
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_the_folder_is_for_this_user_alone(tmp_path):

@@ -20,8 +20,8 @@ from processes import left_running, new_mark
 COMMAND = ("-m", "vllm_mmout.cli", "serve")
 SMALL = ("--gpu-memory-utilization", "0.3", "--distributed-executor-backend", "uni")
 """Keeps a server's engine small; what is given after it wins."""
-START_S = 300.0
-STOP_S = 60.0
+START_S = 600.0
+STOP_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from vllm_mmout.errors import HookError
 
 CODECS = ("deflate", "lzw", "zstd", "jpeg", "webp", "lerc", "packbits", "lzma")
 """Compressions of GeoTIFF that are met most."""
+GROUPS = ("vllm.general_plugins", "vllm.endpoint_plugins")
+"""Entry points by which vLLM finds the hooks, and the routes of a server."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -36,8 +38,8 @@ def run(_: argparse.Namespace) -> int:
 
 
 def _package() -> tuple[bool, str]:
-    points = importlib.metadata.entry_points(group="vllm.general_plugins")
-    if any(point.value.startswith("vllm_mmout.") for point in points):
+    groups = [importlib.metadata.entry_points(group=group) for group in GROUPS]
+    if all(any(point.value.startswith("vllm_mmout.") for point in points) for points in groups):
         return True, "plugin: registered with vLLM"
     return (
         False,

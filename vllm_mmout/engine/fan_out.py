@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllm_mmout.engine.lane import Lane, StoppedError
 from vllm_mmout.engine.observer import blame
-from vllm_mmout.errors import AbortedError, DecodeError, InputError, MMOutError
+from vllm_mmout.errors import AbortedError, DecodeError, InputError
 from vllm_mmout.processors.base import Part
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class FanOut:
 
     def failed(self, part: PartInput, error: BaseException) -> None:
         """Say that a part failed, which ends the request."""
-        self.stop(_about(part, error))
+        self.stop(part.named_in(error))
 
     def stop(self, error: BaseException | None = None) -> None:
         """End it, if it has not ended and its results are not being written; the threads end soon after."""
@@ -283,17 +283,3 @@ class FanOut:
         else:
             for pick, lane in self._lanes.items():
                 lane.result = delivered[pick]
-
-
-def _about(part: PartInput, error: BaseException) -> BaseException:
-    """The same error, saying which part it is about."""
-    if not isinstance(error, MMOutError):
-        return error
-    try:
-        named = type(error)(f"{part.where}: {error}")
-    except Exception:  # noqa: BLE001 - an author's error that takes other arguments
-        error.add_note(f"this was {part.where}")
-        return error
-    named.__cause__ = error.__cause__
-    vars(named).update(vars(error))
-    return named

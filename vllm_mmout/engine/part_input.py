@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from vllm_mmout.errors import MMOutError
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -27,3 +29,16 @@ class PartInput:
     def sent(self) -> PartInput:
         """The same without what is sent, which need not stay in memory until the part is decoded."""
         return replace(self, prompt=None)
+
+    def named_in(self, error: BaseException) -> BaseException:
+        """The same error, saying which part it is about."""
+        if not isinstance(error, MMOutError):
+            return error
+        try:
+            named = type(error)(f"{self.where}: {error}")
+        except Exception:  # noqa: BLE001 - an author's error that takes other arguments
+            error.add_note(f"this was {self.where}")
+            return error
+        named.__cause__ = error.__cause__
+        vars(named).update(vars(error))
+        return named

@@ -23,8 +23,9 @@ from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutp
 from vllm_mmout.engine import marker
 from vllm_mmout.engine.admission import ADMISSION
 from vllm_mmout.engine.decode import Decoding, Finish, as_it_is, decode_request
-from vllm_mmout.engine.decode_pool import DecodePool, Job, Outcome
+from vllm_mmout.engine.decode_pool import DecodePool, Outcome
 from vllm_mmout.engine.observer import SILENT, Observer
+from vllm_mmout.engine.pending_decodes import PendingDecode, PendingDecodes
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.engine.validation import InvalidInputError, as_client_error
 from vllm_mmout.errors import AbortedError, MMOutError, RequestError
@@ -53,18 +54,6 @@ class Mark:
     router: RoutedOutputProcessor
     admitted: float
     """``time.monotonic()``."""
-
-
-@dataclass(slots=True)
-class PendingDecode:
-    """A request that the engine is done with and whose output is being decoded."""
-
-    state: RoutedRequestState
-    mark: Mark
-    shell: MultimodalRequestOutput
-    nbytes: int
-    observer: Observer
-    job: Job | None = None
 
 
 class RoutedRequestState(RequestState):
@@ -106,8 +95,8 @@ class RoutedOutputProcessor(OutputProcessor):
 
     binding: Binding
     pool: DecodePool
-    pending: dict[str, PendingDecode]
-    """Decodes that have not been delivered, by internal request id."""
+    pending: PendingDecodes
+    """Decodes that have not been delivered."""
     ready: deque[MultimodalRequestOutput]
     """Delivered results that ``LLM`` has not fetched (``AsyncLLM`` gets them through its queues)."""
     lock: RLock
@@ -123,7 +112,7 @@ class RoutedOutputProcessor(OutputProcessor):
         """Make the routing's own state; called once, when the engine is bound."""
         self.binding = binding
         self.pool = DecodePool(binding.settings.decode_threads, binding.settings.decode_timeout_s)
-        self.pending = {}
+        self.pending = PendingDecodes()
         self.ready = deque()
         self.lock = RLock()
         self.wakeup = Condition(self.lock)
@@ -197,15 +186,14 @@ class RoutedOutputProcessor(OutputProcessor):
         )
         pending = PendingDecode(state, mark, shell, buffer.nbytes, observer)
         with self.lock:
-            self.pending[state.request_id] = pending
-            observer.waits(pending.nbytes)
+            self.pending.put(pending)
             try:
                 pending.job = self.pool.submit(
                     lambda: decode_request(decoding, buffer),
                     lambda outcome: self._deliver_from_thread(pending, outcome),
                 )
             except BaseException:  # no thread can be started
-                self._take_out(pending)
+                self.pending.take_out(pending)
                 raise
 
     def _deliver_from_thread(self, pending: PendingDecode, outcome: Outcome) -> None:
@@ -218,10 +206,10 @@ class RoutedOutputProcessor(OutputProcessor):
         try:
             loop.call_soon_threadsafe(self._deliver, pending, outcome)
         except RuntimeError:  # the loop was closed: nobody waits any more
-            self._take_out(pending)
+            self.pending.take_out(pending)
 
     def _deliver(self, pending: PendingDecode, outcome: Outcome) -> None:
-        if not self._take_out(pending):
+        if not self.pending.take_out(pending):
             return
         if isinstance(outcome, BaseException):
             pending.shell.error = outcome
@@ -231,13 +219,6 @@ class RoutedOutputProcessor(OutputProcessor):
             pending.state.queue.put(pending.shell)
         else:
             self.ready.append(pending.shell)
-
-    def _take_out(self, pending: PendingDecode) -> bool:
-        """Take a decode out of those that are pending; False if it was none of them any more."""
-        taken = self.pending.pop(pending.state.request_id, None)
-        if taken is not None:
-            taken.observer.settled(taken.nbytes)
-        return taken is not None
 
     def take_ready(self) -> list[MultimodalRequestOutput]:
         """Results decoded since the last call, for ``LLM``."""
@@ -269,9 +250,8 @@ class RoutedOutputProcessor(OutputProcessor):
 
     def _cancel_decodes(self, request_id: str, *, internal: bool) -> None:
         with self.lock:
-            asked = [(key if internal else entry.state.external_req_id, entry) for key, entry in self.pending.items()]
-            for pending in [entry for name, entry in asked if name == request_id]:
-                self._take_out(pending)
+            for pending in self.pending.called(request_id, internal=internal):
+                self.pending.take_out(pending)
                 if pending.job is not None:
                     pending.job.cancel()
                 pending.shell.error = _ended(FinishReason.ABORT, None)

@@ -7,38 +7,37 @@ for the one that the TIFF gives the tile: some kilobytes could take all memory.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator
 
-_JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+from vllm_mmout.raster.jpeg2000 import TILE_BAND_BYTES, TILE_BYTES
+
+_JPEG_SIZES = (frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}) | {0xF7}
+"""Starts of frames; the last one is of JPEG-LS (ITU-T T.87)."""
 _JPEG_ALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 _START_OF_SCAN = 0xDA
 _RATIOS = ((1, 1), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 """Width to height, by the number in a JPEG XL; the first is not used."""
 _JXL_BITS = (9, 13, 18, 30)
 _JXR_WIDTH, _JXR_HEIGHT = 0xBC80, 0xBC81
-_HEAD = 256
-_DEFLATE = b"\x78"
-"""What deflate begins with, which may be around LERC."""
+_LERC = b"Lerc2 "
 
 
 def coded_size(data: bytes) -> tuple[int, int, int] | None:
     """Height, width and number of values of the picture that a coded segment holds; None where that is not known.
 
     Args:
-        data: JPEG, PNG, JPEG 2000, JPEG XL, JPEG XR, WebP or LERC, as stored.
+        data: JPEG, JPEG-LS, PNG, JPEG 2000, JPEG XL, JPEG XR, WebP or LERC. A JPEG 2000 of many tiles counts as what
+            they take before any is decoded, if that is more.
 
     """
     try:
         return _size(data)
-    except (struct.error, IndexError, zlib.error):  # it ends within what says it
+    except (struct.error, IndexError):  # it ends within what says it
         return None
 
 
 def _size(data: bytes) -> tuple[int, int, int] | None:
-    if data.startswith(_DEFLATE):
-        data = zlib.decompressobj().decompress(data, _HEAD)
-    reader = next((reader for begin, reader in _FORMATS if data.startswith(begin)), None)
+    reader = next((reader for at, begin, reader in _FORMATS if data.startswith(begin, at)), None)
     return None if reader is None else reader(data)
 
 
@@ -50,9 +49,9 @@ def _of_png(data: bytes) -> tuple[int, int, int] | None:
 def _of_jpeg(data: bytes) -> tuple[int, int, int] | None:
     """ITU-T T.81, annex B."""
     at = 2
-    while data[at] == 0xFF:
+    while (at := data.find(0xFF, at)) >= 0:  # decoders pass over what stands between
         marker = data[at + 1]
-        if marker == 0xFF or marker in _JPEG_ALONE:
+        if marker in (0, 0xFF) or marker in _JPEG_ALONE:
             at += 1 if marker == 0xFF else 2
             continue
         if marker in _JPEG_SIZES:
@@ -68,10 +67,14 @@ def _of_jpeg2000(data: bytes) -> tuple[int, int, int] | None:
     at = _content(data, b"jp2c") if data.startswith(b"\0") else 0
     if at is None:
         return None
-    right, lower, left, upper = struct.unpack_from(">4I", data, at + 8)
+    right, lower, left, upper, tile_width, tile_height = struct.unpack_from(">6I", data, at + 8)
     (bands,) = struct.unpack_from(">H", data, at + 40)
     height, width = lower - upper, right - left
-    return height, width, height * width * bands
+    if min(height, width, tile_height, tile_width) < 1:
+        return None
+    tiles = -(-height // tile_height) * -(-width // tile_width)
+    values = height * width * bands
+    return height, width, values if tiles == 1 else max(values, tiles * (TILE_BYTES + bands * TILE_BAND_BYTES))
 
 
 def _of_jpeg_xl(data: bytes) -> tuple[int, int, int] | None:
@@ -140,7 +143,8 @@ def _of_lerc(data: bytes) -> tuple[int, int, int]:
     """The header of Lerc2, as its reference implementation writes it; several of them follow each other as bands."""
     (version,) = struct.unpack_from("<i", data, 6)
     height, width, depth = struct.unpack_from("<iii", data, 14 if version >= 3 else 10)
-    return height, width, height * width * (max(depth, 1) if version >= 4 else 1)
+    bands = data.count(_LERC) * (max(depth, 1) if version >= 4 else 1)
+    return height, width, height * width * bands
 
 
 def _content(data: bytes, wanted: bytes) -> int | None:
@@ -163,13 +167,13 @@ def _boxes(data: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 _FORMATS = (
-    (b"\xff\xd8", _of_jpeg),
-    (b"\x89PNG\r\n\x1a\n", _of_png),
-    (b"\xff\x4f\xff\x51", _of_jpeg2000),
-    (b"\0\0\0\x0cjP  ", _of_jpeg2000),
-    (b"\xff\x0a", _of_jpeg_xl),
-    (b"\0\0\0\x0cJXL ", _of_jpeg_xl),
-    (b"II\xbc", _of_jpeg_xr),
-    (b"RIFF", _of_webp),
-    (b"Lerc2 ", _of_lerc),
+    (0, b"\xff\xd8", _of_jpeg),
+    (0, b"\x89PNG\r\n\x1a\n", _of_png),
+    (0, b"\xff\x4f\xff\x51", _of_jpeg2000),
+    (4, b"jP  ", _of_jpeg2000),
+    (0, b"\xff\x0a", _of_jpeg_xl),
+    (4, b"JXL ", _of_jpeg_xl),
+    (0, b"II\xbc", _of_jpeg_xr),
+    (0, b"RIFF", _of_webp),
+    (0, _LERC, _of_lerc),
 )

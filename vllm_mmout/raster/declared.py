@@ -11,23 +11,22 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
-from PIL import Image
-
 from vllm_mmout.errors import InputError
 from vllm_mmout.raster.coded_size import coded_size
 from vllm_mmout.raster.directory import Directory, read_directories
 from vllm_mmout.raster.gdal.datasets import has_rasterio
 from vllm_mmout.raster.gdal.names import JPEG2000, gdal_format
-from vllm_mmout.raster.jpeg2000 import _boxes as boxes
+from vllm_mmout.raster.jpeg2000 import TILE_BAND_BYTES, TILE_BYTES, boxes
 from vllm_mmout.raster.kind import is_tiff, looks_like
-from vllm_mmout.raster.picture import _DECODER_ERRORS as DECODER_ERRORS
-from vllm_mmout.raster.picture import _FORMATS as FORMATS
+from vllm_mmout.raster.picture import DECODER_ERRORS, open_picture
 from vllm_mmout.raster.segments import UnknownStorageError
 from vllm_mmout.raster.shared_file import SharedFile
 from vllm_mmout.raster.tiff import open_tiff
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from PIL import Image
 
 _HEAD: Final = 512
 _MOST_BYTES: Final = 2**25
@@ -39,10 +38,6 @@ _MOST_READS: Final = 20_000
 _MOST_BANDS: Final = 2**16 - 1
 _LARGEST: Final = 2**29
 """Bytes of a segment of a TIFF above which its tables are not looked at: it is refused for its size."""
-_NOT_IT: Final = (SyntaxError, IndexError, TypeError, struct.error)
-"""What Pillow's plugins raise of a file that is of another format."""
-_TILE, _TILE_BAND = 6144, 1280
-"""Bytes that OpenJPEG takes for a tile, and for a band of one, before it reads any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,33 +176,21 @@ def _of_jpeg2000(file: SharedFile) -> Declared:
         raise InputError(f"{file.name} is a damaged JPEG 2000: {height} x {width} pixels, {bands} bands; fetch it anew")
     tiles = -(-height // tile_height) * -(-width // tile_width)
     decoded = min(tile_height, height) * min(tile_width, width) if has_rasterio() else height * width
-    at_once = decoded * bands * 4 + tiles * (_TILE + bands * _TILE_BAND) + file.size
+    at_once = decoded * bands * 4 + tiles * (TILE_BYTES + bands * TILE_BAND_BYTES) + file.size
     return Declared(height, width, bands, 1 << math.ceil(math.log2(-(-max(bits) // 8))), at_once)
 
 
 def _of_picture(head: bytes, file: SharedFile) -> Declared | None:
-    """What a picture declares to Pillow; None if it is none.
-
-    Its plugins are called as ``Image.open`` does, which would warn of large pictures, or refuse them in other words.
-    """
-    Image.init()
-    for known in FORMATS:
-        factory, accept = Image.OPEN.get(known, (None, None))
-        answer = factory is not None and (accept is None or accept(head[:16].ljust(16, b"\0")))
-        if factory is None or not answer or isinstance(answer, str):  # a string says why not
-            continue
-        file.seek(0)
-        try:
-            image = factory(cast("BinaryIO", file), "")
-        except _NOT_IT:
-            continue
-        except DECODER_ERRORS as error:
-            raise _damaged(file, error) from error
-        deep = known == "PNG" and head[24:25] == b"\x10"
-        bands = _bands(image)
-        itemsize = 2 if deep or image.mode.startswith("I;16") else 4 if image.mode in ("I", "F") else 1
-        return _whole(file, image.size, bands, itemsize)
-    return None
+    """What a picture declares to Pillow; None if it is none."""
+    try:
+        image = open_picture(cast("BinaryIO", file), head)
+    except DECODER_ERRORS as error:
+        raise _damaged(file, error) from error
+    if image is None:
+        return None
+    deep = image.format == "PNG" and head[24:25] == b"\x10"
+    itemsize = 2 if deep or image.mode.startswith("I;16") else 4 if image.mode in ("I", "F") else 1
+    return _whole(file, image.size, _bands(image), itemsize)
 
 
 def _of_webp(head: bytes, file: SharedFile) -> Declared:

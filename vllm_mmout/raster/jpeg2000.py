@@ -16,6 +16,8 @@ _GEOJP2 = bytes.fromhex("b14bf8bd083d4b43a5ae8cd7d5a6ce03")
 """The UUID of a box with a GeoTIFF in it, which says the place."""
 _CODESTREAM = b"\xff\x4f\xff\x51"
 """Start of a codestream, and of its size."""
+TILE_BYTES, TILE_BAND_BYTES = 6144, 1280
+"""What OpenJPEG takes for a tile, and for a band of one, before it reads any."""
 
 
 def beyond_pillow(file: SharedFile) -> str | None:
@@ -25,7 +27,7 @@ def beyond_pillow(file: SharedFile) -> str | None:
         file: the file. What is damaged in it is left to the reader to find.
 
     """
-    for kind, at in _boxes(file):
+    for kind, at in boxes(file):
         if kind == b"asoc" or (kind == b"uuid" and file.read_at(at, 16) == _GEOJP2):
             return "a georeference"
         if kind == b"jp2c":
@@ -33,7 +35,7 @@ def beyond_pillow(file: SharedFile) -> str | None:
     return None
 
 
-def _boxes(file: SharedFile) -> Iterator[tuple[bytes, int]]:
+def boxes(file: SharedFile) -> Iterator[tuple[bytes, int]]:
     """The kind and the place of the contents of each box of the file; a bare codestream counts as one."""
     if file.read_at(0, 4) == _CODESTREAM:
         yield b"jp2c", 0

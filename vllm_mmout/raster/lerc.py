@@ -6,6 +6,7 @@ LERC has no NaN: libtiff stores where they were as a mask, one for all bands or 
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import imagecodecs
@@ -15,11 +16,36 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+_DEFLATE, _ZSTANDARD = b"\x78", b"\x28\xb5\x2f\xfd"
+"""What each begins with."""
+
+
+def unwrapped(data: bytes, most: int) -> bytes:
+    """LERC without the deflate or Zstandard that may be around it.
+
+    Args:
+        data: the segment as stored.
+        most: bytes that there may be without it.
+
+    Raises:
+        ValueError: there are more.
+
+    """
+    if data.startswith(_ZSTANDARD):
+        return bytes(imagecodecs.zstd_decode(data, out=most))
+    if not data.startswith(_DEFLATE):
+        return data
+    plain = zlib.decompressobj().decompress(data, most + 1)
+    if len(plain) > most:
+        raise ValueError(f"it has more than {most} bytes without deflate")
+    return plain
+
+
 def decode_lerc(data: bytes, samples: int, *, swapped: bool) -> NDArray[Any]:
     """The pixels [rows, columns, samples] of a strip or tile.
 
     Args:
-        data: the segment as stored, with or without deflate or Zstandard around it.
+        data: the segment, `unwrapped`.
         samples: number of interleaved bands.
         swapped: whether the file has the other byte order than this machine; libtiff swaps numbers before it encodes.
 

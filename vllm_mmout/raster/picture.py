@@ -7,15 +7,17 @@ import zlib
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.raster.raster import Raster
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from numpy.typing import NDArray
 
-_DECODER_ERRORS = (
+DECODER_ERRORS = (
     ArithmeticError,
     EOFError,
     LookupError,
@@ -30,8 +32,10 @@ _DECODER_ERRORS = (
 )
 """What Pillow's decoders raise on damaged data; a broken PNG is a SyntaxError."""
 
+_NOT_IT = (SyntaxError, IndexError, TypeError, struct.error)
+"""What Pillow's plugins raise of a file that is of another format."""
 _TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
-_FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "JPEG2000", "PPM", "AVIF")
+FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "JPEG2000", "PPM", "AVIF")
 """Formats of pictures. Others that Pillow opens stay out: EPS would start a PostScript interpreter on the file."""
 _AS_STORED = frozenset({"L", "RGB", "RGBA", "LA", "I;16", "I", "F"})
 _ALPHA = {"LA": 2, "RGBA": 4}
@@ -39,11 +43,37 @@ _ALPHA = {"LA": 2, "RGBA": 4}
 
 def may_be_picture(head: bytes) -> bool:
     """Whether a file begins as a picture of a known format does; what does not need not be read whole."""
+    return next(_plugins(head), None) is not None
+
+
+def open_picture(file: BinaryIO, head: bytes) -> Image.Image | None:
+    """Open a picture without decoding it; None if it is none of a known format.
+
+    Pillow's plugins are called as ``Image.open`` does, which would warn of large pictures, or refuse them in other
+    words.
+
+    Args:
+        file: the file, seekable.
+        head: its first bytes, 16 or more.
+
+    """
+    for plugin in _plugins(head):
+        file.seek(0)
+        try:
+            return plugin(file, "")
+        except _NOT_IT:
+            continue
+    return None
+
+
+def _plugins(head: bytes) -> Iterator[Callable[[Any, str], Image.Image]]:
+    """What may open a file that begins so."""
     Image.init()
     start = head[:16].ljust(16, b"\0")
-    accepts = [Image.OPEN[known][1] for known in _FORMATS if known in Image.OPEN]
-    answers = [True if accept is None else accept(start) for accept in accepts]
-    return any(answer and not isinstance(answer, str) for answer in answers)  # a string says why not
+    for plugin, accept in (Image.OPEN[known] for known in FORMATS if known in Image.OPEN):
+        answer = True if accept is None else accept(start)
+        if answer and not isinstance(answer, str):  # a string says why not
+            yield plugin
 
 
 def read_picture(file: BinaryIO, name: str) -> Raster | None:
@@ -64,23 +94,36 @@ def read_picture(file: BinaryIO, name: str) -> Raster | None:
 
     """
     try:
-        Image.init()
-        with Image.open(file, formats=[known for known in _FORMATS if known in Image.OPEN]) as image:
+        image = open_picture(file, file.read(16))
+        if image is None:
+            return None
+        with image:
+            _check_size(image, name)
             image.load()
             deep = _deep_png(image, file)
             picture = _plain(image)
             array = np.asarray(picture) if deep is None else deep
-    except UnidentifiedImageError:
-        return None
-    except _TOO_LARGE as error:
-        raise InputError(
-            f"{name} is larger than pictures may be: {error}; cut it, or convert it to a tiled GeoTIFF"
-        ) from error
-    except _DECODER_ERRORS as error:
+    except InputError:
+        raise
+    except _TOO_LARGE as error:  # of some plugins' own
+        raise _too_large(name, error) from error
+    except DECODER_ERRORS as error:
         raise InputError(f"{name} is a truncated or damaged picture: {error}; fetch it anew") from error
     bands = array[np.newaxis] if array.ndim == 2 else np.ascontiguousarray(np.moveaxis(array, 2, 0))
     alpha = len(bands) if len(bands) in _ALPHA.values() else None
     return Raster(bands, mask=None if alpha is None else bands[alpha - 1] != 0, alpha=alpha)
+
+
+def _check_size(image: Image.Image, name: str) -> None:
+    """Refuse what Pillow refuses: it warns of half of that, which is a usual size here."""
+    width, height = image.size
+    most = Image.MAX_IMAGE_PIXELS
+    if most is not None and height * width > 2 * most:
+        raise _too_large(name, f"{height} x {width} pixels, and {2 * most} at most")
+
+
+def _too_large(name: str, what: object) -> InputError:
+    return InputError(f"{name} is larger than pictures may be: {what}; cut it, or convert it to a tiled GeoTIFF")
 
 
 def _plain(image: Image.Image) -> Image.Image:

@@ -17,8 +17,9 @@ import numpy as np
 import tifffile
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.raster.coded_size import coded_size
 from vllm_mmout.raster.directory import truncated
-from vllm_mmout.raster.lerc import decode_lerc
+from vllm_mmout.raster.lerc import decode_lerc, unwrapped
 from vllm_mmout.raster.window import Window
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ _LARGEST = 512 * 2**20
 _PIECE = 2**18
 """Bytes up to which an uncompressed segment is read at once; a larger one is cut into pieces of some rows."""
 _OFFSET_TAGS = (273, 279, 324, 325)
+_WITHOUT_SIZE = {48124, 65000, 65001, 65002}
+"""Pictures of cameras and microscopes that are decoded by the size that the TIFF gives."""
+_CODED = frozenset({int(code) for code in tifffile.TIFF.IMAGE_COMPRESSIONS} - _WITHOUT_SIZE | {34887})
+"""Compressions whose segments are pictures that say their own size, by which their decoders make room."""
+_ROOM = 2**22
+"""Values that a segment's own picture may have, however small the segment is."""
 
 
 class UnknownStorageError(InputError):
@@ -102,6 +109,7 @@ class Segments:
         """How often each was decoded."""
         self._counting = threading.Lock()
         self._decode: Any = pieces.decode
+        self._coded = int(page.compression) in _CODED
         self._lerc = page.compression == tifffile.COMPRESSION.LERC
         self._swapped = page.parent.byteorder != ("<" if sys.byteorder == "little" else ">")
         tables = {"jpegtables": page.jpegtables, "jpegheader": page.jpegheader}
@@ -155,9 +163,21 @@ class Segments:
 
     def _pixels(self, data: bytes, index: int) -> NDArray[Any]:
         if self._lerc:
+            data = unwrapped(data, 2 * self.bytes + _PIECE)
+        if self._coded:
+            self._check_size(data)
+        if self._lerc:
             return decode_lerc(data, self.samples, swapped=self._swapped)
         pixels: NDArray[Any] = self._decode(data, index, **self._options)[0][0]
         return pixels
+
+    def _check_size(self, data: bytes) -> None:
+        """Refuse a picture whose decoder would take memory far beyond what the segment has."""
+        said = coded_size(self._options.get("jpegheader", b"") + data)
+        if said is None or not said[2]:
+            raise ValueError("it does not say how many pixels it has")
+        if said[2] > max(_ROOM, 4 * max(4, self.samples) * math.prod(self.block)):
+            raise ValueError(f"it says that it has {said[0]} x {said[1]} pixels, {said[2]} values")
 
 
 def _check(page: tifffile.TiffPage, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import threading
 from typing import TYPE_CHECKING, BinaryIO
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from vllm_mmout.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _NO_SUCH_PLACE = (ArithmeticError, MemoryError, ValueError)
 """What any file raises that is asked for impossible places, as damaged data may do."""
@@ -19,6 +20,14 @@ THREADS = min(4, os.cpu_count() or 1)
 """Threads that read and decode, for a file at hand."""
 _THREADS_THAT_WAIT = 8
 """Threads for a file that several read at once: they wait for a server rather than compute."""
+
+
+class ManyReadersFile(io.RawIOBase):
+    """A file that any number of threads may read at once, each at its own place."""
+
+    def read_at(self, at: int, count: int) -> bytes:
+        """Read bytes at a place, fewer where the file ends."""
+        raise NotImplementedError
 
 
 class SharedFile:
@@ -30,8 +39,7 @@ class SharedFile:
     Args:
         file: the file.
         name: what to call it in an error.
-        owned: whether it is ours to close. A caller's file is left at its end, as after ``read()``. One of ours that
-            has ``read_at(at, count)`` is read through it, by several threads at once.
+        owned: whether it is ours to close. A caller's file is left at its end, as after ``read()``.
 
     """
 
@@ -41,7 +49,7 @@ class SharedFile:
         self._file = file
         self._owned = owned
         self._lock = threading.Lock()
-        self._read_at: Callable[[int, int], bytes] | None = getattr(file, "read_at", None) if owned else None
+        self._read_at = file.read_at if isinstance(file, ManyReadersFile) else None
         try:
             self.size = self.seek(0, 2)
             self.seek(0)

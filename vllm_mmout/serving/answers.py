@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.params import OutputParams
     from vllm_mmout.serving.events import Event
-    from vllm_mmout.serving.service import Service
+    from vllm_mmout.serving.service import Field, Service
 
 _QUIET_S = 5.0
 """Seconds after which a stream says that it goes on."""
@@ -35,11 +35,13 @@ class Work:
 
     service: Service
     data: Any
-    """What `Sources.opened` takes."""
+    """What the field of the input held."""
     params: OutputParams
     asked: Asked
     request_id: str
     adapter: LoRARequest | None = None
+    field: Field = "image"
+    """Where the input stood."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -73,7 +75,7 @@ class Work:
 
     def running(self) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run it; what `AsyncLLM.generate` yields."""
-        return self.service.results(self.data, self.params, self.request_id, self.adapter)
+        return self.service.results(self.data, self.params, self.request_id, self.adapter, self.field)
 
     async def encoded(self, output: MultimodalRequestOutput) -> Results:
         """Its results as the bytes that were asked for, made off the event loop."""

@@ -50,8 +50,6 @@ class Asked:
     """"transparent", "opaque" (white where nothing is known), or "auto": as the result is."""
     accept: str | None = None
     """What `vllm_mmout.serving.accept.accepted` gave: the format of bare bytes."""
-    usual: str | None = None
-    """The usual format of results that can be it, in place of their own."""
 
     @property
     def for_preview(self) -> Asked:

@@ -17,6 +17,7 @@ from vllm_mmout.errors import AbortedError, InputError, MMOutError, OptionError,
 _TYPES = {
     400: "BadRequestError",
     404: "NotFoundError",
+    406: "NotAcceptableError",
     408: "RequestTimeoutError",
     410: "GoneError",
     413: "PayloadTooLargeError",

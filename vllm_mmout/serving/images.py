@@ -24,6 +24,7 @@ from vllm_mmout.serving.store import get_result
 
 if TYPE_CHECKING:
     from vllm_mmout.serving.fields import ImageRequest
+    from vllm_mmout.serving.service import Field
     from vllm_mmout.serving.uploads import Form
 
 GONE = 499
@@ -53,17 +54,20 @@ async def results(request: Request) -> Response:
         return error_response(error)
 
 
-async def answered(request: Request, work: Callable[[Service, AsyncExitStack], Awaitable[Response]]) -> Response:
+async def answered(
+    request: Request, work: Callable[[Service, AsyncExitStack], Awaitable[Response]], *, placed: bool = True
+) -> Response:
     """Do one request's work, in a place of its own; what it raises is its answer.
 
     Args:
         request: of a client.
         work: reads the request and makes the answer; what must live until that is sent goes onto the stack.
+        placed: whether the place is taken before the work begins; else it calls `take_place`.
 
     """
     held = AsyncExitStack()
     try:
-        service = await _admitted(request, held)
+        service = await _admitted(request, held) if placed else _service(request)
         return Held(await work(service, held), held)
     except ClientDisconnect:
         await held.aclose()
@@ -82,15 +86,25 @@ async def _admitted(request: Request, held: AsyncExitStack) -> Service:
     """Give a request its place among those that are served at once."""
     try:
         service = _service(request)
-        held.enter_context(request.app.state.mmout_slots)
+        take_place(request, held)
     except ApiError:
         await discard(request)  # so that a client which is still sending sees the answer
         raise
+    return service
+
+
+def take_place(request: Request, held: AsyncExitStack) -> None:
+    """Count a request among those that are served at once, until the stack is closed.
+
+    Raises:
+        ApiError: there is no place (429).
+
+    """
     state = request.app.state
+    held.enter_context(state.mmout_slots)
     if getattr(state, "enable_server_load_tracking", False):  # what vLLM's /load shows
         state.server_load_metrics += 1
         held.callback(_lighter, state)
-    return service
 
 
 def _lighter(state: Any) -> None:
@@ -132,17 +146,17 @@ async def _generation(request: Request, service: Service) -> Response:
             f"the model {service.binding.model!r} takes {inputs.takes}, no text; send one to /v1/images/edits",
             param="prompt",
         )
-    return await _answer(request, _work(request, service, asked, asked.prompt), "image_generation", asked)
+    return await _answer(request, _work(request, service, asked, asked.prompt, "prompt"), "image_generation", asked)
 
 
-def _work(request: Request, service: Service, asked: ImageRequest, data: Any) -> Work:
+def _work(request: Request, service: Service, asked: ImageRequest, data: Any, field: Field = "image") -> Work:
     """What is to be run, checked as a whole."""
     form = Asked(
         asked.output_format, asked.output_compression, asked.background, accepted(request.headers.get("accept"))
     )
     check_bare(form, asked.options, stored=asked.response_format == "url", streamed=asked.stream)
     name = request_id(request, "image")
-    work = Work(service, data, asked.options, form, name, service.adapter(asked.model))
+    work = Work(service, data, asked.options, form, name, service.adapter(asked.model), field)
     work.check()
     return work
 

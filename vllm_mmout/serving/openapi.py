@@ -21,6 +21,10 @@ _ERROR: Final = {
     },
 }
 _UNAUTHORIZED: Final = {"type": "object", "required": ["error"], "properties": {"error": {}}}
+# Its own routes answer so where a body is not even text.
+_VLLMS_ERROR: Final = {
+    "anyOf": [_ERROR, {"type": "object", "required": ["detail"], "properties": {"detail": {"type": "string"}}}]
+}
 _USAGE: Final = {
     "type": "object",
     "required": ["input_tokens", "output_tokens", "total_tokens"],
@@ -87,32 +91,47 @@ OPTIONS: Final[dict[str, Any]] = {
 }
 """Options of requests, those of `OutputParams`."""
 
+_JSON: Final = "application/json"
+_BODIES: Final = {"form": "multipart/form-data", "texts": "application/x-www-form-urlencoded", "json": _JSON}
 _KEPT: Final = {name: COMMON[name] for name in ("output_format", "output_compression", "background")}
 _FILES: Final = {"type": "string", "contentMediaType": "application/octet-stream", "format": "binary"}
 _NAMED: Final = {"type": "string", "description": "http(s), data or file URL."}
 
 
-def _body(properties: dict[str, Any], required: list[str], *media_types: str) -> dict[str, Any]:
-    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    return {"required": True, "content": {media_type: {"schema": schema} for media_type in media_types}}
+def _fields(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+def _body(**schemas: dict[str, Any]) -> dict[str, Any]:
+    """A body in one of several media types."""
+    content = {_BODIES[name]: {"schema": schema} for name, schema in schemas.items()}
+    return {"required": True, "content": content}
 
 
 def _responses(good: dict[str, Any], *statuses: int) -> dict[str, Any]:
-    """The answers that a route gives: a good one, and those errors."""
-    errors = {401: "No key, or another one than --api-key.", 400: "The request cannot be honoured.", **_STATUSES}
-    content = {status: _UNAUTHORIZED if status == 401 else _ERROR for status in statuses}
+    """The answers that a route gives: a good one, those errors, and what is not the client's fault."""
     return {
         "200": good,
-        **{
-            str(status): {"description": errors[status], "content": {"application/json": {"schema": schema}}}
-            for status, schema in content.items()
-        },
+        **{str(status): _error(_STATUSES[status], status) for status in statuses},
+        "5XX": _error("The request was right and failed all the same; the server's log says more."),
     }
 
 
+def _error(description: str, status: int | None = None, schema: dict[str, Any] = _ERROR) -> dict[str, Any]:
+    schema = _UNAUTHORIZED if status == 401 else schema
+    headers = {"headers": _RETRY_AFTER} if status == 429 else {}
+    return {"description": description, **headers, "content": {_JSON: {"schema": schema}}}
+
+
+_RETRY_AFTER: Final = {
+    "Retry-After": {"required": True, "schema": {"type": "integer"}, "description": "Seconds to wait."}
+}
 _STATUSES: Final = {
+    400: "The request cannot be honoured.",
+    401: "No key, or another one than --api-key.",
     404: "There is no such model or result.",
     406: "The answer cannot be what the header Accept asks for.",
+    408: "The next piece of the body did not come within --mmout-receive-timeout.",
     413: "The body is larger than --mmout-max-upload.",
     415: "The body is of another content type.",
     429: "As many requests as --mmout-max-waiting are being served; the header Retry-After says when to come back.",
@@ -121,74 +140,82 @@ _MEDIA: Final = {
     media_type: {"schema": {"type": "string", "format": "binary"}}
     for media_type in (
         "image/png", "image/webp", "image/jpeg", "image/tiff", "application/x-npz", "application/geo+json",
+        "application/octet-stream",
     )
 }  # fmt: skip
 _ANSWER: Final = {
     "description": "The results; with a header Accept of their media type the bytes alone.",
     "content": {
-        "application/json": {"schema": _IMAGES},
-        "text/event-stream": {"schema": {"type": "string"}},
+        _JSON: {"schema": _IMAGES},
+        "text/event-stream": {},  # a schema would be one of the text, or of each event: generators differ
         **_MEDIA,
     },
 }
-_ALL: Final = (400, 401, 404, 406, 413, 415, 429)
+_BODY: Final = (400, 401, 404, 408, 413, 415, 429)
+_ALL: Final = (*_BODY, 406)
 
 _IMAGE: Final = {
     "description": "Files, or URLs; several are one input of several files, for models of rasters.",
     "anyOf": [_FILES, _NAMED, {"type": "array", "items": {"anyOf": [_FILES, _NAMED]}}],
 }
-_NOT_IN_VARIATIONS: Final = ("stream", "partial_images")
+_ADDRESSES: Final = {
+    "description": "URLs; several are one input of several files, for models of rasters.",
+    "anyOf": [_NAMED, {"type": "array", "minItems": 1, "items": _NAMED}],
+}
+_OPENAIS: Final = {
+    "type": "array",
+    "description": "The same as OpenAI has it; one of the two is needed.",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "properties": {"image_url": _NAMED},
+        "required": ["image_url"],
+        "additionalProperties": False,
+    },
+}
+_NOT_IN_VARIATIONS: Final = ("prompt", "stream", "partial_images")
+
+_FIELDS: Final = {"prompt": {"type": "string"}, **COMMON, **OPTIONS}
+_FEWER: Final = {name: schema for name, schema in _FIELDS.items() if name not in _NOT_IN_VARIATIONS}
 
 EDITS: Final = {
     "requestBody": _body(
-        {"image": _IMAGE, "prompt": {"type": "string"}, **COMMON, **OPTIONS},
-        ["image"],
-        "multipart/form-data",
-        "application/json",
+        form=_fields({"image": _IMAGE, **_FIELDS}, "image"),
+        texts=_fields({"image": _ADDRESSES, **_FIELDS}, "image"),
+        json=_fields({"image": _ADDRESSES, "images": _OPENAIS, **_FIELDS}),
     ),
     "responses": _responses(_ANSWER, *_ALL),
 }
 VARIATIONS: Final = {
     "requestBody": _body(
-        {
-            "image": _IMAGE,
-            **{name: schema for name, schema in COMMON.items() if name not in _NOT_IN_VARIATIONS},
-            **OPTIONS,
-        },
-        ["image"],
-        "multipart/form-data",
+        form=_fields({"image": _IMAGE, **_FEWER}, "image"), texts=_fields({"image": _ADDRESSES, **_FEWER}, "image")
     ),
     "responses": _responses(_ANSWER, *_ALL),
 }
 GENERATIONS: Final = {
-    "requestBody": _body(
-        {"prompt": {"type": "string", "minLength": 1}, **COMMON, **OPTIONS}, ["prompt"], "application/json"
-    ),
+    "requestBody": _body(json=_fields({**_FIELDS, "prompt": {"type": "string", "minLength": 1}}, "prompt")),
     "responses": _responses(_ANSWER, *_ALL),
 }
 RESULTS: Final = {
+    "parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
     "responses": _responses(
-        {"description": "The bytes of the result.", "content": {**_MEDIA, "application/json": {"schema": {}}}}, 401, 404
-    )
+        {"description": "The bytes of the result.", "content": {**_MEDIA, _JSON: {"schema": {}}}}, 401, 404
+    ),
 }
 POOLING: Final = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "description": "With data, input of the model's mapper and the options below; without, as vLLM.",
-                    "properties": {"model": COMMON["model"], "data": {}, "user": COMMON["user"], **_KEPT, **OPTIONS},
-                }
-            }
-        },
-    },
+    "requestBody": _body(
+        json={
+            "type": "object",
+            "description": "With data, input of the model's mapper and the options below; without, as vLLM.",
+            "properties": {"model": COMMON["model"], "data": {}, "user": COMMON["user"], **_KEPT, **OPTIONS},
+        }
+    ),
     "responses": _responses(
         {
             "description": "The decoded result, or what vLLM answers.",
-            "content": {"application/json": {"schema": {"type": "object"}}},
+            "content": {_JSON: {"schema": {"type": "object"}}},
         },
-        *(400, 401, 404, 413, 415, 429),
-    ),
+        *_BODY,
+    )
+    | {"400": _error(_STATUSES[400], 400, _VLLMS_ERROR)},
 }

@@ -32,14 +32,16 @@ class ServingPlugin:
             ("/v1/images/generations", images.generations, openapi.GENERATIONS),
         ):
             app.add_api_route(path, endpoint, methods=["POST"], tags=["images"], openapi_extra=description)
+        path = "/v1/images/results/{name}"
         app.add_api_route(
-            "/v1/images/results/{name}",
+            path,
             images.results,
-            methods=["GET", "HEAD"],
+            methods=["GET"],
             name="mmout_result",
             tags=["images"],
             openapi_extra=openapi.RESULTS,
         )
+        app.add_api_route(path, images.results, methods=["HEAD"], include_in_schema=False)
         pooling.attach(app)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,10 +21,10 @@ from vllm_mmout.serving.answers import Work
 from vllm_mmout.serving.body import parse_json, read_body
 from vllm_mmout.serving.encode import Asked
 from vllm_mmout.serving.encoded import MEDIA_TYPES
-from vllm_mmout.serving.errors import ApiError, error_response
+from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.fields import pooling_request
 from vllm_mmout.serving.gone import unless_gone
-from vllm_mmout.serving.images import answered
+from vllm_mmout.serving.images import answered, take_place
 from vllm_mmout.serving.responses import close_all
 from vllm_mmout.serving.service import Service, request_id
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.encoded import Encoded
 
 PATH = "/pooling"
+_SMALL = 1 << 16
+"""Bytes of a body that is read to see whose it is while there is no place for one more request."""
 
 
 def attach(app: FastAPI) -> None:
@@ -56,28 +60,53 @@ def attach(app: FastAPI) -> None:
 
     async def pooling(request: Request) -> Response:
         """Any JSON in, the model's answer out."""
-        service = request.app.state.mmout
-        if not isinstance(service, Service) or _has_plugin(request.app.state):
+        state = request.app.state
+        if not isinstance(state.mmout, Service) or _has_plugin(state) or not _is_json(request):
             return _Passed(vllms, None)
-        try:
-            body = await read_body(request, service.options)
-            given = await parse_json(body) if b'"data"' in body else None
-        except ApiError as error:
-            return error_response(error)
-        if not isinstance(given, dict) or "data" not in given:
-            return _Passed(vllms, bytes(body))
-        if not _has_key(request):
-            return JSONResponse({"error": "Unauthorized"}, 401)  # as vLLM's own routes below /v1
-        return await answered(request, lambda service, _: unless_gone(request, _answer(request, service, given)))
+        return await answered(request, lambda service, held: _taken(request, service, held, vllms), placed=False)
 
     app.add_api_route(PATH, pooling, methods=["POST"], openapi_extra=openapi.POOLING)
 
 
+async def _taken(request: Request, service: Service, held: AsyncExitStack, vllms: APIRoute) -> Response:
+    """Answer a request that is for us; any other one goes on, and no longer has a place among ours."""
+    body, full = await _read(request, service, held)
+    given = await parse_json(body) if b'"data"' in body else None
+    if not isinstance(given, dict) or "data" not in given:
+        await held.aclose()
+        return _Passed(vllms, bytes(body))
+    if not _has_key(request):
+        return JSONResponse({"error": "Unauthorized"}, 401)  # as vLLM's own routes below /v1
+    if full is not None:
+        raise full
+    return await unless_gone(request, _answer(request, service, given))
+
+
+async def _read(request: Request, service: Service, held: AsyncExitStack) -> tuple[bytearray, ApiError | None]:
+    """Read a body in a place of its own; where there is none only a small one, which may be for vLLM's route.
+
+    Returns:
+        The body; what says that there was no place.
+
+    Raises:
+        ApiError: it cannot be read, or there was no place and it is not small.
+
+    """
+    try:
+        take_place(request, held)
+    except ApiError as full:
+        try:
+            return await read_body(request, replace(service.options, max_upload=_SMALL)), full
+        except ApiError as error:
+            raise full if error.status == 413 else error from None
+    return await read_body(request, service.options), None
+
+
 async def _answer(request: Request, service: Service, given: dict[str, Any]) -> Response:
     asked = pooling_request(given)
-    form = Asked(asked.output_format, asked.output_compression, asked.background, usual="json")
+    form = Asked(asked.output_format, asked.output_compression, asked.background)
     name = request_id(request, "pooling")
-    work = Work(service, given["data"], asked.options, form, name, service.adapter(asked.model))
+    work = Work(service, given["data"], asked.options, form, name, service.adapter(asked.model), "data")
     work.check()
     results = await work.result()
     try:
@@ -99,8 +128,14 @@ def _datum(entry: Encoded) -> bytes:
     content = entry.read(0, entry.nbytes)
     if entry.format in ("json", "geojson"):
         return content
-    known = {"output_format": entry.format, "size": entry.size, "background": entry.background}
+    own = None if entry.format in MEDIA_TYPES else entry.media_type
+    known = {"output_format": entry.format, "size": entry.size, "background": entry.background, "media_type": own}
     return msgspec.json.encode({"b64_json": content, **{key: value for key, value in known.items() if value}})
+
+
+def _is_json(request: Request) -> bool:
+    """Whether the body is JSON; vLLM's route refuses what is not."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
 def _has_plugin(state: Any) -> bool:

@@ -164,7 +164,13 @@ def _length(part: Part, *, as_text: bool) -> int:
 
 def _described(entry: Encoded) -> dict[str, str]:
     """What OpenAI says of a picture, as far as the result has it."""
-    known = {"background": entry.background, "output_format": entry.format, "size": entry.size}
+    own = None if entry.format in MEDIA_TYPES else entry.media_type  # of bytes that no name of a format tells
+    known = {
+        "background": entry.background,
+        "output_format": entry.format,
+        "size": entry.size,
+        "media_type": own,
+    }
     return {name: value for name, value in known.items() if value is not None}
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from uuid import uuid4
 
 from PIL import Image
 
 from vllm_mmout.engine.async_llm import BoundAsyncLLM
+from vllm_mmout.errors import InputError
 from vllm_mmout.models.input_forms import is_open_file
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.gone import Slots, in_thread
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
     from vllm_mmout.serving.options import ServingOptions
     from vllm_mmout.serving.store import ResultStore
+
+Field: TypeAlias = Literal["image", "data", "prompt"]
+"""The field of a request that holds its input: files, any JSON, or a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +86,21 @@ class Service:
         return adapter
 
     async def results(
-        self, data: Any, params: OutputParams, request_id: str, adapter: LoRARequest | None = None
+        self,
+        data: Any,
+        params: OutputParams,
+        request_id: str,
+        adapter: LoRARequest | None = None,
+        field: Field = "image",
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run one request; its files are open as long as it runs.
 
         Args:
-            data: what `Sources.opened` takes.
+            data: what the field of the input held.
             params: the request's options.
             request_id: of the engine's request.
             adapter: LoRA adapter.
+            field: where the input stood.
 
         Yields:
             What `AsyncLLM.generate` yields.
@@ -100,7 +110,7 @@ class Service:
 
         """
         try:
-            async with in_thread(self._opened(data)) as opened:
+            async with in_thread(self._opened(data, field)) as opened:
                 outputs = self.engine.generate(
                     opened, params, request_id, lora_request=adapter, max_tiles=self.options.max_tiles
                 )
@@ -109,13 +119,20 @@ class Service:
                         yield output
         except Exception as error:
             count_refusal(self.observer, error)
+            if isinstance(error, InputError) and error.param is None:
+                error.param = field
             raise api_error(error, request_id) from error
 
     @contextmanager
-    def _opened(self, data: Any) -> Iterator[Any]:
+    def _opened(self, data: Any, field: Field) -> Iterator[Any]:
         """What the engine takes, open; blocks."""
         inputs = self.binding.inputs
-        with self.sources.opened(data, texts=inputs is None or inputs.opens_files) as opened:
+        files = inputs is None or inputs.opens_files
+        if field == "prompt" or (field == "data" and not files):
+            # Wrapped, so that nothing in it is taken for a prompt of vLLM's.
+            yield data if inputs is None else {"multi_modal_data": {"image": [data]}}
+            return
+        with self.sources.opened(data, texts=files) as opened:
             if inputs is None and is_open_file(opened):  # vLLM renders pictures, not files
                 with Image.open(opened) as picture:
                     yield {"multi_modal_data": {"image": picture.convert("RGB")}}

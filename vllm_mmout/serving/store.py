@@ -174,7 +174,7 @@ class ResultStore:
 
     def _expired(self, found: os.stat_result, ttl: float) -> bool:
         """Whether a file is too old; one from the future was stored before the clock was set back."""
-        return not -ttl < self._clock() - found.st_mtime < ttl
+        return not -ttl * 1e9 < time_ns(self._clock()) - found.st_mtime_ns < ttl * 1e9
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -205,14 +205,19 @@ async def get_result(name: str, store: ResultStore) -> Response:
 
 
 def time_ns(seconds: float) -> int:
-    """A time in nanoseconds, as files have it."""
-    return int(seconds * 1e9)
+    """A time in nanoseconds, as files have it; a product of the whole time would be some hundred off."""
+    whole, part = divmod(seconds, 1)
+    return int(whole) * 10**9 + round(part * 1e9)
 
 
 def _opened(path: Path) -> BinaryIO:
     """A file that is no symbolic link, open for reading."""
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    return cast("BinaryIO", os.fdopen(number, "rb", buffering=0))
+    try:
+        return cast("BinaryIO", os.fdopen(number, "rb", buffering=0))
+    except OSError:  # a folder
+        os.close(number)
+        raise
 
 
 def _check_folder(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +12,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.raster.remote.block_cache import BLOCK, BlockCache
 from vllm_mmout.raster.remote.fetch_options import LIMIT
 from vllm_mmout.raster.remote.fetcher import BrokenError, Fetcher
+from vllm_mmout.raster.shared_file import ManyReadersFile
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
@@ -51,7 +51,7 @@ class Part:
         return all(mine == others for mine, others in pairs if mine is not None and others is not None)
 
 
-class HttpFile(io.RawIOBase):
+class HttpFile(ManyReadersFile):
     """A file of which parts are fetched when they are read; also a file object, for one thread.
 
     It must not change while it is read: an answer of another version of the file is an error.

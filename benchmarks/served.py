@@ -1,0 +1,57 @@
+"""A server of the embedded model for measurements."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+
+HOST = "127.0.0.1"
+START_S = 300.0
+STOP_S = 60.0
+FLAGS = ("--gpu-memory-utilization", "0.3", "--distributed-executor-backend", "uni")
+
+
+@contextmanager
+def served(log: Path) -> Iterator[tuple[int, int]]:
+    """A server of the embedded model: its port and its process."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port = int(probe.getsockname()[1])
+    flags = ("--host", HOST, "--port", str(port), *FLAGS)
+    command = [sys.executable, "-m", "vllm_mmout.cli", "serve", "water-index", *flags]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + START_S
+        while not _healthy(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the server did not start:\n{log.read_text(errors='replace')}")
+            time.sleep(0.5)
+        yield port, process.pid
+    finally:
+        started = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for child in started:  # of a server that was ended while it started
+            if child.is_running():
+                child.kill()
+
+
+def _healthy(port: int) -> bool:
+    try:
+        return httpx.get(f"http://{HOST}:{port}/health", timeout=5, trust_env=False).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False

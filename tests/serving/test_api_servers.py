@@ -1,0 +1,51 @@
+"""``--api-server-count 2``: two processes answer for one engine, and share what one of them has stored."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from scenes_for_tests import pixels, write
+from serving import served, stop
+
+pytest.importorskip("rasterio", reason="makes the scene")
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning"),
+]
+EDITS = 24
+
+
+def processes(log, line):
+    """The API servers that have written a line."""
+    return set(re.findall(rf"\(ApiServer_(\d+) pid=\d+\).*{line}", log.read_text(errors="replace")))
+
+
+def metric(server, name):
+    """The sum of a metric's samples."""
+    families = text_string_to_metric_families(httpx.get(f"{server.url}/metrics").text)
+    return sum(sample.value for family in families for sample in family.samples if sample.name == name)
+
+
+def test_two_servers_answer_as_one(tmp_path):
+    """Requests reach both, a stored result comes from either, metrics are the sum, and both end with the server."""
+    scene = write(tmp_path / "scene.tif", pixels(51)).read_bytes()
+    with served("water-index", "--api-server-count", "2") as server:
+        edits = f"{server.url}/v1/images/edits"
+        urls = []
+        for _ in range(EDITS):  # each by a connection of its own
+            answer = httpx.post(edits, files={"image": scene}, data={"response_format": "url"}, timeout=60)
+            assert answer.status_code == 200, answer.text
+            urls += [entry["url"] for entry in answer.json()["data"]]
+        contents = {httpx.get(urls[0]).content for _ in range(EDITS)}
+        assert len(contents) == 1
+        assert {httpx.get(url).status_code for url in urls} == {200}
+        assert metric(server, "mmout:decode_seconds_count") == EDITS
+        assert metric(server, "mmout:decodes_pending") == 0
+        assert stop(server.process, signal.SIGTERM) == 0
+        assert processes(server.log, "POST /v1/images/edits HTTP/1.1. 200") == {"0", "1"}
+        assert processes(server.log, f"GET {re.escape(httpx.URL(urls[0]).path)} HTTP/1.1. 200") == {"0", "1"}

@@ -1,0 +1,534 @@
+"""A running server that is attacked: it refuses, fetches nothing that is forbidden, keeps nothing, and goes on."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import struct
+import tempfile
+import time
+import zlib
+from contextlib import ExitStack, suppress
+from http.client import HTTPResponse
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+import pytest
+import water_oracle
+from http_server import a_running_server, a_server  # noqa: F401 - fixtures
+
+rasterio = pytest.importorskip("rasterio", reason="it writes the files")
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.slow,
+]
+PLACE = rasterio.Affine(30, 0, 5, 0, -30, 7)
+EDITS, POOLING = "/v1/images/edits", "/pooling"
+MIB = 2**20
+
+
+def geotiff(side=16):
+    """A small scene of the embedded model's bands, as bytes."""
+    with rasterio.MemoryFile() as file:
+        with file.open(driver="GTiff", count=6, height=side, width=side, dtype="uint16", transform=PLACE) as raster:
+            raster.write(water_oracle.scene(5, side, side))
+        return file.read()
+
+
+GOOD = geotiff()
+
+
+@pytest.fixture(scope="module")
+def client(water_server):
+    """A client of the server with the flags that a user gets by default."""
+    with httpx.Client(base_url=water_server.url, timeout=60, trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def guarded(guarded_server):
+    """A client of the server with small limits, which has its key."""
+    headers = {"Authorization": "Bearer secret"}
+    with httpx.Client(base_url=guarded_server.url, timeout=60, trust_env=False, headers=headers) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _goes_on(client, guarded):
+    """After each test both servers answer, the next good request too."""
+    yield
+    for one in (client, guarded):
+        assert one.get("/health").status_code == 200
+        assert one.post(EDITS, files={"image": GOOD}).status_code == 200
+
+
+def refused(answer, *statuses):
+    """Check that a request was refused as its own client's fault; returns the message."""
+    assert answer.status_code in (statuses or (400,)), answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error["message"]
+
+
+def named(client, image):
+    """Have the server open what a text names, by each way in which it can be sent."""
+    yield client.post(EDITS, data={"image": image, "prompt": ""})
+    yield client.post(EDITS, json={"image": image})
+    yield client.post(EDITS, json={"images": [{"image_url": image}]})
+    yield client.post(EDITS, data={"image[]": [image, image]})
+    yield client.post("/v1/images/variations", data={"image": image})
+    yield client.post(POOLING, json={"data": image})
+    yield client.post(POOLING, json={"data": [image]})
+    yield client.post(POOLING, json={"data": {"a": image}})
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1", "localhost", "LOCALHOST", "localhost.", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0",
+        "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[0:0:0:0:0:ffff:127.0.0.1]", "0.0.0.0", "127.0.0.2",  # noqa: S104
+        "user:secret@127.0.0.1", "1.1.1.1@127.0.0.1", "127。0。0。1", "①②⑦.0.0.1", "[fe80::1%25lo]",
+    ],
+)  # fmt: skip
+def test_no_address_of_this_machine_is_fetched(client, server, host):
+    """However this machine is spelt, it is asked for nothing."""
+    server.serve("/scene.tif", GOOD)
+    port = urlsplit(server.address).port
+    for answer in named(client, f"http://{host}:{port}/scene.tif"):
+        refused(answer)
+    assert not server.asked
+
+
+def test_the_server_does_not_ask_itself(client, guarded):
+    """Its own address is no public one; where this machine is allowed, its answer is no picture."""
+    before = metric(client, "http_requests_total", handler="/metrics")
+    for answer in named(client, f"{client.base_url}/metrics"):
+        refused(answer)
+    assert metric(client, "http_requests_total", handler="/metrics") <= before + 2  # those of this test
+    for answer in named(guarded, f"{guarded.base_url}/health"):
+        refused(answer)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/etc/passwd", "../../etc/passwd", "etc/passwd", "file:///etc/passwd", "FILE:///etc/passwd", "file:/etc/passwd",
+        "file://localhost/etc/passwd", "file:///proc/self/environ", "/vsicurl/http://127.0.0.1:{port}/scene.tif",
+        "/vsizip//etc/passwd", "/vsimem/x", "/vsistdin/", "GTIFF_DIR:1:/etc/passwd", "NETCDF:/etc/passwd:x",
+        "HDF5:/etc/passwd://x", "WMS:http://127.0.0.1:{port}/scene.tif", "<VRTDataset></VRTDataset>",
+        'ZARR:"/vsicurl/http://127.0.0.1:{port}/scene.tif"', "PG:host=127.0.0.1 port={port}", "s3://bucket/key",
+        "gs://bucket/key", "ftp://127.0.0.1:{port}/x", "gopher://127.0.0.1:{port}/x", "dict://127.0.0.1:{port}/x",
+        "http:/127.0.0.1:{port}/x", "http:127.0.0.1:{port}", "//127.0.0.1:{port}/x", "\\\\127.0.0.1\\x", "http://",
+        "http://[", "http://127.0.0.1:{port}:80/x", "http://127.0.0.1:99999/x", "jar:http://127.0.0.1:{port}/x",
+        "http://example.invalid\r\nHost: x/", "data:", "data:,", "data:image/png;base64,====", "data:text/plain,x",
+        "x\x00y", "~", ".", "/dev/zero", "file:///dev/zero", "file:///dev/stdin",
+    ],
+)  # fmt: skip
+def test_what_names_something_else_is_refused(client, server, text):
+    """Paths, GDAL's names and addresses of other kinds open nothing, and say nothing of this machine."""
+    server.serve("/scene.tif", GOOD)
+    for answer in named(client, text.format(port=urlsplit(server.address).port)):
+        message = refused(answer)
+        assert "root:" not in message
+    assert not server.asked
+
+
+def vrt(source, driver="GTiff"):
+    """A VRT that names another file."""
+    band = "".join(
+        f'<VRTRasterBand dataType="UInt16" band="{number}"><SimpleSource><SourceFilename relativeToVRT="0">{source}'
+        f"</SourceFilename><SourceBand>{number}</SourceBand></SimpleSource></VRTRasterBand>"
+        for number in range(1, 7)
+    )
+    return f'<VRTDataset rasterXSize="16" rasterYSize="16">{band}</VRTDataset>'.encode()
+
+
+def test_a_vrt_opens_nothing(client, guarded, server, tmp_path):
+    """A VRT that is uploaded, sent as a data URL or fetched opens neither a file nor an address."""
+    path = tmp_path / "scene.tif"
+    path.write_bytes(GOOD)
+    address = server.serve("/scene.tif", GOOD)
+    for source in (str(path), f"/vsicurl/{address}", address):
+        content = vrt(source)
+        whole = f"data:image/tiff;base64,{base64.b64encode(content).decode()}"
+        fetched = server.serve("/scene.vrt", content)
+        for one in (client, guarded):
+            refused(one.post(EDITS, files={"image": ("scene.vrt", content)}))
+            refused(one.post(EDITS, files={"image": (str(path), content)}))
+            for answer in named(one, whole):
+                refused(answer)
+        for answer in named(guarded, fetched):
+            refused(answer)
+    assert server.of("/scene.vrt")
+    assert not server.of("/scene.tif")
+
+
+def test_a_name_of_an_upload_is_no_path(client, tmp_path):
+    """An upload without an image in it is refused, whatever file its name names."""
+    path = tmp_path / "scene.tif"
+    path.write_bytes(GOOD)
+    refused(client.post(EDITS, files={"image": (str(path), b"no image")}))
+
+
+def test_links_lead_out_of_no_folder(guarded, guarded_folder):
+    """Of the folder that the server reads from, no link and no ".." leads to another one."""
+    inside, outside = guarded_folder / "local", guarded_folder / "outside"
+    outside.mkdir(exist_ok=True)
+    (inside / "scene.tif").write_bytes(GOOD)
+    (outside / "secret.tif").write_bytes(GOOD)
+    for link, target in (("link.tif", outside / "secret.tif"), ("folder", outside), ("up", Path("/"))):
+        if not (inside / link).is_symlink():
+            (inside / link).symlink_to(target)
+    for answer in [*named(guarded, f"file://{inside}/scene.tif")][:3]:
+        assert answer.status_code == 200, answer.text
+    wrong = [
+        f"{inside}/link.tif", f"{inside}/folder/secret.tif", f"{inside}/../outside/secret.tif",
+        f"{inside}/%2e%2e/outside/secret.tif", f"{inside}/..%2foutside/secret.tif", f"{outside}/secret.tif",
+        f"{inside}/up{outside}/secret.tif", f"{inside}", f"{inside}/", f"{inside}/scene.tif%00",
+    ]  # fmt: skip
+    for path in wrong:
+        for answer in named(guarded, f"file://{path}"):
+            refused(answer)
+
+
+def test_a_redirect_leads_nowhere_else(guarded, server):
+    """An allowed host that says it is elsewhere leads to no other name of this machine, nor to a file."""
+    port = urlsplit(server.address).port
+    server.serve("/scene.tif", GOOD)
+    for target in (f"http://localhost:{port}/scene.tif", f"http://127.0.0.2:{port}/scene.tif", "file:///etc/passwd",
+                   f"http://[::1]:{port}/scene.tif", f"http://2130706433:{port}/scene.tif"):  # fmt: skip
+        address = server.answer("/elsewhere", lambda answer, target=target: answer.redirect(target))
+        for answer in named(guarded, address):
+            refused(answer)
+    assert server.of("/elsewhere")
+    assert not server.of("/scene.tif")
+    loop = server.answer("/loop", lambda answer: answer.redirect("/loop"))
+    for answer in named(guarded, loop):
+        refused(answer)
+
+
+def endless(answer):
+    """Send a picture without an end."""
+    answer.send_response(200)
+    answer.send_header("Content-Type", "image/tiff")
+    answer.end_headers()
+    answer.close_connection = True
+    answer.write(GOOD[:64])
+    while not answer.told.ending.is_set():
+        answer.write(bytes(2**16))
+
+
+def trickling(answer):
+    """Send a byte now and then."""
+    answer.send_response(200)
+    answer.send_header("Content-Length", str(len(GOOD)))
+    answer.end_headers()
+    answer.close_connection = True
+    for at in range(len(GOOD)):
+        answer.write(GOOD[at : at + 1])
+        if answer.told.ending.wait(0.3):
+            return
+
+
+WRONG = {
+    "endless": endless,
+    "trickling": trickling,
+    "silent": lambda answer: answer.told.ending.wait(20),
+    "ends early": lambda answer: answer.give(200, GOOD[:300], length=len(GOOD)),
+    "dies": lambda answer: answer.give(500, b"dead"),
+    "says it has gigabytes": lambda answer: answer.give(200, GOOD, length=2**40, sent=len(GOOD)),
+    "gives more than is taken": lambda answer: answer.file(bytes(3 * MIB), ranges=False),
+    "gives a page": lambda answer: answer.give(200, b"<html>sign in</html>"),
+    "speaks another language": lambda answer: answer.write(b"\x00\x01\x02garbage\r\n\r\n"),
+    "closes": lambda answer: setattr(answer, "close_connection", True),
+    "is not there": lambda answer: answer.give(404, b"none"),
+    "is zipped": lambda answer: answer.give(200, zlib.compress(bytes(MIB)), {"Content-Encoding": "deflate"}),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_a_server_that_misbehaves_is_given_up(guarded, server, how):
+    """A file's server that lies, dies or never ends is the client's fault, and is waited for no longer than said."""
+    address = server.answer("/scene.tif", WRONG[how])
+    for way in (
+        lambda: guarded.post(EDITS, data={"image": address}),
+        lambda: guarded.post(POOLING, json={"data": address}),
+    ):
+        message = refused(way(), 400)
+        assert message
+    assert server.of("/scene.tif")
+    assert server.sent("/scene.tif") < 64 * MIB
+
+
+def test_an_allowed_server_is_asked(guarded, server):
+    """The same address gives a result where its server behaves: what was refused was not the address."""
+    address = server.serve("/scene.tif", GOOD)
+    assert guarded.post(EDITS, data={"image": address}).status_code == 200
+
+
+def png_bomb(side=100_000, rows=600):
+    """A PNG of some kilobytes that declares ten thousand million pixels; some rows of them are there."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    packer = zlib.compressobj(9)
+    data = b"".join(packer.compress(bytes(side * 3 + 1)) for _ in range(rows // 4)) + packer.flush()
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def tiff_bomb(*, tiled, side=100_000):
+    """A TIFF of some kilobytes that declares as many, in one segment or in tiles that lie in one place."""
+    packed = zlib.compress(bytes(40 * MIB), 9)
+    segment = {322: side, 323: side} if tiled else {278: side}
+    tags = {256: side, 257: side, 258: 8, 259: 8, 262: 1, 277: 1, **segment}
+    tags |= {324: 512, 325: len(packed)} if tiled else {273: 512, 279: len(packed)}
+    entries = b"".join(struct.pack("<HHII", code, 4, 1, value) for code, value in sorted(tags.items()))
+    directory = struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + entries + bytes(4)
+    return directory.ljust(512, b"\0") + packed
+
+
+BOMBS = {
+    "png": png_bomb,
+    "tiff": lambda: tiff_bomb(tiled=False),
+    "tiled tiff": lambda: tiff_bomb(tiled=True),
+}
+
+
+def memory(pid):
+    """Bytes of memory of a process and its children."""
+    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    return sum(process.memory_info().rss for process in processes)
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_bomb_is_refused_unopened(client, water_server, kind):
+    """Some kilobytes that declare 100,000 x 100,000 pixels are refused by their header, without memory for them."""
+    bomb = BOMBS[kind]()
+    assert 20_000 < len(bomb) < 100_000
+    refused(client.post(EDITS, files={"image": bomb}))
+    before = memory(water_server.pid)
+    for answer in (
+        client.post(EDITS, files={"image": bomb}),
+        client.post(EDITS, files={"image": bomb}, data={"window": "0,0,16,16"}),
+        *named(client, f"data:;base64,{base64.b64encode(bomb).decode()}"),
+    ):
+        refused(answer)
+    assert memory(water_server.pid) - before < 16 * MIB
+
+
+def connection(url, path, length, body, *, kind="multipart/form-data; boundary=x", key="Bearer secret"):
+    """A connection on which a request was begun."""
+    parts = urlsplit(url)
+    made = socket.create_connection((parts.hostname, parts.port), timeout=60)
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {key}\r\nContent-Type: {kind}\r\n"
+    made.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode() + body)
+    return made
+
+
+def status_on(made):
+    """The status that comes on a connection, and its JSON."""
+    response = HTTPResponse(made)
+    response.begin()
+    return httpx.Response(response.status, content=response.read(), headers=response.getheaders())
+
+
+PART = b'--x\r\nContent-Disposition: form-data; name="image"; filename="s.tif"\r\n\r\n'
+ROUTES = ("/v1/images/edits", "/v1/images/variations", "/v1/images/generations", "/pooling")
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_slow_client_is_told_so(guarded_server, path):
+    """A body that does not come on is given up with 408, also where single bytes come."""
+    kind = "application/json" if path in ROUTES[2:] else "multipart/form-data; boundary=x"
+    begun = b"" if path in ROUTES[2:] else PART
+    with connection(guarded_server.url, path, 10_000, b"", kind=kind) as made:
+        assert "--mmout-receive-timeout" in refused(status_on(made), 408)
+    with connection(guarded_server.url, path, 10_000, begun, kind=kind) as made:
+        made.settimeout(0.2)
+        for _ in range(100):
+            try:
+                if made.recv(1, socket.MSG_PEEK):
+                    break
+            except TimeoutError:
+                made.sendall(b" ")
+        made.settimeout(60)
+        assert "--mmout-receive-timeout" in refused(status_on(made), 408)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"--x", b"--x\r\n", PART, PART + GOOD, PART + GOOD + b"\r\n--x", PART + GOOD + b"\r\n--y--\r\n",
+        b"\r\n" * 100, b"--x--\r\n", b"--x\r\n\r\n\r\n--x--\r\n",
+        b"--x\r\nContent-Disposition: form-data\r\n\r\nx\r\n--x--",
+        b"--x\r\n" + b"A: b\r\n" * 10_000 + b"\r\n\r\n--x--\r\n", PART.replace(b"image", b"i" * 1000) + b"\r\n--x--",
+        (PART + b"\r\n") * 200 + b"--x--\r\n",
+        b'--x\r\nContent-Disposition: form-data; name="image"\r\n\r\n\xff\r\n--x--\r\n',
+    ],
+)  # fmt: skip
+def test_a_broken_form_is_refused(client, body):
+    """A form that ends early, or is none, is refused."""
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    refused(client.post(EDITS, content=body, headers=headers), 400, 413)
+
+
+def test_a_client_that_closes_leaves_nothing(water_server, client):
+    """An upload that its client cuts leaves neither a file nor a place taken."""
+    before = open_files(water_server.pid)
+    for _ in range(8):
+        made = connection(water_server.url, EDITS, 64 * MIB, PART + bytes(20 * MIB))
+        deadline = time.monotonic() + 30
+        while not open_files(water_server.pid) - before:
+            assert time.monotonic() < deadline, "nothing of the upload was written"
+            time.sleep(0.01)
+        made.close()
+        while left := open_files(water_server.pid) - before:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.05)
+    assert metric(client, "mmout:decodes_pending") == 0
+
+
+def open_files(pid):
+    """Files on disk that a process has open, those without a name too."""
+    found = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.add(str(link.readlink()))
+    return {name for name in found if name.startswith(tempfile.gettempdir())}
+
+
+def metric(client, name, **labels):
+    """The sum of a metric's samples."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(client.get("/metrics").text)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+@pytest.mark.parametrize("key", [None, "", "Bearer", "Bearer wrong", "Bearer secretx", "Basic secret", "secret"])
+def test_the_key_guards_every_route(guarded, guarded_server, key):
+    """Without the server's key none of our routes answers, whatever is sent."""
+    headers = {} if key is None else {"Authorization": key}
+    with httpx.Client(base_url=guarded_server.url, headers=headers, timeout=60, trust_env=False) as client:
+        data = f"data:;base64,{base64.b64encode(GOOD).decode()}"
+        for answer in (
+            client.post(EDITS, files={"image": GOOD}),
+            client.post(EDITS, json={"image": data}),
+            client.post("/v1/images/variations", files={"image": GOOD}),
+            client.post("/v1/images/generations", json={"prompt": "x"}),
+            client.post(POOLING, json={"data": data}),
+            client.get("/v1/images/results/x.tif"),
+            client.get(stored(guarded)),
+            client.head(stored(guarded)),
+        ):
+            assert answer.status_code == 401, answer.text
+        escaped = json.dumps({"data": data}).replace("data", r"\u0064ata", 1)
+        answer = client.post(POOLING, content=escaped, headers={"Content-Type": "application/json"})
+        assert answer.status_code in {400, 401}, answer.text  # vLLM's own route, which has no processor for it
+
+
+@pytest.mark.parametrize("path", ["//pooling", "/pooling/", "/POOLING", "/v1//images/edits", "/v1/images/edits/"])
+def test_the_key_is_asked_for_by_other_spellings_too(guarded_server, path):
+    """No spelling of a route's path leads around the key."""
+    data = f"data:;base64,{base64.b64encode(GOOD).decode()}"
+    body = {"data": data} if "pool" in path.lower() else {"image": data}
+    answer = httpx.post(f"{guarded_server.url}{path}", json=body, follow_redirects=True)
+    assert answer.status_code in {401, 404, 405}, answer.text
+
+
+def stored(client):
+    """The path of a result that is stored."""
+    answer = client.post(EDITS, files={"image": GOOD}, data={"response_format": "url"})
+    return urlsplit(answer.raise_for_status().json()["data"][0]["url"]).path
+
+
+def test_an_expired_result_is_not_found(guarded):
+    """A result is there until its time is over, then it is not."""
+    path = stored(guarded)
+    first = guarded.get(path)
+    assert first.status_code == 200
+    assert first.content
+    deadline = time.monotonic() + 30
+    while (answer := guarded.get(path)).status_code != 404:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    refused(answer, 404)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "..%2f..%2fetc%2fpasswd", "../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", "..", ".", "%00", "x%00.tif",
+        "%2fetc%2fpasswd",
+        "..%5c..%5cetc", ".lock", "lock", "*", "%ff%fe", "a" * 5000, "%252e%252e%252fetc", "{name}", "?name=x", ";x",
+    ],
+)  # fmt: skip
+def test_no_name_of_a_result_leads_elsewhere(water_server, name):
+    """Whatever a result is called, nothing but a result is found."""
+    parts = urlsplit(water_server.url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=60) as made:  # a client would tidy the path
+        made.sendall(f"GET /v1/images/results/{name} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        answer = status_on(made)
+    assert answer.status_code == 404, answer.text
+    assert "root:" not in answer.text
+
+
+def test_a_full_server_says_when_to_come_back(guarded, guarded_server):
+    """With all places taken each of our routes is refused with Retry-After; what takes no place is not."""
+    path = stored(guarded)
+    with ExitStack() as places:
+        for _ in range(2):
+            places.enter_context(connection(guarded_server.url, EDITS, 10_000, PART))
+        time.sleep(0.3)
+        data = f"data:;base64,{base64.b64encode(GOOD).decode()}"
+        answers = [
+            guarded.post(EDITS, files={"image": GOOD}),
+            guarded.post("/v1/images/generations", json={"prompt": "x"}),
+            guarded.post(POOLING, json={"data": data}),
+        ]
+        fetched = guarded.get(path)
+    for answer in answers:
+        refused(answer, 429)
+        assert int(answer.headers["retry-after"]) > 0
+    assert fetched.status_code == 200
+    deadline = time.monotonic() + 30
+    while (answer := guarded.post(EDITS, files={"image": GOOD})).status_code == 429:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert answer.status_code == 200
+
+
+def test_a_large_body_is_refused(guarded):
+    """More than the server takes is refused, announced or not."""
+    refused(guarded.post(EDITS, files={"image": bytes(3 * MIB)}), 413)
+
+    def pieces():
+        yield PART
+        for _ in range(48):
+            yield bytes(2**16)
+
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    refused(guarded.post(EDITS, content=pieces(), headers=headers), 413)
+    url = f"data:;base64,{base64.b64encode(bytes(2 * MIB)).decode()}"
+    refused(guarded.post(POOLING, json={"data": url}), 413)
+
+
+def test_deep_and_wide_json_is_refused(client):
+    """JSON nested without an end, or with a value of any size, ends in an error of the client's."""
+    deep = b'{"data":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    bodies = [
+        deep, deep.replace(b"data", b"image"), b'{"image": 1e999}', b'{"data":' + b"9" * 5000 + b"}",
+        b'{"data": [[[', b'{"data": "\\ud800"}', b'{"data": "\xff"}', b"[]", b"null", b'{"data":{}}',
+    ]  # fmt: skip
+    for path in (EDITS, "/v1/images/generations", POOLING):
+        for body in [body for body in bodies if path != POOLING or b'"data"' in body]:  # others are for vLLM's route
+            refused(client.post(path, content=body, headers={"Content-Type": "application/json"}))

@@ -1,0 +1,25 @@
+"""Metrics as Prometheus reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client import REGISTRY, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def read(text: str, **labels: str) -> Mapping[str, float]:
+    """The samples of ours with these labels, by name and their other labels in order, those that are not 0."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            ours = sample.name.startswith("mmout:") and not sample.name.endswith("_created")
+            if ours and labels.items() <= sample.labels.items() and sample.value:
+                rest = [value for name, value in sorted(sample.labels.items()) if name not in labels]
+                found[" ".join([sample.name, *rest])] = sample.value
+    return found
+
+
+def page() -> str:
+    """What /metrics answers where there is one API server: vLLM gives the default registry."""
+    return generate_latest(REGISTRY).decode()
