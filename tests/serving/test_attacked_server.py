@@ -310,7 +310,9 @@ def test_a_bomb_is_refused_unopened(client, water_server, kind):
     """Some kilobytes that declare 100,000 x 100,000 pixels are refused by their header, without memory for them."""
     bomb = BOMBS[kind]()
     assert 20_000 < len(bomb) < 100_000
-    refused(client.post(EDITS, files={"image": bomb}))
+    message = refused(client.post(EDITS, files={"image": bomb}))
+    assert "100000 x 100000" in message
+    assert "--mmout-max-pixels" in message
     before = memory(water_server.pid)
     for answer in (
         client.post(EDITS, files={"image": bomb}),

@@ -29,7 +29,7 @@ class Doubling(IOProcessor):
 
 
 def register():
-    return "doubling_code:Doubling"
+    return "doubling_code.Doubling"
 '''
 
 

@@ -9,7 +9,6 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
-    from vllm_mmout.engine.async_llm import BoundAsyncLLM
     from vllm_mmout.params import OutputParams
 
 Generate = TypeVar("Generate", bound=Callable[..., AsyncGenerator[Any, None]])
@@ -102,7 +101,7 @@ def counted(generate: Generate) -> Generate:
 
     @functools.wraps(generate)
     async def counting(
-        self: BoundAsyncLLM, prompt: Any, sampling_params: OutputParams | None = None, *args: Any, **kwargs: Any
+        self: Any, prompt: Any, sampling_params: OutputParams | None = None, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
         finished = False
         try:

@@ -81,7 +81,7 @@ async def read_json(request: Request, options: ServingOptions) -> Any:
     kind, _ = parse_options_header(request.headers.get("content-type"))
     if kind != b"application/json" and not kind.endswith(b"+json"):
         raise await _refused(request, _unsupported(kind, "application/json"))
-    return await parse_json(await read_body(request, options))
+    return await parse_json(await _whole(request, options, MAX_TEXT))
 
 
 async def read_body(request: Request, options: ServingOptions) -> bytearray:
@@ -103,9 +103,12 @@ async def parse_json(body: bytearray) -> Any:
     """Parse JSON, in a thread where it is large.
 
     Raises:
-        ApiError: it is no valid JSON, or has a name twice in its outermost object (400).
+        ApiError: it is no valid JSON, or has a name twice in its outermost object (400), or is too long (413): a
+            parser lets nothing else run meanwhile.
 
     """
+    if len(body) > MAX_TEXT:
+        raise too_much_text(None)
     return await _parsed(_json, body)
 
 

@@ -48,8 +48,12 @@ async def generations(request: Request) -> Response:
 
 async def results(request: Request) -> Response:
     """A stored result."""
+    service = request.app.state.mmout
+    if not isinstance(service, Service):
+        nothing = "there are no results here: the model of this server gives none"
+        return error_response(ApiError(404, nothing, param="name"))
     try:
-        return await get_result(request.path_params["name"], _service(request).store)
+        return await get_result(request.path_params["name"], service.store)
     except Exception as error:  # noqa: BLE001 - each becomes the answer to its own request
         return error_response(error)
 

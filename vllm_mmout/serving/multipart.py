@@ -157,7 +157,9 @@ class _Parts:
 
 def too_much_text(name: str | None) -> ApiError:
     """The error of a form whose text is too long."""
-    return ApiError(413, f"the text of the form is longer than {MAX_TEXT >> 20} MiB; send data as a file", param=name)
+    return ApiError(
+        413, f"the text of the request is longer than {MAX_TEXT >> 20} MiB; send data as a file", param=name
+    )
 
 
 def _write(pieces: list[tuple[Spool, bytes]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,9 @@ from vllm_mmout.serving.store import ResultStore
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.datastructures import State
+
+_SPARE = 16
+"""Threads beside two for each request: one that reads, one that encodes."""
 
 
 class ServingPlugin:
@@ -49,6 +53,9 @@ class ServingPlugin:
         options = ServingOptions.from_args(args)
         state.mmout_slots = slots(options)
         if isinstance(engine_client, BoundAsyncLLM):
+            # Files that come slowly, and mappers that hang, must not take the threads of other requests.
+            threads = ThreadPoolExecutor(2 * options.max_waiting + _SPARE, thread_name_prefix="mmout-serve")
+            asyncio.get_running_loop().set_default_executor(threads)
             store = await asyncio.to_thread(_store, options)
             state.mmout = Service.of(engine_client, state.openai_serving_models, args, options, store)
         else:

@@ -71,7 +71,8 @@ def attach(app: FastAPI) -> None:
 async def _taken(request: Request, service: Service, held: AsyncExitStack, vllms: APIRoute) -> Response:
     """Answer a request that is for us; any other one goes on, and no longer has a place among ours."""
     body, full = await _read(request, service, held)
-    given = await parse_json(body) if b'"data"' in body else None
+    ours = b'"data"' in body or b"\\u" in body  # a name may be written with escapes
+    given = await parse_json(body) if ours else None
     if not isinstance(given, dict) or "data" not in given:
         await held.aclose()
         return _Passed(vllms, bytes(body))
