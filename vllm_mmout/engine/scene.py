@@ -74,8 +74,8 @@ class Scene:
             shared = " or a smaller overlap," if grid.overlap else ""
             raise InputError(
                 f"the input of {grid.height} x {grid.width} pixels makes {len(grid)} tiles of {grid.tile} with an"
-                f" overlap of {grid.overlap}, and a request may have {most} (of a server:"
-                f" --mmout-max-tiles); choose a larger tile,{shared} or cut out a part with window=...",
+                f" overlap of {grid.overlap}, and a request may have {most}; choose a larger tile,{shared} or cut out a"
+                " part with window=...; a server's limit is --mmout-max-tiles",
                 param="tile",
             )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from vllm_mmout.params import OutputParams
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """What the input mapper of an author gets as it is: a table too, whose keys are no keywords of ``forward``."""
+
+    value: Any
 
 
 def opened_raster(data: Any) -> OpenRaster:

@@ -11,7 +11,7 @@ import torch
 from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError
 from vllm_mmout.models.auto_processor import AutoProcessorMapper, opened
 from vllm_mmout.models.config import config_json
-from vllm_mmout.models.input_forms import are_named_files
+from vllm_mmout.models.input_forms import Raw, are_named_files
 from vllm_mmout.models.keywords import Keywords
 from vllm_mmout.models.mapper import MappedInput, RasterMapper
 from vllm_mmout.models.tensor_spec import InputSpecs
@@ -86,9 +86,13 @@ class ModelInputs:
             OptionError: the params do not fit the form of input.
 
         """
+        raw = isinstance(data, Raw)
+        data = data.value if isinstance(data, Raw) else data
         if self.registered.input_processor is not None:
             data = self._processed(data)
-        if _is_tensors(data) and not self._are_files(data) and not self._is_table(data):
+        if raw:
+            return self._checked_input(self._mapped(data, params))
+        if _is_tensors(data) and not self._are_files(data):
             _refuse_reading_options(params, "this input is tensors already")
             return self._checked_input(MappedInput(_without_batch_axis(data)))
         if self.rasters is not None:  # what else it raises is that of a file object of the caller's
@@ -123,12 +127,6 @@ class ModelInputs:
     def _are_files(self, data: Any) -> bool:
         """Whether a mapping is one of band names to files, of a raster; its keys are then no keywords of forward."""
         return self.rasters is not None and are_named_files(data) and not set(data) & set(self.keywords.names)
-
-    def _is_table(self, data: Any) -> bool:
-        """Whether a mapping is raw data for a mapper of the author's own: it holds something else than tensors."""
-        if self.opens_files or not isinstance(data, Mapping):
-            return False
-        return not data or not all(hasattr(value, "dtype") and hasattr(value, "shape") for value in data.values())
 
     def whole(self, view: RasterView) -> MappedInput:
         """Map an open raster that fits one forward, and close it.

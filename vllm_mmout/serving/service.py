@@ -12,7 +12,7 @@ from PIL import Image
 
 from vllm_mmout.engine.async_llm import BoundAsyncLLM
 from vllm_mmout.errors import InputError
-from vllm_mmout.models.input_forms import is_open_file
+from vllm_mmout.models.input_forms import Raw, is_open_file
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.gone import Slots, in_thread
 from vllm_mmout.serving.metrics import count_refusal, observe
@@ -129,8 +129,8 @@ class Service:
         inputs = self.binding.inputs
         files = inputs is None or inputs.opens_files
         if field == "prompt" or (field == "data" and not files):
-            # Wrapped, so that nothing in it is taken for a prompt of vLLM's.
-            yield data if inputs is None else {"multi_modal_data": {"image": [data]}}
+            # Wrapped, so that nothing in it is taken for a prompt of vLLM's or for tensors by keyword.
+            yield data if inputs is None else Raw(data)
             return
         with self.sources.opened(data, texts=files) as opened:
             if inputs is None and is_open_file(opened):  # vLLM renders pictures, not files
