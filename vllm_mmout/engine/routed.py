@@ -185,16 +185,16 @@ class RoutedOutputProcessor(OutputProcessor):
             self.binding.processors, mark.params, mark.finish, shell.request_id, mark.admitted, arrived, observer
         )
         pending = PendingDecode(state, mark, shell, buffer.nbytes, observer)
-        with self.lock:
-            self.pending.put(pending)
-            try:
+        try:
+            with self.lock:
+                self.pending.put(pending)
                 pending.job = self.pool.submit(
                     lambda: decode_request(decoding, buffer),
                     lambda outcome: self._deliver_from_thread(pending, outcome),
                 )
-            except BaseException:  # no thread can be started
-                self.pending.take_out(pending)
-                raise
+        except BaseException:  # no thread can be started
+            self.pending.take_out(pending)
+            raise
 
     def _deliver_from_thread(self, pending: PendingDecode, outcome: Outcome) -> None:
         loop = pending.mark.loop
