@@ -11,42 +11,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import subprocess
 import sys
 import time
-from typing import Self
+
+from benchmarks.phases import PhasedProcess
 
 PERIOD_S = 0.005
 _REQUEST = b"GET /health HTTP/1.1\r\nHost: benchmark\r\n\r\n"
 
 
-class HealthPoller:
-    """Starts the polling process; use it as a context, begin phases, then ask for the latencies."""
+class HealthPoller(PhasedProcess):
+    """Starts the polling process; polls that are sent from the beginning of a phase on belong to it."""
 
     def __init__(self, host: str, port: int) -> None:
-        command = [sys.executable, "-m", "benchmarks.health_poller", host, str(port)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def begin(self, phase: str) -> None:
-        """Begin a phase; polls that are sent from now on belong to it."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(phase, file=self._process.stdin, flush=True)
-        answer = self._process.stdout.readline()
-        if answer.strip() != phase:
-            raise RuntimeError(f"the polling process ended, with status {self._process.wait()}")
+        super().__init__(["benchmarks.health_poller", host, str(port)])
 
     def latencies(self) -> dict[str, list[float]]:
         """End the polling and give for each phase the latency of each poll in milliseconds."""
-        answer, _ = self._process.communicate()
-        found: dict[str, list[float]] = json.loads(answer)
+        found: dict[str, list[float]] = self.measured()
         return found
 
 

@@ -14,13 +14,14 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
+
+from benchmarks.phases import PhasedProcess
 
 PERIOD_S = 0.02
 MIB = 1 << 20
@@ -74,8 +75,8 @@ def family(root: int, apart: Iterable[int]) -> set[int]:
     return found
 
 
-class MemorySampler:
-    """Starts the sampling process for this one; use it as a context, begin phases, then ask for the figures.
+class MemorySampler(PhasedProcess):
+    """Starts the sampling process for this one.
 
     Args:
         apart: processes whose memory is not counted: the engine's.
@@ -85,31 +86,12 @@ class MemorySampler:
 
     def __init__(self, apart: Iterable[int], before: int) -> None:
         numbers = [str(process) for process in apart]
-        command = [sys.executable, "-m", "benchmarks.process_memory", str(os.getpid()), "--before", str(before)]
-        self._process = subprocess.Popen(
-            [*command, "--apart", *numbers], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def begin(self, phase: str) -> None:
-        """Begin a phase; it has begun when this returns."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(phase, file=self._process.stdin, flush=True)
-        answer = self._process.stdout.readline()
-        if answer.strip() != phase:
-            raise RuntimeError(f"the sampling process ended, with status {self._process.wait()}")
+        counted = ["benchmarks.process_memory", str(os.getpid()), "--before", str(before)]
+        super().__init__([*counted, "--apart", *numbers])
 
     def figures(self) -> dict[str, dict[str, float]]:
         """End the sampling and give for each phase, in MiB, what `_summary` gives."""
-        answer, _ = self._process.communicate()
-        figures: dict[str, dict[str, float]] = json.loads(answer)
+        figures: dict[str, dict[str, float]] = self.measured()
         return figures
 
 

@@ -7,7 +7,7 @@ import signal
 import httpx
 import psutil
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from asked_server import metric
 from scenes_for_tests import pixels, write
 from serving import served, stop
 
@@ -26,12 +26,6 @@ def api_servers(server):
     port = httpx.URL(server.url).port
     listening = [one for one in below if any(found.laddr.port == port for found in one.net_connections("tcp"))]
     return {one.pid: one.io_counters().write_chars for one in listening}
-
-
-def metric(server, name):
-    """The sum of a metric's samples."""
-    families = text_string_to_metric_families(httpx.get(f"{server.url}/metrics").text)
-    return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
 
 def test_two_servers_answer_as_one(tmp_path):

@@ -6,10 +6,9 @@ import base64
 import json
 import socket
 import struct
-import tempfile
 import time
 import zlib
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from http.client import HTTPResponse
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,6 +17,7 @@ import httpx
 import psutil
 import pytest
 import water_oracle
+from asked_server import metric, open_files
 from http_server import a_running_server, a_server  # noqa: F401 - fixtures
 
 rasterio = pytest.importorskip("rasterio", reason="it writes the files")
@@ -102,12 +102,12 @@ def test_no_address_of_this_machine_is_fetched(client, server, host):
     assert not server.asked
 
 
-def test_the_server_does_not_ask_itself(client, guarded):
+def test_the_server_does_not_ask_itself(water_server, client, guarded):
     """Its own address is no public one; where this machine is allowed, its answer is no picture."""
-    before = metric(client, "http_requests_total", handler="/metrics")
+    before = metric(water_server, "http_requests_total", handler="/metrics")
     for answer in named(client, f"{client.base_url}/metrics"):
         refused(answer)
-    assert metric(client, "http_requests_total", handler="/metrics") <= before + 2  # those of this test
+    assert metric(water_server, "http_requests_total", handler="/metrics") <= before + 2  # those of this test
     for answer in named(guarded, f"{guarded.base_url}/health"):
         refused(answer)
 
@@ -381,39 +381,18 @@ def test_a_broken_form_is_refused(client, body):
 
 def test_a_client_that_closes_leaves_nothing(water_server, client):
     """An upload that its client cuts leaves neither a file nor a place taken."""
-    before = open_files(water_server.pid)
+    before = open_files(water_server)
     for _ in range(8):
         made = connection(water_server.url, EDITS, 64 * MIB, PART + bytes(20 * MIB))
         deadline = time.monotonic() + 30
-        while not open_files(water_server.pid) - before:
+        while not open_files(water_server) - before:
             assert time.monotonic() < deadline, "nothing of the upload was written"
             time.sleep(0.01)
         made.close()
-        while left := open_files(water_server.pid) - before:
+        while left := open_files(water_server) - before:
             assert time.monotonic() < deadline, left
             time.sleep(0.05)
-    assert metric(client, "mmout:decodes_pending") == 0
-
-
-def open_files(pid):
-    """Files on disk that a process has open, those without a name too."""
-    found = set()
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            found.add(str(link.readlink()))
-    return {name for name in found if name.startswith(tempfile.gettempdir())}
-
-
-def metric(client, name, **labels):
-    """The sum of a metric's samples."""
-    from prometheus_client.parser import text_string_to_metric_families
-
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(client.get("/metrics").text)
-        for sample in family.samples
-        if sample.name == name and labels.items() <= sample.labels.items()
-    )
+    assert metric(water_server, "mmout:decodes_pending") == 0
 
 
 @pytest.mark.parametrize("key", [None, "", "Bearer", "Bearer wrong", "Bearer secretx", "Basic secret", "secret"])

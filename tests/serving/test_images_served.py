@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import io
-import tempfile
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import numpy as np
 import openai
 import pytest
+from asked_server import metric, open_files, posted
 from PIL import Image
 from scenes_for_tests import classes, pixels, write
 
@@ -257,42 +257,20 @@ def write_large(folder: Path) -> bytes:
 def test_a_client_that_goes_away_leaves_nothing(water_server, tmp_path):
     """A closed socket in the middle of a scene ends it: no file, nothing pending, no place taken."""
     path = write(tmp_path / "scene.tif", pixels(33, 2048, 2048), tiled=True)
-    before = open_files(water_server.pid)
-    with (
-        pytest.raises(httpx.ReadTimeout),
-        path.open("rb") as file,
-        httpx.Client(timeout=httpx.Timeout(60, read=1)) as client,
-    ):
-        client.post(f"{water_server.url}/v1/images/edits", files={"image": file}, data={"tile": "64"})
+    before, tiles = open_files(water_server), metric(water_server, "mmout:tiles_total")
+    connection = posted(water_server, "/v1/images/edits", files={"image": path.read_bytes()}, data={"tile": "32"})
     deadline = time.monotonic() + 60
-    while (left := pending(water_server)) or open_files(water_server.pid) - before:
-        assert time.monotonic() < deadline, (left, open_files(water_server.pid) - before)
+    while metric(water_server, "mmout:tiles_total") < tiles + 20:
+        assert time.monotonic() < deadline, "no tile was joined"
+    assert open_files(water_server) - before, "the upload and the result, of which nothing may stay"
+    connection.close()
+    while (left := pending(water_server)) or open_files(water_server) - before:
+        assert time.monotonic() < deadline, (left, open_files(water_server) - before)
         time.sleep(0.2)
-    tiles = metric(water_server, "mmout:tiles_total")
+    done = metric(water_server, "mmout:tiles_total")
+    assert done < tiles + 64 * 64
     time.sleep(1)
-    assert metric(water_server, "mmout:tiles_total") == tiles
-
-
-def open_files(pid):
-    """Files on disk that a process has open, those without a name too."""
-    found = set()
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            found.add(str(link.readlink()))
-    return {name for name in found if name.startswith(tempfile.gettempdir())}
-
-
-def metric(server, name):
-    """The sum of a metric's samples."""
-    from prometheus_client.parser import text_string_to_metric_families
-
-    text = httpx.get(f"{server.url}/metrics").text
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == name
-    )
+    assert metric(water_server, "mmout:tiles_total") == done
 
 
 def pending(server):

@@ -1,0 +1,40 @@
+"""What tests ask of a running server beside its answers."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import suppress
+from http.client import HTTPConnection
+from pathlib import Path
+
+import httpx
+
+
+def metric(server, name, **labels):
+    """The sum of a metric's samples."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    text = httpx.get(f"{server.url}/metrics", timeout=60, trust_env=False).text
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+def open_files(server):
+    """Temporary files that a server has open, those without a name too."""
+    found = set()
+    for link in Path(f"/proc/{server.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.add(str(link.readlink()))
+    return {name for name in found if name.startswith(tempfile.gettempdir())}
+
+
+def posted(server, path, **form):
+    """A connection on which a form was sent, as `httpx` makes it, and nothing was received."""
+    request = httpx.Request("POST", f"{server.url}{path}", **form)
+    connection = HTTPConnection(request.url.host, request.url.port, timeout=60)
+    connection.request("POST", path, request.read(), dict(request.headers))
+    return connection
