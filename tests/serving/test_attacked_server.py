@@ -8,9 +8,11 @@ import socket
 import struct
 import time
 import zlib
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.client import HTTPResponse
 from pathlib import Path
+from threading import Event
 from urllib.parse import urlsplit
 
 import httpx
@@ -463,29 +465,49 @@ def test_no_name_of_a_result_leads_elsewhere(water_server, name):
     assert "root:" not in answer.text
 
 
+@contextmanager
+def sending(url):
+    """A request of nearly the largest size that is taken, whose body comes as slowly as it may; it holds a place."""
+    done = Event()
+    with connection(url, EDITS, 2 * MIB - 1, PART) as made, ThreadPoolExecutor(1) as pool:
+
+        def send():
+            for _ in range(48):
+                made.sendall(bytes(2**15))
+                if done.wait(0.3):
+                    return
+
+        sent = pool.submit(send)
+        try:
+            yield
+            assert not sent.done()
+        finally:
+            done.set()
+
+
 def test_a_full_server_says_when_to_come_back(guarded, guarded_server):
     """With all places taken each of our routes is refused with Retry-After; what takes no place is not."""
-    path = stored(guarded)
-    with ExitStack() as places:
-        for _ in range(2):
-            places.enter_context(connection(guarded_server.url, EDITS, 10_000, PART))
-        time.sleep(0.3)
-        data = f"data:;base64,{base64.b64encode(GOOD).decode()}"
+    deadline = time.monotonic() + 30
+
+    def edited_when(full):
+        while ((answer := guarded.post(EDITS, files={"image": GOOD})).status_code == 429) != full:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        return answer
+
+    data = f"data:;base64,{base64.b64encode(GOOD).decode()}"
+    with sending(guarded_server.url), sending(guarded_server.url):
         answers = [
-            guarded.post(EDITS, files={"image": GOOD}),
+            edited_when(full=True),
             guarded.post("/v1/images/generations", json={"prompt": "x"}),
             guarded.post(POOLING, json={"data": data}),
         ]
-        fetched = guarded.get(path)
+        fetched = guarded.get(f"/v1/images/results/{'0' * 43}.png")
     for answer in answers:
         refused(answer, 429)
         assert int(answer.headers["retry-after"]) > 0
-    assert fetched.status_code == 200
-    deadline = time.monotonic() + 30
-    while (answer := guarded.post(EDITS, files={"image": GOOD})).status_code == 429:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert answer.status_code == 200
+    refused(fetched, 404)
+    assert edited_when(full=False).status_code == 200
 
 
 def test_a_large_body_is_refused(guarded):
