@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from io import BytesIO
 from pathlib import Path
 
@@ -57,6 +58,34 @@ def test_several_arrays_are_found_by_name() -> None:
         _ = output.array
     with pytest.raises(SaveError, match=r"\.npy holds one array, the output has 2"):
         output.to_bytes("npy")
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(), (0,), (3, 0), (32_768,), (32_769,), (70_000, 1), (5, 40_000), (2, 3, 33_000), (200, 300), (3, 182, 181)],
+)
+def test_json_holds_nested_lists(shape: tuple[int, ...]) -> None:
+    """JSON gives what NumPy's own lists would, of arrays of any size."""
+    rng = np.random.default_rng(5)
+    arrays = {
+        "a": rng.normal(size=shape),
+        'é "b"': rng.integers(-9, 9, shape, "int16"),
+        "c": rng.normal(size=shape) > 0,
+    }
+    found = json.loads(TensorOutput(arrays).to_bytes("json"))
+    assert found == {name: array.tolist() for name, array in arrays.items()}
+
+
+def test_json_has_no_numbers_for_some() -> None:
+    """What is no number is null; what JSON cannot hold is refused."""
+    holes = np.full((3, 20_000), np.nan)
+    holes[1] = np.inf
+    holes[2, 7] = 5
+    expected = [[None] * 20_000 for _ in range(3)]
+    expected[2][7] = 5
+    assert json.loads(TensorOutput(holes).to_bytes("json")) == {"output": expected}
+    with pytest.raises(SaveError, match=r"JSON has no numbers of complex64; save 'output' as \.npz"):
+        TensorOutput(np.zeros(3, "complex64")).to_bytes("json")
 
 
 def test_a_mapping_of_one_has_an_array() -> None:

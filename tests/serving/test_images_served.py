@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import time
 from contextlib import closing
 from pathlib import Path
@@ -126,9 +127,24 @@ def test_options_travel_in_extra_body(client, scene):
 
 
 def test_structured_results_are_json(client, scene):
-    """The table of areas comes as JSON."""
+    """The table of areas comes as JSON: pixels and square metres of each class."""
     answer = client.images.edit(image=scene, prompt="", extra_body={"output": "areas"})
-    assert b"square" in base64.b64decode(answer.data[0].b64_json).lower() or answer.output_format == "json"
+    assert answer.output_format == "json"
+    rows = json.loads(base64.b64decode(answer.data[0].b64_json))
+    counts = np.bincount(classes(ARRAY)[0].ravel(), minlength=2)
+    assert [(row["id"], row["pixels"], row["area_m2"]) for row in rows["classes"]] == [
+        (number, count, count * 900) for number, count in enumerate(counts)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json"])
+def test_an_image_may_come_in_json(water_server, scene, kind):
+    """A body of JSON has the file as a data URL, however its type is written."""
+    url = f"data:image/tiff;base64,{base64.b64encode(scene.read_bytes()).decode()}"
+    body = json.dumps({"image": url, "output_format": "tiff"}).encode()
+    headers = {"Content-Type": kind}
+    answer = httpx.post(f"{water_server.url}/v1/images/edits", content=body, headers=headers).raise_for_status().json()
+    np.testing.assert_array_equal(opened(base64.b64decode(answer["data"][0]["b64_json"]))[0], classes(ARRAY))
 
 
 def test_several_files_are_one_input(client, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _ALONE = "output"
+_AT_ONCE = 1 << 15
+"""Numbers that become JSON at once: a millisecond or two."""
 _NUMPYS_OWN = frozenset({"file", "allow_pickle"})
 """Names that numpy.savez takes for its own arguments."""
 
@@ -71,13 +73,42 @@ class TensorOutput(MediaOutput):
         buffer = BytesIO()
         if name == "npz":
             save_arrays(buffer, self.arrays)
-        elif name == "json":  # what is no number, as NaN, is null there
-            buffer.write(msgspec.json.encode({key: array.tolist() for key, array in self.arrays.items()}))
+        elif name == "json":
+            buffer.writelines(_as_json(self.arrays))
         elif len(self.arrays) > 1:
             raise SaveError(f".npy holds one array, the output has {len(self.arrays)}; save it as .npz")
         else:
             np.save(buffer, self.array, allow_pickle=False)
         return buffer.getvalue()
+
+
+def _as_json(arrays: Mapping[str, NDArray[Any]]) -> Iterator[bytes]:
+    """An object of nested lists by name, piece by piece; null for what is no number."""
+    opening = b"{"
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biufUS":
+            raise SaveError(f"JSON has no numbers of {array.dtype}; save {name!r} as .npz")
+        yield opening + msgspec.json.encode(name) + b":"
+        yield from _lists(array)
+        opening = b","
+    yield b"}"
+
+
+def _lists(array: NDArray[Any]) -> Iterator[bytes]:
+    """An array as nested lists; few numbers at a time, as no other thread runs while they are made."""
+    if array.size <= _AT_ONCE:
+        yield msgspec.json.encode(array.tolist())
+        return
+    step = _AT_ONCE // (array.size // len(array))
+    opening = b"["
+    for start in range(0, len(array), max(step, 1)):
+        yield opening
+        if step:
+            yield msgspec.json.encode(array[start : start + step].tolist())[1:-1]
+        else:
+            yield from _lists(array[start])
+        opening = b","
+    yield b"]"
 
 
 def save_arrays(buffer: BytesIO, arrays: Mapping[str, NDArray[Any]]) -> None:

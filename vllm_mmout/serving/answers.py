@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.serving import events
 from vllm_mmout.serving.encode import Asked, chosen_format, encode, response_of
 from vllm_mmout.serving.encoded import Encoded
-from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.responses import bare_response, json_response
 
 if TYPE_CHECKING:
@@ -78,10 +78,17 @@ class Work:
         return self.service.results(self.data, self.params, self.request_id, self.adapter, self.field)
 
     async def encoded(self, output: MultimodalRequestOutput) -> Results:
-        """Its results as the bytes that were asked for, made off the event loop."""
+        """Its results as the bytes that were asked for, made off the event loop.
+
+        Raises:
+            ApiError: they cannot be made.
+
+        """
         encoding = asyncio.ensure_future(asyncio.to_thread(self._encoded, output.outputs))
         try:
             entries = await asyncio.shield(encoding)
+        except Exception as error:
+            raise api_error(error, self.request_id) from error
         except asyncio.CancelledError:  # the thread goes on, and nobody wants what it makes
             encoding.add_done_callback(_close)
             raise

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["Form", "Upload", "discard", "parse_json", "read_body", "read_form", "read_json"]
+__all__ = ["Form", "Upload", "discard", "is_json", "parse_json", "read_body", "read_form", "read_json"]
 
 _AT_ONCE = 1 << 14
 """Bytes that must come within the time a piece may take: with less, one byte a minute would hold a place for days."""
@@ -65,6 +65,12 @@ async def read_form(request: Request, options: ServingOptions) -> Form:
     return await _parsed(_urlencoded, await _whole(request, options, MAX_TEXT))
 
 
+def is_json(request: Request) -> bool:
+    """Whether a body is said to be JSON."""
+    kind, _ = parse_options_header(request.headers.get("content-type"))
+    return kind == b"application/json" or kind.endswith(b"+json")
+
+
 async def read_json(request: Request, options: ServingOptions) -> Any:
     """Read a body of JSON.
 
@@ -78,8 +84,8 @@ async def read_json(request: Request, options: ServingOptions) -> Any:
         ClientDisconnect: the client went away.
 
     """
-    kind, _ = parse_options_header(request.headers.get("content-type"))
-    if kind != b"application/json" and not kind.endswith(b"+json"):
+    if not is_json(request):
+        kind, _ = parse_options_header(request.headers.get("content-type"))
         raise await _refused(request, _unsupported(kind, "application/json"))
     return await parse_json(await _whole(request, options, MAX_TEXT))
 

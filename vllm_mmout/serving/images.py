@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from vllm_mmout.serving.accept import accepted
 from vllm_mmout.serving.answers import Work, answer, check_bare, stream
-from vllm_mmout.serving.body import discard, read_form, read_json
+from vllm_mmout.serving.body import discard, is_json, read_form, read_json
 from vllm_mmout.serving.encode import Asked
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.events import EventsResponse
@@ -131,7 +131,7 @@ def _service(request: Request) -> Service:
 async def _edit(
     request: Request, service: Service, held: AsyncExitStack, parse: Callable[[Form], ImageRequest]
 ) -> Response:
-    if parse is edit_request and request.headers.get("content-type", "").startswith("application/json"):
+    if parse is edit_request and is_json(request):
         asked = edit_request_json(await read_json(request, service.options))
     else:
         form = await read_form(request, service.options)
