@@ -69,6 +69,14 @@ def holds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def _own_environment() -> None:
+    """Let a test set variables of the environment: an engine in this process keeps those that it started with."""
+    envs = sys.modules.get("vllm.envs")
+    if envs is not None:
+        envs.disable_envs_cache()
+
+
 @pytest.fixture(scope="session")
 def water_index() -> str:
     """The embedded model's folder."""

@@ -35,11 +35,9 @@ DRIFTED = Path(engine_scripts.__file__).parent / "drifted"
 @pytest.fixture
 def launched(monkeypatch):
     """The arguments with which vLLM's command was called instead of a server being started, and what held then."""
-    from vllm import envs
     from vllm.entrypoints.cli.serve import ServeSubcommand
     from vllm.plugins import load_general_plugins
 
-    envs.disable_envs_cache()  # an engine in this process keeps the environment that it started in
     load_general_plugins()  # as vLLM's parser does once a process, which a test must not do with what it has changed
     calls = []
 
