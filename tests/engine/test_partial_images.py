@@ -21,6 +21,7 @@ from vllm_mmout import ImageOutput, OutputParams
 from vllm_mmout.engine import scene as scenes
 from vllm_mmout.errors import AbortedError, DecodeError, InputError
 from vllm_mmout.outputs.growing import Copy
+from vllm_mmout.outputs.watch import Watch
 
 pytest.importorskip("rasterio", reason="it writes the scenes")
 pytestmark = [
@@ -222,6 +223,74 @@ async def test_who_looks_away_gets_the_newest_picture(engine, monkeypatch):
     assert after[0] is found[1]
     check(found, after[-1].outputs.image)
     after[-1].outputs.close()
+
+
+async def test_pictures_that_somebody_asks_for(engine, monkeypatch):
+    """Each comes with the tile after it was asked for, once, beside those of given moments, and the index counts on."""
+    waits, watch = Waits(engine, monkeypatch), Watch()
+    moments = sorted(np.random.default_rng().choice(np.arange(1, 110), 6, replace=False).tolist())
+    reports = []
+
+    async def consume():
+        async for report in engine.generate(GROWS, OutputParams(tile=16, partial_images=1), watch=watch):
+            reports.append(report)
+
+    task = asyncio.create_task(consume())
+    joined = 0
+    for moment in moments:
+        waits.go(moment - joined)
+        await until(lambda done=moment: reports and reports[-1].progress.done == done)
+        threads = [threading.Thread(target=watch.ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        joined = moment + 1
+        waits.go(1)
+        await until(lambda done=joined: reports[-1].progress.done == done)
+    waits.go(110 - joined)
+    await task
+    *reports, last = reports
+    found = pictures(reports)
+    assert [report.progress.done for report in found] == sorted({55, *(moment + 1 for moment in moments)}), moments
+    check(found, last.outputs.image)
+    watch.ask()  # too late: there is nobody who hears it
+    last.outputs.close()
+
+
+async def test_pictures_asked_for_at_any_moment(engine):
+    """While the scene runs as fast as it can: never more than were asked for, and what is seen stays."""
+    watch, ended, asked = Watch(), threading.Event(), []
+
+    def ask():
+        random = np.random.default_rng()
+        while not ended.wait(random.uniform(0, 0.02)):
+            asked.append(None)
+            watch.ask()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        *reports, last = [answer async for answer in engine.generate(GROWS, OutputParams(tile=16), watch=watch)]
+    finally:
+        ended.set()
+        asking.join()
+    found = pictures(reports)
+    assert 0 < len(found) <= len(asked)
+    check(found, last.outputs.image)
+    last.outputs.close()
+
+
+async def test_a_watch_that_nobody_asks(engine):
+    """Nothing is yielded but progress; what fits one forward has no picture though one is asked for."""
+    *reports, last = [answer async for answer in engine.generate(GROWS, OutputParams(tile=16), watch=Watch())]
+    assert reports
+    assert pictures(reports) == []
+    last.outputs.close()
+    watch = Watch()
+    watch.ask()
+    (answer,) = [answer async for answer in engine.generate(pixels(1, 20, 20), watch=watch)]
+    assert answer.finished
 
 
 async def test_pictures_that_are_due_together_all_come_to_who_waits(engine, monkeypatch):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.decode import Finish
     from vllm_mmout.engine.gathering import Gathering
     from vllm_mmout.engine.part_input import PartInput
+    from vllm_mmout.outputs.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class BoundAsyncLLM(AsyncLLM):
         trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
         max_tiles: int | None = None,
+        watch: Watch | None = None,
+        folder: Path | None = None,
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run the model on one input and decode what it emits.
 
@@ -83,11 +87,14 @@ class BoundAsyncLLM(AsyncLLM):
             trace_headers: as vLLM's.
             priority: the lower the earlier (with the priority scheduling policy).
             max_tiles: as many tiles as the input may be cut into; an input of more is refused. None: any number.
+            watch: asks for pictures of what is finished of an input that is cut into tiles, of this request alone; such
+                a picture comes as those of ``partial_images`` do. None: nobody asks.
+            folder: where a result on disk is made that has no ``path``; None: that of the system for temporary files.
 
         Yields:
             The finished result; of an input that is cut into tiles, before it, reports of its progress: ``finished`` is
             False and ``progress`` says how many tiles are done. ``outputs`` of some of them is a picture of what is
-            finished, where ``partial_images`` asks for it.
+            finished, where ``partial_images`` or ``watch`` asks for it.
 
         Raises:
             MMOutError: the input or the params are refused, or the request failed. Closing or cancelling the generator
@@ -103,8 +110,9 @@ class BoundAsyncLLM(AsyncLLM):
                 if isinstance(prepared, Prepared):
                     await held.enter_async_context(self.mmout_credits.held(prepared.nbytes))
             if isinstance(prepared, Scene):
+                prepared = replace(prepared, folder=prepared.folder or folder)
                 held.callback(prepared.close)
-                results = self._mmout_scene(request_id, prepared, ways)
+                results = self._mmout_scene(request_id, prepared, ways, watch)
                 await held.enter_async_context(aclosing(results))
                 async for progress in results:
                     yield progress
@@ -144,7 +152,7 @@ class BoundAsyncLLM(AsyncLLM):
             ADMISSION.reset(token)
 
     async def _mmout_scene(
-        self, request_id: str, scene: Scene, ways: Ways
+        self, request_id: str, scene: Scene, ways: Ways, watch: Watch | None
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run a scene, its tiles after the single inputs."""
         tile_ways = replace(ways, priority=ways.priority + 1)
@@ -164,6 +172,7 @@ class BoundAsyncLLM(AsyncLLM):
             send=send,
             limit_s=self.output_processor.binding.settings.decode_timeout_s,
             observer=self.output_processor.observer,
+            watch=watch,
         )
         self.mmout_scenes.add(run)
         try:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.scene import Scene
     from vllm_mmout.engine.tile_budget import TileBudget
     from vllm_mmout.outputs.image import ImageOutput
+    from vllm_mmout.outputs.watch import Watch
 
 _TICK_S = 1.0
 """Seconds after which a scene is looked at though nothing was heard of it."""
@@ -35,6 +36,7 @@ class AsyncScene:
         send: runs one tile through the engine and gives its result; the last argument says which batch it is of.
         limit_s: seconds that a processor may work on one part.
         observer: hears of the tiles.
+        watch: asks for pictures of what is finished; None: nobody asks.
 
     """
 
@@ -49,6 +51,7 @@ class AsyncScene:
         send: Callable[[AsyncScene, PartInput, list[int]], Coroutine[Any, Any, MultimodalRequestOutput]],
         limit_s: float,
         observer: Observer = SILENT,
+        watch: Watch | None = None,
     ) -> None:
         self.request_id = request_id
         self.scene = scene
@@ -61,7 +64,7 @@ class AsyncScene:
         self._limit_s = limit_s
         self.tiles: set[asyncio.Task[None]] = set()
         """Of the tiles that are in flight."""
-        self.growing = scene.growing(self._wake)
+        self.growing = scene.growing(self._wake, watch)
         self.fan_out = scene.fan_out(budget, self._wake, observer, self.growing)
 
     async def results(self) -> AsyncGenerator[MultimodalRequestOutput, None]:

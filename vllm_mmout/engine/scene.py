@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.decode import Finish
     from vllm_mmout.engine.tile_budget import TileBudget
     from vllm_mmout.models.raster_view import Pixels, RasterView
+    from vllm_mmout.outputs.watch import Watch
     from vllm_mmout.params import OutputParams
 
 _DECODED_AT_ONCE = 32 << 20
@@ -79,10 +80,10 @@ class Scene:
                 param="tile",
             )
 
-    def growing(self, notify: Callable[[], None]) -> Growing | None:
-        """What makes the pictures of the growing result that were asked for; None where none were."""
+    def growing(self, notify: Callable[[], None], watch: Watch | None = None) -> Growing | None:
+        """What makes the pictures of the growing result; None where none were asked for, and nobody may ask."""
         wanted = self.params.partial_images
-        return Growing(wanted, len(self.grid), notify) if wanted else None
+        return Growing(wanted, len(self.grid), notify, watch) if wanted or watch is not None else None
 
     def fan_out(
         self,

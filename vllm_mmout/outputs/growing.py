@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from vllm_mmout.outputs.raster import RasterOutput
+    from vllm_mmout.outputs.watch import Watch
 
 _STRIP = 64
 """Rows that are coloured at once: what that takes in between is several times as large as they are."""
 
 
 class Growing:
-    """Keeps the picture of a raster that is being joined, and takes copies of it at given moments.
+    """Keeps the picture of a raster that is being joined, and takes copies of it at given moments and when asked.
 
     It has the size of the result's ``image``, the longer side at most `PREVIEW` pixels. Pixels that are finished equal
     those of ``image``, all others are transparent, but for two things that are known at the end alone: grey and colours
@@ -34,26 +35,31 @@ class Growing:
 
     In memory are the bands that the picture shows and one byte a pixel, and of each copy that nobody took the bands and
     one bit a pixel: of classes (uint8) 8 MiB and 4.5 MiB a copy at most, of float32 20 MiB and 16.5 MiB a copy. Nothing
-    of it is left when the last copy was taken, or after `close`.
+    of it is left when the last copy was taken, or after `close`. With a ``watch`` any tile may bring a copy: the bands
+    and the byte a pixel are kept until the last tile is joined. Of copies that were asked for only the newest waits to
+    be taken, whoever asks and however often.
 
-    One thread joins; any other may take copies. What they share has locks of C alone.
+    One thread joins; any other may take copies, and ask. What they share has locks of C alone.
 
     Args:
         wanted: how many copies; the k-th is due when ``k / (wanted + 1)`` of the tiles are joined. A raster of few
             tiles has fewer, as none is due twice, or with the last tile.
         total: number of tiles.
         notify: called in the thread that joins when a copy was taken.
+        watch: asks for a copy at the next tile, which may be the last one; None: nobody asks.
 
     """
 
-    def __init__(self, wanted: int, total: int, notify: Callable[[], None]) -> None:
+    def __init__(self, wanted: int, total: int, notify: Callable[[], None], watch: Watch | None = None) -> None:
         moments = {-(-number * total // (wanted + 1)) for number in range(1, wanted + 1)}
         self._moments = deque(sorted(moments - {total}))
+        self._total = total
         self._joined = 0
         self._notify = notify
+        self._watch = watch
         self._copies: deque[Copy] = deque()
         self._picture: tuple[NDArray[Any], NDArray[np.bool_]] | None = None
-        """The bands, and which pixels are seen; None before the first tile, and after the last copy."""
+        """The bands, and which pixels are seen; None before the first tile, and when no copy can come any more."""
         self._middles: tuple[NDArray[np.intp], NDArray[np.intp]]
         self._palette: NDArray[np.uint8] | None = None
         self.awaited = True
@@ -72,7 +78,7 @@ class Growing:
         middles = [(2 * np.arange(new) + 1) * old // (2 * new) for old, new in zip(size, reduced, strict=True)]
         self._middles = middles[0], middles[1]
         self._palette = pixel.palette
-        if self._moments:
+        if self._moments or self._watch is not None:
             bands = np.zeros((3 if pixel.count == 3 else 1, *reduced), _stored(pixel.array).dtype)
             self._picture = bands, np.zeros(reduced, np.bool_)
 
@@ -105,18 +111,29 @@ class Growing:
         """Count a tile of which all was taken that is finished; a copy may be due."""
         self._joined += 1
         picture = self._picture
-        if picture is None or self._joined < self._moments[0]:
+        if picture is None:
             return
+        due = asked = False
         while self._moments and self._moments[0] <= self._joined:
             self._moments.popleft()
+            due = True
+        if self._watch is None:
+            ended = not self._moments
+        else:
+            asked, ended = self._watch.taken(), self._joined == self._total
+        if ended:
+            self._picture = None
+        if not (due or asked):
+            return
         if not self.awaited:
             self._copies.clear()
+        with suppress(IndexError):  # nothing waits, or it was taken in between
+            if self._copies[-1].asked:
+                self._copies.pop()
         bands, seen = picture
-        if self._moments:
+        if not ended:  # else the last copy is the picture itself
             bands = bands.copy()
-        else:  # the last copy is the picture itself
-            self._picture = None
-        self._copies.append(Copy(self._joined, bands, np.packbits(seen, axis=1), self._palette))
+        self._copies.append(Copy(self._joined, bands, np.packbits(seen, axis=1), self._palette, asked=not due))
         self._notify()
 
     def take(self) -> Copy | None:
@@ -142,6 +159,8 @@ class Copy:
     shown: NDArray[np.uint8]
     """Which pixels are seen, eight of a row in each byte."""
     palette: NDArray[np.uint8] | None
+    asked: bool = False
+    """Whether it is there since somebody asked, and a newer one may take its place."""
 
     def image(self) -> ImageOutput:
         """The picture, RGBA: of what is not finished, and of nodata, nothing is seen."""
