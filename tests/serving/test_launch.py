@@ -216,6 +216,10 @@ def test_wrong_flags_are_refused(launched, capsys, tmp_path, monkeypatch):
         1,
         f"vllm-mmout: there is no model folder {tmp_path / 'absent'} (embedded models: water-index)",
     )
+    assert refused(launched, capsys, "waterindex") == (
+        1,
+        "vllm-mmout: there is no embedded model 'waterindex'; did you mean 'water-index'?",
+    )
     monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
     status, line = refused(launched, capsys, "m")
     assert (status, line.partition(";")[0]) == (

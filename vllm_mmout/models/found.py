@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def found_model(model: str) -> str:
         The folder, or what was given.
 
     Raises:
-        InputError: it is a folder that does not exist, or that holds no model.
+        InputError: it is a folder that does not exist, or that holds no model, or nearly the name of an embedded one.
 
     """
     path = Path(model)
@@ -32,4 +33,7 @@ def found_model(model: str) -> str:
     vllms = "://" in model or model.endswith(".gguf")  # of object stores, or one file of a hub's model
     if not (path.exists() or vllms) and (model.startswith((".", "~", os.sep)) or model.count("/") > 1):
         raise InputError(f"there is no model folder {model} (embedded models: {', '.join(EMBEDDED_MODELS)})")
+    near = difflib.get_close_matches(model, EMBEDDED_MODELS, n=1, cutoff=0.8)
+    if near and not path.exists():
+        raise InputError(f"there is no embedded model {model!r}; did you mean {near[0]!r}?")
     return model

@@ -233,6 +233,8 @@ class Fetcher:
             )
         last = error.args[-1] if error.args else None
         words = str(last if isinstance(last, Exception) else error)  # of what is no HTTP it holds all that came
+        if isinstance(error, NewConnectionError):  # says which object of urllib3's it was, before all else
+            words = words.partition("): ")[2] or words
         return BrokenError(f"the connection failed: {words[:_SHOWN]}{'...' * (len(words) > _SHOWN)}")
 
 
