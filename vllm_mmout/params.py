@@ -26,6 +26,9 @@ BLENDS = ("cosine", "linear", "none")
 MOST_PARTIAL_IMAGES = 3
 """As many pictures of a growing result as a request may ask for, as in OpenAI's interface."""
 
+_FLOAT32 = (2.0**-149, (2 - 2.0**-23) * 2.0**127)
+"""The smallest number and the largest that float32 has, above 0."""
+
 RESAMPLINGS = ("nearest", "bilinear")
 """How bands of coarser pixels are brought to a finer grid."""
 
@@ -150,11 +153,17 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             raise OptionError(
                 f"window must be (row, col, height, width) with pixels in it, got {sides}", param="window"
             )
-        for name, wrong in (("scale", {0.0}), ("offset", set())):
+        self._check_scaling()
+
+    def _check_scaling(self) -> None:
+        smallest, largest = _FLOAT32
+        for name, least in (("scale", smallest), ("offset", 0.0)):
             value = getattr(self, name)
             for number in value if isinstance(value, tuple) else () if value is None else (value,):
-                if not math.isfinite(number) or number in wrong:
-                    raise OptionError(f"{name} must be finite{' and not 0' if wrong else ''}, got {value}", param=name)
+                if not least <= abs(number) <= largest:  # NaN is not
+                    raise OptionError(
+                        f"{name} must be finite{' and not 0' if least else ''} in float32, got {value}", param=name
+                    )
 
     def _check_box(self) -> None:
         if self.simplify is not None and not 0 <= self.simplify < math.inf:

@@ -117,6 +117,11 @@ REFUSED = {
     "offsets for other bands": ({"offset": [1.0] * 7}, InputError, ["offset has 7 numbers for 6 bands"]),
     "a band that is not there": ({"bands": [1, 2, 3, 4, 5, 9]}, InputError, ["band 9"]),
     "too few bands": ({"indices": [0, 1]}, InputError, ["indices chooses 2 bands", "takes 6"]),
+    "an overlap of more than half a tile": (
+        {"tile": None, "overlap": 2**31 - 1},
+        OptionError,
+        ["overlap must be at most"],
+    ),
     "an output that is not there": ({"output": "clases"}, OptionError, ["classes, probabilities, confidence"]),
 }
 
@@ -133,3 +138,15 @@ def test_what_a_scene_has_not_is_refused(llm, sent, options, kind, says):
         good, bad = llm.generate([pixels(), pixels()], params, use_tqdm=False)
         np.testing.assert_array_equal(good.outputs.array, classes(pixels()))
         assert str(bad.error) == str(caught.value)
+
+
+@pytest.mark.parametrize("height", [20, 1100], ids=["one forward", "several tiles"])
+def test_the_overlap_is_that_of_the_models_tiles(llm, sent, height):
+    """Half a tile of the model's own is the most, also for an input that has no tile borders."""
+    most = llm.llm_engine.output_processor.binding.inputs.rasters.tile_size // 2
+    generate(llm, pixels(height=height), tile=None, overlap=most)
+    before = len(sent)
+    with pytest.raises(OptionError, match=f"overlap must be at most half a tile, got {most + 1}") as caught:
+        generate(llm, pixels(height=height), tile=None, overlap=most + 1)
+    assert caught.value.param == "overlap"
+    assert len(sent) == before

@@ -392,3 +392,15 @@ def test_damaged_headers(kind):
             del damaged[random.integers(len(damaged)) :]
         with suppress(InputError):
             assert declared(io.BytesIO(damaged)).pixels >= 0
+
+
+def test_a_frame_beyond_pillows_limit(frugal):
+    """A GIF of few pixels whose first frame has many: Pillow itself refuses to open it."""
+    data = bytearray(picture("GIF", "P"))
+    at = data.index(b"\x2c" + struct.pack("<4H", 0, 0, 30, 20)) + 5
+    data[at : at + 4] = struct.pack("<2H", 65535, 65535)
+    with pytest.raises(Image.DecompressionBombError):
+        Image.open(io.BytesIO(data))
+    for read in (declared, open_raster):
+        with pytest.raises(InputError, match=r"is larger than pictures may be: .*cut it, or convert it"):
+            read(io.BytesIO(data))

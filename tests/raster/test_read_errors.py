@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from rasterio.errors import RasterioIOError
 from rasterio.io import MemoryFile
 from rasterio.transform import Affine
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.raster import read_raster, write_geotiff
+from vllm_mmout.raster import open_raster, read_raster, write_geotiff
 from vllm_mmout.raster.directory import read_directories
 from vllm_mmout.raster.kind import is_tiff
 from vllm_mmout.raster.picture import read_picture
@@ -260,3 +261,27 @@ def test_a_large_picture_is_read_without_a_warning(name: str, monkeypatch: pytes
     buffer.seek(0)
     with pytest.raises(InputError, match=r"picture is larger than pictures may be: .*1200 pixels|30 x 40 pixels"):
         read_picture(buffer, "picture")
+
+
+def with_extra_samples(count: int) -> bytes:
+    """Two bands, of which the tag ExtraSamples says what this number of bands is."""
+    data = bytearray(geotiff_by_rasterio())
+    at = data.rindex(struct.pack("<HHI", 338, 3, 1)) + 4
+    data[at : at + 8] = struct.pack("<I2H", count, 0, 2) if count == 2 else struct.pack("<2I", count, len(data))
+    data += struct.pack("<H", 2) * count
+    return bytes(data)
+
+
+def test_more_extra_samples_than_bands_are_refused() -> None:
+    """As by libtiff, at once; as many as there are bands are read as libtiff reads them."""
+    data = with_extra_samples(2)
+    with MemoryFile(data) as memory, memory.open() as file:
+        read = read_raster(data)
+        np.testing.assert_array_equal(read.array, file.read())
+        assert read.alpha == [one.name for one in file.colorinterp].index("alpha") + 1 == 2
+    for count in (3, 261):
+        data = with_extra_samples(count)
+        with MemoryFile(data) as memory, pytest.raises(RasterioIOError), memory.open():
+            pass
+        with pytest.raises(InputError, match=rf"it says of {count} bands what they are .* and has 2; write it anew"):
+            open_raster(data)

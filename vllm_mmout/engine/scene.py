@@ -221,9 +221,15 @@ def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | 
             f"tile must be {mapper.min_size} to {mapper.max_size} pixels for model {mapper.model!r}, got {params.tile}",
             param="tile",
         )
+    tile = params.tile or mapper.tile_size or mapper.max_size
+    if 2 * params.overlap > tile:
+        raise OptionError(
+            f"overlap must be at most half a tile, got {params.overlap} for tiles of {tile}; choose a smaller overlap"
+            f" or a larger tile, up to {mapper.max_size}",
+            param="overlap",
+        )
     if mapper.fits(view.size) and (params.tile is None or max(view.size) <= params.tile):
         return None
-    tile = params.tile or mapper.tile_size or mapper.max_size
     for name in binding.choice.pick(params.processor):
         if not binding.processors[name].joins_parts:
             raise _not_joined(name, view, params)

@@ -65,14 +65,16 @@ class AutoProcessorMapper:
         """
         for option in set(params.reads) - {"bands", "indices", "nodata"}:
             raise OptionError(
-                f"{option} needs a model of rasters; this one's inputs go through a processor of transformers"
+                f"{option} needs a model of rasters; this one's inputs go through a processor of transformers",
+                param=option,
             )
         raster = chosen_bands(as_raster(data), params)
         count, height, width = raster.array.shape
         if count not in (1, 3):
             raise InputError(
                 f"the input has {count} bands, the model's processor takes pictures of 1 or 3; choose with bands=[...],"
-                " which counts from 1"
+                " which counts from 1",
+                param="bands" if params.bands is not None else "indices" if params.indices is not None else None,
             )
         if raster.array.dtype != np.uint8 and raster.array.dtype.kind != "f":
             raise InputError(

@@ -77,6 +77,13 @@ class BandChoice:
             return tuple(index + 1 for index in self.params.indices)
         return self.params.bands
 
+    @property
+    def said_by(self) -> str | None:
+        """The option that names the bands, None where none does."""
+        if self.asked is None:
+            return None
+        return "bands" if self.params.indices is None else "indices"
+
     def places(self, there: BandList, dates: int = 1) -> list[int]:
         """Choose bands.
 
@@ -93,7 +100,10 @@ class BandChoice:
         """
         asked = self.asked
         if asked is not None:
-            places = [_place(band, there) for band in asked]
+            try:
+                places = [_place(band, there) for band in asked]
+            except InputError as error:
+                raise InputError(str(error), param=self.said_by) from None
         else:
             named = [there.named(name) for name in self.wanted]
             if dates == 1 and all(len(found) == 1 for found in named):
@@ -119,7 +129,7 @@ class BandChoice:
     def _miscounted(self, there: BandList, count: int, dates: int) -> InputError:
         what = f"{there.what} has"
         if self.asked is not None:
-            what = "bands chooses" if self.params.bands else "indices chooses"
+            what = f"{self.said_by} chooses"
         each = len(self.wanted)
         takes, names = f"model {self.model!r} takes {dates * each}", ", ".join(self.wanted)
         if dates > 1:
@@ -132,7 +142,8 @@ class BandChoice:
         together = "; files of a band each are one input in a list inside the list, [[...]], or in a folder"
         return InputError(
             f"{what} {count} band{'s' * (count != 1)}{count_of_dates}, {takes} ({names}); choose with bands=[...],"
-            f" which counts from 1{together * (len(there.bands) == 1 < each)}{listing}"
+            f" which counts from 1{together * (len(there.bands) == 1 < each)}{listing}",
+            param=self.said_by,
         )
 
 

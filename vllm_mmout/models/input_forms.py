@@ -100,7 +100,12 @@ def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
 
     """
     chosen = params.bands if params.indices is None else tuple(index + 1 for index in params.indices)
-    return raster.without_alpha() if chosen is None else raster.select(chosen)
+    if chosen is None:
+        return raster.without_alpha()
+    try:
+        return raster.select(chosen)
+    except InputError as error:
+        raise InputError(str(error), param="bands" if params.indices is None else "indices") from None
 
 
 def observed(

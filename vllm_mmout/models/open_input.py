@@ -75,7 +75,7 @@ def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack
         try:
             by_date.append(chosen_layers(_unwrapped(date), choice, opened))
         except InputError as error:
-            raise InputError(f"date {number} of {frames}: {error}") from error
+            raise InputError(f"date {number} of {frames}: {error}", param=error.param) from error
     return [layers[band] for band in range(len(choice.wanted)) for layers in by_date]
 
 

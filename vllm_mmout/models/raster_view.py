@@ -74,7 +74,7 @@ class RasterView:
             value = getattr(self.params, name)
             if isinstance(value, tuple) and len(value) != len(self.mapper.bands):
                 count = len(self.mapper.bands)
-                raise InputError(f"{name} has {len(value)} numbers for {count} bands; give one for each")
+                raise InputError(f"{name} has {len(value)} numbers for {count} bands; give one for each", param=name)
         kind, name = self.raster.dtype.kind, self.raster.dtype.name
         if kind not in "iuf" or (name not in DTYPES and kind != "f" and not self._scales):
             raise InputError(
@@ -143,7 +143,10 @@ class RasterView:
         window = params.window or Window(0, 0, *raster.size)
         if not window.within(raster.size):
             height, width = raster.size
-            raise InputError(f"window ({window}) is not within the input, which has {height} rows, {width} columns")
+            raise InputError(
+                f"window ({window}) is not within the input, which has {height} rows, {width} columns",
+                param="window",
+            )
         return window
 
     @property

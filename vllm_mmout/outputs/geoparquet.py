@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vllm_mmout.errors import SaveError
+from vllm_mmout.errors import InputError, SaveError
+from vllm_mmout.raster.crs.text import proj_crs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -171,12 +172,9 @@ def _arrow() -> tuple[Any, Any]:
 def _projjson(crs: str) -> dict[str, Any]:
     """A coordinate system as PROJJSON."""
     try:
-        from pyproj import CRS
-        from pyproj.exceptions import CRSError
-    except ModuleNotFoundError as error:
+        system: dict[str, Any] = proj_crs(crs).to_json_dict()
+    except ImportError as error:
         raise SaveError(f"saving GeoParquet of a georeferenced raster needs pyproj; {_EXTRA}") from error
-    try:
-        system: dict[str, Any] = CRS.from_user_input(crs).to_json_dict()
-    except CRSError as error:
-        raise SaveError(f"PROJ does not know the coordinate system {crs[:60]!r}; save the result as .tif") from error
+    except InputError as error:
+        raise SaveError(f"the coordinate system cannot be saved as GeoParquet: {error}; or save as .tif") from error
     return system

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vllm_mmout.errors import InputError
+from vllm_mmout.raster.crs.text import proj_crs
 from vllm_mmout.raster.crs_units import in_degrees, metres_of
 from vllm_mmout.raster.epsg import FIRST, LAST, crs_kind
 from vllm_mmout.raster.geokeys import epsg_code
@@ -78,15 +80,10 @@ def _unit(crs: str) -> float | None:
 
 
 def _unit_by_pyproj(crs: str) -> float | None:
-    """The same of a system without a code; None without pyproj."""
+    """The same of a system without a code; None without pyproj, and of one that PROJ does not know or may not see."""
     try:
-        from pyproj import CRS
-        from pyproj.exceptions import CRSError
-    except ModuleNotFoundError:
-        return None
-    try:
-        system = CRS.from_user_input(crs)
-    except CRSError:
+        system = proj_crs(crs)
+    except (ImportError, InputError):
         return None
     axes = system.axis_info[:2]
     units = {axis.unit_conversion_factor for axis in axes}

@@ -18,7 +18,7 @@ from vllm_mmout.raster.gdal.datasets import has_rasterio
 from vllm_mmout.raster.gdal.names import JPEG2000, gdal_format
 from vllm_mmout.raster.jpeg2000 import TILE_BAND_BYTES, TILE_BYTES, boxes
 from vllm_mmout.raster.kind import is_tiff, looks_like
-from vllm_mmout.raster.picture import DECODER_ERRORS, open_picture
+from vllm_mmout.raster.picture import DECODER_ERRORS, TOO_LARGE, open_picture, too_large
 from vllm_mmout.raster.segments import UnknownStorageError
 from vllm_mmout.raster.shared_file import SharedFile
 from vllm_mmout.raster.tiff import open_tiff
@@ -184,6 +184,8 @@ def _of_picture(head: bytes, file: SharedFile) -> Declared | None:
     """What a picture declares to Pillow; None if it is none."""
     try:
         image = open_picture(cast("BinaryIO", file), head)
+    except TOO_LARGE as error:
+        raise too_large(file.name, error) from error
     except DECODER_ERRORS as error:
         raise _damaged(file, error) from error
     if image is None:

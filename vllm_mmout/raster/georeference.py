@@ -20,6 +20,9 @@ from vllm_mmout.raster.placement import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_FARTHEST = 1e100
+"""The largest coordinate of a corner: its square, and what becomes of it, are still numbers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Georeference:
@@ -83,6 +86,20 @@ class Georeference:
             pixel_is_point=keys.pixel_is_point,
             tags=found,
         )
+
+    def is_usable(self, size: tuple[int, int]) -> bool:
+        """Whether a transform puts the corners of a raster where numbers are, so that its areas are numbers too.
+
+        Args:
+            size: (height, width) of the raster, in pixels.
+
+        """
+        if self.transform is None:
+            return True
+        a, b, c, d, e, f = self.transform
+        corners = [(col, row) for col in (0, size[1]) for row in (0, size[0])]
+        places = [place for col, row in corners for place in (a * col + b * row + c, d * col + e * row + f)]
+        return all(abs(place) <= _FARTHEST for place in places)  # NaN is not
 
     def shifted(self, row: int, col: int) -> Georeference:
         """That of the part of a raster that starts at a pixel of it, in pixels of the same size.

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.raster.gdal.datasets import has_rasterio
+from vllm_mmout.raster.gdal.gml import check_gml
 from vllm_mmout.raster.gdal.names import EXTRA, JPEG2000, TIFF, GdalFormat, gdal_format, is_gdal_name
 from vllm_mmout.raster.gdal.opened import open_gdal, open_gdal_name
 from vllm_mmout.raster.jpeg2000 import beyond_pillow
@@ -125,6 +126,8 @@ def _open(file: BinaryIO, name: str, *, owned: bool, path: Path | None = None) -
 
 def _open_through_gdal(found: GdalFormat, file: SharedFile, path: Path | None) -> OpenRaster:
     """Open a file through GDAL: by its path, so that it finds what lies beside, or what it holds."""
+    if found is JPEG2000:
+        check_gml(file)
     if path is None:
         return open_gdal(file.name, "", found.drivers, file.read_at(0, file.size))
     return open_gdal(file.name, str(path.absolute()), found.drivers)

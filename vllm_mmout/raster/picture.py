@@ -34,7 +34,8 @@ DECODER_ERRORS = (
 
 _NOT_IT = (SyntaxError, IndexError, TypeError, struct.error)
 """What Pillow's plugins raise of a file that is of another format."""
-_TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+"""What some of its plugins raise of themselves when they open a file."""
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "JPEG2000", "PPM", "AVIF")
 """Formats of pictures. Others that Pillow opens stay out: EPS would start a PostScript interpreter on the file."""
 _AS_STORED = frozenset({"L", "RGB", "RGBA", "LA", "I;16", "I", "F"})
@@ -105,8 +106,8 @@ def read_picture(file: BinaryIO, name: str) -> Raster | None:
             array = np.asarray(picture) if deep is None else deep
     except InputError:
         raise
-    except _TOO_LARGE as error:  # of some plugins' own
-        raise _too_large(name, error) from error
+    except TOO_LARGE as error:
+        raise too_large(name, error) from error
     except DECODER_ERRORS as error:
         raise InputError(f"{name} is a truncated or damaged picture: {error}; fetch it anew") from error
     bands = array[np.newaxis] if array.ndim == 2 else np.ascontiguousarray(np.moveaxis(array, 2, 0))
@@ -119,10 +120,11 @@ def _check_size(image: Image.Image, name: str) -> None:
     width, height = image.size
     most = Image.MAX_IMAGE_PIXELS
     if most is not None and height * width > 2 * most:
-        raise _too_large(name, f"{height} x {width} pixels, and {2 * most} at most")
+        raise too_large(name, f"{height} x {width} pixels, and {2 * most} at most")
 
 
-def _too_large(name: str, what: object) -> InputError:
+def too_large(name: str, what: object) -> InputError:
+    """The error of a picture above Pillow's limit."""
     return InputError(f"{name} is larger than pictures may be: {what}; cut it, or convert it to a tiled GeoTIFF")
 
 

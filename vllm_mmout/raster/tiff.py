@@ -47,7 +47,7 @@ def open_tiff(file: SharedFile) -> OpenRaster:
         with tifffile.TiffFile(binary) as tiff:
             page = _page(tiff, 0)
             image = Segments(page, file)
-            alpha = _alpha(page)
+            alpha = _alpha(page, file.name)
             mask = _mask(tiff, image, file)
     except InputError:
         raise
@@ -128,9 +128,14 @@ def _nodata(directory: Directory, file: BinaryIO, dtype: DTypeLike) -> float | N
     return None if text is None else parse_nodata(text, dtype)
 
 
-def _alpha(page: tifffile.TiffPage) -> int | None:
-    """The number, from 1, of the alpha band."""
+def _alpha(page: tifffile.TiffPage, name: str) -> int | None:
+    """The number, from 1, of the alpha band; libtiff too refuses a file that says more of bands than it has."""
     first = page.samplesperpixel - len(page.extrasamples)
+    if first < 0:
+        raise InputError(
+            f"{name} is a damaged TIFF: it says of {len(page.extrasamples)} bands what they are (tag ExtraSamples), and"
+            f" has {page.samplesperpixel}; write it anew"
+        )
     for place, kind in enumerate(page.extrasamples):
         if int(kind) in (_ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA):
             return first + place + 1

@@ -37,6 +37,14 @@ class Facts:
     metadata: Mapping[str, str] = field(default_factory=dict)
     alpha: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.georeference is not None and not self.georeference.is_usable(self.size):
+            raise InputError(
+                f"{self.name} has a georeference with which nothing can be computed: its transform is"
+                f" {self.georeference.transform} for {self.size[0]} x {self.size[1]} pixels; correct it, as with"
+                " gdal_translate -a_ullr, or leave it out, as with gdal_edit.py -unsetgt"
+            )
+
 
 class OpenRaster(ABC):
     """A raster whose pixels are read when they are asked for; to be closed, by ``close()`` or ``with``.

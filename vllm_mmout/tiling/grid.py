@@ -41,11 +41,12 @@ class TileGrid:
         if min(self.height, self.width) < 1:
             raise InputError(f"a scene must have pixels, got {self.height} rows and {self.width} columns")
         if self.tile < 1:
-            raise OptionError(f"tile must be 1 or more pixels, got {self.tile}")
+            raise OptionError(f"tile must be 1 or more pixels, got {self.tile}", param="tile")
         if self.overlap < 0 or 2 * self.overlap > self.tile:
             raise OptionError(
                 f"overlap must be 0 or more and at most half a tile, got {self.overlap} for tiles of {self.tile};"
-                " choose a smaller overlap or a larger tile"
+                " choose a smaller overlap or a larger tile",
+                param="overlap",
             )
         if self.edge not in ("shift", "pad"):
             raise OptionError(f'edge must be "shift" or "pad", got {self.edge!r}')

@@ -43,36 +43,43 @@ def window_of_box(
     west, south, east, north = box
     if west > east:
         if not system.geographic:
-            raise OptionError(f"bbox must have its west below its east where x is no longitude, got {text(box)}")
+            raise OptionError(
+                f"bbox must have its west below its east where x is no longitude, got {text(box)}", param="bbox"
+            )
         east += TURN
     areas = system.areas((west, south, east, north))
     windows = [window for area in areas if (window := grid.window(area)) is not None]
-    said = f"bbox {text(box)}{f' in {box_crs}' if box_crs else ''}"
+    said = f"bbox {text(box)}{f' in {box_crs[:60]}' if box_crs else ''}"
     if not windows:
         degrees = box_crs is None and not system.geographic and max(map(abs, box)) <= TURN
         hint = '; for longitudes and latitudes say bbox_crs="EPSG:4326"' * degrees
-        raise InputError(f"{said} lies outside of {name}, which covers {text(system.extent())} there{hint}")
+        raise InputError(
+            f"{said} lies outside of {name}, which covers {text(system.extent())} there{hint}", param="bbox"
+        )
     joined = _joined(windows)
     if joined is None:
         parts = " and ".join(f"({window})" for window in windows)
-        raise InputError(f"{said} lies at two ends of {name}, {parts}; ask for one after the other")
+        raise InputError(f"{said} lies at two ends of {name}, {parts}; ask for one after the other", param="bbox")
     return joined
 
 
 def _grid(georeference: Georeference | None, size: tuple[int, int], name: str) -> PixelGrid:
     remedy = "use window=(row, col, height, width)"
     if georeference is None:
-        raise InputError(f"{name} says nothing of its place, so a bbox cannot be found in it; {remedy}")
+        raise InputError(f"{name} says nothing of its place, so a bbox cannot be found in it; {remedy}", param="bbox")
     if georeference.transform is None:
         rpcs = any(tag.code == RPC_COEFFICIENTS for tag in georeference.tags)
         has = "ground control points" if georeference.gcps else "RPCs" if rpcs else "a coordinate system"
         raise InputError(
             f"{name} has {has} but no transform, so a bbox cannot be found in it; warp it first, as with gdalwarp, or"
-            f" {remedy}"
+            f" {remedy}",
+            param="bbox",
         )
     a, b, _, d, e, _ = georeference.transform
     if a * e == b * d:
-        raise InputError(f"{name} has pixels without an area, its transform is {georeference.transform}; {remedy}")
+        raise InputError(
+            f"{name} has pixels without an area, its transform is {georeference.transform}; {remedy}", param="bbox"
+        )
     return PixelGrid(georeference.transform, georeference.crs, size)
 
 

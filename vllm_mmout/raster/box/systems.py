@@ -12,6 +12,8 @@ import numpy as np
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.raster.box.pixel_grid import Area
 from vllm_mmout.raster.box.rings import TURN, Box, Points, extent, ring, unwrapped
+from vllm_mmout.raster.crs.proj_string import shown
+from vllm_mmout.raster.crs.text import proj_crs
 from vllm_mmout.raster.epsg import FIRST, LAST, crs_kind
 from vllm_mmout.raster.gdal.names import EXTRA
 from vllm_mmout.raster.geokeys import epsg_code
@@ -59,37 +61,52 @@ def box_system(crs: str | None, grid: PixelGrid, name: str) -> BoxSystem:
         return _Own(grid)
     if grid.crs is None:
         raise InputError(
-            f"{name} has no coordinate system, so a bbox in {crs} cannot be found in it; leave bbox_crs out, for a bbox"
-            " in its own coordinates"
+            f"{name} has no coordinate system, so a bbox in {crs[:60]} cannot be found in it; leave bbox_crs out, for"
+            " a bbox in its own coordinates",
+            param="bbox_crs",
         )
     try:
-        from pyproj import CRS
-        from pyproj.exceptions import CRSError, ProjError
+        there, own = _of_box(crs), _of_raster(grid.crs, name)
+        from pyproj.exceptions import ProjError
     except ImportError as error:
         raise OptionError(
-            f"bbox_crs is {crs}, the input's is {grid.crs[:60]}: to get from one to the other needs pyproj: {EXTRA}"
-            f" ({error})"
+            f"bbox_crs is {crs[:60]}, the input's is {grid.crs[:60]}: to get from one to the other needs pyproj:"
+            f" {EXTRA} ({error})",
+            param="bbox_crs",
         ) from None
-    try:
-        own = CRS.from_user_input(grid.crs)
-    except CRSError as error:
-        raise InputError(
-            f"{name} has a coordinate system that PROJ does not know ({error}); leave bbox_crs out, for a bbox in its"
-            " own coordinates"
-        ) from error
-    try:
-        there = CRS.from_user_input(crs)
-    except CRSError as error:
-        raise OptionError(f'bbox_crs must be a coordinate system, as "EPSG:4326", got {crs!r}: {error}') from error
-    if not (there.is_geographic or there.is_projected):
-        kind = there.type_name
-        raise OptionError(f'bbox_crs must be a system of a map, as "EPSG:4326", got {crs!r}, which is a {kind}')
     try:
         return _Other(grid, there, own)
     except ProjError as error:  # one of the two lies nowhere on Earth
         raise InputError(
-            f"PROJ knows no way from {crs} to the coordinate system of {name} ({error}); leave bbox_crs out, for a bbox"
-            " in its own coordinates"
+            f"PROJ knows no way from {crs[:60]} to the coordinate system of {name} ({error}); leave bbox_crs out, for"
+            " a bbox in its own coordinates",
+            param="bbox_crs",
+        ) from error
+
+
+def _of_box(crs: str) -> Any:
+    """What pyproj has for the system of a box."""
+    try:
+        there = proj_crs(crs)
+    except InputError as error:
+        raise OptionError(f'bbox_crs must be a coordinate system, as "EPSG:4326": {error}', param="bbox_crs") from error
+    if not (there.is_geographic or there.is_projected):
+        raise OptionError(
+            f'bbox_crs must be a system of a map, as "EPSG:4326", got {shown(crs)}, which is a {there.type_name}',
+            param="bbox_crs",
+        )
+    return there
+
+
+def _of_raster(crs: str, name: str) -> Any:
+    """What pyproj has for the system of a raster."""
+    try:
+        return proj_crs(crs)
+    except InputError as error:
+        raise InputError(
+            f"{name} has a coordinate system that cannot be used ({error}); leave bbox_crs out, for a bbox in its own"
+            " coordinates",
+            param="bbox_crs",
         ) from error
 
 
@@ -138,7 +155,9 @@ class _Other:
         """A box in the raster's coordinates, and some degrees further."""
         x, y = self._transformer.transform(*ring(box, steps))
         if not (np.isfinite(x).all() and np.isfinite(y).all()):
-            raise InputError(f"the input's coordinate system cannot show all of bbox {text(box)}; give a smaller one")
+            raise InputError(
+                f"the input's coordinate system cannot show all of bbox {text(box)}; give a smaller one", param="bbox"
+            )
         if self._raster_geographic:
             x, y = unwrapped((x, y))
         return x + shift, y

@@ -1,0 +1,1 @@
+"""Coordinate systems as texts of strangers, looked at before PROJ sees them."""
