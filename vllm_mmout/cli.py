@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 from vllm_mmout import __version__
-from vllm_mmout.commands import demo, doctor, processors, run, serve
+from vllm_mmout.commands import demo, doctor, processors, run, serve, submit
 from vllm_mmout.errors import MMOutError, OptionError
 
-COMMANDS = (demo, run, serve, processors, doctor)
+COMMANDS = (demo, run, serve, submit, processors, doctor)
 INTERRUPTED = 130
 """Exit status of a command that was ended by Ctrl-C, as shells have it."""
 

@@ -42,6 +42,7 @@ def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]
         "--mmout-max-upload": "2M",
         "--mmout-result-ttl": 2,
         "--mmout-receive-timeout": 1,
+        "--mmout-send-timeout": 1,
         "--allowed-media-domains": "127.0.0.1",
         "--allowed-local-media-path": folder / "local",
     }

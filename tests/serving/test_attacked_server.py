@@ -9,13 +9,14 @@ import struct
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPResponse
 from pathlib import Path
 from threading import Event
 from urllib.parse import urlsplit
 
 import httpx
+import numpy as np
 import psutil
 import pytest
 import water_oracle
@@ -508,6 +509,56 @@ def test_a_full_server_says_when_to_come_back(guarded, guarded_server):
         assert int(answer.headers["retry-after"]) > 0
     refused(fetched, 404)
     assert edited_when(full=False).status_code == 200
+
+
+def test_clients_without_the_key_take_no_place(guarded, guarded_server):
+    """However many begin a body for ``/pooling``, who has the key is served; nothing of theirs is read."""
+    begun = b'{"data": "data:;base64,' + bytes(1000)
+    with ExitStack() as held:
+        for length in (MIB, MIB, MIB, 60_000, 60_000, 60_000):
+            held.enter_context(
+                connection(guarded_server.url, POOLING, length, begun, kind="application/json", key="Bearer no")
+            )
+        for _ in range(3):
+            answer = guarded.post(EDITS, files={"image": GOOD})
+            assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("size", [1000, 200_000])
+def test_data_without_the_key_is_not_run(guarded_server, size):
+    """A small body is refused as vLLM's routes below /v1 do it, a large one by vLLM's route."""
+    before = metric(guarded_server, "mmout:tiles_total")
+    data = f"data:;base64,{base64.b64encode(GOOD).decode()}"
+    answer = httpx.post(f"{guarded_server.url}{POOLING}", json={"data": data, "user": "x" * size}, timeout=60)
+    assert answer.status_code == (401 if size == 1000 else 400), answer.text
+    assert metric(guarded_server, "mmout:tiles_total") == before
+
+
+def test_clients_that_take_nothing_hold_no_place(guarded, guarded_server):
+    """Their connections are ended in time, without a traceback in the log, and who comes after them is served."""
+    with rasterio.MemoryFile() as file:
+        layout = {"count": 6, "height": 3000, "width": 3000, "dtype": "uint16", "compress": "deflate", "tiled": True}
+        with file.open(driver="GTiff", transform=PLACE, **layout) as raster:
+            raster.write(np.full((6, 3000, 3000), 7000, np.uint16))
+        content = file.read()
+    form = {"files": {"image": content}, "data": {"output": "probabilities", "output_format": "npz"}}
+    sent = httpx.Request("POST", f"{guarded_server.url}{EDITS}", **form)
+    body, kind = sent.read(), sent.headers["content-type"]
+    log = guarded_server.log
+
+    def told():
+        return log.read_text(errors="replace").count("--mmout-send-timeout); its connection was ended")
+
+    before, failures = told(), log.read_text(errors="replace").count("Traceback")
+    deadline = time.monotonic() + 300
+    with ExitStack() as held:
+        for _ in range(2):
+            held.enter_context(connection(guarded_server.url, EDITS, len(body), body, kind=kind))
+        while told() < before + 2:
+            assert time.monotonic() < deadline, log.read_text(errors="replace")[-3000:]
+            time.sleep(0.2)
+        assert guarded.post(EDITS, files={"image": GOOD}).status_code == 200
+    assert log.read_text(errors="replace").count("Traceback") == failures
 
 
 def test_a_large_body_is_refused(guarded):

@@ -8,6 +8,7 @@ import os
 import socket
 import tempfile
 import threading
+import tracemalloc
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -133,6 +134,20 @@ async def test_a_form_of_curl_is_read() -> None:
     assert form.files == {}
 
 
+async def test_a_form_of_escapes_alone_takes_little_memory() -> None:
+    """Some times what was sent, not some hundred bytes an escape."""
+    body = b"image=data:," + b"%41" * (2 * MIB)
+    request = incoming(body, {"Content-Type": "application/x-www-form-urlencoded"})
+    tracemalloc.start()
+    try:
+        form = await read_form(request, OPTIONS)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert form.fields["image"][0].strip("A") == "data:,"
+    assert peak < 64 * MIB
+
+
 @pytest.mark.parametrize(
     ("body", "headers", "status"),
     [
@@ -153,6 +168,7 @@ async def test_a_form_of_curl_is_read() -> None:
         (b"a=%ff", {"Content-Type": "application/x-www-form-urlencoded"}, 400),
         (b"\xff=1", {"Content-Type": "application/x-www-form-urlencoded"}, 400),
         (b"no field", {"Content-Type": "application/x-www-form-urlencoded"}, 400),
+        (b"a=1&", {"Content-Type": "application/x-www-form-urlencoded"}, 400),
         (b"&".join([b"a=1"] * 1001), {"Content-Type": "application/x-www-form-urlencoded"}, 413),
     ],
 )  # fmt: skip
@@ -226,7 +242,7 @@ async def test_a_body_of_single_bytes_is_refused() -> None:
 async def test_a_slow_body_is_read_as_long_as_it_comes() -> None:
     """The time holds for the next piece, not for the whole."""
     sent = multipart(("image", ("x.tif", LARGE)))
-    request = incoming(sent.body, sent.headers, piece=1 << 14)
+    request = incoming(sent.body, sent.headers, piece=1 << 19)  # 50 KiB a second
     inner = request.receive
 
     async def receive():
@@ -237,6 +253,26 @@ async def test_a_slow_body_is_read_as_long_as_it_comes() -> None:
     form = await read_form(request, ServingOptions(receive_timeout=15))
     assert form.files["image"][0].size == len(LARGE)
     form.close()
+
+
+@pytest.mark.usefixtures("ten_seconds")
+async def test_a_body_that_never_stops_being_slow_is_refused() -> None:
+    """Though each piece comes in time, one of 128 KiB every ten seconds holds no place for hours."""
+    sent = multipart(("image", ("x.tif", LARGE)))
+    request = incoming(sent.body, sent.headers, piece=1 << 17)
+    inner, received = request.receive, 0
+
+    async def receive():
+        nonlocal received
+        received += 1
+        await asyncio.sleep(0)
+        return await inner()
+
+    request._receive = receive
+    error = await refused(request, ServingOptions(receive_timeout=15))
+    assert (error.status, "32 KiB a second" in error.message) == (408, True)
+    assert "--mmout-receive-timeout" in error.message
+    assert 2 <= received < 24
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -301,7 +337,7 @@ async def test_counts_and_text_are_limited(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("padding", [0, 100_000])
 async def test_json_is_read(padding) -> None:
     """Small on the loop, large in a thread, to the same."""
-    wanted = {"data": [1, 2.5, None, {"a": "Ü"}], "text": "x" * padding}
+    wanted = {"data": [1, 2.5, None, {"a": "Ü"}], "image": "x" * padding}
     body = json.dumps(wanted).encode()
     assert await read_json(incoming(body, {"Content-Type": "application/json; charset=utf-8"}), OPTIONS) == wanted
     assert await read_json(incoming(b" [1]", {"Content-Type": "application/geo+json"}), OPTIONS) == [1]

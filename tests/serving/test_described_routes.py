@@ -5,24 +5,21 @@ from __future__ import annotations
 import base64
 import io
 import json
-import socket
 import time
 from collections import Counter
 from contextlib import ExitStack, closing
-from datetime import timedelta
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 import water_oracle
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from judging import CHECKS, DRIVEN, KEY, answer_of, idle, partly
 from PIL import Image
 from schemathesis_apart import GenerationMode, described, schemathesis
 from text_service import text_app
 
 rasterio = pytest.importorskip("rasterio", reason="it writes the files")
-prometheus = pytest.importorskip("prometheus_client.parser")
 
 from starlette.testclient import TestClient  # noqa: E402
 
@@ -35,24 +32,10 @@ EDITS, VARIATIONS, GENERATIONS = (f"/v1/images/{name}" for name in ("edits", "va
 RESULTS, POOLING = "/v1/images/results/{name}", "/pooling"
 WITH_BODY = (EDITS, VARIATIONS, GENERATIONS, POOLING)
 ROUTES = (*WITH_BODY, RESULTS)
-CHECKS = [
-    described.status_code_conformance,
-    described.content_type_conformance,
-    described.response_schema_conformance,
-    described.response_headers_conformance,
-]
 GENERATED, WITH_FILES = 200, 160
 """Requests a route and kind."""
-KEY = {"Authorization": "Bearer secret"}
 UNREADABLE = {"detail": "There was an error parsing the body"}
 """What vLLM's own route says of a body that is no text."""
-DRIVEN = settings(
-    derandomize=True,
-    deadline=None,
-    database=None,
-    phases=[Phase.explicit, Phase.generate, Phase.shrink],
-    suppress_health_check=list(HealthCheck),
-)
 
 
 def geotiff(seed, side=16):
@@ -263,27 +246,6 @@ def small(route, **fields):
     return {"data": fields, "files": {"image": IMAGES[0]}}
 
 
-def partly(url, path, kind="multipart/form-data; boundary=x"):
-    """A connection on which half of a body was sent."""
-    parts = urlsplit(url)
-    connection = socket.create_connection((parts.hostname, parts.port), timeout=30)
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\nContent-Type: {kind}\r\n"
-    connection.sendall(f"{head}Content-Length: 1000\r\n\r\n--x\r\n".encode())
-    return connection
-
-
-def answer_of(connection):
-    """What comes on a connection, as a response."""
-    from http.client import HTTPResponse
-
-    response = HTTPResponse(connection)
-    response.begin()
-    request = httpx.Request("POST", "http://127.0.0.1")
-    made = httpx.Response(response.status, headers=response.getheaders(), content=response.read(), request=request)
-    made.elapsed = timedelta()
-    return made
-
-
 @pytest.fixture(scope="module")
 def seen(water_server, guarded_server):
     """What was sent to the routes."""
@@ -327,21 +289,3 @@ def test_each_route_is_described_once(seen):
     names = [operation["operationId"] for path in paths.values() for operation in path.values()]
     assert sorted(set(names)) == sorted(names)
     assert set(ROUTES) <= paths.keys()
-
-
-def idle(url):
-    """Whether nothing is under way, at once or soon."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        families = prometheus.text_string_to_metric_families(httpx.get(f"{url}/metrics").text)
-        values = [
-            sample.value
-            for family in families
-            for sample in family.samples
-            if sample.name in {"mmout:decodes_pending", "vllm:num_requests_running"}
-        ]
-        assert len(values) >= 2
-        if not any(values):
-            return True
-        time.sleep(0.1)
-    return False

@@ -326,6 +326,21 @@ def test_previews_are_pictures(name):
         assert content(encoded) == ImageOutput(RGBA[..., :3]).to_bytes(name, quality=30)
 
 
+@pytest.mark.parametrize("background", ["auto", "opaque"])
+def test_a_preview_in_jpeg_is_flat(background):
+    """Where nothing is finished it is as where a result in JPEG is nodata; a result that is RGBA itself is refused."""
+    preview = encode(ImageOutput(RGBA), Asked("jpeg", 90, background).for_preview)
+    ground = Image.new("RGBA", (30, 20), "black" if background == "auto" else "white")
+    made = io.BytesIO()
+    Image.alpha_composite(ground, Image.fromarray(RGBA)).convert("RGB").save(made, "JPEG", quality=90)
+    shown = np.asarray(Image.open(io.BytesIO(content(preview))), int)
+    wanted = np.asarray(Image.open(made), int)
+    assert np.abs(shown - wanted).mean() < 3
+    assert preview.background == "opaque"
+    with pytest.raises(OptionError, match="transparency"):
+        encode(ImageOutput(RGBA), Asked("jpeg"))
+
+
 class Sound(Savable):
     """An output of somebody else's with formats of its own."""
 

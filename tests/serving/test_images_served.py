@@ -193,6 +193,19 @@ def test_partial_images_grow_into_the_result(client, tmp_path):
     assert 0 < (colours(base64.b64decode(partial[0].b64_json))[..., 3] > 0).mean() < 0.5
 
 
+def test_partial_images_may_be_jpegs(client, tmp_path):
+    """What is not finished is black, and the result comes."""
+    path = write(tmp_path / "scene.tif", pixels(33, 200, 200))
+    *partial, last = client.images.edit(
+        image=path, prompt="", stream=True, partial_images=3, output_format="jpeg", extra_body={"tile": 32}
+    )
+    assert partial
+    for event in (*partial, last):
+        with Image.open(io.BytesIO(base64.b64decode(event.b64_json))) as picture:
+            assert (picture.format, picture.mode, picture.size) == ("JPEG", "RGB", (200, 200))
+    assert last.type == "image_edit.completed"
+
+
 def test_a_stream_without_tiles_is_the_result_alone(client, scene):
     """An input that fits one forward has nothing to show before."""
     (event,) = client.images.edit(image=scene, prompt="", stream=True, partial_images=2)

@@ -86,7 +86,7 @@ def test_limits_allow_something(parser, name):
     assert getattr(parsed(parser, flag(name), "1"), name) == 1
 
 
-@pytest.mark.parametrize("name", ["receive_timeout", "result_ttl"])
+@pytest.mark.parametrize("name", ["receive_timeout", "send_timeout", "result_ttl"])
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
 def test_times_are_finite_and_above_zero(parser, name, value):
     """Other times are an error that names the flag."""

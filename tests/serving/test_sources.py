@@ -6,6 +6,7 @@ import base64
 import io
 import os
 import socket
+import tracemalloc
 from pathlib import Path
 from urllib.parse import quote
 
@@ -20,7 +21,7 @@ from vllm_mmout.models.mapper import RasterMapper
 from vllm_mmout.models.open_input import opened_planes
 from vllm_mmout.params import OutputParams
 from vllm_mmout.raster import open_raster
-from vllm_mmout.serving import sources as sources_module
+from vllm_mmout.serving import escapes
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.sources import Sources
 from vllm_mmout.serving.uploads import Upload
@@ -161,10 +162,33 @@ def test_data_urls(data, mark):
 
 def test_data_urls_with_escapes(monkeypatch):
     """Of base64 and of plain bytes, decoded piece by piece."""
-    monkeypatch.setattr(sources_module, "_PIECE", 64)
-    assert pixels("data:," + quote(PNG)).tolist() == ARRAY.tolist()
-    assert pixels("data:;base64," + quote(base64.b64encode(PNG), safe="")).tolist() == ARRAY.tolist()
-    assert pixels("data:;base64," + base64.b64encode(PNG).decode()).tolist() == ARRAY.tolist()
+    for piece in (62, 63, 64, 65):
+        monkeypatch.setattr(escapes, "_PIECE", piece)
+        assert pixels("data:," + quote(PNG)).tolist() == ARRAY.tolist()
+        assert pixels("data:;base64," + quote(base64.b64encode(PNG), safe="")).tolist() == ARRAY.tolist()
+        assert pixels("data:;base64," + base64.b64encode(PNG).decode()).tolist() == ARRAY.tolist()
+
+
+def test_a_data_url_of_escapes_alone_takes_little_memory():
+    """Not some hundred bytes an escape."""
+    text = "data:," + "%41" * 2**21
+    tracemalloc.start()
+    try:
+        with sources().open_text(text) as file:
+            assert file.seek(0, 2) == 2**21
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 * 2**20
+
+
+def test_very_many_values_beside_files():
+    """Are refused before all are looked at; those of a model that takes any JSON are never looked at."""
+    data = [[1] * 2**10] * (2**10 + 1)
+    with sources().opened(data[:1000]) as found:
+        assert found is not data
+        assert found == data[:1000]
+    refused(data, "more than 1048576 values")
 
 
 WRONG_DATA = [
@@ -387,7 +411,7 @@ def test_more_pixels_than_the_server_takes():
 
 def test_more_than_can_be_decoded_at_once(monkeypatch):
     """Is refused though the pixels are few."""
-    monkeypatch.setattr(sources_module, "_AT_ONCE", 2**20)
+    monkeypatch.setattr("vllm_mmout.serving.sources._AT_ONCE", 2**20)
     refused(upload(as_png(np.zeros((3, 600, 600), np.uint8))), "takes 1 MiB to be decoded, .* gdal_translate -of COG")
 
 

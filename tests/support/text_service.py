@@ -35,6 +35,8 @@ def text_app():
     from vllm_mmout.engine.observer import Observer
     from vllm_mmout.serving.options import ServingOptions
     from vllm_mmout.serving.plugin import ServingPlugin
+    from vllm_mmout.serving.scenes.board import SceneBoard
+    from vllm_mmout.serving.scenes.runner import SceneRunner
     from vllm_mmout.serving.service import Service, slots
     from vllm_mmout.serving.sources import Sources
     from vllm_mmout.serving.store import ResultStore
@@ -47,6 +49,7 @@ def text_app():
     store = ResultStore.temporary(options.result_ttl, options.max_results)
     sources = Sources(options, local_path=None, domains=None)
     observer = Observer()
-    app.state.mmout = Service(TextEngine(), models, options, sources, store, observer)
+    scenes = SceneRunner(SceneBoard(store))  # not started: this model has none
+    app.state.mmout = Service(TextEngine(), models, options, sources, store, scenes, observer)
     app.state.mmout_slots = slots(options)
     return app

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from vllm_mmout.serving import events
 from vllm_mmout.serving.encode import Asked, chosen_format, encode, response_of
@@ -21,9 +21,19 @@ if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
 
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
+    from vllm_mmout.outputs.watch import Watch
     from vllm_mmout.params import OutputParams
+    from vllm_mmout.serving.encode import ToResponse
     from vllm_mmout.serving.events import Event
     from vllm_mmout.serving.service import Field, Service
+    from vllm_mmout.serving.store import ResultStore
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+Made = TypeVar("Made", bound=_Closable)
 
 _QUIET_S = 5.0
 """Seconds after which a stream says that it goes on."""
@@ -73,9 +83,34 @@ class Work:
                 last = output
         return await self.encoded(last)
 
-    def running(self) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run it; what `AsyncLLM.generate` yields."""
-        return self.service.results(self.data, self.params, self.request_id, self.adapter, self.field)
+    def running(self, watch: Watch | None = None) -> AsyncGenerator[MultimodalRequestOutput, None]:
+        """Run it; what `AsyncLLM.generate` yields.
+
+        Args:
+            watch: asks for pictures of the growing result.
+
+        """
+        return self.service.results(self.data, self.params, self.request_id, self.adapter, self.field, watch=watch)
+
+    def made(self, outputs: Any, make: Callable[[Any, ToResponse | None], Made]) -> dict[str, Made]:
+        """What is made of each output, by processor; blocks. The outputs are closed, and what was made if one fails.
+
+        Args:
+            outputs: what the engine gave.
+            make: takes an output, and what `response_of` gives of its processor.
+
+        """
+        by_name: Mapping[str, Any] = outputs if self.named else {self.names[0]: outputs}
+        with ExitStack() as used, ExitStack() as unfinished:
+            for output in by_name.values():
+                if hasattr(output, "close"):
+                    used.callback(output.close)
+            results: dict[str, Made] = {}
+            for name, output in by_name.items():
+                results[name] = make(output, response_of(self.service.binding.processors[name], self.params))
+                unfinished.callback(results[name].close)
+            unfinished.pop_all()
+            return results
 
     async def encoded(self, output: MultimodalRequestOutput) -> Results:
         """Its results as the bytes that were asked for, made off the event loop.
@@ -95,18 +130,9 @@ class Work:
         return Results(entries, 1 if output.progress is None else output.progress.total)
 
     def _encoded(self, outputs: Any) -> list[Encoded]:
-        by_name: Mapping[str, Any] = outputs if self.named else {self.names[0]: outputs}
-        with ExitStack() as used, ExitStack() as made:
-            for output in by_name.values():
-                if hasattr(output, "close"):
-                    used.callback(output.close)
-            entries = []
-            for name, output in by_name.items():
-                respond = response_of(self.service.binding.processors[name], self.params)
-                entries.append(encode(output, self.asked, respond))
-                made.callback(entries[-1].close)
-            made.pop_all()  # whoever sends them closes them
-            return entries
+        """The bytes, which whoever sends them closes."""
+        folder = self.service.store.shared.work
+        return list(self.made(outputs, lambda output, respond: encode(output, self.asked, respond, folder)).values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +159,38 @@ async def answer(work: Work, request: Request, *, stored: bool) -> Response:
         return bare_response(results.entries[0])
     if not stored:
         return json_response(results.entries, tiles=results.tiles, processors=work.named)
-    names = await asyncio.to_thread(lambda: [work.service.store.keep(entry) for entry in results.entries])
+    names = await _kept(work.service.store, results.entries)
     urls = [str(request.url_for("mmout_result", name=name)) for name in names]
     return json_response(results.entries, tiles=results.tiles, processors=work.named, urls=urls)
+
+
+async def _kept(store: ResultStore, entries: list[Encoded]) -> list[str]:
+    """Store results off the event loop; of a client that goes away meanwhile nothing is left."""
+    keeping = asyncio.ensure_future(asyncio.to_thread(_keep, store, entries))
+    try:
+        return await asyncio.shield(keeping)
+    except asyncio.CancelledError:  # the thread goes on, and nobody will know the names
+        keeping.add_done_callback(lambda kept: _remove(store, kept))
+        raise
+
+
+def _keep(store: ResultStore, entries: list[Encoded]) -> list[str]:
+    """Store all results, or none; blocks. All are closed."""
+    with ExitStack() as closing, ExitStack() as unfinished:
+        for entry in entries:
+            closing.callback(entry.close)
+        names = []
+        for entry in entries:
+            names.append(store.keep(entry))
+            unfinished.callback(store.remove, names[-1])
+        unfinished.pop_all()
+        return names
+
+
+def _remove(store: ResultStore, kept: asyncio.Future[list[str]]) -> None:
+    if not kept.cancelled() and kept.exception() is None:
+        for name in kept.result():
+            asyncio.get_running_loop().run_in_executor(None, store.remove, name)
 
 
 def check_bare(asked: Asked, params: OutputParams, *, stored: bool, streamed: bool) -> None:

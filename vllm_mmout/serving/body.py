@@ -6,16 +6,17 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qsl
 
-import msgspec
 from python_multipart.multipart import parse_options_header
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.escapes import unescaped
+from vllm_mmout.serving.json_fields import decoded
 from vllm_mmout.serving.multipart import MAX_FIELDS, MAX_TEXT, read_multipart, too_much_text
 from vllm_mmout.serving.uploads import Form, Upload
 
@@ -30,6 +31,8 @@ __all__ = ["Form", "Upload", "discard", "is_json", "parse_json", "read_body", "r
 
 _AT_ONCE = 1 << 14
 """Bytes that must come within the time a piece may take: with less, one byte a minute would hold a place for days."""
+_SLOWEST = 1 << 15
+"""Bytes a second, on average, that a body must come with: a quarter of 1 Mbit/s."""
 _SMALL = 1 << 16
 """Bytes that are parsed on the event loop."""
 _DISCARDED = 64 << 20
@@ -72,22 +75,22 @@ def is_json(request: Request) -> bool:
 
 
 async def read_json(request: Request, options: ServingOptions) -> Any:
-    """Read a body of JSON.
+    """Read a body of JSON whose images, and prompt, may be long.
 
     Args:
         request: whose body was not read yet.
         options: the limits.
 
     Raises:
-        ApiError: it is too large (413), too slow (408), no valid JSON, has a name twice in its outermost object (400),
-            or is sent as something else (415).
+        ApiError: it is too large (413), too slow (408), no valid JSON, has a name twice in its outermost object or a
+            value that is too long (400), or is sent as something else (415).
         ClientDisconnect: the client went away.
 
     """
     if not is_json(request):
         kind, _ = parse_options_header(request.headers.get("content-type"))
         raise await _refused(request, _unsupported(kind, "application/json"))
-    return await parse_json(await _whole(request, options, MAX_TEXT))
+    return await _parsed(partial(decoded, data=False), await _whole(request, options, MAX_TEXT))
 
 
 async def read_body(request: Request, options: ServingOptions) -> bytearray:
@@ -106,16 +109,16 @@ async def read_body(request: Request, options: ServingOptions) -> bytearray:
 
 
 async def parse_json(body: bytearray) -> Any:
-    """Parse JSON, in a thread where it is large.
+    """Parse JSON whose "data" may be anything, in a thread where it is large.
 
     Raises:
-        ApiError: it is no valid JSON, or has a name twice in its outermost object (400), or is too long (413): a
-            parser lets nothing else run meanwhile.
+        ApiError: it is no valid JSON, or has a name twice in its outermost object or another value that is too long
+            (400), or is too long (413).
 
     """
     if len(body) > MAX_TEXT:
         raise too_much_text(None)
-    return await _parsed(_json, body)
+    return await _parsed(partial(decoded, data=True), body)
 
 
 async def discard(request: Request) -> None:
@@ -177,18 +180,28 @@ class _Body:
         self._options = options
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        size, reached, waited = 0, 0, 0.0
+        size, reached, waited, total = 0, 0, 0.0, 0.0
         while not self.complete:
             since = monotonic()
             piece = await self._next(self._options.receive_timeout - waited)
-            waited += monotonic() - since
+            took = monotonic() - since
+            waited, total = waited + took, total + took
             size += len(piece)
             if size > self._options.max_upload:
                 raise _too_large(self._options)
+            if total > self._options.receive_timeout + size / _SLOWEST:
+                raise self._too_slow()
             if size - reached >= _AT_ONCE:
                 reached, waited = size, 0.0
             if piece:
                 yield piece
+
+    def _too_slow(self) -> ApiError:
+        return ApiError(
+            408,
+            f"the request's body came with less than {_SLOWEST >> 10} KiB a second, the slowest that is taken after the"
+            f" first {self._options.receive_timeout:g} s (--mmout-receive-timeout)",
+        )
 
     async def _next(self, seconds: float) -> bytes:
         try:
@@ -219,37 +232,28 @@ async def _parsed(parse: Callable[[bytearray], T], body: bytearray) -> T:
 
 def _urlencoded(body: bytearray) -> Form:
     form = Form({}, {})
+    if body.count(b"&") >= MAX_FIELDS:
+        raise ApiError(413, f"the form has more than {MAX_FIELDS} fields, the most that are taken; send fewer")
     try:
-        text = body.decode("ascii")
-        if text.count("&") >= MAX_FIELDS:
-            raise ApiError(413, f"the form has more than {MAX_FIELDS} fields, the most that are taken; send fewer")
-        for name, value in parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), errors="strict"):
+        for field in body.split(b"&") if body else ():
+            name, value = _pair(field)
             form.fields.setdefault(name, []).append(value)
     except ValueError:
         raise ApiError(400, "the form is malformed; send it as multipart/form-data") from None
     return form
 
 
-class _Name:
-    """A name in a JSON object, equal to no other: what is there twice stays there twice."""
+def _pair(field: bytearray) -> tuple[str, str]:
+    """Name and value of a field of such a form.
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    Raises:
+        ValueError: it is none, or no text.
 
-
-def _json(body: bytearray) -> Any:
-    try:
-        if not body.lstrip().startswith(b"{"):
-            return msgspec.json.decode(body)
-        names = msgspec.json.decode(body, type=dict[_Name, msgspec.Raw], dec_hook=lambda kind, text: kind(text))
-        found: dict[str, Any] = {}
-        for name, raw in names.items():
-            if name.text in found:
-                raise ApiError(400, f"the JSON has {name.text[:100]!r} twice; leave one out", param=name.text[:100])
-            found[name.text] = msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise ApiError(400, f"the body is no valid JSON: {error}") from None
-    return found
+    """
+    name, sign, value = (b"".join(unescaped(part.replace(b"+", b" "))).decode() for part in field.partition(b"="))
+    if not sign or not field.isascii():
+        raise ValueError(f"{field[:100]!r} is no field")
+    return name, value
 
 
 def _too_large(options: ServingOptions) -> ApiError:

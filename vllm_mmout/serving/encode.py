@@ -19,13 +19,14 @@ from vllm_mmout.serving.accept import PICTURE, accepted
 from vllm_mmout.serving.encoded import MEDIA_TYPES, Encoded, own_folder
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import TypeAlias
 
     from PIL.Image import Image
 
     from vllm_mmout.params import OutputParams
 
-    Response: TypeAlias = Callable[[Any], Any]
+    ToResponse: TypeAlias = Callable[[Any], Any]
 
 __all__ = ["Asked", "accepted", "chosen_format", "encode", "response_of"]
 
@@ -50,16 +51,20 @@ class Asked:
     """"transparent", "opaque" (white where nothing is known), or "auto": as the result is."""
     accept: str | None = None
     """What `vllm_mmout.serving.accept.accepted` gave: the format of bare bytes."""
+    as_file: bool = False
+    """Whether the usual format is the first one of `save` that clients know, as GeoTIFF, rather than a picture."""
+    flat: bool = False
+    """Whether a JPEG is made of a picture with transparency too, as of a raster's."""
 
     @property
     def for_preview(self) -> Asked:
         """The same of a preview, which is a picture whatever the result is."""
         if self.output_format in _PICTURES:
-            return replace(self, accept=None)
+            return replace(self, accept=None, flat=True)
         return Asked()
 
 
-def encode(output: Any, asked: Asked, to_response: Response | None = None) -> Encoded:
+def encode(output: Any, asked: Asked, to_response: ToResponse | None = None, folder: Path | None = None) -> Encoded:
     """The bytes of an output.
 
     What is too large for memory is a file: a raster on disk as GeoTIFF hands its own file over, polygons are written
@@ -69,6 +74,7 @@ def encode(output: Any, asked: Asked, to_response: Response | None = None) -> En
         output: what the processor made.
         asked: what the client asked for.
         to_response: of a processor whose outputs are none of `vllm_mmout.outputs`, see `response_of`.
+        folder: in which a file is made; None: that of the system for temporary ones.
 
     Raises:
         OptionError: the result cannot be what was asked for; it says what it can be.
@@ -81,8 +87,8 @@ def encode(output: Any, asked: Asked, to_response: Response | None = None) -> En
     name = chosen_format(output.formats, asked)
     try:
         if name in _PICTURES and isinstance(output, ImageOutput | RasterOutput | StructuredOutput):
-            return _picture(output.image, name, asked, flat=isinstance(output, RasterOutput))
-        return _file(output, name, asked)
+            return _picture(output.image, name, asked, flat=asked.flat or isinstance(output, RasterOutput))
+        return _file(output, name, asked, folder)
     except SaveError as error:
         if isinstance(error.__cause__, OSError) and name not in _PICTURES:
             what = error.__cause__.strerror or type(error.__cause__).__name__
@@ -105,7 +111,7 @@ def chosen_format(formats: Mapping[str, str], asked: Asked) -> str:
     has = set(formats.values())
     wanted = _agreed(asked)
     if wanted is None:
-        wanted = _usual(formats)
+        wanted = _usual_file(formats) if asked.as_file else _usual(formats)
     elif wanted == PICTURE:
         wanted = "png"
     elif wanted == "json" and "json" not in has:
@@ -117,7 +123,7 @@ def chosen_format(formats: Mapping[str, str], asked: Asked) -> str:
     return wanted
 
 
-def response_of(processor: Any, params: OutputParams) -> Response | None:
+def response_of(processor: Any, params: OutputParams) -> ToResponse | None:
     """The method ``to_response(output, params)`` of a processor for one request, None where it has none."""
     method = getattr(processor, "to_response", None)
     return None if method is None else lambda output: method(output, params)
@@ -129,6 +135,11 @@ def _usual(formats: Mapping[str, str]) -> str:
     if {"png", "tiff"} <= has:
         return "png"
     return "json" if "json" in has else next(iter(formats.values()))
+
+
+def _usual_file(formats: Mapping[str, str]) -> str:
+    """The same where a file is wanted: the first one that clients know."""
+    return next((name for name in formats.values() if name in MEDIA_TYPES), next(iter(formats.values())))
 
 
 def _agreed(asked: Asked) -> str | None:
@@ -182,7 +193,7 @@ def _picture(image: Image, name: str, asked: Asked, *, flat: bool) -> Encoded:
     return Encoded(encode_picture(image, name, options), name, size=image.size, background=background)
 
 
-def _file(output: Savable, name: str, asked: Asked) -> Encoded:
+def _file(output: Savable, name: str, asked: Asked, parent: Path | None) -> Encoded:
     """A file as `save` makes it: on disk where it may be large, else in memory."""
     size = None if name == "geojson" else _size(output)
     suffix = next(suffix for suffix, known in output.formats.items() if known == name)
@@ -192,7 +203,7 @@ def _file(output: Savable, name: str, asked: Asked) -> Encoded:
         return Encoded(output.to_bytes(name, **quality), name, media_type=media_type, size=size)
     if name == "npz" and isinstance(output, StoredRaster):
         _check_memory(output)
-    folder = own_folder()
+    folder = own_folder(parent)
     try:
         return Encoded(output.save(folder / f"result{suffix}"), name, media_type=media_type, size=size)
     except BaseException:
@@ -216,7 +227,7 @@ def _check_memory(raster: StoredRaster) -> None:
         )
 
 
-def _by_author(output: Any, asked: Asked, to_response: Response | None) -> Encoded:
+def _by_author(output: Any, asked: Asked, to_response: ToResponse | None) -> Encoded:
     """What a processor makes of an output that is none of our classes."""
     if to_response is None:
         raise OptionError(

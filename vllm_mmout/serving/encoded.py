@@ -146,14 +146,41 @@ class Encoded:
         return file
 
 
-def own_folder() -> Path:
+class Section:
+    """A stretch of a result's bytes, for an answer of just these.
+
+    Args:
+        whole: the result; it is closed with this.
+        start: its first byte.
+        nbytes: how many.
+
+    """
+
+    def __init__(self, whole: Encoded, start: int, nbytes: int) -> None:
+        self._whole = whole
+        self._start = start
+        self.nbytes = nbytes
+
+    def read(self, at: int, count: int) -> bytes:
+        """As `Encoded.read`."""
+        return self._whole.read(self._start + at, min(count, self.nbytes - at))
+
+    def close(self) -> None:
+        """As `Encoded.close`."""
+        self._whole.close()
+
+
+def own_folder(parent: Path | None = None) -> Path:
     """Make a temporary folder that this user alone can look into.
+
+    Args:
+        parent: in which it is made; None: that of the system for temporary files.
 
     Raises:
         OSError: it cannot be made.
 
     """
-    return Path(tempfile.mkdtemp(prefix="mmout-result-"))
+    return Path(tempfile.mkdtemp(prefix="mmout-result-", dir=parent))
 
 
 def _new(target: Path) -> BinaryIO:

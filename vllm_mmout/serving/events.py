@@ -20,6 +20,7 @@ from starlette.responses import Response, StreamingResponse
 from vllm_mmout.errors import AbortedError, DecodeError
 from vllm_mmout.serving.errors import api_error, error_body, error_response
 from vllm_mmout.serving.responses import close_all, pieces, usage
+from vllm_mmout.serving.sending import send_in_time
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -100,7 +101,7 @@ class EventsResponse(StreamingResponse):
         """Send the events."""
         making = asyncio.create_task(self._make())
         try:
-            await super().__call__(scope, receive, send)
+            await send_in_time(super().__call__, scope, receive, send)
         finally:
             making.cancel()
             with anyio.CancelScope(shield=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -21,6 +21,9 @@ OPTIONS: Final = tuple(
 _LONGEST = 8192
 _LENGTHS = {"prompt": 32_000, "user": 512, "safety_identifier": 512, "model": 512}
 """Characters of a text."""
+
+_SHOWN = 100
+"""Characters of a value in a message."""
 
 _LARGEST = 2**31 - 1
 """No count of pixels or bands is larger, and larger ones overflow in numpy."""
@@ -101,9 +104,33 @@ def from_json(name: str, value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it."""
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:100]}..."
+    """A value as a message shows it; of a large one no more than the begin is looked at."""
+    text = ""
+    for piece in _written(value):
+        text += piece
+        if len(text) > _SHOWN:
+            return f"{text[:_SHOWN]}..."
+    return text
+
+
+def _written(value: Any) -> Iterator[str]:
+    """What `repr` gives, piece by piece."""
+    if isinstance(value, str):
+        yield repr(value[: _SHOWN + 1])
+    elif isinstance(value, list):
+        yield "["
+        for place, item in enumerate(value):
+            yield ", " if place else ""
+            yield from _written(item)
+        yield "]"
+    elif isinstance(value, dict):
+        yield "{"
+        for place, (name, item) in enumerate(value.items()):
+            yield f"{', ' if place else ''}{shown(name)}: "
+            yield from _written(item)
+        yield "}"
+    else:
+        yield repr(value)
 
 
 class _Parts(msgspec.Struct, frozen=True):

@@ -118,6 +118,17 @@ def pooling_request(body: Any) -> ImageRequest:
     return _request(_from_object(body, _POOLING))
 
 
+def scene_request(form: Form) -> ImageRequest:
+    """The request of a form for ``/v1/scenes``; as `edit_request`, without events."""
+    return _request(_from_form(form, _SCENES), _some(_form_images(form)))
+
+
+def scene_request_json(body: Any) -> ImageRequest:
+    """The request of a JSON body for ``/v1/scenes``; as `edit_request_json`, without events."""
+    given = _from_object(body, _SCENES)
+    return _request(given, _some(_json_images(body)))
+
+
 class _Route(msgspec.Struct, frozen=True):
     path: str
     without: dict[str, str]
@@ -132,6 +143,11 @@ _VARIATIONS = _Route(
     "/v1/images/variations", dict.fromkeys(("prompt", "stream", "partial_images"), _USE_EDITS), (_IMAGE,)
 )
 _GENERATIONS = _Route("/v1/images/generations", dict.fromkeys((_IMAGE, "images"), _USE_EDITS), ())
+_SCENES = _Route(
+    "/v1/scenes",
+    dict.fromkeys(("stream", "partial_images", "response_format"), "a job is looked at and fetched by its id"),
+    (_IMAGE, "images"),
+)
 _POOLING = _Route(
     "/pooling",
     dict.fromkeys(

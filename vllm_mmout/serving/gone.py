@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from vllm_mmout.serving.sending import send_in_time
+
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
@@ -86,7 +88,7 @@ class Held(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer."""
         try:
-            await self.answer(scope, receive, send)
+            await send_in_time(self.answer, scope, receive, send)
         finally:
             await asyncio.shield(self._held.aclose())
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.uploads import Form
 
 GONE = 499
-"""Status of a request whose client went away, as the access log shows it; nobody receives it."""
+"""Status of a request whose client went away, as nginx has it; nobody receives it."""
 
 
 async def edits(request: Request) -> Response:
@@ -53,7 +53,7 @@ async def results(request: Request) -> Response:
         nothing = "there are no results here: the model of this server gives none"
         return error_response(ApiError(404, nothing, param="name"))
     try:
-        return await get_result(request.path_params["name"], service.store)
+        return await get_result(request, service.store)
     except Exception as error:  # noqa: BLE001 - each becomes the answer to its own request
         return error_response(error)
 
@@ -71,7 +71,7 @@ async def answered(
     """
     held = AsyncExitStack()
     try:
-        service = await _admitted(request, held) if placed else _service(request)
+        service = await _admitted(request, held) if placed else service_of(request)
         return Held(await work(service, held), held)
     except ClientDisconnect:
         await held.aclose()
@@ -89,7 +89,7 @@ async def answered(
 async def _admitted(request: Request, held: AsyncExitStack) -> Service:
     """Give a request its place among those that are served at once."""
     try:
-        service = _service(request)
+        service = service_of(request)
         take_place(request, held)
     except ApiError:
         await discard(request)  # so that a client which is still sending sees the answer
@@ -115,7 +115,7 @@ def _lighter(state: Any) -> None:
     state.server_load_metrics -= 1
 
 
-def _service(request: Request) -> Service:
+def service_of(request: Request) -> Service:
     """What the routes share.
 
     Raises:

@@ -91,28 +91,29 @@ OPTIONS: Final[dict[str, Any]] = {
 }
 """Options of requests, those of `OutputParams`."""
 
-_JSON: Final = "application/json"
-_BODIES: Final = {"form": "multipart/form-data", "texts": "application/x-www-form-urlencoded", "json": _JSON}
+JSON: Final = "application/json"
+_BODIES: Final = {"form": "multipart/form-data", "texts": "application/x-www-form-urlencoded", "json": JSON}
 _KEPT: Final = {name: COMMON[name] for name in ("output_format", "output_compression", "background")}
 _FILES: Final = {"type": "string", "contentMediaType": "application/octet-stream", "format": "binary"}
 _NAMED: Final = {"type": "string", "description": "http(s), data or file URL."}
 
 
-def _fields(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+def fields_of(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    """An object of just these fields."""
     return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
-def _body(**schemas: dict[str, Any]) -> dict[str, Any]:
+def body_of(**schemas: dict[str, Any]) -> dict[str, Any]:
     """A body in one of several media types."""
     content = {_BODIES[name]: {"schema": schema} for name, schema in schemas.items()}
     return {"required": True, "content": content}
 
 
-def _responses(good: dict[str, Any], *statuses: int) -> dict[str, Any]:
+def responses_of(good: dict[str, Any], *statuses: int) -> dict[str, Any]:
     """The answers that a route gives: a good one, those errors, and what is not the client's fault."""
     return {
         "200": good,
-        **{str(status): _error(_STATUSES[status], status) for status in statuses},
+        **{str(status): _error(STATUSES[status], status) for status in statuses},
         "5XX": _error("The request was right and failed all the same; the server's log says more."),
     }
 
@@ -120,23 +121,25 @@ def _responses(good: dict[str, Any], *statuses: int) -> dict[str, Any]:
 def _error(description: str, status: int | None = None, schema: dict[str, Any] = _ERROR) -> dict[str, Any]:
     schema = _UNAUTHORIZED if status == 401 else schema
     headers = {"headers": _RETRY_AFTER} if status == 429 else {}
-    return {"description": description, **headers, "content": {_JSON: {"schema": schema}}}
+    return {"description": description, **headers, "content": {JSON: {"schema": schema}}}
 
 
 _RETRY_AFTER: Final = {
     "Retry-After": {"required": True, "schema": {"type": "integer"}, "description": "Seconds to wait."}
 }
-_STATUSES: Final = {
+STATUSES: Final = {
     400: "The request cannot be honoured.",
     401: "No key, or another one than --api-key.",
-    404: "There is no such model or result.",
+    404: "There is no such model, result or job.",
     406: "The answer cannot be what the header Accept asks for.",
     408: "The next piece of the body did not come within --mmout-receive-timeout.",
+    409: "The job is not in a state in which it has what is asked for.",
     413: "The body is larger than --mmout-max-upload.",
     415: "The body is of another content type.",
+    416: "The result has no such bytes.",
     429: "As many requests as --mmout-max-waiting are being served; the header Retry-After says when to come back.",
 }
-_MEDIA: Final = {
+MEDIA: Final = {
     media_type: {"schema": {"type": "string", "format": "binary"}}
     for media_type in (
         "image/png", "image/webp", "image/jpeg", "image/tiff", "application/x-npz", "application/geo+json",
@@ -146,23 +149,23 @@ _MEDIA: Final = {
 _ANSWER: Final = {
     "description": "The results; with a header Accept of their media type the bytes alone.",
     "content": {
-        _JSON: {"schema": _IMAGES},
+        JSON: {"schema": _IMAGES},
         "text/event-stream": {},  # a schema would be one of the text, or of each event: generators differ
-        **_MEDIA,
+        **MEDIA,
     },
 }
-_BODY: Final = (400, 401, 404, 408, 413, 415, 429)
-_ALL: Final = (*_BODY, 406)
+BODY: Final = (400, 401, 404, 408, 413, 415, 429)
+_ALL: Final = (*BODY, 406)
 
-_IMAGE: Final = {
+IMAGE: Final = {
     "description": "Files, or URLs; several are one input of several files, for models of rasters.",
     "anyOf": [_FILES, _NAMED, {"type": "array", "items": {"anyOf": [_FILES, _NAMED]}}],
 }
-_ADDRESSES: Final = {
+ADDRESSES: Final = {
     "description": "URLs; several are one input of several files, for models of rasters.",
     "anyOf": [_NAMED, {"type": "array", "minItems": 1, "items": _NAMED}],
 }
-_OPENAIS: Final = {
+OPENAIS: Final = {
     "type": "array",
     "description": "The same as OpenAI has it; one of the two is needed.",
     "minItems": 1,
@@ -175,47 +178,47 @@ _OPENAIS: Final = {
 }
 _NOT_IN_VARIATIONS: Final = ("prompt", "stream", "partial_images")
 
-_FIELDS: Final = {"prompt": {"type": "string"}, **COMMON, **OPTIONS}
-_FEWER: Final = {name: schema for name, schema in _FIELDS.items() if name not in _NOT_IN_VARIATIONS}
+FIELDS: Final = {"prompt": {"type": "string"}, **COMMON, **OPTIONS}
+_FEWER: Final = {name: schema for name, schema in FIELDS.items() if name not in _NOT_IN_VARIATIONS}
 
 EDITS: Final = {
-    "requestBody": _body(
-        form=_fields({"image": _IMAGE, **_FIELDS}, "image"),
-        texts=_fields({"image": _ADDRESSES, **_FIELDS}, "image"),
-        json=_fields({"image": _ADDRESSES, "images": _OPENAIS, **_FIELDS}),
+    "requestBody": body_of(
+        form=fields_of({"image": IMAGE, **FIELDS}, "image"),
+        texts=fields_of({"image": ADDRESSES, **FIELDS}, "image"),
+        json=fields_of({"image": ADDRESSES, "images": OPENAIS, **FIELDS}),
     ),
-    "responses": _responses(_ANSWER, *_ALL),
+    "responses": responses_of(_ANSWER, *_ALL),
 }
 VARIATIONS: Final = {
-    "requestBody": _body(
-        form=_fields({"image": _IMAGE, **_FEWER}, "image"), texts=_fields({"image": _ADDRESSES, **_FEWER}, "image")
+    "requestBody": body_of(
+        form=fields_of({"image": IMAGE, **_FEWER}, "image"), texts=fields_of({"image": ADDRESSES, **_FEWER}, "image")
     ),
-    "responses": _responses(_ANSWER, *_ALL),
+    "responses": responses_of(_ANSWER, *_ALL),
 }
 GENERATIONS: Final = {
-    "requestBody": _body(json=_fields({**_FIELDS, "prompt": {"type": "string", "minLength": 1}}, "prompt")),
-    "responses": _responses(_ANSWER, *_ALL),
+    "requestBody": body_of(json=fields_of({**FIELDS, "prompt": {"type": "string", "minLength": 1}}, "prompt")),
+    "responses": responses_of(_ANSWER, *_ALL),
 }
 RESULTS: Final = {
     "parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
-    "responses": _responses(
-        {"description": "The bytes of the result.", "content": {**_MEDIA, _JSON: {"schema": {}}}}, 401, 404
+    "responses": responses_of(
+        {"description": "The bytes of the result.", "content": {**MEDIA, JSON: {"schema": {}}}}, 401, 404
     ),
 }
 POOLING: Final = {
-    "requestBody": _body(
+    "requestBody": body_of(
         json={
             "type": "object",
             "description": "With data, input of the model's mapper and the options below; without, as vLLM.",
             "properties": {"model": COMMON["model"], "data": {}, "user": COMMON["user"], **_KEPT, **OPTIONS},
         }
     ),
-    "responses": _responses(
+    "responses": responses_of(
         {
             "description": "The decoded result, or what vLLM answers.",
-            "content": {_JSON: {"schema": {"type": "object"}}},
+            "content": {JSON: {"schema": {"type": "object"}}},
         },
-        *_BODY,
+        *BODY,
     )
-    | {"400": _error(_STATUSES[400], 400, _VLLMS_ERROR)},
+    | {"400": _error(STATUSES[400], 400, _VLLMS_ERROR)},
 }

@@ -39,12 +39,18 @@ class ServingOptions:
     """Requests that are being read, run or answered at once; further ones get 429."""
     receive_timeout: float = 60.0
     """Seconds within which the next piece of a request's body must come."""
+    send_timeout: float = 60.0
+    """Seconds within which a client must take the next piece of its answer."""
     result_ttl: float = 3600.0
     """Seconds that a stored result can be fetched."""
     max_results: int = 4 << 30
     """Bytes of all stored results together; the oldest go first."""
+    max_scenes: int = 256
+    """Jobs of all servers that wait or run; further ones get 429."""
+    max_scene_bytes: int = 16 << 30
+    """Bytes of the files that these hold together."""
     results_dir: str | None = None
-    """Where stored results lie; None: in a temporary folder that goes with the server."""
+    """Where stored results and jobs lie; None: in a temporary folder that goes with the server."""
 
     def __post_init__(self) -> None:
         """Refuse what allows nothing."""
@@ -98,17 +104,22 @@ def flag(name: str) -> str:
     return f"--{PREFIX}{name}".replace("_", "-")
 
 
-_COUNTS: Final = ("max_upload", "max_pixels", "max_tiles", "max_waiting", "max_results")
-_SECONDS: Final = ("receive_timeout", "result_ttl")
+_COUNTS: Final = (
+    *("max_upload", "max_pixels", "max_tiles", "max_waiting", "max_results", "max_scenes", "max_scene_bytes"),
+)
+_SECONDS: Final = ("receive_timeout", "send_timeout", "result_ttl")
 _HELP: Final = {
     "max_upload": "bytes of one request's body",
     "max_pixels": "pixels (height x width) of one input, looked at before any is decoded",
     "max_tiles": "tiles that one request may be cut into",
     "max_waiting": "requests that are being read, run or answered at once; further ones get 429",
     "max_results": "bytes of all stored results together; the oldest go first",
+    "max_scenes": "jobs (/v1/scenes) of all servers that wait or run; further ones get 429",
+    "max_scene_bytes": "bytes of the files that these hold together",
     "receive_timeout": "time within which the next piece of a request's body must come",
+    "send_timeout": "time within which a client must take the next piece of its answer",
     "result_ttl": "time that a stored result can be fetched",
-    "results_dir": "where stored results lie; by default a temporary folder that goes with the server",
+    "results_dir": "where stored results and jobs lie; by default a temporary folder that goes with the server",
 }
 
 

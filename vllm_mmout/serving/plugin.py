@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from vllm_mmout.engine.async_llm import BoundAsyncLLM
 from vllm_mmout.serving import images, openapi, pooling
 from vllm_mmout.serving.options import ServingOptions
+from vllm_mmout.serving.page import routes as page
+from vllm_mmout.serving.scenes import routes as scenes
+from vllm_mmout.serving.scenes.board import SceneBoard
 from vllm_mmout.serving.service import Service, slots
 from vllm_mmout.serving.store import ResultStore
 
@@ -46,6 +49,8 @@ class ServingPlugin:
             openapi_extra=openapi.RESULTS,
         )
         app.add_api_route(path, images.results, methods=["HEAD"], include_in_schema=False)
+        scenes.attach(app)
+        page.attach(app)
         pooling.attach(app)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
@@ -56,15 +61,15 @@ class ServingPlugin:
             # Files that come slowly, and mappers that hang, must not take the threads of other requests.
             threads = ThreadPoolExecutor(2 * options.max_waiting + _SPARE, thread_name_prefix="mmout-serve")
             asyncio.get_running_loop().set_default_executor(threads)
-            store = await asyncio.to_thread(_store, options)
-            state.mmout = Service.of(engine_client, state.openai_serving_models, args, options, store)
+            board = await asyncio.to_thread(_board, options)
+            state.mmout = Service.of(engine_client, state.openai_serving_models, args, options, board)
         else:
             state.mmout = (
                 "the model of this server has no output processor, so it has no images to give; ask the other routes"
             )
 
 
-def _store(options: ServingOptions) -> ResultStore:
+def _board(options: ServingOptions) -> SceneBoard:
     if options.results_dir is None:
-        return ResultStore.temporary(options.result_ttl, options.max_results)
-    return ResultStore(Path(options.results_dir), options.result_ttl, options.max_results)
+        return SceneBoard(ResultStore.temporary(options.result_ttl, options.max_results))
+    return SceneBoard(ResultStore(Path(options.results_dir), options.result_ttl, options.max_results))

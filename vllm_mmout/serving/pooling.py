@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from fastapi.routing import APIRoute
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from vllm import envs
 from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
@@ -20,23 +20,22 @@ from vllm_mmout.serving import openapi
 from vllm_mmout.serving.answers import Work
 from vllm_mmout.serving.body import parse_json, read_body
 from vllm_mmout.serving.encode import Asked
-from vllm_mmout.serving.encoded import MEDIA_TYPES
-from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.encoded import MEDIA_TYPES, Encoded
+from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.fields import pooling_request
 from vllm_mmout.serving.gone import unless_gone
-from vllm_mmout.serving.images import answered, take_place
-from vllm_mmout.serving.responses import close_all
+from vllm_mmout.serving.images import GONE, answered, take_place
+from vllm_mmout.serving.json_fields import is_object
+from vllm_mmout.serving.responses import PiecesResponse, close_all
 from vllm_mmout.serving.service import Service, request_id
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.types import Message, Receive, Scope, Send
 
-    from vllm_mmout.serving.encoded import Encoded
-
 PATH = "/pooling"
 _SMALL = 1 << 16
-"""Bytes of a body that is read to see whose it is while there is no place for one more request."""
+"""Bytes of a body that is read to see whose it is without a place for it."""
 
 
 def attach(app: FastAPI) -> None:
@@ -63,6 +62,8 @@ def attach(app: FastAPI) -> None:
         state = request.app.state
         if not isinstance(state.mmout, Service) or _has_plugin(state) or not _is_json(request):
             return _Passed(vllms, None)
+        if not _has_key(request):
+            return await _without_key(request, state.mmout, vllms)
         return await answered(request, lambda service, held: _taken(request, service, held, vllms), placed=False)
 
     app.add_api_route(PATH, pooling, methods=["POST"], openapi_extra=openapi.POOLING)
@@ -71,16 +72,45 @@ def attach(app: FastAPI) -> None:
 async def _taken(request: Request, service: Service, held: AsyncExitStack, vllms: APIRoute) -> Response:
     """Answer a request that is for us; any other one goes on, and no longer has a place among ours."""
     body, full = await _read(request, service, held)
-    ours = b'"data"' in body or b"\\u" in body  # a name may be written with escapes
-    given = await parse_json(body) if ours else None
-    if not isinstance(given, dict) or "data" not in given:
+    given = await _given(body)
+    if given is None:
         await held.aclose()
         return _Passed(vllms, bytes(body))
-    if not _has_key(request):
-        return JSONResponse({"error": "Unauthorized"}, 401)  # as vLLM's own routes below /v1
     if full is not None:
         raise full
     return await unless_gone(request, _answer(request, service, given))
+
+
+async def _without_key(request: Request, service: Service, vllms: APIRoute) -> Response:
+    """Refuse a small body that is for us, as vLLM's own routes below /v1 do; any other one goes on unread.
+
+    vLLM's route takes no ``data``, so that nothing of ours runs.
+    """
+    length = request.headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit() and len(length) <= len(str(_SMALL)) and int(length) <= _SMALL):
+        return _Passed(vllms, None)
+    try:
+        body = await read_body(request, service.options)
+        if await _given(body) is None:
+            return _Passed(vllms, bytes(body))
+    except ClientDisconnect:
+        return Response(status_code=GONE)
+    except ApiError as error:
+        return error_response(error)
+    return JSONResponse({"error": "Unauthorized"}, 401)
+
+
+async def _given(body: bytearray) -> dict[str, Any] | None:
+    """What a request holds that is for us; None of one that is for vLLM.
+
+    Raises:
+        ApiError: it looks like one for us, and is no JSON that we take.
+
+    """
+    if not is_object(body) or not (b'"data"' in body or b"\\u" in body):  # a name may be written with escapes
+        return None
+    given = await parse_json(body)
+    return given if "data" in given else None
 
 
 async def _read(request: Request, service: Service, held: AsyncExitStack) -> tuple[bytearray, ApiError | None]:
@@ -114,7 +144,7 @@ async def _answer(request: Request, service: Service, given: dict[str, Any]) -> 
         parts = await asyncio.to_thread(_json, name, work.named, results.entries)
     finally:
         await close_all(results.entries)
-    return Response(parts, media_type=MEDIA_TYPES["json"])
+    return PiecesResponse([Encoded(parts, "json")], MEDIA_TYPES["json"], as_text=False)
 
 
 def _json(name: str, processors: Sequence[str], entries: Sequence[Encoded]) -> bytes:

@@ -13,14 +13,15 @@ from anyio.to_thread import run_sync
 from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import StreamingResponse
 
-from vllm_mmout.serving.encoded import MEDIA_TYPES, Encoded
+from vllm_mmout.serving.encoded import MEDIA_TYPES, Encoded, Section
+from vllm_mmout.serving.sending import send_in_time
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
     from starlette.types import Receive, Scope, Send
 
-    Part: TypeAlias = bytes | Encoded
+    Part: TypeAlias = bytes | Encoded | Section
 
 _READ = 3 << 17
 """Bytes that are read and encoded at once: of whole groups of base64, and little enough to hold nothing else up."""
@@ -36,16 +37,24 @@ class PiecesResponse(StreamingResponse):
         media_type: of the answer.
         as_text: whether results go as base64.
         headers: further headers.
+        status: of the answer.
 
     """
 
     def __init__(
-        self, parts: Sequence[Part], media_type: str, *, as_text: bool, headers: Mapping[str, str] | None = None
+        self,
+        parts: Sequence[Part],
+        media_type: str,
+        *,
+        as_text: bool,
+        headers: Mapping[str, str] | None = None,
+        status: int = 200,
     ) -> None:
         self._parts = parts
         length = sum(_length(part, as_text=as_text) for part in parts)
         super().__init__(
             iterate_in_threadpool(pieces(parts, as_text=as_text)),
+            status,
             headers={"Content-Length": str(length), **(headers or {})},
             media_type=media_type,
         )
@@ -53,13 +62,15 @@ class PiecesResponse(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer, or its headers alone where they are asked for."""
         try:
-            if scope.get("method") == "HEAD":
-                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                await send({"type": "http.response.body", "body": b""})
-            else:
-                await super().__call__(scope, receive, send)
+            await send_in_time(
+                self._headers_alone if scope.get("method") == "HEAD" else super().__call__, scope, receive, send
+            )
         finally:
             await close_all(self._parts)
+
+    async def _headers_alone(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": b""})
 
 
 def json_response(
@@ -91,24 +102,35 @@ def json_response(
     return PiecesResponse([*parts, b"]}"], MEDIA_TYPES["json"], as_text=True)
 
 
-def bare_response(entry: Encoded, headers: Mapping[str, str] | None = None) -> PiecesResponse:
+def bare_response(
+    entry: Encoded, headers: Mapping[str, str] | None = None, *, name: str = "result", part: slice | None = None
+) -> PiecesResponse:
     """The bytes of one result; it is closed when they have been sent.
 
     Args:
         entry: the result.
         headers: further headers.
+        name: what a client's file of it is to be called, without a suffix; letters, digits, "_", "-" and ".".
+        part: bytes of it that alone are sent, as 206; None: all.
 
     """
     shown = "inline" if entry.media_type in _SAFE else "attachment"
+    sent: Part = entry
+    ranged = {}
+    if part is not None:
+        sent = Section(entry, part.start, part.stop - part.start)
+        ranged = {"Content-Range": f"bytes {part.start}-{part.stop - 1}/{entry.nbytes}"}
     return PiecesResponse(
-        [entry],
+        [sent],
         entry.media_type,
         as_text=False,
         headers={
-            "Content-Disposition": f'{shown}; filename="result{entry.suffix}"',
+            "Content-Disposition": f'{shown}; filename="{name}{entry.suffix}"',
             "X-Content-Type-Options": "nosniff",
+            **ranged,
             **(headers or {}),
         },
+        status=200 if part is None else 206,
     )
 
 
@@ -148,10 +170,10 @@ def pieces(parts: Iterable[Part], *, as_text: bool) -> Iterator[bytes]:
 async def close_all(parts: Iterable[Part]) -> None:
     """Let results go, in a thread, also where the task has been cancelled."""
     with anyio.CancelScope(shield=True):
-        await run_sync(_closed, [part for part in parts if isinstance(part, Encoded)])
+        await run_sync(_closed, [part for part in parts if not isinstance(part, bytes)])
 
 
-def _closed(entries: Iterable[Encoded]) -> None:
+def _closed(entries: Iterable[Encoded | Section]) -> None:
     for entry in entries:
         entry.close()
 

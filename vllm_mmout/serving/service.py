@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from uuid import uuid4
 
-from PIL import Image
-
 from vllm_mmout.engine.async_llm import BoundAsyncLLM
 from vllm_mmout.errors import InputError
 from vllm_mmout.models.input_forms import Raw, is_open_file
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.gone import Slots, in_thread
 from vllm_mmout.serving.metrics import count_refusal, observe
+from vllm_mmout.serving.pictures import rgb_picture
+from vllm_mmout.serving.scenes.runner import SceneRunner
 from vllm_mmout.serving.sources import Sources
 
 if TYPE_CHECKING:
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.observer import Observer
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
+    from vllm_mmout.outputs.watch import Watch
     from vllm_mmout.params import OutputParams
     from vllm_mmout.serving.options import ServingOptions
+    from vllm_mmout.serving.scenes.board import SceneBoard
     from vllm_mmout.serving.store import ResultStore
 
 Field: TypeAlias = Literal["image", "data", "prompt"]
@@ -46,6 +48,7 @@ class Service:
     options: ServingOptions
     sources: Sources
     store: ResultStore
+    scenes: SceneRunner
     observer: Observer
 
     @classmethod
@@ -55,15 +58,18 @@ class Service:
         models: OpenAIServingModels,
         args: Namespace,
         options: ServingOptions,
-        store: ResultStore,
+        board: SceneBoard,
     ) -> Service:
-        """Make it of what vLLM's server has made."""
+        """Make it of what vLLM's server has made; on its event loop."""
         sources = Sources(
             options,
             local_path=getattr(args, "allowed_local_media_path", "") or None,
             domains=getattr(args, "allowed_media_domains", None),
         )
-        return cls(engine, models, options, sources, store, observe(engine, models.registry.model_name()))
+        scenes = SceneRunner(board)
+        scenes.start()
+        observer = observe(engine, models.registry.model_name())
+        return cls(engine, models, options, sources, board.store, scenes, observer)
 
     @property
     def binding(self) -> Binding:
@@ -92,6 +98,8 @@ class Service:
         request_id: str,
         adapter: LoRARequest | None = None,
         field: Field = "image",
+        *,
+        watch: Watch | None = None,
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run one request; its files are open as long as it runs.
 
@@ -101,6 +109,7 @@ class Service:
             request_id: of the engine's request.
             adapter: LoRA adapter.
             field: where the input stood.
+            watch: asks for pictures of the growing result.
 
         Yields:
             What `AsyncLLM.generate` yields.
@@ -112,7 +121,13 @@ class Service:
         try:
             async with in_thread(self._opened(data, field)) as opened:
                 outputs = self.engine.generate(
-                    opened, params, request_id, lora_request=adapter, max_tiles=self.options.max_tiles
+                    opened,
+                    params,
+                    request_id,
+                    lora_request=adapter,
+                    max_tiles=self.options.max_tiles,
+                    watch=watch,
+                    folder=self.store.shared.work,
                 )
                 async with aclosing(outputs):
                     async for output in outputs:
@@ -126,6 +141,7 @@ class Service:
     @contextmanager
     def _opened(self, data: Any, field: Field) -> Iterator[Any]:
         """What the engine takes, open; blocks."""
+        self.store.shared.enter()  # the result is made there
         inputs = self.binding.inputs
         files = inputs is None or inputs.opens_files
         if field == "prompt" or (field == "data" and not files):
@@ -134,8 +150,7 @@ class Service:
             return
         with self.sources.opened(data, texts=files) as opened:
             if inputs is None and is_open_file(opened):  # vLLM renders pictures, not files
-                with Image.open(opened) as picture:
-                    yield {"multi_modal_data": {"image": picture.convert("RGB")}}
+                yield {"multi_modal_data": {"image": rgb_picture(opened)}}
             else:
                 yield opened
 

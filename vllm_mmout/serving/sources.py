@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
-from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final
-from urllib.parse import unquote, unquote_to_bytes
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from vllm import envs
 
@@ -21,6 +18,7 @@ from vllm_mmout.raster.remote.address import is_address, shown
 from vllm_mmout.raster.remote.fetch_options import FetchOptions
 from vllm_mmout.raster.remote.opened import open_remote
 from vllm_mmout.serving.addresses import Domains, Guarded, host_of
+from vllm_mmout.serving.data_url import open_data_url
 from vllm_mmout.serving.local_files import LocalFiles
 from vllm_mmout.serving.named_file import named
 from vllm_mmout.serving.options import flag
@@ -35,13 +33,11 @@ _MOST: Final = 128
 """Files that one request may name: each is open until it is answered."""
 _DEEPEST: Final = 32
 """Levels of lists in lists."""
+_VALUES: Final = 2**20
+"""Values beside files in one input of a model that takes files."""
 _SHOWN: Final = 60
-_PIECE: Final = 2**22
-"""Characters of a data URL that are decoded at once; of base64 a multiple of 4."""
-_IN_MEMORY: Final = 2**23
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f\\]")
 """What no address has, and what those who read addresses understand differently."""
-_DATA: Final = re.compile(r"data:(?P<said>[^,]{0,1000}),", re.IGNORECASE)
 _WHAT_TO_SEND: Final = (
     "send the file itself (multipart/form-data), a data: URL (data:image/png;base64,...), or an address (https://...)"
 )
@@ -95,7 +91,7 @@ class Sources:
 
         """
         if text[:5].lower() == "data:":
-            return _data_url(text, self._options.max_upload)
+            return open_data_url(text, self._options.max_upload)
         if is_address(text):
             return self._fetched(text)
         if text[:5].lower() == "file:":
@@ -140,9 +136,13 @@ class _Request:
         self._stack = stack
         self._texts = texts
         self._count = 0
+        self._values = 0
 
     def walked(self, data: Any, depth: int) -> Any:
         """The same with open files; lists without any stay the objects that they are."""
+        self._values += 1
+        if self._values > _VALUES:
+            raise InputError(f"the input has more than {_VALUES} values; send them as a file")
         if isinstance(data, list | tuple | dict):
             if depth == _DEEPEST:
                 raise InputError(f"the input is nested deeper than {_DEEPEST} levels; send it flat")
@@ -172,55 +172,3 @@ class _Request:
         file = self._stack.enter_context(opening())
         self._sources.check(file)
         return file
-
-
-def _data_url(text: str, limit: int) -> BinaryIO:
-    """The file that a data URL holds (RFC 2397).
-
-    Raises:
-        InputError: it holds none, or one of more bytes than the limit.
-
-    """
-    found = _DATA.match(text)
-    if found is None:
-        raise InputError("a data URL must be data:image/png;base64,..., got one without a comma")
-    _, *parameters = found["said"].split(";")
-    encoded = any(parameter.strip().lower() == "base64" for parameter in parameters[-1:])
-    start = found.end()
-    escaped = text.find("%", start) >= 0
-    if (len(text) - start) // (4 if encoded else 3 if escaped else 1) * (3 if encoded else 1) > limit:
-        raise _too_long(limit)
-    with ExitStack() as stack:
-        file = stack.enter_context(tempfile.SpooledTemporaryFile(_IN_MEMORY))
-        _decode(text, start, file, encoded=encoded, escaped=escaped)
-        size = file.tell()
-        if size > limit:
-            raise _too_long(limit)
-        said = dict(parameter.partition("=")[::2] for parameter in parameters)
-        opened = named(file, unquote(said.get("name", "")) or f"<data URL of {size} bytes>")
-        stack.pop_all()
-    return opened
-
-
-def _decode(text: str, start: int, file: IO[bytes], *, encoded: bool, escaped: bool) -> None:
-    """Decode a data URL from a place on, piece by piece."""
-    data: str | bytes = text
-    if escaped:
-        data, start = unquote_to_bytes(text[start:]), 0
-    try:
-        for at in range(start, len(data), _PIECE):
-            piece = data[at : at + _PIECE]
-            piece = piece.encode("ascii") if isinstance(piece, str) else piece
-            file.write(b64decode(piece, validate=True) if encoded else piece)
-    except ValueError:  # of what is no ASCII, too
-        raise InputError(
-            f"the data URL is not of {'base64' if encoded else 'ASCII'} letters alone; encode the file's bytes as"
-            " base64.b64encode does, without line breaks"
-        ) from None
-
-
-def _too_long(limit: int) -> InputError:
-    return InputError(
-        f"a data URL holds more than {limit} bytes, the most that this server takes; send a smaller file, or ask for a"
-        f" larger {flag('max_upload')}"
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import secrets
@@ -21,19 +20,16 @@ from anyio.to_thread import run_sync
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.serving.encoded import OTHER, SUFFIXES, Encoded
-from vllm_mmout.serving.responses import bare_response
+from vllm_mmout.serving.results_folder import ResultsFolder
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
     from starlette.responses import Response
 
 _FORMATS = {suffix: name for name, suffix in SUFFIXES.items()} | {OTHER: "bin"}
 _ENDS = "|".join(re.escape(suffix) for suffix in _FORMATS)
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{43}}(?:{_ENDS})", re.ASCII)
 """What `secrets.token_urlsafe` makes of 32 bytes, and a suffix."""
-_PART = re.compile(r"\.[A-Za-z0-9_-]{43}\.part", re.ASCII)
-_LOCK = ".lock"
-_ABANDONED = 3600.0
-"""Seconds after which a file that has not got its name belongs to a server that has ended."""
 _LONGEST_PAUSE = 60.0
 """Seconds after which expired results are looked for, at most."""
 
@@ -55,11 +51,12 @@ class ResultStore:
     """
 
     def __init__(self, folder: Path, ttl: float, max_bytes: int, *, clock: Callable[[], float] = time.time) -> None:
+        self.shared = ResultsFolder(folder)
+        """What other servers use as well."""
         self.folder = folder
         self.ttl = ttl
         self.max_bytes = max_bytes
         self._clock = clock
-        _check_folder(folder)
         self._stop = threading.Event()
         weakref.finalize(self, self._stop.set)
         pause = min(_LONGEST_PAUSE, max(ttl / 4, 0.05))
@@ -77,11 +74,16 @@ class ResultStore:
 
     _gone: Callable[[], object] | None = None
 
-    def keep(self, entry: Encoded) -> str:
+    def new_name(self, entry: Encoded) -> str:
+        """A name under which a result can be kept."""
+        return secrets.token_urlsafe(32) + entry.suffix
+
+    def keep(self, entry: Encoded, name: str | None = None) -> str:
         """Take a result over, and remove the oldest ones until there is room for it.
 
         Args:
             entry: the result; it is closed.
+            name: of `new_name`; None: a new one.
 
         Returns:
             The name by which it can be fetched.
@@ -96,16 +98,15 @@ class ResultStore:
             entry.close()
             raise OptionError(
                 f"the result has {size} bytes, and {self.max_bytes} of all results are stored (--mmout-max-results);"
-                " fetch it with response_format=b64_json, or as bare bytes with the header Accept",
+                " fetch it from /v1/images/edits with response_format=b64_json or the header Accept",
                 param="response_format",
             )
-        _check_folder(self.folder)
-        token = secrets.token_urlsafe(32)
-        part = self.folder / f".{token}.part"
-        final = self.folder / f"{token}{entry.suffix}"
+        self.shared.enter()
+        final = self.folder / (name or self.new_name(entry))
+        part = self.shared.work / f"{final.name}.part"
         try:
             entry.store(part)
-            with self._locked():
+            with self.shared.locked():
                 now = time_ns(self._clock())
                 os.utime(part, ns=(now, now))
                 self._remove_old(room=part.stat().st_size)
@@ -114,6 +115,15 @@ class ResultStore:
             entry.close()
             part.unlink(missing_ok=True)
         return final.name
+
+    def has(self, name: str) -> bool:
+        """Whether a result is there."""
+        return bool(_NAME.fullmatch(name)) and (self.folder / name).exists()
+
+    def remove(self, name: str) -> None:
+        """Remove a result, if it is there."""
+        if _NAME.fullmatch(name):
+            (self.folder / name).unlink(missing_ok=True)
 
     def find(self, name: str) -> Encoded | None:
         """A result, open: it can be read to its end though it expires, or is removed, meanwhile.
@@ -138,13 +148,16 @@ class ResultStore:
         return Encoded(file, _FORMATS[name[43:]])
 
     def sweep(self) -> None:
-        """Remove what has expired."""
-        with contextlib.suppress(FileNotFoundError), self._locked():  # the folder may be gone
-            self._remove_old(room=0)
+        """Remove what has expired, and what dead servers have left."""
+        with contextlib.suppress(FileNotFoundError):  # the folder may be gone
+            self.shared.remove_dead()
+            with self.shared.locked():
+                self._remove_old(room=0)
 
     def close(self) -> None:
-        """End the thread, and remove the folder if it is a temporary one."""
+        """End the thread, leave the folder, and remove it if it is a temporary one."""
         self._stop.set()
+        self.shared.close()
         if self._gone is not None:
             self._gone()
 
@@ -152,10 +165,9 @@ class ResultStore:
         """Remove what has expired, and the oldest results until there is room for another one; under the lock."""
         kept: list[tuple[int, str, int]] = []
         for name, found in self._files():
-            part = _PART.fullmatch(name)
-            if self._expired(found, max(self.ttl, _ABANDONED) if part else self.ttl):
+            if self._expired(found, self.ttl):
                 (self.folder / name).unlink(missing_ok=True)
-            elif not part:
+            else:
                 kept.append((found.st_mtime_ns, name, found.st_size))
         total = sum(size for _, _, size in kept) + room
         for _, name, size in sorted(kept):
@@ -165,10 +177,10 @@ class ResultStore:
             total -= size
 
     def _files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """The files of ours in the folder."""
+        """The results in the folder."""
         with os.scandir(self.folder) as entries:
             for entry in entries:
-                if _NAME.fullmatch(entry.name) or _PART.fullmatch(entry.name):
+                if _NAME.fullmatch(entry.name):
                     with contextlib.suppress(FileNotFoundError):  # another process has removed it
                         yield entry.name, entry.stat(follow_symlinks=False)
 
@@ -176,32 +188,31 @@ class ResultStore:
         """Whether a file is too old; one from the future was stored before the clock was set back."""
         return not -ttl * 1e9 < time_ns(self._clock()) - found.st_mtime_ns < ttl * 1e9
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other threads and processes from making room at the same time."""
-        with os.fdopen(os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600), "rb+", buffering=0) as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
+async def get_result(request: Request, store: ResultStore) -> Response:
+    """The answer to who fetches a stored result, or a part of it.
 
-async def get_result(name: str, store: ResultStore) -> Response:
-    """The answer to who fetches a stored result.
+    Args:
+        request: with the ``name`` in its path.
+        store: where it may be.
 
     Raises:
-        ApiError: there is none of that name (404).
+        ApiError: there is none of that name (404), or it has no such part (416).
 
     """
+    from vllm_mmout.serving.errors import ApiError  # imports vLLM, which a store alone does not need
+    from vllm_mmout.serving.ranges import ranged_response
+
+    name = str(request.path_params["name"])
     entry = await run_sync(store.find, name)
     if entry is None:
-        from vllm_mmout.serving.errors import ApiError  # imports vLLM, which a store alone does not need
-
         raise ApiError(
             404,
             f"there is no such result; results can be fetched for {store.ttl:g} seconds, and the oldest ones go when"
             " their folder is full; send the request again",
             param="name",
         )
-    return bare_response(entry, {"Cache-Control": "private, no-store"})
+    return ranged_response(request, entry, name, {"Cache-Control": "private, no-store"})
 
 
 def time_ns(seconds: float) -> int:
@@ -218,26 +229,6 @@ def _opened(path: Path) -> BinaryIO:
     except OSError:  # a folder
         os.close(number)
         raise
-
-
-def _check_folder(folder: Path) -> None:
-    """Make the folder, or see that nobody else can look into it."""
-    flag = "--mmout-results-dir"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        found = folder.stat()
-    except OSError as error:
-        raise OptionError(f"{flag} {folder} cannot be made: {error.strerror}; choose another folder") from error
-    if not stat.S_ISDIR(found.st_mode):
-        raise OptionError(f"{flag} {folder} is no folder; choose another one")
-    if found.st_uid != os.geteuid():
-        raise OptionError(f"{flag} {folder} belongs to user {found.st_uid}, not to the server's; choose another folder")
-    if found.st_mode & 0o077:
-        raise OptionError(
-            f"{flag} {folder} is open to other users (mode {found.st_mode & 0o777:o}); chmod 700 {folder}"
-        )
 
 
 def _sweeping(store: weakref.ref[ResultStore], stop: threading.Event, pause: float) -> None:

@@ -1,0 +1,95 @@
+"""Answers with addresses: of a request that fails or whose client goes away while it stores, nothing is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("vllm", reason="answers are of requests of vLLM's engine")
+
+from vllm_mmout.errors import OptionError
+from vllm_mmout.serving.answers import Results, answer
+from vllm_mmout.serving.encode import Asked
+from vllm_mmout.serving.encoded import Encoded, own_folder
+from vllm_mmout.serving.store import ResultStore
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Takes 1000 bytes."""
+    made = ResultStore(tmp_path / "results", 3600, 1000)
+    yield made
+    made.close()
+
+
+def on_disk(folder: Path, size: int) -> Encoded:
+    path = own_folder(folder) / "result"
+    path.write_bytes(bytes(size))
+    return Encoded(path, "tiff")
+
+
+def answering(store, entries):
+    """The answer to a request with these results, all of which are to be stored."""
+
+    async def result():
+        return Results(entries, 1)
+
+    names = tuple(f"processor {number}" for number in range(len(entries)))
+    work = SimpleNamespace(result=result, asked=Asked(), service=SimpleNamespace(store=store), named=names)
+    request = SimpleNamespace(url_for=lambda route, name: f"http://host/{name}")
+    return answer(work, request, stored=True)
+
+
+def stored(store):
+    return [path.name for path in store.folder.glob("*.tif")]
+
+
+def test_all_are_stored(store, tmp_path):
+    """Each has an address of its own."""
+    made = asyncio.run(answering(store, [on_disk(tmp_path, 10), on_disk(tmp_path, 20)]))
+    assert len(stored(store)) == 2
+    assert all(f"http://host/{name}".encode() in b"".join(made._parts) for name in stored(store))
+
+
+def test_of_several_one_that_cannot_be_stored_leaves_none(store, tmp_path):
+    """The first is removed, and the last closed, if the second is too large."""
+    entries = [on_disk(tmp_path, size) for size in (10, 2000, 30)]
+    with pytest.raises(OptionError, match="--mmout-max-results"):
+        asyncio.run(answering(store, entries))
+    assert stored(store) == []
+    assert not list(tmp_path.glob("mmout-result-*"))
+
+
+def test_a_client_that_goes_away_while_its_results_are_stored(store, tmp_path, monkeypatch):
+    """The thread goes on, and what it stores is removed."""
+    begun, may_go_on = threading.Event(), threading.Event()
+    keep = store.keep
+    kept = []
+
+    def slow(entry):
+        begun.set()
+        assert may_go_on.wait(20)
+        kept.append(keep(entry))
+        return kept[-1]
+
+    monkeypatch.setattr(store, "keep", slow)
+
+    async def main():
+        task = asyncio.ensure_future(answering(store, [on_disk(tmp_path, 10), on_disk(tmp_path, 20)]))
+        await asyncio.to_thread(begun.wait, 20)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        may_go_on.set()
+        async with asyncio.timeout(20):
+            while len(kept) < 2 or stored(store):  # noqa: ASYNC110 - nothing tells it
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert len(kept) == 2

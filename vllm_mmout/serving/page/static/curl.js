@@ -1,0 +1,40 @@
+/** The same request from a shell. */
+import { address } from "./api.js";
+import { nameFor } from "./download.js";
+import { currentKey } from "./key.js";
+
+/**
+ * Commands that make a job, ask how it goes and fetch its results.
+ * @param {object} job
+ * @param {{names: string[], fields: object}|null} request of this page; null: the job was made elsewhere
+ */
+export function commands(job, request) {
+  const key = currentKey() === null ? [] : ['-H "Authorization: Bearer $KEY"'];
+  const curl = (url, ...more) => [`curl -s ${quoted(url)}`, ...key, ...more].join(" \\\n  ");
+  const lines = [];
+  if (request) {
+    const images = request.names.map((name) => `-F ${quoted(`image=@${fileName(name)}`)}`);
+    const options = Object.entries(request.fields).map(([name, text]) => field(name, text));
+    lines.push(curl(address("scenes"), ...images, ...options));
+  }
+  lines.push(curl(address(`scenes/${job.id}`)));
+  for (const output of job.outputs) {
+    const query = job.outputs.length > 1 ? `?processor=${encodeURIComponent(output.processor)}` : "";
+    lines.push(curl(address(`scenes/${job.id}/content${query}`), `-o ${quoted(nameFor(job, output))}`));
+  }
+  return lines.join("\n");
+}
+
+function quoted(text) {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", String.raw`'\''`)}'`;
+}
+
+// curl reads "," and ";" of a file's name as its own.
+function fileName(name) {
+  return /[,;"]/.test(name) ? `"${name.replace(/["\\]/g, String.raw`\$&`)}"` : name;
+}
+
+// At its beginning "@" and "<" mean a file, ";" what its type is.
+function field(name, text) {
+  return `${/^[@<]|;/.test(text) ? "--form-string" : "-F"} ${quoted(`${name}=${text}`)}`;
+}

@@ -1,0 +1,26 @@
+/** The options of a request, as the form has them. */
+import { byId } from "./elements.js";
+
+/** Fields that are not empty, by name. */
+export function fields() {
+  const texts = [...new FormData(byId("request"))].map(([name, text]) => [name, text.trim()]);
+  return Object.fromEntries(texts.filter(([, text]) => text));
+}
+
+/** Point at the field that an error names. */
+export function pointAt(param) {
+  for (const field of byId("request").elements) field.removeAttribute("aria-invalid");
+  const wrong = param && byId("request").elements.namedItem(param);
+  if (!wrong) return;
+  byId("options").open = true;
+  wrong.setAttribute("aria-invalid", "true");
+  wrong.focus();
+}
+
+/** The body of a request. */
+export function body(files, options) {
+  const form = new FormData();
+  for (const [name, text] of Object.entries(options)) form.append(name, text);
+  for (const file of files) form.append("image", file, file.name);
+  return form;
+}

@@ -1,0 +1,36 @@
+/** The page: starts a session and hands it what the user does. */
+import { askJson } from "./api.js";
+import { byId } from "./elements.js";
+import { onFilesGiven } from "./files.js";
+import { showError } from "./notices.js";
+import { Session } from "./session.js";
+
+const session = new Session();
+
+onFilesGiven((files) => session.take(files));
+byId("request").addEventListener("submit", (event) => {
+  event.preventDefault();
+  session.run();
+});
+byId("cancel").addEventListener("click", () => session.cancel().catch(showError));
+byId("copy").addEventListener("click", () => copy(byId("curl")).catch(showError));
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) session.history.refresh().catch(showError);
+});
+
+try {
+  const models = await askJson("models");
+  byId("model").textContent = models.data[0]?.id ?? "";
+  await session.history.refresh();
+} catch (error) {
+  showError(error);
+}
+
+// The clipboard is there only over https and on this machine; elsewhere the text is selected, to be copied by hand.
+async function copy(element) {
+  getSelection().selectAllChildren(element);
+  await navigator.clipboard?.writeText(element.textContent);
+  byId("copy").textContent = navigator.clipboard ? "Copied" : "Selected";
+  byId("copy").addEventListener("blur", () => (byId("copy").textContent = "Copy"), { once: true });
+}

@@ -1,0 +1,172 @@
+/** What the user does: gives an input, runs it, opens and deletes jobs. One thing goes on at a time. */
+import { askJson } from "./api.js";
+import { commands } from "./curl.js";
+import { byId } from "./elements.js";
+import { expected, over } from "./frame.js";
+import { History } from "./history.js";
+import { describe, nameOf, read } from "./input.js";
+import { create, ended, follow, remove } from "./job.js";
+import { clearError, say, showError } from "./notices.js";
+import { fields, pointAt } from "./options.js";
+import { hideProgress, showJob, showProgress, showSent } from "./progress.js";
+import { Result } from "./result.js";
+import { Stage } from "./stage.js";
+
+/** The state of the page. */
+export class Session {
+  constructor() {
+    this.stage = new Stage();
+    this.result = new Result(this.stage);
+    this.history = new History({
+      onOpen: ({ id }) => this.#during((signal) => this.#reopen(id, signal)),
+      onDelete: (job) => this.#delete(job).catch(showError),
+      onError: showError,
+    });
+    this.input = null;
+    /** What was asked of the input, by the id of the job: these results lie over it. */
+    this.requests = new Map();
+    /** The job that is shown, and that which is followed. */
+    this.job = this.running = null;
+    this.ending = new AbortController();
+  }
+
+  /** Look at an input. */
+  async take(files) {
+    const chosen = document.activeElement === byId("choose"); // which is not there any more afterwards
+    await this.#during(async (signal) => {
+      const name = nameOf(files);
+      showSent(name)(0);
+      const input = await read(files, showSent(name), signal).catch((error) => {
+        throw about(name, error);
+      });
+      this.input = input;
+      this.requests.clear();
+      this.#forget();
+      describe(input);
+      this.stage.showInput(input.raster);
+      byId("run").disabled = false;
+      say(`${name} is shown`);
+    });
+    if (chosen) byId(this.input ? "run" : "choose").focus();
+  }
+
+  /** Run the input. */
+  run() {
+    return this.#during(async (signal) => {
+      const { files } = this.input;
+      const options = fields();
+      this.#forget();
+      this.stage.clearResult();
+      const job = await create(files, options, showSent(nameOf(files)), signal);
+      this.requests.set(job.id, { names: files.map((file) => file.name), fields: options });
+      await this.#open(job, signal);
+    });
+  }
+
+  /** End what goes on: an upload, or a job. */
+  async cancel() {
+    this.ending.abort();
+    const job = this.running;
+    say("Cancelled");
+    if (job && !ended(job)) {
+      this.#forget();
+      this.stage.clearResult();
+      await remove(job.id).catch(showError);
+    }
+    await this.history.refresh();
+  }
+
+  async #reopen(id, signal) {
+    const job = await askJson(`scenes/${id}`, { signal });
+    this.#forget();
+    this.stage.clearResult();
+    await this.#open(job, signal);
+  }
+
+  async #open(job, signal) {
+    const request = this.requests.get(job.id) ?? null;
+    this.job = job;
+    this.history.mark(job.id);
+    const show = (now) => {
+      this.job = this.running = now;
+      showJob(now);
+      this.history.update(now);
+      byId("curl-part").hidden = false;
+      byId("curl").textContent = commands(now, request);
+    };
+    const options = request && request.fields;
+    const last = await follow(job, {
+      onJob: show,
+      onPreview: (png) => this.#grow(png, options),
+      onSilence: (error) => showProgress(`${error.message} Trying again.`),
+    }, signal);
+    if (last.status === "completed") {
+      await this.result.show(last, options);
+      return;
+    }
+    this.stage.clearResult();
+    throw new Error(`${last.name}: ${last.error?.message ?? "the job failed"}`);
+  }
+
+  #grow(png, options) {
+    const { stage } = this;
+    const size = options && expected(stage.raster, options);
+    return stage.showResult(png, (known) => options && over(stage.raster, options, known), size);
+  }
+
+  async #delete(job) {
+    if (this.job?.id === job.id) {
+      this.ending.abort();
+      this.#forget();
+      this.stage.clearResult();
+    }
+    await remove(job.id);
+    await this.history.refresh();
+    byId("jobs-title").focus();
+  }
+
+  /** Do one thing, after whatever goes on has been left alone; what fails is shown. */
+  async #during(action) {
+    this.ending.abort();
+    this.running = null;
+    const ending = (this.ending = new AbortController());
+    clearError();
+    pointAt(null);
+    busy(true);
+    try {
+      await action(ending.signal);
+    } catch (error) {
+      if (ending.signal.aborted) return;
+      showError(error);
+      pointAt(error.param);
+      if (error.status === 404) await this.history.refresh().catch(showError);
+    } finally {
+      if (this.ending === ending) {
+        busy(false);
+        hideProgress();
+      }
+    }
+  }
+
+  #forget() {
+    this.job = null;
+    this.history.mark(null);
+    this.result.clear();
+    byId("curl-part").hidden = true;
+  }
+}
+
+/** An error that says which file it is about. */
+function about(name, error) {
+  if (error.status && !error.message.includes(name)) error.message = `${name}: ${error.message}`;
+  return error;
+}
+
+// The focus stays where the hand is: the button that takes the place of the other has it.
+function busy(on) {
+  const [now, then] = on ? [byId("cancel"), byId("run")] : [byId("run"), byId("cancel")];
+  const focused = document.activeElement === then;
+  now.hidden = false;
+  then.hidden = true;
+  if (focused) now.focus();
+}

@@ -1,0 +1,86 @@
+/** The map: an input, a result over it, and what is under the pointer. */
+import { Crosshair } from "./crosshair.js";
+import { byId } from "./elements.js";
+import { whole } from "./frame.js";
+import { onGestures } from "./gestures.js";
+import { Overlay, decoded } from "./overlay.js";
+import { Picture } from "./picture.js";
+import { Readout } from "./readout.js";
+import { ofInput } from "./sources.js";
+import { View } from "./view.js";
+
+/** All that is drawn. */
+export class Stage {
+  constructor() {
+    this.picture = new Picture();
+    this.overlay = new Overlay();
+    this.readout = new Readout();
+    this.view = new View(byId("map"));
+    this.crosshair = new Crosshair(this.view, (cell) => this.readout.show(cell, true));
+    this.frame = null;
+    this.raster = null;
+    this.turn = 0;
+    onGestures(this.view, (px, py) => this.readout.show(this.frame?.cell(...this.view.at(px, py)) ?? null));
+    this.view.onChange = () => this.view.box.classList.toggle("zoomed", !this.view.fitted);
+    byId("zoom-in").addEventListener("click", () => this.view.zoom(1.5));
+    byId("zoom-out").addEventListener("click", () => this.view.zoom(1 / 1.5));
+    byId("zoom-fit").addEventListener("click", () => this.view.world && this.view.fit());
+    const opacity = byId("opacity");
+    const see = () => (this.overlay.canvas.style.opacity = opacity.value / 100);
+    opacity.addEventListener("input", see);
+    see();
+  }
+
+  /** Show an input, and no result. */
+  showInput(raster) {
+    this.raster = raster;
+    this.picture.use(raster);
+    this.clearResult();
+  }
+
+  /** Show the input alone, or nothing where there is none. */
+  clearResult() {
+    const { raster } = this;
+    this.turn++;
+    this.overlay.clear();
+    this.#show(raster && whole(raster.width, raster.height), Boolean(raster), false);
+    if (raster) this.readout.use(ofInput(raster, this.picture));
+  }
+
+  /**
+   * Show a preview of a result.
+   * @param {Blob} png
+   * @param {(size: [number, number]) => import("./frame.js").Frame|null} framed where it lies on the input; null:
+   *     it is shown alone
+   * @param {[number, number]|null} size of the result; null: that of the preview
+   * @returns {Promise<boolean>} false where something else was to be shown before it was decoded
+   */
+  async showResult(png, framed, size = null) {
+    const turn = ++this.turn;
+    const bitmap = await decoded(png);
+    if (turn !== this.turn) return false;
+    this.overlay.draw(bitmap);
+    const known = size ?? this.overlay.size;
+    const over = this.raster && framed(known);
+    if (this.#show(over ?? whole(...known), Boolean(over), true)) this.readout.use(null);
+    return true;
+  }
+
+  // Returns whether what lies under the pointer has other rows and columns now.
+  #show(frame, input, result) {
+    const { view } = this;
+    const moved = JSON.stringify(frame) !== JSON.stringify(this.frame);
+    this.frame = frame;
+    byId("empty").hidden = frame !== null;
+    byId("zoom").hidden = frame === null;
+    byId("opacity-part").hidden = !result || !input;
+    this.overlay.canvas.classList.toggle("alone", !input);
+    const world = frame && { x: 0, y: 0, width: frame.world[0], height: frame.world[1] };
+    view.lay(byId("paper"), world);
+    view.lay(this.picture.canvas, input ? world : null);
+    view.lay(this.overlay.canvas, result ? frame.rect : null);
+    if (frame) view.open(frame.world);
+    if (moved) this.crosshair.use(frame);
+    return moved;
+  }
+}

@@ -1,0 +1,1 @@
+"""Jobs: scenes that are run behind the answer, and looked at, fetched and cancelled by their ids."""

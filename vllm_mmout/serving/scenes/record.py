@@ -1,0 +1,115 @@
+"""SceneJob: what is known of a job, as the database keeps it and as clients are told."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+PREFIX: Final = "scene_"
+"""What the id of a job begins with."""
+
+
+class ClassRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One class of a result: its place in the legend, and how much it covers."""
+
+    id: int
+    name: str | None
+    color: str
+    """#rrggbb, as in the picture of the result."""
+    pixels: int
+    share: float
+    """Of all pixels that have a class, from 0 to 1."""
+    area_m2: float | None
+
+
+class SceneOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """One result of a job."""
+
+    processor: str
+    output_format: str
+    media_type: str
+    bytes: int
+    size: str | None
+    """Width x height."""
+    classes: tuple[ClassRow, ...] | None
+    stored: str
+    """Its name in the store of results."""
+    preview: str | None
+    """That of its picture; None where it has none."""
+
+
+class SceneError(msgspec.Struct, frozen=True):
+    """Why a job failed."""
+
+    code: str
+    message: str
+
+
+class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job, at one moment. Times are in seconds since 1970."""
+
+    id: str
+    server: str
+    """The server that runs it, by its name in `ResultsFolder`."""
+    model: str
+    name: str
+    """The client's name for its input."""
+    nbytes: int
+    """Bytes of its input that the server holds until it ends."""
+    created_at: float
+    status: Literal["queued", "in_progress", "completed", "failed"] = "queued"
+    tiles_done: int = 0
+    tiles_total: int | None = None
+    started_at: float | None = None
+    completed_at: float | None = None
+    """When it was completed, or failed."""
+    expires_at: float | None = None
+    outputs: tuple[SceneOutput, ...] = ()
+    """Of one that is not completed: those that are being stored."""
+    error: SceneError | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether it will not change any more."""
+        return self.status in ("completed", "failed")
+
+    @property
+    def stored(self) -> list[str]:
+        """The names of its results, and of their pictures, in the store."""
+        return [name for output in self.outputs for name in (output.stored, output.preview) if name is not None]
+
+    def described(self) -> dict[str, Any]:
+        """The job as clients are told of it."""
+        tiles = None if self.tiles_total is None else {"done": self.tiles_done, "total": self.tiles_total}
+        return {
+            "id": self.id,
+            "object": "scene",
+            "model": self.model,
+            "name": self.name,
+            "status": self.status,
+            "progress": self._percent(),
+            "tiles": tiles,
+            "created_at": int(self.created_at),
+            "started_at": _whole(self.started_at),
+            "completed_at": _whole(self.completed_at),
+            "expires_at": _whole(self.expires_at),
+            "outputs": [_described(output) for output in self.outputs] if self.status == "completed" else [],
+            "error": None if self.error is None else msgspec.to_builtins(self.error),
+        }
+
+    def _percent(self) -> int:
+        """How much is done; 100 only when it is completed."""
+        if self.status == "completed":
+            return 100
+        return min(99, 100 * self.tiles_done // self.tiles_total) if self.tiles_total else 0
+
+
+def _described(output: SceneOutput) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(output)
+    del fields["stored"], fields["preview"]
+    return fields
+
+
+def _whole(seconds: float | None) -> int | None:
+    return None if seconds is None else int(seconds)
