@@ -103,20 +103,20 @@ class Seen:
         large = {**KEY, "Content-Type": kind}
         self.ask(route, by=self.guarded, headers=large, content=bytes(2 * 2**20 + 1))  # 413
         url = str(self.guarded.base_url)
-        with ExitStack() as places:
-            slow = [places.enter_context(partly(url, PREVIEW)) for _ in range(2)]
-
-            def full():
-                answer = self.ask(route, by=self.guarded, headers=KEY, **RIGHT)
-                return answer.status_code == 429
-
-            wait_for(full, "the places were not taken")
-            for one in slow:
-                self.judge(("POST", PREVIEW), answer_of(one))
+        wait_for(lambda: self.refused_as_full(route, url), "the places were not taken")  # 429
         with partly(url, route[1]) as one:
             self.judge(route, answer_of(one))  # 408
         self.ask(route, json={"image": "no address"})  # 400
         self.ask(route, **RIGHT)  # 200
+
+    def refused_as_full(self, route, url):
+        """Whether there was no place, while slow clients hold all of them, for a second."""
+        with ExitStack() as places:
+            slow = [places.enter_context(partly(url, PREVIEW)) for _ in range(2)]
+            full = self.ask(route, by=self.guarded, headers=KEY, **RIGHT).status_code == 429
+            for one in slow:
+                self.judge(("POST", PREVIEW), answer_of(one))
+        return full
 
 
 @pytest.fixture(scope="module")

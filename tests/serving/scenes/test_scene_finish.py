@@ -247,9 +247,9 @@ def test_areas(raster, finish):
     """The table stands in the file and beside it; of a table without its input there is no picture."""
     array = classes(30, 40)
     result = finish(AreasOutput.of(raster(array, **CLASSES)))
-    assert result.file.format == "csv"
-    lines = content(result.file).decode().splitlines()
-    assert [line.split(",")[2] for line in lines[1:]] == [str(row.pixels) for row in result.classes]
+    assert result.file.format == "json"
+    told = json.loads(content(result.file))["classes"]
+    assert [one["pixels"] for one in told] == [row.pixels for row in result.classes]
     assert [row.pixels for row in result.classes] == [int((array == number).sum()) for number in range(3)]
     assert result.picture is None
     drawn = AreasOutput.of(raster(array, **CLASSES)).placed(Source(picture=lambda: Image.new("RGB", (300, 200))))

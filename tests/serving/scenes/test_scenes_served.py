@@ -338,7 +338,7 @@ def test_pixels(server, scene, output):
 
 def test_results_that_are_no_rasters(server, scene, expected):
     """Polygons and areas say the same of the classes; what has no pixels has none to ask for."""
-    for output, kind in (("polygons", "geojson"), ("areas", "csv")):
+    for output, kind in (("polygons", "geojson"), ("areas", "json")):
         job = done(server, send(server, scene, output=output))
         assert job["status"] == "completed", job
         (told,) = job["outputs"]
@@ -354,7 +354,9 @@ def test_results_that_are_no_rasters(server, scene, expected):
             shown = picture(get(server, job, "/content", variant="preview").content)
             assert shown.shape == (300, 400, 4)
         else:
-            assert told["output_format"] in ("json", "csv")
+            assert (told["output_format"], answer.headers["content-type"]) == (kind, "application/json")
+            counts = [row["pixels"] for row in answer.json()["classes"]]
+            assert counts == [int((expected == number).sum()) for number in range(2)]
         refused(get(server, job, "/pixel", row=0, col=0), 400, "no pixels", "processor")
     job = done(server, send(server, scene, output_format="npz"))
     with np.load(io.BytesIO(get(server, job, "/content").content)) as archive:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from vllm_mmout.errors import OptionError
 from vllm_mmout.serving.scenes.record import SceneError, SceneJob, SceneOutput
 
 _VERSION: Final = 1
+_PATIENCE_S: Final = 60.0
+"""Seconds to wait for others that use the file."""
 _COLUMNS: Final = SceneJob.__struct_fields__
 _JSON: Final = ("outputs", "error")
 """Columns that are JSON."""
@@ -226,7 +229,30 @@ class SceneDatabase:
 
 def _connected(path: Path) -> sqlite3.Connection:
     """A connection to the file, in which the table is."""
-    connection = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            connection, version, tables = _tried(path)
+            break
+        except sqlite3.DatabaseError as error:
+            # Who begins and who ends such a file has it alone, and SQLite itself does not wait for that.
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise OptionError(
+                    f"{path} is no file of jobs ({error}); remove it, or choose another folder"
+                ) from error
+        time.sleep(0.01)
+    if not version and tables:
+        connection.close()
+        raise OptionError(f"{path} is no file of jobs, but has {tables} tables of others; choose another folder")
+    if version not in (0, _VERSION):
+        connection.close()
+        raise OptionError(f"{path} was made by another release; choose another folder, or remove the file")
+    return connection
+
+
+def _tried(path: Path) -> tuple[sqlite3.Connection, int, int]:
+    """A connection, with the version that the file had and the number of its tables; it has ours where it had none."""
+    connection = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -238,16 +264,10 @@ def _connected(path: Path) -> sqlite3.Connection:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {_VERSION}")
         connection.execute("COMMIT")
-    except sqlite3.DatabaseError as error:
+    except BaseException:
         connection.close()
-        raise OptionError(f"{path} is no file of jobs ({error}); remove it, or choose another folder") from error
-    if not version and tables:
-        connection.close()
-        raise OptionError(f"{path} is no file of jobs, but has {tables} tables of others; choose another folder")
-    if version not in (0, _VERSION):
-        connection.close()
-        raise OptionError(f"{path} was made by another release; choose another folder, or remove the file")
-    return connection
+        raise
+    return connection, version, tables
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -117,7 +117,9 @@ def _answer(description: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 _PROCESSOR: Final = _query("processor", {"type": "string"})
 _PLACES: Final = [_query(name, {"type": "integer", "minimum": 0}, required=True) for name in ("row", "col")]
-_BYTES: Final = {"content": {**MEDIA, JSON: {"schema": {}}}}
+_GEOJSON: Final[dict[str, Any]] = {"application/geo+json": {"schema": {}}}
+_BYTES: Final = {"content": {**MEDIA, **_GEOJSON, JSON: {"schema": {}}}}
+_PARTS: Final[dict[str, Any]] = {media_type: {} for media_type in _BYTES["content"]}  # a part of JSON is none
 
 CREATE: Final = {"requestBody": _REQUEST, "responses": responses_of(_answer("The job.", _SCENE), *BODY)}
 PREVIEW: Final = {
@@ -145,7 +147,7 @@ CONTENT: Final = {
         {"name": "Range", "in": "header", "required": False, "schema": {"type": "string"}},
     ],
     "responses": responses_of({"description": "The bytes.", **_BYTES}, 400, 401, 404, 409, 416)
-    | {"206": {"description": "The bytes that the header Range asks for.", **_BYTES}},
+    | {"206": {"description": "The bytes that the header Range asks for.", "content": _PARTS}},
 }
 PIXEL: Final = {
     "parameters": [_ID, *_PLACES, _PROCESSOR],

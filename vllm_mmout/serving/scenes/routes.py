@@ -15,11 +15,12 @@ from starlette.responses import JSONResponse, Response
 from vllm_mmout.serving.answers import Work
 from vllm_mmout.serving.body import is_json, read_form, read_json
 from vllm_mmout.serving.encode import Asked
-from vllm_mmout.serving.encoded import MEDIA_TYPES
+from vllm_mmout.serving.encoded import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.fields import scene_request, scene_request_json
 from vllm_mmout.serving.gone import unless_gone
 from vllm_mmout.serving.images import answered, service_of
+from vllm_mmout.serving.responses import PiecesResponse
 from vllm_mmout.serving.scenes import content, listing, openapi
 from vllm_mmout.serving.scenes.inputs import SceneInputs, kept
 from vllm_mmout.serving.scenes.look import look
@@ -170,7 +171,7 @@ async def _previewed(request: Request, service: Service) -> Response:
         answer = await unless_gone(request, found())
     finally:
         await asyncio.to_thread(inputs.held.close)
-    return Response(answer, media_type=MEDIA_TYPES["json"])
+    return PiecesResponse([Encoded(answer, "json")], MEDIA_TYPES["json"], as_text=False)
 
 
 async def _read(request: Request, service: Service) -> tuple[ImageRequest, SceneInputs]:
