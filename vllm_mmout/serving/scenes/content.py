@@ -52,7 +52,7 @@ async def sent(request: Request, job: SceneJob, runner: SceneRunner) -> Response
     entry = await asyncio.to_thread(runner.board.store.find, stored)
     if entry is None:
         raise _gone()
-    return await _ranged(request, entry, f"{job.id}-{output.processor}-{variant}", job)
+    return await _ranged(request, entry, f"{job.id}-{job.outputs.index(output)}-{variant}", job)
 
 
 async def pixel(request: Request, job: SceneJob, store: ResultStore) -> Response:
