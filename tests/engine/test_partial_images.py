@@ -195,7 +195,8 @@ class Waits:
 
     def go(self, tiles):
         """Let it join so many more tiles."""
-        self.steps.release(tiles)
+        if tiles:  # a semaphore takes no 0
+            self.steps.release(tiles)
 
 
 async def until(condition):
