@@ -28,7 +28,7 @@ from vllm_mmout.testing.param_strategies import output_params
 pytestmark = pytest.mark.engine
 
 OPTIONS = ServingOptions(max_upload=1 << 20)
-NUMBERS = st.floats(-1e6, 1e6).filter(bool)
+NUMBERS = st.floats(-1e6, 1e6, width=32).filter(bool)
 BOXES = st.tuples(st.floats(-180, 0), st.floats(-90, 0), st.floats(0.5, 180), st.floats(0.5, 90))
 WINDOWS = st.tuples(st.integers(0, 99), st.integers(0, 99), st.integers(1, 9999), st.integers(1, 9999))
 
