@@ -25,9 +25,10 @@ pytest.importorskip("vllm", reason="the log is vLLM's")
 from vllm_mmout.serving.encoded import Encoded, own_folder
 from vllm_mmout.serving.events import EventsResponse, completed
 from vllm_mmout.serving.gone import Held
+from vllm_mmout.serving.images import get_result
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.responses import bare_response, json_response
-from vllm_mmout.serving.store import ResultStore, get_result
+from vllm_mmout.serving.store import ResultStore
 
 pytestmark = pytest.mark.engine
 

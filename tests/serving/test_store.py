@@ -27,7 +27,8 @@ from starlette.routing import Route
 from vllm_mmout.errors import OptionError
 from vllm_mmout.serving.encoded import MEDIA_TYPES, SUFFIXES, Encoded, own_folder
 from vllm_mmout.serving.errors import ApiError, error_response
-from vllm_mmout.serving.store import ResultStore, get_result
+from vllm_mmout.serving.images import get_result
+from vllm_mmout.serving.store import ResultStore
 
 
 class Clock:

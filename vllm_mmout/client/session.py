@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import urllib3
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, InvalidHeader, NewConnectionError, SSLError
-from urllib3.exceptions import TimeoutError as NoAnswerError
+from urllib3.exceptions import HTTPError
 
 from vllm_mmout.client.address import KEYS
 from vllm_mmout.client.errors import BrokenError, ServerError
 from vllm_mmout.client.patience import Patience
+from vllm_mmout.raster.remote.answers import asked_wait_s, distrust, ending, lateness, phrase
 from vllm_mmout.raster.remote.connections import Connections, proxy_of
 from vllm_mmout.version import __version__
 
@@ -124,13 +124,10 @@ class Session:
                 timeout=urllib3.Timeout(connect=self._options.timeout, read=wait_s),
             )
             self._reached = True
-            try:
+            with ending(response):
                 if not HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES and response.status not in takes:
                     raise self._refused(response)
                 yield response
-            finally:
-                response.close()
-                response.release_conn()  # which close() does not: the next request would wait for ever
         except HTTPError as error:
             raise self._broken(error, wait_s) from error
 
@@ -145,10 +142,10 @@ class Session:
         if location is not None and HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
             return ServerError(f"{self.server} redirects to {_printable(location)}; give that server by --server")
         own = _own_words(response.read(_LARGEST_JSON))
-        words = own or f"{self.server} answered {_phrase(status)}"
+        words = own or f"{self.server} answered {phrase(status)}"
         if status == HTTPStatus.UNAUTHORIZED:
             return ServerError(f"{words} (401); give the server's key by --api-key or {' or '.join(KEYS)}", status)
-        wait_s = _wait_s(response.headers.get("Retry-After"))
+        wait_s = asked_wait_s(response)
         if status == HTTPStatus.TOO_MANY_REQUESTS:
             return BrokenError(words, wait_s=wait_s, answered=True)
         if status in _PROXY_FAILED and own is None:
@@ -157,18 +154,10 @@ class Session:
 
     def _broken(self, error: HTTPError, wait_s: float) -> Exception:
         """What failed below HTTP, in words; of a server that was never reached it is said at once."""
-        cause = error.args[0] if isinstance(error, SSLError) and error.args else None
-        verify = getattr(cause, "verify_message", None)
-        if verify:
-            return ServerError(
-                f"the certificate of {self.server} is not trusted ({verify}); name a file with the certificates that"
-                " you trust in SSL_CERT_FILE"
-            )
-        words = _cause(error)
-        if isinstance(error, NoAnswerError) and not isinstance(error, NewConnectionError):
-            connecting = isinstance(error, ConnectTimeoutError)
-            what = "no connection" if connecting else "no answer, or next to nothing of it,"
-            words = f"{what} within {self._options.timeout if connecting else wait_s:g} s"
+        distrusted = distrust(error)
+        if distrusted is not None:
+            return ServerError(f"the certificate of {self.server} {distrusted}")
+        words = lateness(error, self._options.timeout, wait_s) or _cause(error)
         if not self._reached:
             return ServerError(
                 f"{self.server} cannot be reached: {words}; see whether the server runs, and whether --server is right"
@@ -202,17 +191,3 @@ def _cause(error: BaseException) -> str:
         below = below.__cause__ or below.__context__
     last = error.args[-1] if error.args else error
     return _printable(str(last))[:300]
-
-
-def _phrase(status: int) -> str:
-    try:
-        return f"{status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        return str(status)
-
-
-def _wait_s(header: str | None) -> float:
-    try:
-        return float(urllib3.Retry().parse_retry_after(header or "0"))
-    except (InvalidHeader, ValueError, OverflowError):  # of numbers and dates that are none
-        return 0.0

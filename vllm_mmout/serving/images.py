@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
+from anyio.to_thread import run_sync
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -19,12 +20,13 @@ from vllm_mmout.serving.events import EventsResponse
 from vllm_mmout.serving.fields import edit_request, edit_request_json, generation_request, variation_request
 from vllm_mmout.serving.gone import Held, unless_gone
 from vllm_mmout.serving.metrics import count_refusal
+from vllm_mmout.serving.ranges import ranged_response
 from vllm_mmout.serving.service import Service, request_id
-from vllm_mmout.serving.store import get_result
 
 if TYPE_CHECKING:
     from vllm_mmout.serving.fields import ImageRequest
     from vllm_mmout.serving.service import Field
+    from vllm_mmout.serving.store import ResultStore
     from vllm_mmout.serving.uploads import Form
 
 GONE = 499
@@ -56,6 +58,29 @@ async def results(request: Request) -> Response:
         return await get_result(request, service.store)
     except Exception as error:  # noqa: BLE001 - each becomes the answer to its own request
         return error_response(error)
+
+
+async def get_result(request: Request, store: ResultStore) -> Response:
+    """The answer to who fetches a stored result, or a part of it.
+
+    Args:
+        request: with the ``name`` in its path.
+        store: where it may be.
+
+    Raises:
+        ApiError: there is none of that name (404), or it has no such part (416).
+
+    """
+    name = str(request.path_params["name"])
+    entry = await run_sync(store.find, name)
+    if entry is None:
+        raise ApiError(
+            404,
+            f"there is no such result; results can be fetched for {store.ttl:g} seconds, and the oldest ones go when"
+            " their folder is full; send the request again",
+            param="name",
+        )
+    return ranged_response(request, entry, name, {"Cache-Control": "private, no-store"})
 
 
 async def answered(

@@ -14,17 +14,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
-
-from anyio.to_thread import run_sync
+from typing import BinaryIO, cast
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.serving.encoded import OTHER, SUFFIXES, Encoded
 from vllm_mmout.serving.results_folder import ResultsFolder
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
 
 _FORMATS = {suffix: name for name, suffix in SUFFIXES.items()} | {OTHER: "bin"}
 _ENDS = "|".join(re.escape(suffix) for suffix in _FORMATS)
@@ -187,32 +181,6 @@ class ResultStore:
     def _expired(self, found: os.stat_result, ttl: float) -> bool:
         """Whether a file is too old; one from the future was stored before the clock was set back."""
         return not -ttl * 1e9 < time_ns(self._clock()) - found.st_mtime_ns < ttl * 1e9
-
-
-async def get_result(request: Request, store: ResultStore) -> Response:
-    """The answer to who fetches a stored result, or a part of it.
-
-    Args:
-        request: with the ``name`` in its path.
-        store: where it may be.
-
-    Raises:
-        ApiError: there is none of that name (404), or it has no such part (416).
-
-    """
-    from vllm_mmout.serving.errors import ApiError  # imports vLLM, which a store alone does not need
-    from vllm_mmout.serving.ranges import ranged_response
-
-    name = str(request.path_params["name"])
-    entry = await run_sync(store.find, name)
-    if entry is None:
-        raise ApiError(
-            404,
-            f"there is no such result; results can be fetched for {store.ttl:g} seconds, and the oldest ones go when"
-            " their folder is full; send the request again",
-            param="name",
-        )
-    return ranged_response(request, entry, name, {"Cache-Control": "private, no-store"})
 
 
 def time_ns(seconds: float) -> int:

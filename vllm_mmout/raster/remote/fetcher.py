@@ -10,20 +10,12 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urljoin
 
-import urllib3
-from urllib3.exceptions import (
-    ConnectTimeoutError,
-    HTTPError,
-    InvalidHeader,
-    LocationParseError,
-    NewConnectionError,
-    ReadTimeoutError,
-    SSLError,
-)
+from urllib3.exceptions import HTTPError, LocationParseError, NewConnectionError
 from urllib3.util import parse_url
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.raster.remote.address import shown
+from vllm_mmout.raster.remote.answers import asked_wait_s, distrust, ending, lateness, phrase
 from vllm_mmout.raster.remote.fetch_options import RETRIES, TIMEOUT
 from vllm_mmout.version import __version__
 
@@ -130,11 +122,11 @@ class Fetcher:
         """
         headers = {} if part is None else {"Range": f"bytes={part[0]}-{part[1] - 1}"}
         try:
-            with _ending(self._followed(self._target, headers)) as response:
+            with ending(self._followed(self._target, headers)) as response:
                 if response.status not in _EXPIRED or self._target is self._origin:
                     yield self._checked(response)
                     return
-            with _ending(self._followed(self._origin, headers)) as response:
+            with ending(self._followed(self._origin, headers)) as response:
                 yield self._checked(response)
         except HTTPError as error:
             raise self._broken(error) from error
@@ -159,7 +151,7 @@ class Fetcher:
                 if response.status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
                     self._target = url
                 return response
-            with _ending(response):
+            with ending(response):
                 url = self._redirected(url, location)
         if not most:
             raise InputError(
@@ -190,9 +182,9 @@ class Fetcher:
             return response
         if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             return response
-        words = f"the server answered {_status(status)}"
+        words = f"the server answered {phrase(status)}"
         if status in _MAY_PASS:
-            raise BrokenError(words, _wait_s(response.headers.get("Retry-After")))
+            raise BrokenError(words, asked_wait_s(response))
         raise InputError(f"{self.name}: {words}; {_REMEDIES.get(status, 'see whether a browser gets the file')}")
 
     def _pause(self, what: str, error: BrokenError, tries: int) -> None:
@@ -221,31 +213,17 @@ class Fetcher:
 
     def _broken(self, error: HTTPError) -> Exception:
         """What failed below HTTP, in words."""
-        if isinstance(error, ReadTimeoutError | ConnectTimeoutError) and not isinstance(error, NewConnectionError):
-            what = "no connection" if isinstance(error, ConnectTimeoutError) else "no answer, or next to nothing of it,"
-            return BrokenError(f"{what} within {self.options.timeout:g} s")
-        cause = error.args[0] if isinstance(error, SSLError) and error.args else None
-        verify = getattr(cause, "verify_message", None)
-        if verify:
-            return InputError(
-                f"{self.name}: the server's certificate is not trusted ({verify}); name a file with the certificates"
-                " that you trust in SSL_CERT_FILE"
-            )
+        late = lateness(error, self.options.timeout, self.options.timeout)
+        if late is not None:
+            return BrokenError(late)
+        distrusted = distrust(error)
+        if distrusted is not None:
+            return InputError(f"{self.name}: the server's certificate {distrusted}")
         last = error.args[-1] if error.args else None
         words = str(last if isinstance(last, Exception) else error)  # of what is no HTTP it holds all that came
         if isinstance(error, NewConnectionError):  # says which object of urllib3's it was, before all else
             words = words.partition("): ")[2] or words
         return BrokenError(f"the connection failed: {words[:_SHOWN]}{'...' * (len(words) > _SHOWN)}")
-
-
-@contextmanager
-def _ending(response: BaseHTTPResponse) -> Iterator[BaseHTTPResponse]:
-    """Close the connection of an answer that is not read whole, and give back its place among those to the server."""
-    try:
-        yield response
-    finally:
-        response.close()
-        response.release_conn()  # which close() does not; once all places are taken, requests would wait for ever
 
 
 def _parsed(address: str, what: str = "an address that begins with http:// or https://") -> Url:
@@ -266,17 +244,3 @@ def _authorization(auth: str) -> dict[str, str]:
 
 def _not_understood(what: str) -> InputError:
     return InputError(f"{what} cannot be understood; it must be https://host/path")
-
-
-def _status(status: int) -> str:
-    try:
-        return f"{status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        return str(status)
-
-
-def _wait_s(header: str | None) -> float:
-    try:
-        return float(urllib3.Retry().parse_retry_after(header or "0"))
-    except (InvalidHeader, ValueError, OverflowError):  # of numbers and dates that are none
-        return 0.0

@@ -10,7 +10,7 @@ import { currentKey } from "./key.js";
  */
 export function commands(job, request) {
   const key = currentKey() === null ? [] : ['-H "Authorization: Bearer $KEY"'];
-  const curl = (url, ...more) => [`curl -s ${quoted(url)}`, ...key, ...more].join(" \\\n  ");
+  const curl = (url, ...more) => [`curl -sS --fail-with-body ${quoted(url)}`, ...key, ...more].join(" \\\n  ");
   const lines = [];
   if (request) {
     const images = request.names.map((name) => `-F ${quoted(`image=@${fileName(name)}`)}`);

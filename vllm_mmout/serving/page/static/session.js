@@ -119,6 +119,7 @@ export class Session {
       this.ending.abort();
       this.#forget();
       this.stage.clearResult();
+      clearError();
     }
     await remove(job.id);
     await this.history.refresh();
