@@ -87,6 +87,17 @@ def test_a_picture_shows_what_occurs():
     assert Image.open(io.BytesIO(areas.to_bytes("png"))).getbbox() is not None
 
 
+def test_colours_are_those_of_the_raster():
+    """Also when the table was laid on its input; classes beyond the palette have those of the default one."""
+    palette = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]], np.uint8)
+    for areas in (
+        AreasOutput.of(raster(palette=palette)),
+        AreasOutput.taking(raster(palette=palette)).placed(Source(size=CLASSES.shape, georeference=UTM)),
+    ):
+        assert [areas.colour_of(number) for number in range(3)] == [(1, 2, 3), (4, 5, 6), (7, 8, 9)]
+        assert areas.colour_of(4) == AreasOutput.of(raster()).colour_of(4)
+
+
 def test_a_raster_on_disk_is_counted_and_closed(tmp_path):
     """Where nothing else is wanted of it."""
     path = raster().save(tmp_path / "classes.tif")

@@ -52,6 +52,7 @@ class AreasOutput(StructuredOutput):
     classes: list[ClassArea]
 
     _raster: RasterOutput | None = PrivateAttr(default=None)
+    _palette: Any = PrivateAttr(default=None)
 
     @classmethod
     def of(cls, raster: RasterOutput) -> Self:
@@ -64,7 +65,9 @@ class AreasOutput(StructuredOutput):
             InputError: the raster is none of classes.
 
         """
-        return cls(classes=_counted(raster))
+        areas = cls(classes=_counted(raster))
+        areas._palette = raster.palette
+        return areas
 
     @classmethod
     def taking(cls, raster: RasterOutput) -> Self:
@@ -88,6 +91,13 @@ class AreasOutput(StructuredOutput):
         counted = self if self._raster is None else self.of(self._raster.placed(source))
         return super(AreasOutput, counted).placed(source)
 
+    def colour_of(self, number: int) -> tuple[int, int, int]:
+        """Red, green and blue of a class, as the raster of the classes has them."""
+        if self._palette is None or number >= len(self._palette):
+            return class_colour(number)
+        red, green, blue = self._palette[number].tolist()
+        return red, green, blue
+
     def __getitem__(self, which: int | str) -> ClassArea:
         """One class by number or name.
 
@@ -104,7 +114,7 @@ class AreasOutput(StructuredOutput):
         """Write the classes that occur into the lower left corner, the largest first, in their colours."""
         there = sorted((one for one in self.classes if one.pixels), key=lambda one: -one.pixels)
         return draw_caption(
-            picture, [Line(f"{one.share:.1%} {one.name or f'class {one.id}'}", class_colour(one.id)) for one in there]
+            picture, [Line(f"{one.share:.1%} {one.name or f'class {one.id}'}", self.colour_of(one.id)) for one in there]
         )
 
     def _encode(self, name: str, options: dict[str, Any]) -> bytes:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.outputs import ImageOutput, PolygonsOutput, RasterOutput, StructuredOutput
 from vllm_mmout.outputs.areas import AreasOutput, ClassArea
-from vllm_mmout.outputs.colours import class_colour
 from vllm_mmout.outputs.known import are_classes
 from vllm_mmout.outputs.pictures import encode_picture
 from vllm_mmout.outputs.preview import PREVIEW
@@ -96,7 +95,7 @@ def _is_coloured(output: Any) -> bool:
 
 def _classes(output: Any) -> tuple[ClassRow, ...] | None:
     if isinstance(output, AreasOutput):
-        return tuple(_row(one, class_colour(one.id)) for one in output.classes)
+        return tuple(_row(one, output.colour_of(one.id)) for one in output.classes)
     raster = output.classes if isinstance(output, PolygonsOutput) else output
     palette = raster.palette if _is_coloured(raster) else None
     if palette is None or raster.dtype.kind != "u" or raster.dtype.itemsize > 2:
