@@ -113,6 +113,28 @@ def test_every_dtype_travels(dtype):
     assert all_bits(codec.unpack(codec.pack(picks)[1])) == expected(picks, 1)
 
 
+@given(
+    st.integers(1, 3), st.integers(1, 9), st.integers(120, 140), st.lists(st.integers(0, 255), min_size=1, max_size=6)
+)
+@example(1, 2, 128, [0, 14, 255])
+@example(2, 3, 129, [0, 1])
+@example(1, 2, 128, [0, 15])
+@example(1, 2, 128, [254, 255])
+def test_few_classes_take_half_a_byte_each(requests, rows, cols, classes):
+    """Class ids come back as they were, in half the bytes where there are no more than 15 of them and nodata."""
+    count = requests * rows * cols
+    ids = torch.tensor((classes * count)[:count], dtype=torch.uint8).reshape(requests, rows, cols)
+    picks = {"a": ids.transpose(1, 2), "b": {"x": ids}}
+    buffers = codec.pack(picks)
+    for request in range(requests):
+        assert all_bits(codec.unpack(buffers[request])) == expected(
+            {"a": ids.transpose(1, 2), "b": {"x": ids}}, request
+        )
+    few = rows * cols >= 256 and bool(((ids < 15) | (ids == 255)).all())
+    size = -(-rows * cols // 2) if few else rows * cols
+    assert 2 * size <= buffers.shape[1] <= 2 * size + 4 * codec.ALIGNMENT
+
+
 def test_lazy_views_travel_as_what_they_show():
     """Conjugated and negated views travel as the numbers they show, not as those in memory."""
     numbers = torch.tensor([[1 + 2j, 3 - 4j]])
@@ -178,12 +200,15 @@ HEADS = st.tuples(
     st.one_of(st.sampled_from(list(codec.DTYPES)), NAMES),
     st.lists(st.one_of(st.integers(-3, 5), st.integers(-(2**63), 2**63 - 1)), max_size=5),
     st.one_of(st.integers(-128, 512), st.integers(-(2**63), 2**63 - 1)),
+    st.booleans(),
 )
 
 
 @given(st.lists(st.tuples(NAMES, st.booleans(), st.lists(HEADS, max_size=3)), max_size=3), st.binary(max_size=256))
 @example([("a", False, [("x", "float32", [0, 2**62, 2**62], 0)])], b"")
 @example([("a", False, [("x", "uint8", [1] * 70, 0)])], b"12")
+@example([("a", False, [("x", "uint8", [5], 0, True)])], b"12")
+@example([("a", False, [("x", "int16", [2], 0, True)])], b"12")
 @example([("a", True, [])], b"")
 @example([("a", True, [("x", "uint8", [1], 0), ("y", "uint8", [1], 0)])], b"12")
 def test_lying_headers(picks, elements):

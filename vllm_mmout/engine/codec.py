@@ -3,7 +3,8 @@
 ``EngineCoreOutput.pooling_output`` carries exactly one tensor; a dict or a tuple there ends the engine at decoding.
 
 Layout of a buffer: ``MAGIC``, the header's length (uint32, little endian), the header (msgpack), then each tensor's
-elements in C order, everything aligned to ``ALIGNMENT`` bytes from the start of the buffer.
+elements in C order, everything aligned to ``ALIGNMENT`` bytes from the start of the buffer. Two elements of a uint8
+tensor share a byte where all are 0 to 14 or 255, as the classes of most maps and their nodata are.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ MAX_BYTES = 1 << 31
 MAX_AXES = 64
 """Most axes of a tensor, as in torch."""
 
+_MOST = 14
+_TOP = 255
+_WORTH_HALVING = 256
+"""Elements of a request's tensor from which on two share a byte."""
+
 DTYPES: Mapping[str, torch.dtype] = {
     name: getattr(torch, name)
     for name in (
@@ -45,6 +51,8 @@ class TensorHeader(msgspec.Struct, array_like=True, frozen=True):
     shape: tuple[int, ...]
     offset: int
     """First byte, from the start of the buffer."""
+    halved: bool = False
+    """Whether two elements share a byte, the first of them in its lower half; 15 stands for 255."""
 
 
 class PickHeader(msgspec.Struct, array_like=True, frozen=True):
@@ -89,14 +97,18 @@ def pack(picks: Mapping[str, Raw]) -> torch.Tensor:
         ReduceError: a dtype cannot travel, or a buffer would be larger than ``MAX_BYTES``.
 
     """
-    tensors = [(name, key, tensor) for name, raw in picks.items() for key, tensor in _items(raw)]
-    header, starts, total = _plan(picks, tensors)
-    first = tensors[0][2]
+    tensors = [tensor for raw in picks.values() for _, tensor in _items(raw)]
+    halved = [_can_be_halved(tensor) for tensor in tensors]
+    header, starts, total = _plan(picks, halved)
+    first = tensors[0]
     requests = first.shape[0]
     buffers = torch.zeros((requests, total), dtype=torch.uint8, device=first.device)
     buffers[:, : len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8).to(first.device)
-    for (_, _, tensor), start in zip(tensors, starts, strict=True):
-        if tensor.numel():
+    for tensor, half, start in zip(tensors, halved, starts, strict=True):
+        if half:
+            flat = _halved(tensor.reshape(requests, -1))
+            buffers[:, start : start + flat.shape[1]] = flat
+        elif tensor.numel():
             whole = tensor.resolve_conj().resolve_neg()  # of lazy views the bytes would be those of the other tensor
             rows = whole.reshape(requests, -1).contiguous()
             # Axes of length 1 keep any stride, with which view() would refuse them.
@@ -117,7 +129,8 @@ def unpack(buffer: torch.Tensor) -> Unpacked | Failure:
         buffer: uint8 [bytes], as the worker packed it.
 
     Returns:
-        For each processor's name its tensor or dict of tensors without axis 0, as views of ``buffer``; or the failure.
+        For each processor's name its tensor or dict of tensors without axis 0, as views of ``buffer`` where they lie
+        there as they are; or the failure.
 
     Raises:
         ReduceError: the bytes are not a buffer of ours.
@@ -154,9 +167,32 @@ def _items(raw: Raw) -> list[tuple[str, torch.Tensor]]:
     return [("", raw)] if isinstance(raw, torch.Tensor) else list(raw.items())
 
 
-def _plan(picks: Mapping[str, Raw], tensors: list[tuple[str, str, torch.Tensor]]) -> tuple[bytes, list[int], int]:
+def _can_be_halved(tensor: torch.Tensor) -> bool:
+    """Whether two elements fit one byte, and that pays."""
+    if tensor.dtype != torch.uint8 or not _WORTH_HALVING <= tensor[:1].numel() <= MAX_BYTES:
+        return False
+    return not bool(((tensor > _MOST) & (tensor != _TOP)).any())
+
+
+def _halved(rows: torch.Tensor) -> torch.Tensor:
+    """Elements [requests, n], two to a byte: [requests, (n + 1) // 2]."""
+    low = rows.clamp(max=_MOST + 1)  # 255 becomes 15
+    if low.shape[1] % 2:
+        low = torch.nn.functional.pad(low, (0, 1))
+    return low[:, 0::2] | (low[:, 1::2] << 4)
+
+
+def _whole(part: torch.Tensor, count: int) -> torch.Tensor:
+    """The first ``count`` elements that lie two to a byte."""
+    low = torch.stack((part & 15, part >> 4), dim=1).reshape(-1)[:count]
+    return low.masked_fill_(low == _MOST + 1, _TOP)
+
+
+def _plan(picks: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int], int]:
     """Header, first byte of each tensor, and size of a buffer; offsets depend on the header's length, so twice."""
-    sizes = [tensor[0].numel() * tensor.element_size() if tensor.shape[0] else 0 for _, _, tensor in tensors]
+    tensors = [tensor for raw in picks.values() for _, tensor in _items(raw)]
+    sizes = [tensor[0].numel() * tensor.element_size() if tensor.shape[0] else 0 for tensor in tensors]
+    sizes = [-(-size // 2) if half else size for size, half in zip(sizes, halved, strict=True)]
     header, room = b"", 0
     while True:
         starts, end = [], room
@@ -165,13 +201,13 @@ def _plan(picks: Mapping[str, Raw], tensors: list[tuple[str, str, torch.Tensor]]
             end += _aligned(size)
         if end > MAX_BYTES:
             raise ReduceError(f"a result of {end} bytes is over the limit of {MAX_BYTES}; return less from reduce()")
-        offsets = iter(starts)
+        offsets, halves = iter(starts), iter(halved)
         heads = tuple(
             PickHeader(
                 name,
                 isinstance(raw, torch.Tensor),
                 tuple(
-                    TensorHeader(key, _dtype_name(tensor), tuple(tensor.shape[1:]), next(offsets))
+                    TensorHeader(key, _dtype_name(tensor), tuple(tensor.shape[1:]), next(offsets), next(halves))
                     for key, tensor in _items(raw)
                 ),
             )
@@ -205,12 +241,17 @@ def _view(buffer: torch.Tensor, head: TensorHeader) -> torch.Tensor:
     dtype = DTYPES.get(head.dtype)
     if dtype is None or min(head.offset, *head.shape, 0) < 0 or head.offset % ALIGNMENT or len(head.shape) > MAX_AXES:
         raise ReduceError(f"a result is damaged: it has a tensor of {head.dtype} {list(head.shape)} at {head.offset}")
-    end = head.offset + math.prod(head.shape) * dtype.itemsize
+    count = math.prod(head.shape)
+    if head.halved and dtype != torch.uint8:
+        raise ReduceError(f"a result is damaged: two elements of {head.dtype} cannot share a byte")
+    end = head.offset + (-(-count // 2) if head.halved else count * dtype.itemsize)
     if end > buffer.shape[0] or math.prod(length or 1 for length in head.shape) > MAX_BYTES:
         raise ReduceError(f"a result of {buffer.shape[0]} bytes is cut off: its header names byte {end}")
     if end == head.offset:
         return torch.empty(head.shape, dtype=dtype)
     part = buffer[head.offset : end]
+    if head.halved:
+        return _whole(part, count).reshape(head.shape)
     if part.storage_offset() % dtype.itemsize:  # a view of bytes that do not lie as they were packed
         part = part.clone()
     return part.view(dtype).reshape(head.shape)
