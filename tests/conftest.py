@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from contextlib import contextmanager
@@ -27,6 +28,10 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 sys.path.insert(0, str(SUPPORT))
 
+# A shell has what it starts in the background ignore Ctrl-C, which tests send to this process and to others.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
 settings.register_profile("long", settings.get_profile("default"), max_examples=2000)
@@ -34,6 +39,19 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 ENGINE_ARGUMENTS = {"gpu_memory_utilization": 0.3, "distributed_executor_backend": "uni"}
 """Keeps an engine small: one process for the core and its worker, a third of the memory at most."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Offer both cores of a small machine to the tests."""
+    parser.addoption("--two-processes", action="store_true", help="run the tests in two processes at the same time")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Share the tests with another process, where that was asked for."""
+    if config.getoption("--two-processes"):
+        import two_processes
+
+        config.pluginmanager.register(two_processes.plugin())
 
 
 def pytest_unconfigure() -> None:
@@ -105,6 +123,25 @@ def multiprocessing(switch: str):
 
 
 @pytest.fixture(scope="session")
+def nursery(holds: Path):
+    """Forks servers for tests of what a server does; tests of its start begin it as users do."""
+    from server_nursery import Nursery
+
+    with Nursery() as nursery:
+        yield nursery
+
+
+@pytest.fixture(scope="session")
+def nursery_of_one_thread(holds: Path):
+    """The same for servers whose answers are compared bit by bit."""
+    from processes import ONE_THREAD
+    from server_nursery import Nursery
+
+    with Nursery(ONE_THREAD) as nursery:
+        yield nursery
+
+
+@pytest.fixture(scope="session")
 def llm(water_index: str):
     """An ``LLM`` of the embedded model with every processor of the tests, in this process."""
     from vllm import LLM
@@ -132,13 +169,14 @@ def mp_llm(water_index: str):
 @pytest.fixture(scope="session")
 def make_async_llm(water_index: str):
     """Makes an ``AsyncLLM`` (its processes are its own); call it inside an event loop and shut it down there."""
+    from quick_engines import quick_engines
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
     def make(**settings: object) -> AsyncLLM:
-        return AsyncLLM.from_engine_args(
-            AsyncEngineArgs(model=water_index, additional_config=every_processor(**settings), **ENGINE_ARGUMENTS)
-        )
+        arguments = AsyncEngineArgs(water_index, additional_config=every_processor(**settings), **ENGINE_ARGUMENTS)
+        with quick_engines():
+            return AsyncLLM.from_engine_args(arguments)
 
     return make
 

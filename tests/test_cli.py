@@ -20,7 +20,7 @@ QUIET = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_STREAM", "TORCH_CPP_LOG_LEVEL", "PY
 """What a user has not set, and the tests' own environment may."""
 
 
-def run(*arguments, cwd, timeout=400, **environment):
+def run(*arguments, cwd, timeout=1200, **environment):
     """One command; its standard output and error are read as lines."""
     kept = {name: value for name, value in os.environ.items() if name not in QUIET}
     kept.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)

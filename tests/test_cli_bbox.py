@@ -32,7 +32,7 @@ def test_run_on_a_part_in_longitudes(tmp_path):
     where = ["--bbox=" + ",".join(map(repr, box)), "--bbox-crs", "EPSG:4326", "-o", "part.tif"]
     command = [sys.executable, "-m", "vllm_mmout.cli", "run", "water-index", "scene.tif", *where]
     kept = {name: value for name, value in os.environ.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
-    done = subprocess.run(command, cwd=tmp_path, env=kept, capture_output=True, text=True, check=False, timeout=400)
+    done = subprocess.run(command, cwd=tmp_path, env=kept, capture_output=True, text=True, check=False, timeout=1200)
     assert (done.returncode, done.stdout) == (0, "part.tif\n"), done.stderr
     with rasterio.open(tmp_path / "part.tif") as part:
         assert part.crs == crs

@@ -28,7 +28,7 @@ after = nbformat.v4.new_code_cell("from processes import children_left; print(ch
 after["id"] = "after"
 notebook.cells.append(after)
 try:
-    NotebookClient(notebook, timeout=300, kernel_name="of-the-test").execute()
+    NotebookClient(notebook, timeout=1200, kernel_name="of-the-test").execute()
 finally:
     nbformat.write(notebook, sys.argv[2])
 """

@@ -28,7 +28,7 @@ def nothing_left():
     """At the end of a test no process is there that was not before it; vLLM's own trackers of resources aside."""
     before = children()
     yield
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while left := {
         pid: line for pid, line in children().items() if pid not in before and "resource_tracker" not in line
     }:

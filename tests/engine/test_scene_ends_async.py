@@ -395,7 +395,7 @@ async def test_shutdown_in_the_middle_of_scenes(module_engine, tmp_path):
             ended = await asyncio.gather(*scenes, return_exceptions=True)
     assert [type(one) for one in ended] == [AbortedError] * 4
     await until(lambda: not scene_ends.threads(), "their threads have ended")
-    assert {name: what for name, what in left.all(engine.output_processor).items() if name != "request_states"} == {}
+    assert left.all(engine.output_processor, but={"request_states"}) == {}
     assert (engine.mmout_budget.used_count, engine.mmout_scenes) == (0, set())
     assert list(tmp_path.iterdir()) == []
     with pytest.raises((EngineDeadError, AbortedError)):

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from interrupting import InterruptAtLine, interrupted_after
+from interrupting import InterruptAtLine, forget_handled_exceptions, interrupted_after
 from scene_ends import Left, bad_tile, settings, wait_for
 from scene_steps import (  # noqa: F401 - fixtures
     DEADLINE,
@@ -128,6 +128,7 @@ def test_an_interrupt_at_every_line_of_ours(engine, processor, tmp_path):
                 engine.generate(inputs, params, use_tqdm=False)
         except KeyboardInterrupt:
             pass
+        forget_handled_exceptions()
         if interrupt.fired is None:
             break
         seen.add(interrupt.fired)

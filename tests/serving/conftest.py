@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from server_nursery import Nursery
 from serving import Server, served
 
 
@@ -17,26 +18,26 @@ def water_server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def own_server(tmp_path_factory: pytest.TempPathFactory, holds: Path) -> Iterator[Server]:
+def own_server(tmp_path_factory: pytest.TempPathFactory, holds: Path, nursery: Nursery) -> Iterator[Server]:
     """A server of `served_models.AnyNet`, which takes any JSON and gives what no library knows."""
     from model_folders import folder_of
     from served_models import PLACES, PROCESSORS, AnyNet
 
     folder, _ = folder_of(tmp_path_factory.mktemp("own"), AnyNet, mmout={"output_processor": PROCESSORS})
     flags = ("--served-model-name", "any", "--mmout-max-waiting", str(PLACES), "--enable-server-load-tracking")
-    with served(folder, *flags, environment={"MMOUT_TEST_HOLDS": str(holds)}) as server:
+    with served(folder, *flags, environment={"MMOUT_TEST_HOLDS": str(holds)}, nursery=nursery) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def guarded_server(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Iterator[Server]:
     """A server with a key and small limits, which may fetch from this machine, and read files of one folder.
 
     The folder is ``local`` in the one that the fixture `guarded_folder` names.
     """
     folder = tmp_path_factory.getbasetemp() / "guarded"
     (folder / "local").mkdir(parents=True)
-    flags = {
+    options = {
         "--api-key": "secret",
         "--mmout-max-waiting": 2,
         "--mmout-max-upload": "2M",
@@ -47,7 +48,8 @@ def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]
         "--allowed-local-media-path": folder / "local",
     }
     limits = {"MMOUT_FETCH_TIMEOUT": "1", "MMOUT_FETCH_RETRIES": "0", "MMOUT_FETCH_LIMIT": "1M"}
-    with served("water-index", *[str(text) for flag in flags.items() for text in flag], environment=limits) as server:
+    flags = [str(text) for option in options.items() for text in option]
+    with served("water-index", *flags, environment=limits, nursery=nursery) as server:
         yield server
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import time
 from collections import Counter
 from contextlib import ExitStack, closing
 
@@ -14,8 +13,9 @@ import pytest
 import water_oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import CHECKS, DRIVEN, KEY, answer_of, idle, partly
+from judging import CHECKS, DRIVEN, KEY, answer_of, idle, judge_error, partly
 from PIL import Image
+from scene_clients import wait_for
 from schemathesis_apart import GenerationMode, described, schemathesis
 from text_service import text_app
 
@@ -123,10 +123,7 @@ class Seen:
         elif route == POOLING and response.json() == UNREADABLE:
             assert response.status_code == 400
         elif response.status_code >= 400:
-            (error,) = response.json().values()
-            assert set(error) == {"message", "type", "param", "code"}, error
-            assert error["message"], error
-            assert error["code"] == response.status_code, error
+            judge_error(response)
         else:
             assert response.content
             if response.headers["content-type"].startswith("text/event-stream"):
@@ -216,17 +213,21 @@ class Seen:
             else "multipart/form-data; boundary=x",
         }
         self.judge(route, self.guarded.post(path, headers=large, content=bytes(2 * 2**20 + 1)))  # 413
-        with ExitStack() as places:
-            slow = [places.enter_context(partly(self.guarded_url, one)) for one in (EDITS, EDITS)]
-            time.sleep(0.3)
-            self.judge(route, self.guarded.post(path, headers=KEY, **small(route)))  # 429
-            for one in slow:
-                self.judge(EDITS, answer_of(one))
+        wait_for(lambda: self._refused_as_full(route, path), "the places were not taken")  # 429
         with partly(self.guarded_url, path, large["Content-Type"]) as one:
             self.judge(route, answer_of(one))  # 408
         if route == GENERATIONS:
             return
         self.judge(route, self.guarded.post(path, headers=KEY, **small(route, model="none")))  # 404
+
+    def _refused_as_full(self, route, path):
+        """Whether there was no place, while slow clients hold all of them, for a second."""
+        with ExitStack() as places:
+            slow = [places.enter_context(partly(self.guarded_url, EDITS)) for _ in range(2)]
+            answer = self.judge(route, self.guarded.post(path, headers=KEY, **small(route)))
+            for one in slow:
+                self.judge(EDITS, answer_of(one))
+        return answer.status_code == 429
 
     def text(self):
         """What a model that makes images of text answers, which the server's does not."""

@@ -19,6 +19,7 @@ from PIL import Image
 from sending import sending
 from starlette.applications import Starlette
 from starlette.routing import Route
+from watched_results import watched
 
 from vllm_mmout.serving.encoded import Encoded, own_folder
 from vllm_mmout.serving.responses import bare_response, json_response, pieces
@@ -171,26 +172,6 @@ def test_what_could_be_code_is_not_shown(media_type):
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-class Watched(Encoded):
-    """A result that says when it was closed."""
-
-    closed: threading.Event
-
-    def close(self) -> None:
-        super().close()
-        self.closed.set()
-
-
-def watched(size: int) -> Watched:
-    """One in a file of zeros, which takes no disk."""
-    path = own_folder() / "result"
-    with path.open("wb") as file:
-        file.truncate(size)
-    entry = Watched(path, "tiff")
-    entry.closed = threading.Event()
-    return entry
-
-
 @pytest.mark.parametrize("make", [bare_response, lambda entry: json_response([entry], tiles=1)], ids=["bare", "json"])
 @pytest.mark.parametrize("before", [0, 100, 1 << 20])
 def test_a_client_that_goes_away(make, before, temporary):
@@ -210,7 +191,7 @@ def test_a_client_that_goes_away(make, before, temporary):
                 got += len(client.recv(65536))
             while not made:
                 pass
-        assert made[0].closed.wait(20)
+        assert made[0].closed.wait(60)
         assert not list(temporary.iterdir())
         assert httpx.get(f"{url}/nothing").status_code == 404
 

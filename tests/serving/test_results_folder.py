@@ -71,7 +71,7 @@ def test_a_server_lives_as_long_as_its_process(folder, server, end):
         process.send_signal(signal.SIGKILL)
     else:
         process.stdin.close()
-    process.wait(30)
+    process.wait(120)
     assert not folder.lives(name)
     assert folder.work_of(name).exists() == (end == "killed")
     assert folder.remove_dead() == ([name] if end == "killed" else [])

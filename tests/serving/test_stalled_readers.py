@@ -6,7 +6,6 @@ import asyncio
 import logging
 import socket
 import tempfile
-import threading
 import time
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
@@ -19,10 +18,11 @@ from sending import sending
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
+from watched_results import Watched, watched
 
 pytest.importorskip("vllm", reason="the log is vLLM's")
 
-from vllm_mmout.serving.encoded import Encoded, own_folder
+from vllm_mmout.serving.encoded import Encoded
 from vllm_mmout.serving.events import EventsResponse, completed
 from vllm_mmout.serving.gone import Held
 from vllm_mmout.serving.images import get_result
@@ -54,26 +54,6 @@ def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> py
     return caplog
 
 
-class Watched(Encoded):
-    """A result that says when it was closed."""
-
-    closed: threading.Event
-
-    def close(self) -> None:
-        super().close()
-        self.closed.set()
-
-
-def large() -> Watched:
-    """A file of zeros, which takes no disk."""
-    path = own_folder() / "result"
-    with path.open("wb") as file:
-        file.truncate(LARGE)
-    entry = Watched(path, "tiff")
-    entry.closed = threading.Event()
-    return entry
-
-
 async def _events(entry):
     yield completed("image_edit", entry, tiles=1)
     await asyncio.sleep(1000)
@@ -103,7 +83,7 @@ class App:
         self.asgi.state.mmout = SimpleNamespace(options=ServingOptions(send_timeout=limit))
 
     async def answer(self, request):
-        self.entries.append(large())
+        self.entries.append(watched(LARGE))
         return self.make(self.entries[-1])
 
     async def full(self, request):
@@ -124,7 +104,7 @@ def asking(url: str, *paths: str, buffer: int = 4096):
 
 def until(holds) -> None:
     """Wait for something that must come."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -159,7 +139,7 @@ def test_a_client_that_takes_nothing(kind, log, temporary):
 def test_a_client_that_takes_nothing_of_a_stored_result(log, temporary):
     """The file that was open is closed; the result stays for who asks again."""
     store = ResultStore.temporary(3600, 2 * LARGE)
-    name = store.keep(large())
+    name = store.keep(watched(LARGE))
 
     async def answer(request):
         return await get_result(request, store)
@@ -235,12 +215,12 @@ class Connection:
 def test_a_connection_that_was_closed_below(kind, log):
     """What is written to it fails, which is no failure of the server's; on an open one it would be."""
     app = {"type": "http", "method": "GET", "asgi": {"spec_version": "2.3"}}
-    entry, connection = large(), Connection(closed=True)
+    entry, connection = watched(LARGE), Connection(closed=True)
     asyncio.run(ANSWERS[kind](entry)(app, connection.receive, connection.send))
     assert entry.closed.is_set()
     assert connection.aborted
     assert [record.levelname for record in log.records] == ["INFO"]
-    entry, connection = large(), Connection(closed=False)
+    entry, connection = watched(LARGE), Connection(closed=False)
     with pytest.raises(RuntimeError, match="the handler is closed"):
         asyncio.run(ANSWERS[kind](entry)(app, connection.receive, connection.send))
     assert entry.closed.is_set()

@@ -351,13 +351,13 @@ def test_results_expire_without_traffic(tmp_path):
     """A thread removes what has expired though nobody asks for anything, and ends with the store."""
     store = ResultStore(tmp_path / "results", 0.1, 100)
     store.keep(Encoded(b"abc", "png"))
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while names(store) and time.monotonic() < until:
         time.sleep(0.01)
     assert not names(store)
     (thread,) = [one for one in threading.enumerate() if one.name == "mmout-results" and one.is_alive()][-1:]
     store.close()
-    thread.join(30)
+    thread.join(120)
     assert not thread.is_alive()
 
 

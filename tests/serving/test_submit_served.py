@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from scenes_for_tests import classes, pixels, probabilities, write
+from scenes_for_tests import classes, pixels, probabilities, with_a_hole, write
 
 from vllm_mmout.cli import main
 
@@ -30,9 +30,7 @@ def _no_key(monkeypatch):
 @pytest.fixture(scope="module")
 def array():
     """uint16 [6, 300, 400] with a hole of nodata."""
-    found = pixels(7, 300, 400)
-    found[:, 50:90, 100:130] = 0
-    return found
+    return with_a_hole()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 from processes import ONE_THREAD
-from serving import COMMAND, served, stop
+from serving import served, stop
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -87,20 +87,18 @@ def by_openai(url):
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory):
-    """Of each server: its answers, and the exit status of its end."""
+def answers(tmp_path_factory, nursery_of_one_thread):
+    """Of each server: its answers, and the exit status of its end; ours starts as users start it."""
     folder = tmp_path_factory.mktemp("llama")
     engine_scripts.make_llama(folder)
     template = folder / "template.jinja"
     template.write_text(TEMPLATE)
 
-    def of(command):
-        with served(
-            folder, *FLAGS, "--chat-template", str(template), environment=ONE_THREAD, command=command
-        ) as server:
+    def of(**start):
+        with served(folder, *FLAGS, "--chat-template", str(template), environment=ONE_THREAD, **start) as server:
             return by_httpx(server.url), by_openai(server.url), stop(server.process, signal.SIGTERM)
 
-    return {"ours": of(COMMAND), "vllm's": of(VLLMS_OWN)}
+    return {"ours": of(), "vllm's": of(command=VLLMS_OWN, nursery=nursery_of_one_thread)}
 
 
 @pytest.mark.parametrize("name", REQUESTS)

@@ -20,7 +20,7 @@ ANSWER = "answer of the script: "
 PROMPTS = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9"]
 
 
-def run(name, *, path=(), environment=None, timeout=420, **arguments):
+def run(name, *, path=(), environment=None, timeout=1200, **arguments):
     """Run one of the functions below and return its answer; by default its engine has processes of its own."""
     folders = [*map(str, path), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(

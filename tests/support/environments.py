@@ -34,7 +34,7 @@ class Environment:
         """The interpreter."""
         return self.folder / "bin/python"
 
-    def run(self, *command: str | Path, cwd: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str | Path, cwd: Path, timeout: float = 1800) -> subprocess.CompletedProcess[str]:
         """Run a command of the environment (``bin/...``) that sees nothing of the running one."""
         hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER")
         environment = {name: value for name, value in os.environ.items() if name not in hidden}

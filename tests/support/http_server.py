@@ -59,7 +59,7 @@ class Server:
 
     def quiet(self):
         """Wait until no connection is left, whose threads would count."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while any("process_request_thread" in thread.name for thread in threading.enumerate()):
             assert time.monotonic() < deadline, "a connection is left open"
             time.sleep(0.01)
@@ -159,6 +159,18 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
+def answering(server, name):
+    """Have a server answer, in a thread with this name."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, name=name)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+
+
+@contextmanager
 def running(context=None):
     """A server, with TLS where there is a context for it."""
     told = Server()
@@ -168,14 +180,11 @@ def running(context=None):
             server.socket = context.wrap_socket(server.socket, server_side=True)
             scheme = "https"
         told.address = f"{scheme}://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, name="http-server")
-        thread.start()
-        try:
-            yield told
-        finally:
-            told.ending.set()
-            server.shutdown()
-            thread.join()
+        with answering(server, "http-server"):
+            try:
+                yield told
+            finally:
+                told.ending.set()
 
 
 def open_sockets():

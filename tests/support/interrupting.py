@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import linecache
 import signal
 import sys
@@ -30,6 +31,17 @@ def interrupted_after(seconds, call):
     except KeyboardInterrupt:
         pass
     return False
+
+
+def forget_handled_exceptions():
+    """Have this thread handle no exception any more.
+
+    CPython goes on with one as handled whose ``except`` a trace function has interrupted at its very end: all that are
+    raised later would be told as raised "during handling" of that one.
+    """
+    forget = ctypes.pythonapi.PyErr_SetHandledException
+    forget.argtypes, forget.restype = [ctypes.py_object], None
+    forget(None)
 
 
 class InterruptAtLine:

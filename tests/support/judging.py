@@ -30,6 +30,14 @@ DRIVEN = settings(
 )
 
 
+def judge_error(response):
+    """See that an answer is an error in OpenAI's form, with words and its own status."""
+    (error,) = response.json().values()
+    assert set(error) == {"message", "type", "param", "code"}, error
+    assert error["message"], error
+    assert error["code"] == response.status_code, error
+
+
 def partly(url, path, kind="multipart/form-data; boundary=x"):
     """A connection on which half of a body was sent."""
     parts = urlsplit(url)
@@ -53,7 +61,7 @@ def answer_of(connection):
 
 def idle(url):
     """Whether nothing is under way, at once or soon."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         families = prometheus.text_string_to_metric_families(httpx.get(f"{url}/metrics").text)
         values = [

@@ -89,13 +89,17 @@ def runner_of(llm):
 
 
 def children():
-    """The command lines of the processes below this one, by id; those that ended and nobody asked after are none."""
+    """The command lines of the processes below this one, by id; those that ended and nobody asked after are none.
+
+    Of its session alone: another process that runs tests leads one of its own, and so does each server.
+    """
     import psutil
 
     found = {}
     for child in psutil.Process(os.getpid()).children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # a zombie is one of these
-            found[child.pid] = " ".join(child.cmdline())
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):  # a zombie is one of the first
+            if os.getsid(child.pid) == os.getsid(0):
+                found[child.pid] = " ".join(child.cmdline())
     return found
 
 
@@ -106,10 +110,12 @@ def says(error, *parts):
 
 async def answers_of_async(folder, inputs, **arguments):
     """What an ``AsyncLLM`` gives for inputs that are handed over in one moment; its engine has a process of its own."""
+    from quick_engines import quick_engines
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=str(folder), **ENGINE, **arguments))
+    with quick_engines():
+        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=str(folder), **ENGINE, **arguments))
 
     async def answer(data):
         (result,) = [result async for result in engine.generate(data)]

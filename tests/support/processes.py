@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 
@@ -29,6 +30,13 @@ def left_running(mark):
     return _not_ending(marked)
 
 
+def left_of_session(leader):
+    """Command lines of the processes of a session that do not end within some seconds."""
+    import psutil
+
+    return _not_ending(lambda: [process for process in psutil.process_iter() if _session(process) == leader])
+
+
 def children_left():
     """Command lines of the processes below this one that do not end within some seconds."""
     import psutil
@@ -36,13 +44,21 @@ def children_left():
     return _not_ending(lambda: psutil.Process().children(recursive=True))
 
 
-def _not_ending(find, within_s=10.0):
+def _not_ending(find, within_s=60.0):
     deadline = time.monotonic() + within_s
     while found := [line for line in map(_command, find()) if line and _PYTHONS_OWN not in line]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.1)
     return found
+
+
+def _session(process):
+    """The id of its leader; none of a process that has ended."""
+    try:
+        return os.getsid(process.pid)
+    except ProcessLookupError:
+        return None
 
 
 def _environment(process):

@@ -137,7 +137,7 @@ class ReduceHolds(Echo):
     def reduce(self, output, params):
         started, go = hold(params.nodata)
         started.touch()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not go.exists() and time.monotonic() < deadline:
             time.sleep(0.005)
         return output

@@ -72,23 +72,28 @@ class Left:
                 found.append(target)
         return sorted(found)
 
-    def all(self, router):
-        """What is left, by name, after a moment in which threads end; nothing for a scene that ended well."""
-        deadline = time.monotonic() + 2
-        while (held := self.now(router)) and time.monotonic() < deadline:
+    def all(self, router, but=()):
+        """What is left, by name, after the time in which threads end; nothing for a scene that ended well.
+
+        Args:
+            router: the engine's output processor.
+            but: names of what may be left.
+
+        """
+        deadline = time.monotonic() + 30
+        while (held := self._now(router, but)) and time.monotonic() < deadline:
             gc.collect()  # tracebacks keep what a test had
             time.sleep(0.02)
         return held
 
-    def now(self, router):
-        """What is left at this moment."""
+    def _now(self, router, but):
         held = {
             "threads": threads(),
             "files": sorted(self.files() - self.before),
             "open files": [file for file in self.open_files() if file not in self.open_before],
             **water_oracle.leftovers(router),
         }
-        return {name: value for name, value in held.items() if value}
+        return {name: value for name, value in held.items() if value and name not in but}
 
 
 def threads():

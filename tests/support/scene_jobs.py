@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from http_server import no_proxies
+from http_server import answering, no_proxies
 
 ID = "scene_" + "aZ09-_" * 7 + "x"
 RESULT = bytes(range(256)) * 5000
@@ -200,13 +200,8 @@ def running():
     told = Jobs()
     with _Server(told) as server:
         told.address = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, name="jobs-server")
-        thread.start()
-        try:
+        with answering(server, "jobs-server"):
             yield told
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @pytest.fixture(name="jobs")

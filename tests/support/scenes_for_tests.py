@@ -16,6 +16,13 @@ def pixels(seed=0, height=75, width=90):
     return water_oracle.scene(seed, height, width)
 
 
+def with_a_hole():
+    """uint16 [6, 300, 400], 0 in rows 50 to 90 and columns 100 to 130, where nothing was observed."""
+    found = pixels(7, 300, 400)
+    found[:, 50:90, 100:130] = 0
+    return found
+
+
 def classes(array, valid=None):
     """uint8 [1, height, width]: the class of each pixel, 255 where it is not valid."""
     found = water_oracle.logits(array).argmax(axis=0).astype(np.uint8)

@@ -17,7 +17,7 @@ def run_script(*arguments, cwd=None, **environment):
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=1200,
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stderr

@@ -26,10 +26,10 @@ def sending(app: object) -> Iterator[str]:
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
     try:
-        assert started.wait(30)
+        assert started.wait(120)
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(120)
         listening.close()
         assert not thread.is_alive()

@@ -1,9 +1,10 @@
-"""A process that has imported all that servers need, and forks them: `nursery` runs ``python server_nursery.py``.
+"""A process that has imported all that servers need, and forks them: `Nursery` runs ``python server_nursery.py``.
 
-That reads lines of JSON, ``{"log": FILE, "arguments": [...]}`` with the arguments of ``vllm-mmout serve``, and answers
-each with the id of a process, which is a server as that command starts it, in a session of its own. Only the imports,
-which take most of a server's start, are made once: the API server, the engine and its worker are processes of each
-server. These have what the API server had opened before them: the port on which it listens, nothing of its results.
+That reads lines of JSON, the arguments of `serve`, and answers each with the id of a process, which is a server as its
+command starts it, in a session of its own. Only the imports, which take most of a server's start, are made once: the
+API server, the engine and its worker are processes of each server. These have what the API server had opened before
+them: the port on which it listens, nothing of its results. Whoever asks which processes listen there, as is done of
+several API servers, starts them as users do.
 """
 
 from __future__ import annotations
@@ -12,16 +13,13 @@ import importlib
 import json
 import multiprocessing
 import os
+import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-import traceback
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-
-from serving import SMALL, START_S, free_port
 
 IMPORTED = (
     "vllm.entrypoints.cli.serve",
@@ -33,86 +31,82 @@ IMPORTED = (
     "vllm.v1.executor.uniproc_executor",
     "vllm.v1.worker.cpu_model_runner",
     "vllm.v1.worker.cpu_worker",
-    "vllm_mmout.engine.plugin",
-    "vllm_mmout.serving.launch",
-    "vllm_mmout.serving.plugin",
 )
+"""Of vLLM alone: whether a server loads anything of this package is its own affair."""
 SPAWNING = ("vllm.v1.engine.utils", "vllm.v1.executor.multiproc_executor")
 """Modules of vLLM that start processes by ``get_mp_context``; on CPUs these import everything again."""
 
 
-@dataclass(frozen=True)
 class Forked:
-    """A server that answers."""
+    """A process that a nursery has forked, with what `subprocess.Popen` has; the nursery's own process waits for it."""
 
-    url: str
-    pid: int
-    processes: list[object]
-    """It, its engine and the engine's worker."""
+    def __init__(self, pid, status):
+        self.pid, self.returncode = pid, None
+        self._status = status
 
-    def kill(self):
-        """End all of it by SIGKILL, the API server first: engines do not see when that is gone."""
-        import psutil
+    def poll(self):
+        """The exit status, None while it runs."""
+        if self.returncode is None and self._status.exists():
+            self.returncode = int(self._status.read_text())
+        return self.returncode
 
-        for process in self.processes:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        _, alive = psutil.wait_procs(self.processes, timeout=60)
-        assert not alive
+    def wait(self, timeout=None):
+        """Wait for its end; gives the exit status."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"server {self.pid}", timeout)
+            time.sleep(0.02)
+        return self.returncode
+
+    def send_signal(self, number):
+        """Send a signal, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
 
-@contextmanager
-def nursery(folder):
-    """Start one; gives a function that makes a server of arguments, as a context manager that kills it in the end.
+class Nursery:
+    """A context within which servers are forked.
 
     Args:
-        folder: for temporary files, and the log of all servers.
+        environment: entries beside those of this process, for what is read when libraries are loaded.
 
     """
-    import psutil
 
-    log = Path(folder, "servers.log")
-    command = [sys.executable, __file__]
-    environment = {**os.environ, "TMPDIR": str(folder), "VLLM_LOGGING_LEVEL": "INFO"}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=environment, **pipes) as process:
-        assert process.stdout.readline() == "ready\n"
+    def __init__(self, environment=None):
+        self._environment = environment or {}
 
-        @contextmanager
-        def forked(model, *flags):
-            port = free_port()
-            arguments = [model, "--host", "127.0.0.1", "--port", str(port), *SMALL, *flags]
-            print(json.dumps({"log": str(log), "arguments": arguments}), file=process.stdin, flush=True)
-            leader = psutil.Process(int(process.stdout.readline()))
-            url = f"http://127.0.0.1:{port}"
-            try:
-                _wait_until_up(url, leader, log)
-                server = Forked(url, leader.pid, [leader, *leader.children(recursive=True)])
-            except BaseException:
-                for one in [*leader.children(recursive=True), leader]:
-                    one.kill()
-                raise
-            try:
-                yield server
-            finally:
-                server.kill()
+    def __enter__(self):
+        self._folder = tempfile.TemporaryDirectory(prefix="nursery-")
+        self._count = 0
+        environment = {**os.environ, **self._environment, "VLLM_LOGGING_LEVEL": "INFO"}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._process = subprocess.Popen([sys.executable, __file__], env=environment, **pipes)
+        if self._process.stdout.readline() != "ready\n":
+            self.__exit__()
+            raise RuntimeError("the nursery did not start")
+        return self
 
-        yield forked
-        process.stdin.close()
+    def __exit__(self, *_):
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._folder.cleanup()
 
+    def start(self, arguments, log, environment):
+        """Fork a process that is ``python -m MODULE ...``.
 
-def _wait_until_up(url, leader, log):
-    import httpx
+        Args:
+            arguments: "-m", the module, and the arguments of its command.
+            log: the file for standard output and standard error.
+            environment: all of it.
 
-    deadline = time.monotonic() + START_S
-    while True:
-        assert leader.is_running(), f"the server ended:\n{log.read_text(errors='replace')}"
-        assert time.monotonic() < deadline, f"the server did not start:\n{log.read_text(errors='replace')}"
-        try:
-            if httpx.get(f"{url}/health", timeout=5, trust_env=False).status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            time.sleep(0.1)
+        """
+        self._count += 1
+        status = Path(self._folder.name, str(self._count))
+        asked = {"arguments": arguments, "log": str(log), "environment": environment, "status": str(status)}
+        print(json.dumps(asked), file=self._process.stdin, flush=True)
+        return Forked(int(self._process.stdout.readline()), status)
 
 
 def main():
@@ -120,31 +114,45 @@ def main():
     modules = {name: importlib.import_module(name) for name in IMPORTED}
     for name in SPAWNING:
         modules[name].get_mp_context = lambda: multiprocessing.get_context("fork")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # servers that end need nobody who waits for them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how those end that wait for servers
     print("ready", flush=True)  # noqa: T201
     for line in sys.stdin:
-        asked = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            serve(modules["vllm_mmout.serving.launch"].launch, **asked)
-        print(pid, flush=True)  # noqa: T201
+        if os.fork() == 0:
+            wait_for_server(**json.loads(line))
+    os._exit(0)  # nothing of this process needs an orderly end, which takes seconds
 
 
-def serve(launch, log, arguments):
-    """Be a server."""
-    status = 1
-    try:
-        os.setsid()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        nothing, file = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        for target, source in ((0, nothing), (1, file), (2, file)):
-            os.dup2(source, target)
-        launch(arguments)
-        status = 0
-    except BaseException:  # noqa: BLE001 - of a process that ends here
-        traceback.print_exc()
-    finally:
-        os._exit(status)
+def wait_for_server(status, **asked):
+    """Fork a server, tell its id, and write its exit status into a file when it has ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pid = os.fork()
+    if pid == 0:
+        serve(**asked)
+    print(pid, flush=True)  # noqa: T201
+    _, ended = os.waitpid(pid, 0)
+    unfinished = Path(f"{status}-unfinished")
+    if unfinished.parent.exists():  # else nobody asks any more
+        unfinished.write_text(str(os.waitstatus_to_exitcode(ended)))
+        unfinished.rename(status)
+    os._exit(0)
+
+
+def serve(arguments, log, environment):
+    """Be a server, and end as an interpreter does."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    nothing, file = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for target, source in ((0, nothing), (1, file), (2, file)):
+        os.dup2(source, target)
+    os.close(nothing)
+    os.close(file)
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None
+    sys.argv, sys.path[0] = arguments[1:], str(Path.cwd())
+    runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    sys.exit()
 
 
 if __name__ == "__main__":

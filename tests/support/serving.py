@@ -10,12 +10,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from processes import left_running, new_mark
+from processes import left_of_session, left_running, new_mark
+from server_nursery import Forked, Nursery
 
 COMMAND = ("-m", "vllm_mmout.cli", "serve")
 SMALL = ("--gpu-memory-utilization", "0.3", "--distributed-executor-backend", "uni")
@@ -34,8 +35,12 @@ class Server:
     """The process that was started; with one API server the one that answers."""
     log: Path
     """What it wrote to standard output and standard error."""
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     """Leads a session of its own, as a command of a terminal does."""
+
+    def kill(self) -> None:
+        """End all of it by SIGKILL, the API server first: engines do not see when that is gone."""
+        _kill(self.process)
 
 
 @contextmanager
@@ -44,6 +49,7 @@ def served(
     *flags: str,
     environment: Mapping[str, str] | None = None,
     command: Sequence[str] = COMMAND,
+    nursery: Nursery | None = None,
 ) -> Iterator[Server]:
     """Serve a model until the block ends; then no process of it may be left.
 
@@ -52,28 +58,36 @@ def served(
         flags: further flags of ``vllm-mmout serve``.
         environment: entries beside those of this process.
         command: another command of the interpreter that takes a model and such flags.
+        nursery: forks the server; None: it is started as users do, which takes several times as long.
 
     """
     with tempfile.TemporaryDirectory(prefix="served-") as folder:
         port, log, mark = free_port(), Path(folder, "server.log"), new_mark()
         arguments = [*command, str(model), "--host", "127.0.0.1", "--port", str(port), *SMALL, *flags]
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                [sys.executable, *arguments],
-                env={**os.environ, "VLLM_LOGGING_LEVEL": "INFO", **(environment or {}), **mark},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        log.touch()
+        entries = {**os.environ, "VLLM_LOGGING_LEVEL": "INFO", **(environment or {}), **mark}
+        process = _started(arguments, log, entries) if nursery is None else nursery.start(arguments, log, entries)
         server = Server(f"http://127.0.0.1:{port}", process.pid, log, process)
         try:
             _wait_until_up(server, process)
             yield server
         finally:
             stop(process)
-            left = left_running(mark)
+            # What was forked has in its environment, as the system sees it, that of its nursery.
+            left = [*left_running(mark), *left_of_session(process.pid)]
             assert not left, f"still running: {left}\n{log.read_text(errors='replace')}"
+
+
+def _started(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 def free_port() -> int:
@@ -83,7 +97,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def stop(process: subprocess.Popen[bytes], by: int = signal.SIGTERM) -> int:
+def stop(process: subprocess.Popen[bytes] | Forked, by: int = signal.SIGTERM) -> int:
     """End a server by a signal, if it has not ended, and return its exit status.
 
     Args:
@@ -99,12 +113,11 @@ def stop(process: subprocess.Popen[bytes], by: int = signal.SIGTERM) -> int:
         try:
             process.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            _kill(process.pid)
-            process.wait()
+            _kill(process)
     return int(process.returncode)
 
 
-def _wait_until_up(server: Server, process: subprocess.Popen[bytes]) -> None:
+def _wait_until_up(server: Server, process: subprocess.Popen[bytes] | Forked) -> None:
     deadline = time.monotonic() + START_S
     while True:
         ended = process.poll()
@@ -118,8 +131,14 @@ def _wait_until_up(server: Server, process: subprocess.Popen[bytes]) -> None:
             time.sleep(0.2)
 
 
-def _kill(pid: int) -> None:
+def _kill(process: subprocess.Popen[bytes] | Forked) -> None:
     import psutil
 
-    for process in [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]:
-        process.kill()
+    below = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGKILL)
+    for one in below:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    process.wait(STOP_S)
+    _, alive = psutil.wait_procs(below, timeout=STOP_S)
+    assert not alive

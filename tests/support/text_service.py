@@ -16,6 +16,7 @@ class TextEngine:
             model="painter",
             inputs=SimpleNamespace(opens_files=False, takes="text"),
             choice=SimpleNamespace(pick=lambda asked: ("image",)),
+            plugin_of=lambda params: None,
             check_params=lambda params: None,
             processors={"image": processor},
         )

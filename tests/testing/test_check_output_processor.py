@@ -292,4 +292,5 @@ def test_the_check_needs_no_engine():
         "print('works')"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("works\n", "")
+    assert done.stdout == "works\n", f"ended with {done.returncode}: {done.stdout}{done.stderr}"
+    assert (done.returncode, done.stderr) == (0, "")

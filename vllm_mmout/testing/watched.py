@@ -22,6 +22,7 @@ class WatchedThread:
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._is_busy = False
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -31,6 +32,8 @@ class WatchedThread:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._calls.put(None)
+        if not self._is_busy:  # else it hangs, or whoever waited for it was interrupted
+            self._thread.join()  # a daemon that still runs when the interpreter ends may crash it
 
     def __call__(self, call: Callable[[], object]) -> None:
         """Run a call there and wait for it; what it raises is raised here.
@@ -39,11 +42,13 @@ class WatchedThread:
             HangsError: it is not back in time; the message says where it is. The thread can run no other call then.
 
         """
+        self._is_busy = True
         self._calls.put(call)
         try:
             error = self._ends.get(timeout=self._patience_s)
         except queue.Empty:
             raise HangsError(f"not back after {self._patience_s:g} s; it is {self._where()}") from None
+        self._is_busy = False
         if error is not None:
             raise error
 

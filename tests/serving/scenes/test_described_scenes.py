@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import CHECKS, DRIVEN, KEY, answer_of, idle, partly
+from judging import CHECKS, DRIVEN, KEY, answer_of, idle, judge_error, partly
 from scene_clients import client, ended, made, wait_for
 from scenes_for_tests import pixels
 from schemathesis_apart import GenerationMode, described, schemathesis
@@ -66,10 +66,7 @@ class Seen:
         if response.status_code == 401:
             assert response.json() == {"error": "Unauthorized"}
         elif response.status_code >= 400:
-            (error,) = response.json().values()
-            assert set(error) == {"message", "type", "param", "code"}, error
-            assert error["message"], error
-            assert error["code"] == response.status_code, error
+            judge_error(response)
         else:
             assert response.content
         return response

@@ -13,20 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scene_clients import (
-    UNFINISHED,
-    api_servers,
-    ask,
-    client,
-    ended,
-    files_of,
-    files_there_should_be,
-    listed,
-    long_scene,
-    made,
-    raster,
-    wait_for,
-)
+from scene_clients import UNFINISHED, ask, client, ended, listed, long_scene, made, raster, wait_for
+from scene_servers import api_servers, files_of, files_there_should_be
 from scenes_for_tests import classes, pixels, write
 from serving import served
 
@@ -114,7 +102,7 @@ def test_a_hundred_jobs_leave_nothing(server, places, inputs, long_one):
     before = Held.by(server, places)
     run(server, places[0], inputs, long_one, np.random.default_rng(1))
     with suppress(TimeoutError):  # what is there still is told below
-        wait_for(lambda: Held.by(server, places).opened <= before.opened, "files are open", within_s=30)
+        wait_for(lambda: Held.by(server, places).opened <= before.opened, "files are open", within_s=120)
     after = Held.by(server, places)
     print(before, after)  # noqa: T201 - shown where one of these fails
     assert after.files == before.files

@@ -26,7 +26,7 @@ from vllm_mmout.serving.scenes.runner import SceneRunner
 pytestmark = [pytest.mark.engine]  # its errors know vLLM's
 PIXELS = np.arange(12, dtype=np.uint8).reshape(1, 3, 4) % 2
 PICTURE = np.full((3, 4, 4), 200, np.uint8)
-DEADLINE = 30
+DEADLINE = 120
 
 
 @pytest.fixture

@@ -16,23 +16,10 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from scene_clients import (
-    DEADLINE,
-    UNFINISHED,
-    ask,
-    client,
-    ended,
-    files_of,
-    files_there_should_be,
-    listed,
-    long_scene,
-    made,
-    raster,
-    rows,
-    wait_for,
-)
+from scene_clients import DEADLINE, UNFINISHED, ask, client, ended, listed, long_scene, made, raster, wait_for
+from scene_servers import files_of, files_there_should_be, rows
 from scenes_for_tests import classes, pixels, write
-from server_nursery import nursery
+from serving import served
 
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 pytestmark = [
@@ -83,7 +70,7 @@ def sent(tmp_path):
     return Sent([*inputs, long_scene(tmp_path / "long.tif")])
 
 
-def test_jobs_of_killed_servers_fail_and_leave_nothing(tmp_path, sent, capsys):
+def test_jobs_of_killed_servers_fail_and_leave_nothing(tmp_path, sent, nursery, capsys):
     """SIGKILL, six times at random moments; 20 times where ``MMOUT_LONG`` is set.
 
     Every other server dies as soon as a result is being stored. By then a large form is half sent, one job takes
@@ -92,9 +79,9 @@ def test_jobs_of_killed_servers_fail_and_leave_nothing(tmp_path, sent, capsys):
     """
     rng, results = np.random.default_rng(2), tmp_path / "results"
     flags = ("--mmout-results-dir", str(results), "--mmout-result-ttl", "86400")
-    with tempfile.TemporaryDirectory() as temporary, nursery(temporary) as start:
+    with tempfile.TemporaryDirectory() as temporary:
         for number in range(ROUNDS + 1):
-            with start("water-index", *flags) as server:
+            with served("water-index", *flags, environment={"TMPDIR": temporary}, nursery=nursery) as server:
                 check(server, sent, results)
                 assert not [path for path in Path(temporary).rglob("*") if is_ours(path)]
                 if number < ROUNDS:

@@ -13,20 +13,8 @@ import numpy as np
 import pytest
 from asked_server import metric
 from PIL import Image
-from scene_clients import (
-    DEADLINE,
-    PALETTE,
-    UNFINISHED,
-    answered_by,
-    api_servers,
-    client,
-    client_of_each,
-    listed,
-    long_scene,
-    made,
-    raster,
-    wait_for,
-)
+from scene_clients import DEADLINE, PALETTE, UNFINISHED, client, listed, long_scene, made, raster, wait_for
+from scene_servers import answered_by, api_servers, client_of_each
 from scenes_for_tests import classes, pixels, write
 from serving import served, stop
 

@@ -13,8 +13,9 @@ import pytest
 from asked_server import open_files
 from http_server import no_proxies, running
 from PIL import Image
-from scene_clients import PALETTE, client, ended, files_of, long_scene, made, raster, wait_for
-from scenes_for_tests import classes, counted, pixels, probabilities, write
+from scene_clients import PALETTE, client, ended, long_scene, made, raster, wait_for
+from scene_servers import files_of
+from scenes_for_tests import classes, counted, pixels, probabilities, with_a_hole, write
 from serving import served
 
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
@@ -27,9 +28,7 @@ ORDER = ("queued", "in_progress", *FINISHED)
 @pytest.fixture(scope="module")
 def array():
     """uint16 [6, 300, 400] with a hole of nodata."""
-    found = pixels(7, 300, 400)
-    found[:, 50:90, 100:130] = 0
-    return found
+    return with_a_hole()
 
 
 @pytest.fixture(scope="module")
@@ -476,18 +475,19 @@ def test_probabilities(server, scene, array):
 
 
 @pytest.fixture(scope="module")
-def narrow(tmp_path_factory):
+def narrow(tmp_path_factory, nursery):
     """A server with place for two jobs, for few bytes of their files and of results, and the folder of these."""
     folder = tmp_path_factory.mktemp("narrow") / "results"
-    flags = {
+    options = {
         "--mmout-max-scenes": 2,
         "--mmout-max-scene-bytes": "20m",
         "--mmout-max-results": "300k",
         "--mmout-results-dir": folder,
         "--additional-config": json.dumps({"mmout": {"output_processor": ["segmentation", "tensor"]}}),
     }
+    flags = [str(text) for option in options.items() for text in option]
     with (
-        served("water-index", *[str(text) for flag in flags.items() for text in flag]) as server,
+        served("water-index", *flags, nursery=nursery) as server,
         client(base_url=server.url) as asking,
     ):
         yield asking, folder

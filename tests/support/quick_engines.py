@@ -1,0 +1,44 @@
+"""Engines of this process whose own processes are forked from one that has imported vLLM: Python's fork server.
+
+What goes from one process to the other is what would go to one that is spawned, as vLLM does on CPUs, and nothing else
+of this process is there. Only the imports, which take most of an engine's start, are made once.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+
+import pytest
+
+IMPORTED = ("vllm.v1.engine.core", "vllm.v1.executor.uniproc_executor", "vllm.v1.worker.cpu_worker")
+
+
+class _Process(ForkServerProcess):
+    """Has the environment of whoever starts it, not that of the fork server."""
+
+    def start(self):
+        self.environment = dict(os.environ)
+        super().start()
+
+    def run(self):
+        os.environ.clear()
+        os.environ.update(self.environment)
+        tempfile.tempdir = None
+        super().run()
+
+
+class _Context(ForkServerContext):
+    Process = _Process
+
+
+@contextmanager
+def quick_engines():
+    """Have vLLM start the processes of engines that way."""
+    context = _Context()
+    context.set_forkserver_preload(list(IMPORTED))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vllm.v1.engine.utils.get_mp_context", lambda: context)
+        yield
