@@ -21,6 +21,8 @@ MEASUREMENTS = (
     "serving_health",
     "serving_gone",
 )
+ELSEWHERE = ("peers", "peer_faults")
+"""Measurements that need another environment: ``make bench-peers``."""
 
 
 def main() -> int:
@@ -29,7 +31,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help=f"of {', '.join(MEASUREMENTS)}; all by default")
     parser.add_argument("-o", "--out", type=Path, default=Path("benchmark-results"), help="folder (%(default)s)")
     options = parser.parse_args()
-    unknown = [name for name in options.names if name not in MEASUREMENTS]
+    unknown = [name for name in options.names if name not in (*MEASUREMENTS, *ELSEWHERE)]
     if unknown:
         parser.error(f"unknown measurements {', '.join(unknown)} (known: {', '.join(MEASUREMENTS)})")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")]))

@@ -1,13 +1,14 @@
-"""A server of the embedded model for measurements."""
+"""Servers for measurements, of the embedded model or by another command."""
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,19 +18,34 @@ import psutil
 HOST = "127.0.0.1"
 START_S = 300.0
 STOP_S = 60.0
+EMBEDDED = ("-m", "vllm_mmout.cli", "serve", "water-index")
 FLAGS = ("--gpu-memory-utilization", "0.3", "--distributed-executor-backend", "uni")
 
 
 @contextmanager
-def served(log: Path) -> Iterator[tuple[int, int]]:
-    """A server of the embedded model: its port and its process."""
+def served(
+    log: Path, command: Sequence[str] = EMBEDDED, environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[int, int]]:
+    """A server: its port and its process.
+
+    Args:
+        log: what it writes goes there.
+        command: arguments of the interpreter; host, port and what keeps the engine small are added.
+        environment: variables beside those of this process.
+
+    """
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = int(probe.getsockname()[1])
     flags = ("--host", HOST, "--port", str(port), *FLAGS)
-    command = [sys.executable, "-m", "vllm_mmout.cli", "serve", "water-index", *flags]
     with log.open("wb") as file:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [sys.executable, *command, *flags],
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
     try:
         deadline = time.monotonic() + START_S
         while not _healthy(port):

@@ -23,11 +23,12 @@ def run(name, cwd):
 def test_every_example_is_run():
     """An example that no test runs would rot."""
     listed = {file.name for file in EXAMPLES.iterdir() if not file.name.startswith((".", "__"))}
-    assert listed == {"flood.py", "async_many.py", "client.py", "flood.ipynb", "own_model"}
+    assert listed == {"flood.py", "async_many.py", "client.py", "flood.ipynb", "own_model", "terratorch"}
     others = {
         "client.py": "serving/test_client_example.py",
         "flood.ipynb": "test_notebook.py",
         "own_model": "test_own_model_package.py",
+        "terratorch": "terratorch/test_terratorch_examples.py",
     }
     for example, test in others.items():
         assert f"examples/{example}" in (Path(__file__).parent / test).read_text()

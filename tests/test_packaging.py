@@ -20,6 +20,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 ENTRY_POINTS = {
     "console_scripts": {"vllm-mmout": "vllm_mmout.cli:main"},
     "vllm.general_plugins": {"vllm_mmout": "vllm_mmout.engine.plugin:load"},
+    "vllm.io_processor_plugins": {"mmout": "vllm_mmout.engine.io_plugin:register"},
     "vllm_mmout.output_processors": {
         "tensor": "vllm_mmout.processors.tensor:TensorProcessor",
         "image": "vllm_mmout.processors.image:ImageProcessor",
@@ -272,11 +273,31 @@ class TestSetupRefuses:
         assert done.stderr == "setup: unknown argument 'prod' (known: dev)\n"
 
 
-def test_continuous_integration_lints_and_tests_without_a_terminal(tmp_path):
-    """.ci/run calls make with its three targets in the checkout, CI=true and an empty stdin, and ends as make does."""
-    make = tmp_path / "make"
-    make.write_text('#!/bin/sh\necho "$* in $PWD, CI=$CI, read $(cat | wc -c) bytes"\nexit 3\n')
-    make.chmod(0o755)
+LINTED = ("setup-dev", "test-engines", "lint")
+"""Targets in the order in which what they print is shown."""
+ALL = (*LINTED, "test-terratorch", "test PYTEST_ARGS=--two-processes")
+
+
+@pytest.mark.parametrize(
+    ("failing", "called"),
+    [
+        ("none", ALL),
+        ("setup-dev", ALL[:1]),
+        ("lint", LINTED),
+        ("test-engines", LINTED),
+        ("test-terratorch", ALL[:-1]),
+        ("test", ALL),
+    ],
+)
+def test_continuous_integration_lints_and_tests_without_a_terminal(tmp_path, failing, called):
+    """.ci/run calls make with its targets in the checkout, CI=true and an empty stdin, and ends as make does."""
+    commands = {
+        "apt-get": "",
+        "make": f'echo "$* in $PWD, CI=$CI, read $(cat | wc -c) bytes"\n[ "$1" = {failing} ] && exit 3\nexit 0\n',
+    }
+    for name, script in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}")
+        (tmp_path / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(
         [str(CHECKOUT / ".ci/run")],
@@ -287,5 +308,5 @@ def test_continuous_integration_lints_and_tests_without_a_terminal(tmp_path):
         text=True,
         check=False,
     )
-    assert done.stdout.split() == f"lint test-engines test in {CHECKOUT}, CI=true, read 0 bytes".split()
-    assert done.returncode == 3
+    assert done.stdout.splitlines() == [f"{one} in {CHECKOUT}, CI=true, read 0 bytes" for one in called]
+    assert done.returncode == (0 if failing == "none" else 3)

@@ -6,6 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,9 @@ LOCAL_ONLY = frozenset({"path"})
 
 STAYS = LOCAL_ONLY | {"partial_images"}
 """Options that no engine needs to know: requests that differ in them alone are of one batch."""
+
+OF_MODELS = ("location", "dates", "means", "stds")
+"""Options that only some models take."""
 
 BLENDS = ("cosine", "linear", "none")
 """How values are averaged where tiles overlap."""
@@ -55,6 +59,12 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         bbox_crs: coordinate system of ``bbox``, "EPSG:4326" (longitude, latitude) or another; None: the input's own.
         resampling: how bands of an input of several files are brought to the grid of the finest: "nearest" (the
             default) or "bilinear".
+        location: latitude and longitude of the input's middle, in degrees, for models that take them; None: as its
+            georeference says.
+        dates: when each date of the input was taken, as ("2024-05-01",), for models that take them; None: as its
+            metadata or its file's name says.
+        means: what is subtracted of each band before the model sees it, instead of the model's own; after ``scale``.
+        stds: what each band is divided by then.
         tile: side of the square tiles, in pixels, that an input larger than one tile is cut into; by default the
             model's own, and only for an input that is too large for one forward.
         overlap: pixels that neighbouring tiles share, at most half a tile. The outer quarter on either side, which a
@@ -87,6 +97,10 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     bbox: tuple[float, float, float, float] | None = None
     bbox_crs: str | None = None
     resampling: Literal["nearest", "bilinear"] = "nearest"
+    location: tuple[float, float] | None = None
+    dates: tuple[str, ...] | None = None
+    means: tuple[float, ...] | None = None
+    stds: tuple[float, ...] | None = None
     tile: int | None = None
     overlap: int = 0
     blend: Literal["cosine", "linear", "none"] = "cosine"
@@ -96,7 +110,7 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     part: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("processor", "bands", "indices", "scale", "offset", "bbox"):
+        for name in ("processor", "bands", "indices", "scale", "offset", "bbox", *OF_MODELS):
             value = getattr(self, name)
             if isinstance(value, list):
                 msgspec.structs.force_setattr(self, name, tuple(value))
@@ -134,9 +148,30 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             raise OptionError(
                 f"partial_images must be 0 to {MOST_PARTIAL_IMAGES}, got {self.partial_images}", param="partial_images"
             )
+        self._check_what_is_said()
         self._check_tiles()
         self._check_box()
         self._check_picks()
+
+    def _check_what_is_said(self) -> None:
+        """Check what only some models take."""
+        if self.location is not None:
+            latitude, longitude = self.location
+            if not (abs(latitude) <= 90 and abs(longitude) <= 180):
+                raise OptionError(
+                    f"location must be (latitude, longitude) in degrees, got {self.location}", param="location"
+                )
+        for day in self.dates or ():
+            try:
+                date.fromisoformat(day)
+            except ValueError:
+                raise OptionError(f'dates must be days such as "2024-05-01", got {day!r}', param="dates") from None
+        for name, bad in (("means", ()), ("stds", (0.0,))):
+            for number in getattr(self, name) or ():
+                if not abs(number) <= _FLOAT32[1] or number in bad:
+                    raise OptionError(
+                        f"{name} must be finite{' and not 0' if bad else ''}, got {getattr(self, name)}", param=name
+                    )
 
     def _check_tiles(self) -> None:
         if self.tile is not None and self.tile < 1:
@@ -206,7 +241,7 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def reads(self) -> tuple[str, ...]:
         """The options set here that say how a raster is read and cut."""
-        names = ("bands", "indices", "nodata", "scale", "offset", "window", "bbox", "tile")
+        names = ("bands", "indices", "nodata", "scale", "offset", "window", "bbox", *OF_MODELS, "tile")
         return tuple(name for name in names if getattr(self, name) is not None)
 
     def to_wire(self) -> dict[str, Any]:
@@ -249,6 +284,10 @@ class _Checked(msgspec.Struct, kw_only=True):
     bbox: tuple[float, float, float, float] | None
     bbox_crs: str | None
     resampling: Literal["nearest", "bilinear"]
+    location: tuple[float, float] | None
+    dates: tuple[str, ...] | None
+    means: tuple[float, ...] | None
+    stds: tuple[float, ...] | None
     tile: int | None
     overlap: int
     blend: Literal["cosine", "linear", "none"]

@@ -175,7 +175,8 @@ def test_a_tile_has_all_dates(model, tmp_path):
     with model.open(files, OutputParams()) as view:
         (pixels,) = view.windows([Window(1, 2, 3, 2)])
     assert pixels.array.shape == (6, 3, 2)
-    assert model.tensor(pixels.array)[:, :, 0, 0].tolist() == WANTED
+    (tensor,) = model.tensors(view, pixels.array).values()
+    assert tensor[:, :, 0, 0].tolist() == WANTED
 
 
 def test_the_picture_shows_the_first_date():

@@ -45,6 +45,16 @@ def test_windows_go_row_by_row():
     assert [grid.padding(index) for index in (0, 2, 3, 5)] == [(0, 0), (0, 3), (3, 0), (3, 3)]
 
 
+def test_tiles_need_not_be_square():
+    """Rows go by their height, columns by their width; both are at least twice the overlap."""
+    grid = TileGrid(10, 20, 4, 1, tile_width=8)
+    assert (grid.rows, grid.cols, grid.said) == ((0, 3, 6), (0, 7, 12), "4 x 8")
+    assert grid.window(len(grid) - 1) == Window(6, 12, 4, 8)
+    assert TileGrid(3, 5, 4, 0, "pad", 8).padding(0) == (1, 3)
+    with pytest.raises(OptionError, match="at most half a tile, got 3 for tiles of 8 x 4"):
+        TileGrid(10, 20, 8, 3, tile_width=4)
+
+
 def test_shifted_tiles_are_whole_and_not_padded():
     """With "shift" all tiles have one size, also in a scene that is smaller than a tile."""
     grid = TileGrid(3, 9, 4)

@@ -10,7 +10,9 @@ from vllm_mmout.commands import Subparsers
 def add_parser(subparsers: Subparsers) -> None:
     """Describe the command's arguments."""
     parser = subparsers.add_parser(
-        "processors", help="list output processors", description="List output processors that any model can be given."
+        "processors",
+        help="list output processors",
+        description="List output processors that any model can be given, and installed IO Processor plugins of vLLM's.",
     )
     parser.set_defaults(run=run)
 

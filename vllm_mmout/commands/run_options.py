@@ -65,6 +65,20 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "default": "nearest",
         "help": "how coarser bands of a folder are brought to the finest grid (nearest)",
     },
+    "location": {
+        "type": _list_of(float),
+        "metavar": "LATITUDE,LONGITUDE",
+        "help": "middle of the input in degrees, for models that take it; write --location=-1,... where the first is"
+        " negative; by default as the input's georeference says",
+    },
+    "dates": {
+        "type": _list_of(str),
+        "metavar": "LIST",
+        "help": "when each date of the input was taken, for models that take it: 2024-05-01; by default as the input"
+        " says",
+    },
+    "means": {"type": _list_of(float), "metavar": "LIST", "help": "what is subtracted of each band"},
+    "stds": {"type": _list_of(float), "metavar": "LIST", "help": "what each band is divided by then"},
     "tile": {"type": int, "metavar": "PIXELS", "help": "side of the tiles that larger inputs are cut into"},
     "overlap": {"type": int, "default": 0, "metavar": "PIXELS", "help": "what neighbouring tiles share"},
     "blend": {"choices": BLENDS, "default": "cosine", "help": "how they are averaged there (cosine)"},

@@ -19,10 +19,11 @@ from vllm_mmout.engine.admission import ADMISSION, Admission
 from vllm_mmout.engine.async_scene import AsyncScene
 from vllm_mmout.engine.credits import Credits
 from vllm_mmout.engine.inputs import Prepared, prepare
+from vllm_mmout.engine.io_plugin import named_request
 from vllm_mmout.engine.observer import counted
+from vllm_mmout.engine.parted import PartedRequest
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.engine.routed import RoutedOutputProcessor
-from vllm_mmout.engine.scene import Scene
 from vllm_mmout.engine.tile_budget import TileBudget
 from vllm_mmout.engine.validation import as_client_error
 from vllm_mmout.errors import MMOutError
@@ -30,6 +31,7 @@ from vllm_mmout.params import OutputParams
 
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
+    from vllm.outputs import PoolingRequestOutput
 
     from vllm_mmout.engine.decode import Finish
     from vllm_mmout.engine.gathering import Gathering
@@ -109,8 +111,8 @@ class BoundAsyncLLM(AsyncLLM):
                 prepared = await self._mmout_prepare(prompt, params, max_tiles)
                 if isinstance(prepared, Prepared):
                     await held.enter_async_context(self.mmout_credits.held(prepared.nbytes))
-            if isinstance(prepared, Scene):
-                prepared = replace(prepared, folder=prepared.folder or folder)
+            if isinstance(prepared, PartedRequest):
+                prepared = prepared.made_in(folder)
                 held.callback(prepared.close)
                 results = self._mmout_scene(request_id, prepared, ways, watch)
                 await held.enter_async_context(aclosing(results))
@@ -123,11 +125,44 @@ class BoundAsyncLLM(AsyncLLM):
             raise result.error
         yield result
 
+    def encode(  # noqa: PLR0917 - as vLLM's
+        self,
+        prompt: Any,
+        pooling_params: PoolingParams,
+        request_id: str,
+        lora_request: LoRARequest | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        tokenization_kwargs: dict[str, Any] | None = None,
+        reasoning_ended: bool | None = None,  # noqa: FBT001 - as vLLM's
+    ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
+        """As vLLM's; a request that a prompt of the IO Processor plugin ``mmout`` names is run by `generate`."""
+        named = named_request(prompt, pooling_params)
+        if named is None:
+            return super().encode(
+                prompt,
+                pooling_params,
+                request_id,
+                lora_request,
+                trace_headers,
+                priority,
+                tokenization_kwargs,
+                reasoning_ended,
+            )
+        return named.outputs(self, request_id, Ways(lora_request, trace_headers, priority))
+
     async def _mmout_send(
-        self, request_id: str, prompt: Any, mark: dict[str, Any], finish: Finish, ways: Ways
+        self,
+        request_id: str,
+        prompt: Any,
+        mark: dict[str, Any],
+        finish: Finish,
+        ways: Ways,
+        *,
+        own: PoolingParams | None = None,
     ) -> MultimodalRequestOutput:
-        """Run one request through the engine; cancelling this aborts it."""
-        pooling = PoolingParams(task=await self._mmout_task(), extra_kwargs=mark)
+        """Run one request through the engine, with params of its own where it has some; cancelling this aborts it."""
+        pooling = marker.marked(own or PoolingParams(task=await self._mmout_task()), mark)
         admission = Admission(finish)
         token = ADMISSION.set(admission)
         try:
@@ -152,7 +187,7 @@ class BoundAsyncLLM(AsyncLLM):
             ADMISSION.reset(token)
 
     async def _mmout_scene(
-        self, request_id: str, scene: Scene, ways: Ways, watch: Watch | None
+        self, request_id: str, scene: PartedRequest, ways: Ways, watch: Watch | None
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run a scene, its tiles after the single inputs."""
         tile_ways = replace(ways, priority=ways.priority + 1)
@@ -161,7 +196,7 @@ class BoundAsyncLLM(AsyncLLM):
             finish = scene.tile_finish(run.fan_out, part.sent())
             mark = marker.mark(scene.tile_params, batch)
             tile_id = f"{request_id}-tile-{part.index}-{uuid4().hex}"  # no id that another request could have
-            return self._mmout_send(tile_id, part.prompt, mark, finish, tile_ways)
+            return self._mmout_send(tile_id, part.prompt, mark, finish, tile_ways, own=part.pooling)
 
         run = AsyncScene(
             request_id,
@@ -190,11 +225,13 @@ class BoundAsyncLLM(AsyncLLM):
                 run.abort()
         await super().abort(request_ids, internal)
 
-    async def _mmout_prepare(self, prompt: Any, params: OutputParams, max_tiles: int | None) -> Prepared | Scene:
+    async def _mmout_prepare(
+        self, prompt: Any, params: OutputParams, max_tiles: int | None
+    ) -> Prepared | PartedRequest:
         preparing = asyncio.ensure_future(asyncio.to_thread(prepare, self.output_processor.binding, prompt, params))
         try:
             prepared = await asyncio.shield(preparing)
-            if max_tiles is not None and isinstance(prepared, Scene):
+            if max_tiles is not None and isinstance(prepared, PartedRequest):
                 prepared.check_tiles(max_tiles)
         except asyncio.CancelledError:  # the thread reads on, and what it opened is nobody's
             preparing.add_done_callback(_close)
@@ -216,7 +253,9 @@ class BoundAsyncLLM(AsyncLLM):
             super().shutdown(timeout)
 
 
-def _close(preparing: asyncio.Future[Prepared | Scene]) -> None:
-    """Close a scene that was opened for a request that is gone."""
-    if not preparing.cancelled() and preparing.exception() is None and isinstance(scene := preparing.result(), Scene):
-        scene.close()
+def _close(preparing: asyncio.Future[Prepared | PartedRequest]) -> None:
+    """Close what was opened for a request that is gone."""
+    if not preparing.cancelled() and preparing.exception() is None:
+        prepared = preparing.result()
+        if isinstance(prepared, PartedRequest):
+            prepared.close()

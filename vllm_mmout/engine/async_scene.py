@@ -1,4 +1,4 @@
-"""AsyncScene: a scene whose tiles go through an ``AsyncLLM``."""
+"""AsyncScene: a scene, or another request of many parts, whose tiles go through an ``AsyncLLM``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vllm_mmout.errors import AbortedError
 if TYPE_CHECKING:
     from vllm_mmout.engine.gathering import Gathering
     from vllm_mmout.engine.part_input import PartInput
-    from vllm_mmout.engine.scene import Scene
+    from vllm_mmout.engine.parted import PartedRequest
     from vllm_mmout.engine.tile_budget import TileBudget
     from vllm_mmout.outputs.image import ImageOutput
     from vllm_mmout.outputs.watch import Watch
@@ -43,7 +43,7 @@ class AsyncScene:
     def __init__(
         self,
         request_id: str,
-        scene: Scene,
+        scene: PartedRequest,
         *,
         budget: TileBudget,
         slots: asyncio.Semaphore,
@@ -65,7 +65,7 @@ class AsyncScene:
         self.tiles: set[asyncio.Task[None]] = set()
         """Of the tiles that are in flight."""
         self.growing = scene.growing(self._wake, watch)
-        self.fan_out = scene.fan_out(budget, self._wake, observer, self.growing)
+        self.fan_out = scene.fan_out(budget, self._wake, observer, self.growing, request_id=request_id)
 
     async def results(self) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run it; yields progress, pictures of what is finished where they were asked for, and last the result."""
@@ -89,10 +89,10 @@ class AsyncScene:
 
     async def _reports(self, driver: asyncio.Task[None]) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """How far it is, until the driver has ended and its pictures are shown."""
-        shown, pictures, total = 0, 0, self.fan_out.total
+        shown, pictures = 0, 0
         while True:
             ended = driver.done()
-            done = self.fan_out.done  # read before the pictures: one that is due by now is there
+            done, total = self.fan_out.done, self.fan_out.total  # before the pictures: one that is due by now is there
             copy = None if self.growing is None else self.growing.take()
             if copy is not None:
                 picture = await asyncio.to_thread(copy.image)

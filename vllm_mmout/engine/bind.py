@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.binding import Binding, log_binding, resolve_choice
 from vllm_mmout.engine.model_class import config_of
+from vllm_mmout.engine.plugin import serve_announced
 from vllm_mmout.engine.startup import telling
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ def bind_async_llm(engine: Any, binding: Binding) -> None:
     from vllm_mmout.engine.gathering import Gathering
     from vllm_mmout.engine.tile_budget import TileBudget
 
+    binding = _with_plugins(engine, binding, engine.shutdown)
     _bind_parts(engine, binding)
     engine.mmout_credits = Credits(binding.max_in_flight, binding.settings.max_in_flight_bytes)
     engine.mmout_readers = asyncio.Semaphore(binding.max_in_flight)
@@ -40,6 +43,7 @@ def bind_llm_engine(engine: Any, binding: Binding) -> None:
     from vllm_mmout.engine.interrupts import Interrupts
     from vllm_mmout.engine.llm import BoundLLMEngine
 
+    binding = _with_plugins(engine, binding, engine.engine_core.shutdown)
     _bind_parts(engine, binding)
     engine.mmout_interrupts = Interrupts()
     _bind_client(engine.engine_core, engine.mmout_interrupts)
@@ -83,6 +87,7 @@ def bind_llm(llm: Any) -> None:
 
 def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
     """Bind a worker whose model has an output processor: its model load then puts the reducing pooler in place."""
+    serve_announced()
     choice = resolve_choice(vllm_config)
     if choice is None:
         return
@@ -107,6 +112,15 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
 
     methods = {"load_model": load_model, "compile_or_warm_up_model": compile_or_warm_up_model}
     worker.__class__ = type(f"Bound{kind.__name__}", (kind,), methods)
+
+
+def _with_plugins(engine: Any, binding: Binding, end: Callable[[], None]) -> Binding:
+    """The binding with the objects of its IO plugins, which need the engine's renderer; where one fails, no engine."""
+    try:
+        return binding.with_plugins(engine.vllm_config, engine.renderer)
+    except BaseException:
+        end()
+        raise
 
 
 def _bind_parts(engine: Any, binding: Binding) -> None:

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from vllm_mmout.engine.log import logger
 from vllm_mmout.engine.model_class import choose, config_of, model_inputs
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError
+from vllm_mmout.params import OutputParams
+from vllm_mmout.processors.io_plugin import IOPluginProcessor
 from vllm_mmout.registry import MULTIMODAL_OUTPUT_REGISTRY
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.renderers import BaseRenderer
 
+    from vllm_mmout.engine.foreign.plugin import Plugin, PluginClass
     from vllm_mmout.models.model_inputs import ModelInputs
-    from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.registry.choice import Choice
 
 OPTIONS_KEY = "mmout"
 """Our table in ``additional_config``."""
+_OF_PLUGINS = frozenset({"processor", "indices", "partial_images", "part"})
+"""Options of requests through IO plugins; pictures of what grows they have none, as other processors of no rasters."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +50,66 @@ class Binding:
     max_in_flight: int
     max_tiles: int
     choice: Choice
+    plugin_classes: Mapping[str, PluginClass] = field(default_factory=dict)
+    """The IO plugins among the processors, by the same names."""
+    plugins: Mapping[str, Plugin] = field(default_factory=dict)
+    """Their objects, which are made when the engine is there."""
+
+    def with_plugins(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> Binding:
+        """The same with the objects of its IO plugins.
+
+        Raises:
+            RegistrationError: one cannot be made.
+
+        """
+        plugins = {name: found.make(vllm_config, renderer) for name, found in self.plugin_classes.items()}
+        responding = {
+            name: processor.responding(plugins[name].output_to_response)
+            for name, processor in self.processors.items()
+            if isinstance(processor, IOPluginProcessor)
+        }
+        return replace(self, plugins=plugins, processors={**self.processors, **responding})
+
+    def plugin_of(self, params: OutputParams) -> str | None:
+        """Name of the processor that a request asks for, where it is an IO plugin; else None."""
+        first = self.choice.pick(params.processor)[0]
+        return first if first in self.plugin_classes else None
 
     def check_params(self, params: OutputParams) -> None:
         """Check what a request asks of this model.
 
         Raises:
-            OptionError: a pick or an ``output`` does not exist here; the known ones are listed.
+            OptionError: a pick or an ``output`` does not exist here, the known ones are listed; or a pick is an IO
+                plugin, and there is another pick, or an option that it cannot honour.
 
         """
+        self._check_plugin(params)
         for name in self.choice.pick(params.processor):
             choices = self.processors[name].outputs
             if params.output is not None and params.output not in choices:
                 has = f"known: {', '.join(choices)}" if choices else "it has one kind of output; leave the option out"
                 raise OptionError(f"output processor {name!r} has no output {params.output!r} ({has})", param="output")
+
+    def _check_plugin(self, params: OutputParams) -> None:
+        picks = self.choice.pick(params.processor)
+        plugin = next((name for name in picks if name in self.plugin_classes), None)
+        if plugin is None:
+            return
+        if len(picks) > 1:
+            raise OptionError(
+                f"output processor {plugin!r} is an IO plugin, which makes the model's inputs itself; ask for it alone,"
+                f" not together with {', '.join(repr(name) for name in picks if name != plugin)}",
+                param="processor",
+            )
+        plain = OutputParams()
+        for option in msgspec.structs.fields(OutputParams):
+            name = option.name
+            if name not in _OF_PLUGINS and getattr(params, name) != getattr(plain, name):
+                raise OptionError(
+                    f"{name} is not for {plugin!r}: an IO plugin reads its input and makes its result itself; leave it"
+                    " out, or put what it means into the plugin's own data",
+                    param=name,
+                )
 
 
 def resolve_choice(vllm_config: VllmConfig) -> Choice | None:
@@ -94,11 +148,12 @@ def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Bindin
         )
     config: dict[str, Any] = config_of(model_config)
     settings = EngineSettings.from_mapping(choice.settings)
+    processors = choice.create(config)
     served = model_config.served_model_name
     requests = vllm_config.scheduler_config.max_num_seqs
     return Binding(
         model=_short_name(served if isinstance(served, str) else model_config.model),
-        processors=choice.create(config),
+        processors=processors,
         settings=settings,
         inputs=model_inputs(model_config, in_process=in_process),
         raw_input=model_config.is_multimodal_raw_input_only_model,
@@ -106,7 +161,18 @@ def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Bindin
         max_in_flight=settings.max_in_flight or max(16, 4 * requests),
         max_tiles=settings.max_tiles or 2 * requests,
         choice=choice,
+        plugin_classes=_plugin_classes(processors),
     )
+
+
+def _plugin_classes(processors: Mapping[str, OutputProcessor]) -> dict[str, PluginClass]:
+    """The classes of the IO plugins among processors, imported."""
+    wanted = {name: found.plugin for name, found in processors.items() if isinstance(found, IOPluginProcessor)}
+    if not wanted:
+        return {}
+    from vllm_mmout.engine.foreign.plugin import PluginClass
+
+    return {name: PluginClass.of(plugin) for name, plugin in wanted.items()}
 
 
 def _short_name(model: str) -> str:

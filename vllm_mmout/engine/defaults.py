@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.models.config import MODEL_TYPE
+from vllm_mmout.models.terratorch.config import is_terratorch
+from vllm_mmout.registry.naming import KEY
+from vllm_mmout.registry.registration import NONE
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import EngineArgs
@@ -31,7 +34,7 @@ MAX_NUM_SEQS = {"cpu": 4, "gpu": 16}
 
 
 def fill_in(engine_args: EngineArgs) -> None:
-    """Set the defaults of a folder with ``"model_type": "mmout"`` and find its class; leave any other model alone.
+    """Set the defaults of a folder with ``"model_type": "mmout"``, or of TerraTorch, and find its class; leave others.
 
     vLLM passes every default explicitly, so a field that has vLLM's own default counts as not set.
 
@@ -40,11 +43,14 @@ def fill_in(engine_args: EngineArgs) -> None:
 
     """
     config = _config(engine_args)
-    if config.get("model_type") != MODEL_TYPE:
+    if config.get("model_type") != MODEL_TYPE and not is_terratorch(config):
         _refuse_another_type(config)
         return
-    from vllm_mmout.models.vllm_registry import announce  # no text model needs it
+    from vllm_mmout.models.vllm_registry import announce, withdraw  # no text model needs it
 
+    if is_terratorch(config) and _switched_off(engine_args, config):
+        withdraw(config["architectures"][0])
+        return
     announce(config)
     device = _device()
     wanted = dict(ALL_DEVICES, max_num_seqs=MAX_NUM_SEQS[device], **(CPU if device == "cpu" else {}))
@@ -55,6 +61,16 @@ def fill_in(engine_args: EngineArgs) -> None:
         if getattr(engine_args, name) == untouched[name]:
             setattr(engine_args, name, value)
     _fit_tokens_to_requests(engine_args, untouched["max_num_batched_tokens"])
+
+
+def _switched_off(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
+    """Whether the user, or else the folder, wants no output processor; vLLM's own class serves the model then."""
+    additional = engine_args.additional_config
+    for table in (additional.get("mmout") if isinstance(additional, dict) else None, config, config.get("mmout")):
+        named = table.get(KEY) if isinstance(table, dict) else None
+        if named is not None:
+            return bool(named == NONE)
+    return False
 
 
 def _refuse_another_type(config: dict[str, Any]) -> None:

@@ -33,6 +33,8 @@ Join: TypeAlias = Callable[[str, Iterator[Part]], Any]
 """Takes a pick's name and its parts as they come; returns the result."""
 Deliver: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Writes the results of all picks where asked, and returns them."""
+Measure: TypeAlias = Callable[[], tuple[int, int]]
+"""Says how many parts there are, and of how many bytes each is at most."""
 
 
 class FanOut:
@@ -40,7 +42,7 @@ class FanOut:
 
     Args:
         parts: makes the parts, one whenever it is asked; closed at the end.
-        total: number of parts.
+        total: number of parts, at least 1; 0 where only ``measure`` says it.
         nbytes: bytes of one part's input, at most.
         picks: names of the processors whose results are wanted.
         join: makes the result of a pick.
@@ -48,6 +50,9 @@ class FanOut:
         budget: of all requests of this kind.
         wake: called from any thread when there is something to do for whoever drives.
         count: called from any thread, once with each number of parts that have been joined, from 1 on.
+        measure: called once before the first part is made, in the thread that makes them, where ``total`` and
+            ``nbytes`` are not known before.
+        at_stop: called from any thread when the request has failed or was aborted, perhaps more than once.
 
     """
 
@@ -63,8 +68,11 @@ class FanOut:
         budget: TileBudget,
         wake: Callable[[], None],
         count: Callable[[int], None] = lambda _: None,
+        measure: Measure | None = None,
+        at_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self.total = total
+        """Number of parts; 0 until it is known."""
         self.done = 0
         """Parts that have been joined, those that were not sent among them."""
         self.error: BaseException | None = None
@@ -76,6 +84,8 @@ class FanOut:
         self._budget = budget
         self._wake = wake
         self._count = count
+        self._measure = measure
+        self._at_stop = at_stop
         self._lock = threading.RLock()
         self._stopped_at: float | None = None
         self._delivering = False
@@ -113,8 +123,8 @@ class FanOut:
 
     @property
     def reading(self) -> bool:
-        """Whether more parts may become ready."""
-        return None in self._running and not self.stopped
+        """Whether more parts may become ready; not while nobody knows how many there are."""
+        return None in self._running and not self.stopped and self.total > 0
 
     @property
     def finished(self) -> bool:
@@ -159,6 +169,7 @@ class FanOut:
         for lane in self._lanes.values():
             lane.stop()
         self._budget.wake()
+        self._at_stop()
 
     def check_time(self, limit_s: float) -> None:
         """Give threads up that hang: in ``assemble`` on one part for longer than the limit, or after the end."""
@@ -227,6 +238,8 @@ class FanOut:
         """Make the parts, each when there is a place for it."""
         try:
             with closing(self._parts):
+                if self._measure is not None:
+                    self.total, self.nbytes = self._measure()
                 for _ in range(self.total):
                     if not self._budget.take(self.nbytes, lambda: self.stopped):
                         return

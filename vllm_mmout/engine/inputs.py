@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.decode import Finish, as_it_is
 from vllm_mmout.engine.input_files import name_of, paths_of, read_once
+from vllm_mmout.engine.parted import PartedRequest
 from vllm_mmout.engine.scene import Scene, cut
 from vllm_mmout.errors import InputError, OptionError, SaveError
 from vllm_mmout.models.mapper import MappedInput
@@ -37,8 +38,10 @@ class Prepared:
     finish: Finish
 
 
-def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | Scene:
+def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | PartedRequest:
     """Read and map one input; may block on files. A scene is only opened, and is to be closed.
+
+    Of what goes through an IO plugin nothing is read.
 
     Args:
         binding: the engine's.
@@ -51,6 +54,9 @@ def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | Sce
 
     """
     binding.check_params(params)
+    plugin = binding.plugin_of(params)
+    if plugin is not None:
+        return _through_plugin(binding, plugin, data, params)
     target = _target(params.path, data)
     _spare_the_input(binding, params, target, data)
     inputs = binding.inputs
@@ -69,6 +75,12 @@ def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | Sce
     names = binding.choice.pick(params.processor)
     finish = _finish(opened.source, target, binding.model, names[0])
     return Prepared(inputs.render(opened), nbytes, finish)
+
+
+def _through_plugin(binding: Binding, pick: str, data: Any, params: OutputParams) -> PartedRequest:
+    from vllm_mmout.engine.foreign.request import PluginRequest  # engines without plugins need none of it
+
+    return PluginRequest(binding.plugins[pick], pick, data, params, binding.settings.decode_timeout_s)
 
 
 def _scene(

@@ -32,7 +32,7 @@ class Lane:
         """Since when the processor works on one part; None while it waits for one, and after the last."""
         self._fan_out = fan_out
         self._queue: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
-        self._left = fan_out.total
+        self._taken = 0
         self._last: Part | None = None
 
     def put(self, part: Part) -> None:
@@ -62,13 +62,13 @@ class Lane:
         last, self._last = self._last, None
         if last is not None:
             self._fan_out.joined(last)
-        if not self._left:
+        if self._taken and self._taken == self._fan_out.total:
             raise StopIteration
         part = self._queue.get()
         if part is None or self._fan_out.stopped:
             self._queue.put(None)  # for whoever swallows the error and asks again
             raise StoppedError
-        self._left -= 1
+        self._taken += 1
         self._last = part
         self.busy_since = time.monotonic()
         return part

@@ -10,6 +10,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 
 from vllm_mmout.engine.bar import Bar
 from vllm_mmout.engine.inputs import check_targets
+from vllm_mmout.engine.io_plugin import TASK, naming_plugin
 from vllm_mmout.engine.llm_requests import Wanted
 from vllm_mmout.engine.llm_run import Run
 from vllm_mmout.errors import OptionError
@@ -60,6 +61,7 @@ class LLMGenerate:
     llm_engine: BoundLLMEngine
     request_counter: Any
     pooling_task: Any
+    pooling_io_processors: Any
 
     def generate(
         self,
@@ -113,6 +115,31 @@ class LLMGenerate:
         if single and results[0].error is not None:
             raise results[0].error
         return results
+
+    def encode(
+        self,
+        prompts: Any,
+        pooling_params: Any = None,
+        *,
+        use_tqdm: bool | Callable[..., tqdm[Any]] = True,
+        lora_request: LoRARequest | Sequence[LoRARequest] | None = None,
+        pooling_task: Any = None,
+        **kwargs: Any,
+    ) -> list[PoolingRequestOutput[Any]]:
+        """As vLLM's; ``{"data": ...}`` for the IO Processor plugin ``mmout`` is run by `generate`."""
+        plugin = naming_plugin(self.pooling_io_processors)
+        if plugin is not None and pooling_task == TASK and isinstance(prompts, dict) and "data" in prompts:
+            return [plugin.run(self, prompts["data"], use_tqdm=use_tqdm, lora_request=lora_request)]
+        vllms: Any = super(type(self), self)  # this method stands in a class that is made of the object's own
+        outputs: list[PoolingRequestOutput[Any]] = vllms.encode(
+            prompts,
+            pooling_params,
+            use_tqdm=use_tqdm,
+            lora_request=lora_request,
+            pooling_task=pooling_task,
+            **kwargs,
+        )
+        return outputs
 
 
 def _pair(

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from vllm_mmout.engine.fan_out import FanOut
     from vllm_mmout.engine.part_input import PartInput
-    from vllm_mmout.engine.scene import Scene
+    from vllm_mmout.engine.parted import PartedRequest
     from vllm_mmout.params import OutputParams
 
 
@@ -26,15 +26,17 @@ class Wanted:
 
 @dataclass(slots=True)
 class SceneRun:
-    """A scene whose tiles are in flight."""
+    """A scene, or another request of many parts, whose tiles are in flight."""
 
     place: int
     request_id: str
-    scene: Scene
+    scene: PartedRequest
     fan_out: FanOut
     shown: int = 0
     """Tiles that the bar has counted."""
     aborted: bool = False
+    counted: bool = False
+    """Whether the bar has its number of tiles."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from vllm_mmout.engine.decode import as_it_is
 from vllm_mmout.engine.gathering import PATIENCE_S, Gathering
 from vllm_mmout.engine.inputs import Prepared, prepare
 from vllm_mmout.engine.llm_requests import InFlight, SceneRun, Wanted
+from vllm_mmout.engine.parted import PartedRequest
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
-from vllm_mmout.engine.scene import Scene
 from vllm_mmout.engine.tile_budget import TileBudget
 from vllm_mmout.errors import MMOutError
 
@@ -50,9 +50,9 @@ class Run:
         self.budget = TileBudget(binding.max_tiles, binding.settings.max_tile_bytes)
         self.done: list[MultimodalRequestOutput | None] = [None] * len(wanted)
         self.waiting = deque(range(len(wanted)))
-        self.later: deque[tuple[int, Scene]] = deque()
+        self.later: deque[tuple[int, PartedRequest]] = deque()
         """Scenes that wait for others to end, by place."""
-        self.prepared: Prepared | Scene | None = None
+        self.prepared: Prepared | PartedRequest | None = None
         """The first of those that wait, while it waits for a credit."""
         self.scenes: list[SceneRun] = []
         self.gathering: Gathering[SceneRun] = Gathering(binding.max_num_seqs, self.budget)
@@ -85,10 +85,10 @@ class Run:
         while self.waiting and put_off < _LOOKS_AHEAD:
             place = self.waiting[0]
             self.prepared = self.prepared or self._prepare(place)
-            if isinstance(self.prepared, Scene):
+            if isinstance(self.prepared, PartedRequest):
                 if self._room:
                     self._start_scene(place, self.prepared)
-                elif self.prepared.reopen is None:
+                elif not self.prepared.can_wait:
                     break  # all such would be held open, pictures as arrays
                 else:
                     self.prepared.pause()
@@ -132,6 +132,9 @@ class Run:
         for run in list(self.scenes):
             fan_out = run.fan_out
             fan_out.check_time(self.binding.settings.decode_timeout_s)
+            if fan_out.total and not run.counted:
+                run.counted = True
+                self.bar.add_scene(fan_out.total)
             news, run.shown = fan_out.done - run.shown, fan_out.done
             if news:
                 self.bar.update_scene(news, news / fan_out.total * run.scene.pixels)
@@ -144,9 +147,9 @@ class Run:
                 run.scene.close()
                 self.scenes.remove(run)
                 self.gathering.remove(run)
-                self._finish(run.place, _outcome(run), fan_out.total - run.shown)
+                self._finish(run.place, _outcome(run), max(fan_out.total, 1) - run.shown)
 
-    def _prepare(self, place: int) -> Prepared | Scene | None:
+    def _prepare(self, place: int) -> Prepared | PartedRequest | None:
         """Read or open an input; what is wrong with it is its own result."""
         want = self.wanted[place]
         try:
@@ -155,12 +158,12 @@ class Run:
             self._finish(place, MultimodalRequestOutput(f"input-{place}", None, [], 0, finished=True, error=error))
             return None
 
-    def _start_scene(self, place: int, scene: Scene) -> None:
-        fan_out = scene.fan_out(self.budget, self.alarm.ring)
-        run = SceneRun(place, str(next(self.llm.request_counter)), scene, fan_out)
+    def _start_scene(self, place: int, scene: PartedRequest) -> None:
+        request_id = str(next(self.llm.request_counter))
+        fan_out = scene.fan_out(self.budget, self.alarm.ring, request_id=request_id)
+        run = SceneRun(place, request_id, scene, fan_out)
         self.scenes.append(run)
         self.gathering.add(run)
-        self.bar.add_scene(fan_out.total)
         with self.engine.mmout_interrupts.held_back():
             fan_out.start()
 
@@ -197,7 +200,8 @@ class Run:
     ) -> None:
         """Add a request to the engine; a tile after the single inputs."""
         want = self.wanted[place]
-        pooling = PoolingParams(task=self.llm.pooling_task, extra_kwargs=mark)
+        own = part.pooling if part is not None else None
+        pooling = marker.marked(own or PoolingParams(task=self.llm.pooling_task), mark)
         admission = self.adding = Admission(finish)
         token = ADMISSION.set(admission)
         priority = want.priority + (run is not None)
@@ -234,7 +238,7 @@ class Run:
         for run in self.scenes:
             run.fan_out.stop()
         for scene in (self.prepared, *(scene for _, scene in self.later)):
-            if isinstance(scene, Scene):
+            if isinstance(scene, PartedRequest):
                 scene.close()
         try:
             self._abort(self.in_flight.values(), self.adding.internal_id)

@@ -7,13 +7,12 @@ client, so it is input: it is validated here and can name nothing but the option
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from vllm.pooling_params import PoolingParams
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
-
-if TYPE_CHECKING:
-    from vllm.pooling_params import PoolingParams
 
 KEY = "mmout"
 BATCH = "mmout_batch"
@@ -23,6 +22,12 @@ BATCH = "mmout_batch"
 def mark(params: OutputParams, batch: list[int] | None = None) -> dict[str, Any]:
     """``extra_kwargs`` for a request with these params; ``batch`` for a tile that is sent with others."""
     return {KEY: params.to_wire()} | ({BATCH: batch} if batch is not None else {})
+
+
+def marked(pooling_params: PoolingParams, mark: Mapping[str, Any]) -> PoolingParams:
+    """Put a mark on the params of one request, beside what they carry; gives them back."""
+    pooling_params.extra_kwargs = {**(pooling_params.extra_kwargs or {}), **mark}
+    return pooling_params
 
 
 def without_batch(pooling_params: PoolingParams | None) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.models.known import check_for_children, is_served, served_class
+from vllm_mmout.models.terratorch.config import completed
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.registry.resolve import resolve
 
@@ -44,10 +45,10 @@ def choose(registry: OutputRegistry, model_config: ModelConfig, engine_table: An
 
 
 def config_of(model_config: ModelConfig) -> dict[str, Any]:
-    """The model's ``config.json``, as its author wrote it."""
+    """The model's ``config.json``, as its author wrote it; that of a TerraTorch model says its output processor."""
     from vllm_mmout.models.config import config_json  # needs transformers
 
-    return config_json(model_config.hf_config)
+    return completed(config_json(model_config.hf_config))
 
 
 def architectures_of(model_config: ModelConfig) -> list[str]:

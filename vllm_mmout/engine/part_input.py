@@ -10,6 +10,7 @@ from vllm_mmout.errors import MMOutError
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from vllm.pooling_params import PoolingParams
 
     from vllm_mmout.raster.window import Window
 
@@ -21,10 +22,12 @@ class PartInput:
     index: int
     window: Window | None
     prompt: Any
-    """A pre-rendered ``mm_input``; None for a part without any observation, which is not sent."""
+    """What the engine takes, rendered; None for a part without any observation, which is not sent."""
     valid: NDArray[np.bool_] | None = None
     where: str = "part"
     """What it is called in messages, which count from the first pixel of the input."""
+    pooling: PoolingParams | None = None
+    """vLLM's params of its request, where they are others than those of the model."""
 
     def sent(self) -> PartInput:
         """The same without what is sent, which need not stay in memory until the part is decoded."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from vllm_mmout.engine.fan_out import FanOut
 from vllm_mmout.engine.lane import StoppedError
 from vllm_mmout.engine.observer import SILENT, Observer
 from vllm_mmout.engine.part_input import PartInput
+from vllm_mmout.engine.parted import PartedRequest
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, OptionError
 from vllm_mmout.outputs.growing import Growing
 from vllm_mmout.outputs.sidecars import remove_saved
@@ -35,7 +36,7 @@ _DECODED_AT_ONCE = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Scene(PartedRequest):
     """One input that is cut into tiles; holds an open file until it is closed."""
 
     view: RasterView
@@ -62,6 +63,11 @@ class Scene:
         """Pixels of the scene."""
         return self.grid.height * self.grid.width
 
+    @property
+    def can_wait(self) -> bool:
+        """Whether its input can be closed meanwhile, and opened again."""
+        return self.reopen is not None
+
     def check_tiles(self, most: int) -> None:
         """Refuse, and close, a scene that is cut into more tiles than a request may have.
 
@@ -74,11 +80,15 @@ class Scene:
             self.close()
             shared = " or a smaller overlap," if grid.overlap else ""
             raise InputError(
-                f"the input of {grid.height} x {grid.width} pixels makes {len(grid)} tiles of {grid.tile} with an"
+                f"the input of {grid.height} x {grid.width} pixels makes {len(grid)} tiles of {grid.said} with an"
                 f" overlap of {grid.overlap}, and a request may have {most}; choose a larger tile,{shared} or cut out a"
                 " part with window=...; a server's limit is --mmout-max-tiles",
                 param="tile",
             )
+
+    def made_in(self, folder: Path | None) -> Scene:
+        """The same with a folder where a result on disk is made that has no ``path``."""
+        return replace(self, folder=self.folder or folder)
 
     def growing(self, notify: Callable[[], None], watch: Watch | None = None) -> Growing | None:
         """What makes the pictures of the growing result; None where none were asked for, and nobody may ask."""
@@ -91,11 +101,13 @@ class Scene:
         wake: Callable[[], None],
         observer: Observer = SILENT,
         growing: Growing | None = None,
+        *,
+        request_id: str = "",
     ) -> FanOut:
         """The scene's request, not started; it reads and closes the input, and shows the first pick's result."""
-        height, width = (min(self.grid.tile, side) for side in self.view.size)
-        if self.grid.edge == "pad":
-            height = width = self.grid.tile
+        height, width = self.grid.sides
+        if self.grid.edge == "shift":
+            height, width = min(height, self.view.size[0]), min(width, self.view.size[1])
         total = len(self.grid)
         return FanOut(
             self._tiles(),
@@ -108,19 +120,6 @@ class Scene:
             wake=wake,
             count=lambda done: observer.tile(self.pixels * done // total - self.pixels * (done - 1) // total),
         )
-
-    def tile_finish(self, fan_out: FanOut, part: PartInput) -> Finish:
-        """What is done with a tile's decoded output: it is handed to those who join."""
-
-        def finish(output: Any, pick: str | None) -> None:
-            if pick is not None:
-                fan_out.decoded(part, pick, output)
-
-        return finish
-
-    def outputs(self, results: Mapping[str, Any]) -> Any:
-        """The results of the picks as the user asked for them: one alone, or a dict by name."""
-        return dict(results) if isinstance(self.params.processor, tuple) else next(iter(results.values()))
 
     def pause(self) -> None:
         """Close the input until it is read, where it can be opened again: many scenes may wait for their turn."""
@@ -165,7 +164,7 @@ class Scene:
         inputs = self.binding.inputs
         if inputs is None:
             raise TypeError("a model without an input mapper has no scenes")
-        return inputs.render(inputs.tile(reflected(pixels.array, self.grid.padding(index))))
+        return inputs.render(inputs.tile(self.view, reflected(pixels.array, self.grid.padding(index))))
 
     def _join(self, name: str, parts: Iterator[Part], growing: Growing | None) -> Any:
         """Join the tiles of one pick, in a thread of its own."""
@@ -216,16 +215,11 @@ def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | 
 
     """
     mapper = view.mapper
-    if params.tile is not None and not mapper.min_size <= params.tile <= mapper.max_size:
+    tile, tile_width = mapper.tile_sides(params.tile)
+    if 2 * params.overlap > min(tile, tile_width):
         raise OptionError(
-            f"tile must be {mapper.min_size} to {mapper.max_size} pixels for model {mapper.model!r}, got {params.tile}",
-            param="tile",
-        )
-    tile = params.tile or mapper.tile_size or mapper.max_size
-    if 2 * params.overlap > tile:
-        raise OptionError(
-            f"overlap must be at most half a tile, got {params.overlap} for tiles of {tile}; choose a smaller overlap"
-            f" or a larger tile, up to {mapper.max_size}",
+            f"overlap must be at most half a tile, got {params.overlap} for tiles of {min(tile, tile_width)}; choose a"
+            f" smaller overlap or a larger tile, up to {mapper.max_size}",
             param="overlap",
         )
     if mapper.fits(view.size) and (params.tile is None or max(view.size) <= params.tile):
@@ -233,8 +227,8 @@ def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | 
     for name in binding.choice.pick(params.processor):
         if not binding.processors[name].joins_parts:
             raise _not_joined(name, view, params)
-    edge = "pad" if min(view.size) < mapper.min_size else mapper.edge
-    return TileGrid(*view.size, tile, params.overlap, edge)
+    edge = "pad" if mapper.too_small(view.size) else mapper.edge
+    return TileGrid(*view.size, tile, params.overlap, edge, tile_width)
 
 
 def columns_at_once(grid: TileGrid, view: RasterView) -> int:
@@ -244,10 +238,11 @@ def columns_at_once(grid: TileGrid, view: RasterView) -> int:
     enough that no segment of the file lies in more than two.
     """
     block_height, block_width = view.raster.block
-    stride = grid.tile - grid.overlap
-    rows = -(-grid.tile // block_height) + 1
+    height, width = grid.sides
+    stride = width - grid.overlap
+    rows = -(-height // block_height) + 1
     a_column = view.raster.block_bytes * rows * max(1.0, stride / block_width)
-    least = -(-(block_width + grid.tile) // stride)
+    least = -(-(block_width + width) // stride)
     return max(1, min(len(grid.cols), max(least, int(_DECODED_AT_ONCE / a_column))))
 
 
@@ -259,11 +254,9 @@ def _not_joined(processor: str, view: RasterView, params: OutputParams) -> MMOut
             f"output processor {processor!r} cannot join tiles; leave tile={params.tile} out", param="tile"
         )
     height, width = view.size
-    takes = f"model {mapper.model!r} takes {mapper.min_size} to {mapper.max_size} either way in one forward"
-    if min(view.size) < mapper.min_size:
-        remedy = "scale the input up"
-    else:
-        remedy = "scale it down, or cut out a part with window=..."
+    takes = f"model {mapper.model!r} takes {mapper.sizes} in one forward"
+    small = mapper.too_small(view.size)
+    remedy = "scale the input up" if small else "scale it down, or cut out a part with window=..."
     return InputError(
         f"the input is {height} x {width} pixels, {takes}, and output processor {processor!r} cannot join tiles;"
         f" {remedy}, or choose another processor"

@@ -34,8 +34,10 @@ def async_llm_init(original: Original) -> Original:
     def wrapper(self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         from vllm_mmout.engine.bind import bind_async_llm
         from vllm_mmout.engine.binding import make_binding
+        from vllm_mmout.engine.io_plugin import check_plugin
 
         binding = make_binding(vllm_config)
+        check_plugin(vllm_config, bound=binding is not None)
         _start(lambda: original(self, vllm_config, *args, **kwargs), binding)
         if binding is not None:
             bind_async_llm(self, binding)
@@ -52,8 +54,10 @@ def llm_engine_init(original: Original) -> Original:
 
         from vllm_mmout.engine.bind import bind_llm_engine
         from vllm_mmout.engine.binding import make_binding
+        from vllm_mmout.engine.io_plugin import check_plugin
 
         binding = make_binding(vllm_config, in_process=not envs.VLLM_ENABLE_V1_MULTIPROCESSING)
+        check_plugin(vllm_config, bound=binding is not None)
         _start(lambda: original(self, vllm_config, *args, **kwargs), binding)
         if binding is not None:
             bind_llm_engine(self, binding)
@@ -81,6 +85,19 @@ def pooling_offline_init(original: Original) -> Original:
 
         original(self, *args, **kwargs)
         bind_llm(self)
+
+    return wrapper
+
+
+def io_plugin_init(original: Original) -> Original:
+    """Bind what vLLM makes of pooling requests where the plugin is ours."""
+
+    @functools.wraps(original)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        from vllm_mmout.engine.io_plugin import bind_requests
+
+        original(self, *args, **kwargs)
+        bind_requests(self)
 
     return wrapper
 

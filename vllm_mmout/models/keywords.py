@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from vllm_mmout.errors import InputError, RegistrationError
+
+
+class NamesItsKeywords(Protocol):
+    """A model class whose ``forward(**tensors)`` takes what a folder's ``config.json`` names."""
+
+    @classmethod
+    def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """The keywords of a folder's model; all are optional."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +30,20 @@ class Keywords:
     """Those without a default."""
 
     @classmethod
-    def of(cls, model: type) -> Keywords:
-        """Read the signature of ``model.forward``.
+    def of(cls, model: type, config: Mapping[str, Any] | None = None) -> Keywords:
+        """Read the signature of ``model.forward``, or ask a class that names its keywords.
+
+        Args:
+            model: the class.
+            config: the folder's ``config.json``; only a `NamesItsKeywords` needs it.
 
         Raises:
             RegistrationError: it takes no keyword, or has parameters that cannot be given by name.
 
         """
+        named_by = getattr(model, "keywords_of", None)
+        if named_by is not None:
+            return cls(model.__name__, named_by(config or {}), frozenset())
         forward: Any = getattr(model, "forward")  # noqa: B009 - a class need not have it as far as its type says
         parameters = list(inspect.signature(forward).parameters.values())[1:]
         if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters):

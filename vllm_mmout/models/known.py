@@ -26,7 +26,10 @@ ENVIRONMENT: Final = "MMOUT_MODELS"
 ENTRY_POINT_GROUP: Final = "vllm_mmout.models"
 """Group under which a package announces its model classes, ``architecture = module:Class``."""
 
-BUILT_IN: Final = {"WaterIndex": "vllm_mmout.models.water_index:WaterIndex"}
+BUILT_IN: Final = {
+    "WaterIndex": "vllm_mmout.models.water_index:WaterIndex",
+    "Terratorch": "vllm_mmout.models.terratorch.model:TerratorchModel",
+}
 """Architecture -> class of this package's own models, known also where it is not installed but on the path."""
 
 _served: dict[str, str] = {}
@@ -41,6 +44,12 @@ def record(paths: Mapping[str, str]) -> None:
 
     """
     _served.update(paths)
+    os.environ[ENVIRONMENT] = json.dumps(_served)
+
+
+def forget(architecture: str) -> None:
+    """Serve an architecture no more."""
+    _served.pop(architecture, None)
     os.environ[ENVIRONMENT] = json.dumps(_served)
 
 

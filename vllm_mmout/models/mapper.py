@@ -129,6 +129,16 @@ class RasterMapper:
         frames = () if self.num_frames is None else (self.num_frames,)
         return {self.keyword: TensorSpec((len(self.bands), *frames, size, size), DTYPES)}
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Those of `OF_MODELS` that the model takes."""
+        return ()
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """Names of the inputs of a model that takes several, each of files of its own; none of other models."""
+        return ()
+
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
         """Map one input that fits one forward.
 
@@ -177,8 +187,8 @@ class RasterMapper:
         height, width = view.size
         if not self.fits(view.size):
             raise InputError(
-                f"the input is {height} x {width} pixels, model {self.model!r} takes"
-                f" {self.min_size} to {self.max_size} either way in one forward; LLM.generate cuts it into tiles"
+                f"the input is {height} x {width} pixels, model {self.model!r} takes {self.sizes} in one forward;"
+                " LLM.generate cuts it into tiles"
             )
         pixels = view.read()
         if not pixels.observed:
@@ -191,26 +201,58 @@ class RasterMapper:
             metadata=view.raster.metadata,
             picture=partial(_picture, first, pixels.valid, tuple(band.lower() for band in self.bands)),
         )
-        return MappedInput({self.keyword: self.tensor(pixels.array)}, source)
+        return MappedInput(self.tensors(view, pixels.array), source)
 
-    def tensor(self, planes: NDArray[Any]) -> NDArray[Any]:
-        """What ``forward`` takes of one window.
+    def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
+        """What ``forward`` takes of one window, by keyword.
 
         Args:
+            view: the input that the window is of.
             planes: [bands, height, width], for a model with dates [bands * frames, height, width], the dates of a band
                 one after the other.
 
         Returns:
-            [bands, height, width] or [bands, frames, height, width].
+            [bands, height, width] or [bands, frames, height, width] for the one keyword.
 
         """
-        if self.num_frames is None:
-            return planes
-        return planes.reshape(len(self.bands), self.num_frames, *planes.shape[1:])
+        del view
+        return {self.keyword: with_frames(planes, self.num_frames)}
 
     def fits(self, size: tuple[int, int]) -> bool:
         """Whether the model takes (height, width) in one forward."""
         return self.min_size <= min(size) and max(size) <= self.max_size
+
+    def too_small(self, size: tuple[int, int]) -> bool:
+        """Whether (height, width) must be continued by reflection to fill a tile."""
+        return min(size) < self.min_size
+
+    @property
+    def sizes(self) -> str:
+        """The sizes that fit one forward, in words."""
+        return f"{self.min_size} to {self.max_size} either way"
+
+    def tile_sides(self, asked: int | None) -> tuple[int, int]:
+        """Height and width of the tiles that larger inputs are cut into.
+
+        Args:
+            asked: the request's ``tile``, in pixels.
+
+        Raises:
+            OptionError: the model does not take tiles of that size.
+
+        """
+        if asked is not None and not self.min_size <= asked <= self.max_size:
+            raise OptionError(
+                f"tile must be {self.min_size} to {self.max_size} pixels for model {self.model!r}, got {asked}",
+                param="tile",
+            )
+        side = asked or self.tile_size or self.max_size
+        return side, side
+
+
+def with_frames(planes: NDArray[Any], frames: int | None) -> NDArray[Any]:
+    """Planes [bands * frames, height, width] as [bands, frames, height, width]; as they are without ``frames``."""
+    return planes if frames is None else planes.reshape(-1, frames, *planes.shape[1:])
 
 
 def _picture(array: NDArray[Any], valid: NDArray[np.bool_] | None, bands: tuple[str, ...]) -> Image:

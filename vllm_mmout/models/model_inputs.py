@@ -15,7 +15,7 @@ from vllm_mmout.models.input_forms import Raw, are_named_files
 from vllm_mmout.models.keywords import Keywords
 from vllm_mmout.models.mapper import MappedInput, RasterMapper
 from vllm_mmout.models.tensor_spec import InputSpecs
-from vllm_mmout.params import OutputParams
+from vllm_mmout.params import OF_MODELS, OutputParams
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.registry.inputs import IMAGE, MapperChoice
 
@@ -48,7 +48,7 @@ class ModelInputs:
         self._adapted = adapted
         self.model = model
         self.context = context
-        self.keywords = Keywords.of(model)
+        self.keywords = Keywords.of(model, config_json(context.get_hf_config()))
         self.registered = MULTIMODAL_INPUT_REGISTRY.registered(model)
         self._mapper = _make_mapper(self.keywords, self.registered.mapper or MapperChoice(), context)
         self._specs: InputSpecs = getattr(self._mapper, "inputs", {})
@@ -86,6 +86,11 @@ class ModelInputs:
             OptionError: the params do not fit the form of input.
 
         """
+        for option in OF_MODELS:
+            if getattr(params, option) is not None and option not in getattr(self._mapper, "options", ()):
+                raise OptionError(
+                    f"{option} is set, and model {self.keywords.model} does not take it; leave it out", param=option
+                )
         raw = isinstance(data, Raw)
         data = data.value if isinstance(data, Raw) else data
         if self.registered.input_processor is not None:
@@ -126,7 +131,10 @@ class ModelInputs:
 
     def _are_files(self, data: Any) -> bool:
         """Whether a mapping is one of band names to files, of a raster; its keys are then no keywords of forward."""
-        return self.rasters is not None and are_named_files(data) and not set(data) & set(self.keywords.names)
+        mapper = self.rasters
+        if mapper is None or not are_named_files(data):
+            return False
+        return set(data) <= set(mapper.modalities) or not set(data) & set(self.keywords.names)
 
     def whole(self, view: RasterView) -> MappedInput:
         """Map an open raster that fits one forward, and close it.
@@ -138,14 +146,14 @@ class ModelInputs:
         with view:
             return self._checked_input(self._mapper.whole(view))
 
-    def tile(self, pixels: NDArray[Any]) -> MappedInput:
-        """Map the pixels of one tile, [bands, height, width], as `RasterMapper.tensor` takes them.
+    def tile(self, view: RasterView, pixels: NDArray[Any]) -> MappedInput:
+        """Map the pixels of one tile of a view, [bands, height, width], as `RasterMapper.tensors` takes them.
 
         Raises:
             InputError: ``forward`` does not take them.
 
         """
-        return self._checked_input(MappedInput({self._mapper.keyword: self._mapper.tensor(pixels)}))
+        return self._checked_input(MappedInput(self._mapper.tensors(view, pixels)))
 
     def _checked_input(self, mapped: MappedInput) -> MappedInput:
         """The input with numpy arrays or CPU tensors that ``forward`` takes."""

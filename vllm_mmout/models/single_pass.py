@@ -55,9 +55,10 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
     def __init__(self, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
         author = served_class(self.architecture)
-        self.model = build(author, config_json(vllm_config.model_config.hf_config))
+        config = config_json(vllm_config.model_config.hf_config)
+        self.model = build(author, config)
         self.pooler = PlainPooler()
-        self._keywords = Keywords.of(author).names
+        self._keywords = Keywords.of(author, config).names
         self._dtype = getattr(self.model, "dtype", None) if isinstance(self.model, PreTrainedModel) else None
         self._model_config = vllm_config.model_config
         self._device = torch.device(str(vllm_config.device_config.device))
@@ -145,7 +146,11 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
                 f" {type(error).__name__}: {error}; put there what safetensors.torch.save_file(model.state_dict(),"
                 ' "model.safetensors") writes'
             ) from error
-        load_strictly(self.model, stored)
+        load = getattr(self.model, "load_from", None)  # of a class whose checkpoints have a form of their own
+        if load is not None:
+            load(stored)
+        else:
+            load_strictly(self.model, stored)
         return {name for name, _ in self.named_parameters()}
 
     def try_out(self) -> None:

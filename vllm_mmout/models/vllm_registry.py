@@ -9,7 +9,10 @@ from typing import Any, cast
 from vllm.model_executor.models.registry import ModelRegistry, _BaseRegisteredModel, _ModelInfo
 
 from vllm_mmout.errors import OptionError, RegistrationError
-from vllm_mmout.models.known import author_class, names, path_of, record
+from vllm_mmout.models.known import BUILT_IN, author_class, forget, names, path_of, record
+
+_of_vllm: dict[str, Any] = {}
+"""What vLLM itself has for an architecture that is served by a class of ours."""
 
 
 @dataclass(frozen=True, eq=False)  # vLLM caches what an entry gave, and the class of a name may change
@@ -49,7 +52,8 @@ def announce(config: Mapping[str, Any]) -> None:
     architecture = architectures[0]
     path = path_of(architecture, config)
     if path is not None:
-        if getattr(ModelRegistry.models.get(architecture), "module_name", "").startswith("vllm."):
+        stands = getattr(ModelRegistry.models.get(architecture), "module_name", "")
+        if stands.startswith("vllm.") and BUILT_IN.get(architecture) != path:
             raise RegistrationError(
                 f"vLLM has a model of its own called {architecture!r}, which {path} would replace; write another name"
                 ' into "architectures" of config.json'
@@ -73,4 +77,14 @@ def serve(paths: Mapping[str, str]) -> None:
     """
     record(paths)
     for architecture in paths:
+        stands = ModelRegistry.models.get(architecture)
+        if stands is not None and not isinstance(stands, AuthorsModel):
+            _of_vllm[architecture] = stands
         ModelRegistry.models[architecture] = cast("Any", AuthorsModel(architecture))
+
+
+def withdraw(architecture: str) -> None:
+    """Let vLLM's own class serve an architecture again, where there is one and a class of ours stood for it."""
+    if architecture in _of_vllm:
+        ModelRegistry.models[architecture] = _of_vllm.pop(architecture)
+        forget(architecture)

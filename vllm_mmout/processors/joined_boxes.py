@@ -69,8 +69,8 @@ class _Found:
         fed = (window.height + padding[0], window.width + padding[1])
         old = (1, 1) if output.units == "relative" else output.size or fed
         rows, cols = fed[0] / old[0], fed[1] / old[1]
-        heights = _counting(self._grid.rows, self._grid.tile, window.row)
-        widths = _counting(self._grid.cols, self._grid.tile, window.col)
+        heights = _counting(self._grid.rows, self._grid.sides[0], window.row)
+        widths = _counting(self._grid.cols, self._grid.sides[1], window.col)
         for one in output.detections:
             left, right = (edge * cols + window.col for edge in one.box[0::2])
             top, bottom = (edge * rows + window.row for edge in one.box[1::2])

@@ -78,6 +78,10 @@ class OpenRaster(ABC):
     def decoded(self) -> NDArray[np.int64]:
         """How often each segment of the file was decoded, those of its mask at the end; empty for one in memory."""
 
+    def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
+        """The raster that each band, numbered from 1, comes from: this one, or one of those that it is made of."""
+        return [self] * len(bands)
+
     def places(self, bands: Sequence[int | str]) -> list[int]:
         """The indices, from 0, of bands that are named by number, from 1, or by description.
 

@@ -1,10 +1,12 @@
-"""Output processors that any model can be given by name: the built-in ones and those of installed packages."""
+"""Output processors that any model can be given by name: the built-in ones, those of packages, and IO plugins."""
 
 from __future__ import annotations
 
 from importlib.metadata import entry_points
 
 from vllm_mmout.errors import RegistrationError
+from vllm_mmout.processors.io_plugin import IO_PLUGIN, io_plugin_processor
+from vllm_mmout.registry.io_plugins import installed_plugins, origin_of
 from vllm_mmout.registry.registration import Registration
 
 ENTRY_POINT_GROUP = "vllm_mmout.output_processors"
@@ -23,7 +25,7 @@ BUILT_IN = {
 
 
 class InstalledProcessors:
-    """The built-in processors and those of the entry points; reads the entry points at first use, once."""
+    """The built-in processors, those of the entry points, and IO plugins; reads the entry points at first use, once."""
 
     def __init__(self) -> None:
         self._tables: dict[str, list[Registration]] | None = None
@@ -38,11 +40,14 @@ class InstalledProcessors:
                 rivals = tables.setdefault(point.name, [])
                 if not any(new.same_target(old) for old in rivals):
                     rivals.append(new)
+            for name, points in installed_plugins().items():
+                origin = f"IO plugin {' and '.join(map(origin_of, points))}"
+                tables[IO_PLUGIN + name] = [Registration(IO_PLUGIN + name, io_plugin_processor(name), origin)]
             self._tables = tables
         return self._tables
 
     def names(self) -> list[str]:
-        """All names, the built-in ones first."""
+        """All names, the built-in ones first, IO plugins last."""
         return list(self._read())
 
     def everything(self) -> list[Registration]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.registry.choice import close_match
-from vllm_mmout.registry.importing import is_path
 from vllm_mmout.registry.naming import KEY, Wanted
-from vllm_mmout.registry.registration import Registration, default_name, import_processor
+from vllm_mmout.registry.registration import Registration, default_name, import_processor, is_target
 
 if TYPE_CHECKING:
     from vllm_mmout.processors.base import OutputProcessor
@@ -54,10 +53,9 @@ def find_all(
     """
     found: dict[str, type[OutputProcessor]] = {}
     for one in wanted:
-        processor = (
-            import_processor(one.name) if is_path(one.name) else _registered(one.name, registry, own, source).load()
-        )
-        name = one.alias or (default_name(processor) if is_path(one.name) else one.name)
+        said = is_target(one.name)
+        processor = import_processor(one.name) if said else _registered(one.name, registry, own, source).load()
+        name = one.alias or (default_name(processor) if said else one.name)
         if name in found:
             raise OptionError(
                 f'{KEY!r} in {source} names {name!r} twice; give each a name of its own: {{"alias": "name", ...}}'

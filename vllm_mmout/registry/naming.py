@@ -16,7 +16,7 @@ class Wanted:
     """One processor that is asked for."""
 
     name: str
-    """Its registered name, or a path "pkg.mod:Class"."""
+    """Its registered name, a path "pkg.mod:Class", or "io_plugin:NAME"."""
     alias: str | None
     """What requests shall call it; None: its own name."""
 

@@ -9,10 +9,12 @@ from typing import TypeAlias, TypeGuard
 
 from vllm_mmout.errors import RegistrationError
 from vllm_mmout.processors.base import OutputProcessor
+from vllm_mmout.processors.io_plugin import io_plugin_processor
 from vllm_mmout.registry.importing import import_path, is_path
+from vllm_mmout.registry.io_plugins import find_plugin, plugin_in
 
 ProcessorTarget: TypeAlias = type[OutputProcessor] | str
-"""An output processor's class, or its path "pkg.mod:Class"."""
+"""An output processor's class, its path "pkg.mod:Class", or "io_plugin:NAME"."""
 
 NONE = "none"
 """The name that switches a model's output processor off; nothing can be registered under it."""
@@ -27,7 +29,7 @@ class Registration:
     name: str
     """What requests and configs call it."""
     target: ProcessorTarget
-    """The class, or its path "pkg.mod:Class"."""
+    """The class, its path "pkg.mod:Class", or "io_plugin:NAME"."""
     origin: str
     """Who registered it, in words for people."""
 
@@ -61,9 +63,10 @@ def make_registration(processor: ProcessorTarget, name: str | None, origin: str)
     """Check what an author registers.
 
     Args:
-        processor: a subclass of OutputProcessor, or its path "pkg.mod:Class", which is not imported here.
+        processor: a subclass of OutputProcessor, or its path "pkg.mod:Class", which is not imported here; or
+            "io_plugin:NAME".
         name: what it shall be called; None: the attribute ``name`` that the class itself defines, else the class' name
-            (for a path always the latter, as it is not imported).
+            (for a path always the latter, as it is not imported); an IO plugin is called "io_plugin:NAME".
         origin: who registers it.
 
     Raises:
@@ -71,7 +74,7 @@ def make_registration(processor: ProcessorTarget, name: str | None, origin: str)
 
     """
     if isinstance(processor, str):
-        if not is_path(processor):
+        if not is_target(processor):
             raise RegistrationError(
                 f'{processor!r} is no path of an output processor; write "package.module:Class", or give the class'
             )
@@ -79,9 +82,10 @@ def make_registration(processor: ProcessorTarget, name: str | None, origin: str)
         raise RegistrationError(
             f"an output processor must be a subclass of vllm_mmout.OutputProcessor or its path, got {processor!r}"
         )
+    own = default_name(processor)
     if name is None:
-        name = default_name(processor)
-    if not is_name(name):
+        name = own
+    if not is_name(name) and (name != own or plugin_in(own) is None):
         raise RegistrationError(
             f"{name!r} cannot be the name of an output processor; use letters, digits, '_', '-' and '.'"
             f' (and not "{NONE}", which switches processors off)'
@@ -108,16 +112,26 @@ def with_added(table: Mapping[str, Registration], new: Registration, owner: str)
 
 
 def import_processor(path: str) -> type[OutputProcessor]:
-    """Import the class at "pkg.mod:Class".
+    """Import the class at "pkg.mod:Class"; of "io_plugin:NAME" nothing is imported but what stands for the plugin.
 
     Raises:
-        RegistrationError: module or class is not there, cannot be imported, or is no OutputProcessor.
+        RegistrationError: module or class is not there, cannot be imported, or is no OutputProcessor; or no such plugin
+            is installed.
 
     """
+    plugin = plugin_in(path)
+    if plugin is not None:
+        find_plugin(plugin)
+        return io_plugin_processor(plugin)
     found = import_path(path, "output processor")
     if not is_processor_class(found):
         raise RegistrationError(f"{path!r} must be a subclass of vllm_mmout.OutputProcessor, got {found!r}")
     return found
+
+
+def is_target(text: str) -> bool:
+    """Whether ``text`` says itself what it means, "pkg.mod:Class" or "io_plugin:NAME", rather than by a known name."""
+    return plugin_in(text) is not None or is_path(text)
 
 
 def is_processor_class(value: object) -> TypeGuard[type[OutputProcessor]]:
@@ -136,6 +150,6 @@ def default_name(processor: ProcessorTarget) -> str:
     A name that a class inherits does not count: ``class FloodMask(SegmentationProcessor)`` is "FloodMask".
     """
     if isinstance(processor, str):
-        return processor.rpartition(":")[2].rpartition(".")[2]
+        return processor if plugin_in(processor) is not None else processor.rpartition(":")[2].rpartition(".")[2]
     own = vars(processor).get("name")
     return own if isinstance(own, str) else processor.__name__

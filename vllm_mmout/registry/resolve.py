@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ENGINE = 'additional_config["mmout"]'
 CONFIG = "config.json"
 CONFIG_TABLE = 'the "mmout" table of config.json'
-NOT_OPTIONS = frozenset({KEY, "model"})
+NOT_OPTIONS = frozenset({KEY, "model", "input"})
 """Keys of the ``mmout`` table in ``config.json`` that are no options ("model" names the model's class)."""
 
 

@@ -52,6 +52,8 @@ class Work:
     adapter: LoRARequest | None = None
     field: Field = "image"
     """Where the input stood."""
+    priority: int = 0
+    """The lower the earlier."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -90,7 +92,9 @@ class Work:
             watch: asks for pictures of the growing result.
 
         """
-        return self.service.results(self.data, self.params, self.request_id, self.adapter, self.field, watch=watch)
+        return self.service.results(
+            self.data, self.params, self.request_id, self.adapter, self.field, watch=watch, priority=self.priority
+        )
 
     def made(self, outputs: Any, make: Callable[[Any, ToResponse | None], Made]) -> dict[str, Made]:
         """What is made of each output, by processor; blocks. The outputs are closed, and what was made if one fails.

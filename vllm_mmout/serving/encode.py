@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from vllm_mmout.errors import DecodeError, OptionError, SaveError
+from vllm_mmout.errors import DecodeError, MMOutError, OptionError, SaveError
 from vllm_mmout.outputs import ImageOutput, PolygonsOutput, RasterOutput, StructuredOutput
 from vllm_mmout.outputs.base import Savable
 from vllm_mmout.outputs.pictures import PICTURE_FORMATS, encode_picture, flattened
@@ -237,6 +237,8 @@ def _by_author(output: Any, asked: Asked, to_response: ToResponse | None) -> Enc
         )
     try:
         given = to_response(output)
+    except MMOutError:  # says itself what is wrong
+        raise
     except Exception as error:
         raise DecodeError(f"to_response raised {type(error).__name__} for a {type(output).__name__}") from error
     content, media_type = _content(given)

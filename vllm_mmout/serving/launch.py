@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from vllm_mmout.engine import io_plugin
 from vllm_mmout.engine.routes import SWITCH, our_endpoint
 from vllm_mmout.errors import OptionError
 from vllm_mmout.models.found import found_model
@@ -16,7 +18,10 @@ from vllm_mmout.serving.options import PREFIX, ServingOptions
 
 GENERAL_PLUGIN: Final = "vllm_mmout"
 """Our entry point among vLLM's general plugins, without which no process of the engine knows our models."""
+TASK: Final = "--task"
+"""A flag that vLLM had."""
 USAGE: Final = "vllm-mmout serve [MODEL] [options]"
+_log = logging.getLogger("vllm.mmout")
 
 
 def launch(arguments: Sequence[str]) -> None:
@@ -36,6 +41,7 @@ def launch(arguments: Sequence[str]) -> None:
     with _switched_on():
         command, args = _parsed(arguments)
         _check(args)
+        _let_in(args)
         _locate(args)
         from vllm_mmout.engine.hooks import install
 
@@ -53,8 +59,8 @@ def _switched_on() -> Iterator[None]:
     # How workers are started: what vLLM's command line sets, by a function that moves from release to release.
     changes = {SWITCH: "1", "VLLM_WORKER_MULTIPROC_METHOD": os.environ.get("VLLM_WORKER_MULTIPROC_METHOD", "spawn")}
     allowed = os.environ.get("VLLM_PLUGINS")
-    if allowed is not None and GENERAL_PLUGIN not in allowed.split(","):
-        changes["VLLM_PLUGINS"] = f"{allowed},{GENERAL_PLUGIN}"
+    if allowed is not None:
+        changes["VLLM_PLUGINS"] = _with(allowed, GENERAL_PLUGIN)
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -78,9 +84,30 @@ def _parsed(arguments: Sequence[str]) -> tuple[Any, argparse.Namespace]:
     serve.usage = USAGE
     serve.epilog = (serve.epilog or "").replace("vllm serve", "vllm-mmout serve")
     ServingOptions.add_arguments(serve)
+    if not serve._option_string_actions.keys() & {TASK}:  # noqa: SLF001 - argparse tells what a parser takes nowhere else
+        arguments = _without_task(arguments)
     # vLLM's parser finds the model, and a file of arguments, by the name of the command before them.
     args: argparse.Namespace = parser.parse_args(["serve", *arguments])
     return command, args
+
+
+def _without_task(arguments: Sequence[str]) -> list[str]:
+    """The arguments without ``--task VALUE``, which command lines for older releases of vLLM have; says so."""
+    left: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--":
+            return [*left, argument, *rest]
+        name, sign, value = argument.partition("=")
+        if name != TASK or not (sign or (value := next(rest, ""))):
+            left.append(argument)
+            continue
+        _log.warning(
+            "%s %s is no longer an argument of vLLM, and is left out: what a model answers follows from its folder",
+            TASK,
+            value,
+        )
+    return left
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -94,6 +121,18 @@ def _check(args: argparse.Namespace) -> None:
         raise OptionError(
             "VLLM_USE_RUST_FRONTEND is set, and that server has none of our routes; unset it, or use vllm serve"
         )
+
+
+def _let_in(args: argparse.Namespace) -> None:
+    """Have a list of the user's plugins hold the IO Processor plugin that the arguments name, where that is ours."""
+    allowed = os.environ.get("VLLM_PLUGINS")
+    if allowed is not None and getattr(args, "io_processor_plugin", None) == io_plugin.NAME:
+        os.environ["VLLM_PLUGINS"] = _with(allowed, io_plugin.NAME)
+
+
+def _with(allowed: str, name: str) -> str:
+    """A list of plugins that holds a name."""
+    return allowed if name in allowed.split(",") else f"{allowed},{name}"
 
 
 def _locate(args: argparse.Namespace) -> None:

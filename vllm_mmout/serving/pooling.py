@@ -1,4 +1,7 @@
-"""``POST /pooling`` with ``data``: any JSON for the model's input mapper; all else is vLLM's route, as it was."""
+"""``POST /pooling`` with ``data``: any JSON for the model's input mapper; all else is vLLM's route, as it was.
+
+Of a server with the IO Processor plugin ``mmout`` it is what that takes, as on vLLM's own route.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from vllm import envs
 from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
 
+from vllm_mmout.engine.io_plugin import loaded_plugin, naming_plugin
 from vllm_mmout.serving import openapi
 from vllm_mmout.serving.answers import Work
 from vllm_mmout.serving.body import parse_json, read_body
@@ -26,6 +30,7 @@ from vllm_mmout.serving.fields import pooling_request
 from vllm_mmout.serving.gone import unless_gone
 from vllm_mmout.serving.images import GONE, answered, take_place
 from vllm_mmout.serving.json_fields import is_object
+from vllm_mmout.serving.plugin_answer import plugin_answer
 from vllm_mmout.serving.responses import PiecesResponse, close_all
 from vllm_mmout.serving.service import Service, request_id
 
@@ -60,7 +65,7 @@ def attach(app: FastAPI) -> None:
     async def pooling(request: Request) -> Response:
         """Any JSON in, the model's answer out."""
         state = request.app.state
-        if not isinstance(state.mmout, Service) or _has_plugin(state) or not _is_json(request):
+        if not isinstance(state.mmout, Service) or _has_foreign_plugin(state) or not _is_json(request):
             return _Passed(vllms, None)
         if not _has_key(request):
             return await _without_key(request, state.mmout, vllms)
@@ -78,7 +83,8 @@ async def _taken(request: Request, service: Service, held: AsyncExitStack, vllms
         return _Passed(vllms, bytes(body))
     if full is not None:
         raise full
-    return await unless_gone(request, _answer(request, service, given))
+    answer = plugin_answer if naming_plugin(_processors(request.app.state)) is not None else _answer
+    return await unless_gone(request, answer(request, service, given))
 
 
 async def _without_key(request: Request, service: Service, vllms: APIRoute) -> Response:
@@ -169,10 +175,15 @@ def _is_json(request: Request) -> bool:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
-def _has_plugin(state: Any) -> bool:
-    """Whether an IO plugin of vLLM's takes ``data``."""
-    pooling = getattr(state, "serving_pooling", None)
-    return hasattr(getattr(pooling, "io_processors", {}).get("plugin"), "io_processor")
+def _has_foreign_plugin(state: Any) -> bool:
+    """Whether an IO Processor plugin that is not ours takes ``data``."""
+    processors = _processors(state)
+    return loaded_plugin(processors) is not None and naming_plugin(processors) is None
+
+
+def _processors(state: Any) -> Any:
+    """What vLLM's route makes of requests, by pooling task."""
+    return getattr(getattr(state, "serving_pooling", None), "io_processors", None)
 
 
 def _has_key(request: Request) -> bool:

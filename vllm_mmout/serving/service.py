@@ -100,6 +100,7 @@ class Service:
         field: Field = "image",
         *,
         watch: Watch | None = None,
+        priority: int = 0,
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run one request; its files are open as long as it runs.
 
@@ -110,6 +111,7 @@ class Service:
             adapter: LoRA adapter.
             field: where the input stood.
             watch: asks for pictures of the growing result.
+            priority: the lower the earlier.
 
         Yields:
             What `AsyncLLM.generate` yields.
@@ -119,12 +121,13 @@ class Service:
 
         """
         try:
-            async with in_thread(self._opened(data, field)) as opened:
+            async with in_thread(self._opened(data, params, field)) as opened:
                 outputs = self.engine.generate(
                     opened,
                     params,
                     request_id,
                     lora_request=adapter,
+                    priority=priority,
                     max_tiles=self.options.max_tiles,
                     watch=watch,
                     folder=self.store.shared.work,
@@ -139,9 +142,14 @@ class Service:
             raise api_error(error, request_id) from error
 
     @contextmanager
-    def _opened(self, data: Any, field: Field) -> Iterator[Any]:
+    def _opened(self, data: Any, params: OutputParams, field: Field) -> Iterator[Any]:
         """What the engine takes, open; blocks."""
         self.store.shared.enter()  # the result is made there
+        plugin = self.binding.plugin_of(params)
+        if plugin is not None:
+            with self._file_for(plugin, data, field) as file:
+                yield file
+            return
         inputs = self.binding.inputs
         files = inputs is None or inputs.opens_files
         if field == "prompt" or (field == "data" and not files):
@@ -153,6 +161,18 @@ class Service:
                 yield {"multi_modal_data": {"image": rgb_picture(opened)}}
             else:
                 yield opened
+
+    @contextmanager
+    def _file_for(self, plugin: str, data: Any, field: Field) -> Iterator[Any]:
+        """The one file that a client may hand an IO plugin, which would read any path or address that it is given."""
+        if field != "prompt":
+            with self.sources.opened(data) as opened:
+                if is_open_file(opened):
+                    yield opened
+                    return
+        raise InputError(
+            f"output processor {plugin!r} takes one file from a client; send it, or its address or data URL"
+        )
 
 
 def request_id(request: Request, kind: str) -> str:

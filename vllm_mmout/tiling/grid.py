@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TileGrid:
-    """Square tiles that cover a scene, numbered row by row from the upper left.
+    """Tiles that cover a scene, numbered row by row from the upper left.
 
     Raises:
         InputError: the scene has no pixels.
@@ -31,35 +31,48 @@ class TileGrid:
     width: int
     """Columns of the scene."""
     tile: int
-    """Side of a tile in pixels."""
+    """Side of a tile in pixels; its height, where it has a ``tile_width``."""
     overlap: int = 0
     """Pixels that neighbours share at least, at most half a tile."""
     edge: Literal["shift", "pad"] = "shift"
     """What becomes of tiles that would reach beyond the scene: moved inward, or filled up by reflection."""
+    tile_width: int | None = None
+    """Width of a tile in pixels; None: tiles are square."""
 
     def __post_init__(self) -> None:
         if min(self.height, self.width) < 1:
             raise InputError(f"a scene must have pixels, got {self.height} rows and {self.width} columns")
-        if self.tile < 1:
-            raise OptionError(f"tile must be 1 or more pixels, got {self.tile}", param="tile")
-        if self.overlap < 0 or 2 * self.overlap > self.tile:
+        if min(self.sides) < 1:
+            raise OptionError(f"tile must be 1 or more pixels, got {self.said}", param="tile")
+        if self.overlap < 0 or 2 * self.overlap > min(self.sides):
             raise OptionError(
-                f"overlap must be 0 or more and at most half a tile, got {self.overlap} for tiles of {self.tile};"
+                f"overlap must be 0 or more and at most half a tile, got {self.overlap} for tiles of {self.said};"
                 " choose a smaller overlap or a larger tile",
                 param="overlap",
             )
         if self.edge not in ("shift", "pad"):
             raise OptionError(f'edge must be "shift" or "pad", got {self.edge!r}')
 
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width of a tile."""
+        return self.tile, self.tile if self.tile_width is None else self.tile_width
+
+    @property
+    def said(self) -> str:
+        """A tile's size in words: "512", or "256 x 512" for one that is not square."""
+        height, width = self.sides
+        return f"{height}" if height == width else f"{height} x {width}"
+
     @cached_property
     def rows(self) -> tuple[int, ...]:
         """First row of each row of tiles."""
-        return self._starts(self.height)
+        return self._starts(self.height, self.sides[0])
 
     @cached_property
     def cols(self) -> tuple[int, ...]:
         """First column of each column of tiles."""
-        return self._starts(self.width)
+        return self._starts(self.width, self.sides[1])
 
     def __len__(self) -> int:
         return len(self.rows) * len(self.cols)
@@ -67,12 +80,14 @@ class TileGrid:
     def window(self, index: int) -> Window:
         """Where a tile lies, without what hangs over the scene's edge."""
         row, col = self._start(index)
-        return Window(row, col, min(self.tile, self.height - row), min(self.tile, self.width - col))
+        height, width = self.sides
+        return Window(row, col, min(height, self.height - row), min(width, self.width - col))
 
     def padding(self, index: int) -> tuple[int, int]:
         """How many rows below and columns to the right `reflected` adds to a tile; none where tiles are shifted."""
         window = self.window(index)
-        return (0, 0) if self.edge == "shift" else (self.tile - window.height, self.tile - window.width)
+        height, width = self.sides
+        return (0, 0) if self.edge == "shift" else (height - window.height, width - window.width)
 
     def groups(self, columns: int) -> Iterator[list[int]]:
         """The tiles in an order of reading: group by group of neighbouring columns, row by row within a group.
@@ -86,13 +101,13 @@ class TileGrid:
             group = range(first, min(first + columns, across))
             yield [row * across + col for row in range(len(self.rows)) for col in group]
 
-    def _starts(self, size: int) -> tuple[int, ...]:
+    def _starts(self, size: int, tile: int) -> tuple[int, ...]:
         """First pixels of the tiles along an axis."""
-        if size <= self.tile:
+        if size <= tile:
             return (0,)
-        stride = self.tile - self.overlap
+        stride = tile - self.overlap
         starts = range(0, size - self.overlap, stride)  # no tile of which its neighbour has all
-        return (*starts[:-1], size - self.tile) if self.edge == "shift" else tuple(starts)
+        return (*starts[:-1], size - tile) if self.edge == "shift" else tuple(starts)
 
     def _start(self, index: int) -> tuple[int, int]:
         if not 0 <= index < len(self):

@@ -55,8 +55,9 @@ class Plan:
         scales = [Fraction(new, old) for new, old in zip(got, fed, strict=True)]
         shape = blend if output.array.dtype.kind == "f" else "none"
         axes, sizes = [], []
-        for starts, size, scale in zip((grid.rows, grid.cols), (grid.height, grid.width), scales, strict=True):
-            pixels = [place * scale for place in (*starts, min(grid.tile, size), size)]
+        along = zip((grid.rows, grid.cols), grid.sides, (grid.height, grid.width), scales, strict=True)
+        for starts, side, size, scale in along:
+            pixels = [place * scale for place in (*starts, min(side, size), size)]
             if any(pixel.denominator > 1 for pixel in pixels):
                 raise DecodeError(
                     f"the model makes {got[0]} x {got[1]} pixels of a tile of {fed[0]} x {fed[1]}, and not all tiles"

@@ -92,6 +92,10 @@ class OpenStack(OpenRaster):
         """How often each segment was decoded, raster by raster."""
         return np.concatenate([member.raster.decoded for member in self._members])
 
+    def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
+        """The raster that each band, numbered from 1, comes from."""
+        return [self._members[self._sources[band - 1][0]].raster for band in bands]
+
     def close(self) -> None:
         """Let all files go; any number of times."""
         super().close()

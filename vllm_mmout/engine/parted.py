@@ -1,0 +1,99 @@
+"""PartedRequest: one request of a user's that is many of the engine's, whatever its parts are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from vllm_mmout.engine.observer import SILENT, Observer
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.decode import Finish
+    from vllm_mmout.engine.fan_out import FanOut
+    from vllm_mmout.engine.part_input import PartInput
+    from vllm_mmout.engine.tile_budget import TileBudget
+    from vllm_mmout.outputs.growing import Growing
+    from vllm_mmout.outputs.watch import Watch
+    from vllm_mmout.params import OutputParams
+
+
+class PartedRequest(ABC):
+    """What `Run` and `AsyncScene` need of a request to run its parts."""
+
+    params: OutputParams
+    """The user's."""
+
+    @property
+    @abstractmethod
+    def tile_params(self) -> OutputParams:
+        """The params of each part's request."""
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of its input; 0 where nobody counts them."""
+        return 0
+
+    @property
+    @abstractmethod
+    def can_wait(self) -> bool:
+        """Whether `pause` leaves little held, so that many may wait for their turn."""
+
+    @abstractmethod
+    def check_tiles(self, most: int) -> None:
+        """Refuse, and close, a request of more parts than it may have.
+
+        Raises:
+            InputError: it has more; both numbers are named.
+
+        """
+
+    @abstractmethod
+    def made_in(self, folder: Path | None) -> Self:
+        """The same with a folder for what lies on disk meanwhile, where it has none of its own."""
+
+    def growing(self, notify: Callable[[], None], watch: Watch | None = None) -> Growing | None:
+        """What makes the pictures of the growing result; None where it has none."""
+        return None
+
+    @abstractmethod
+    def fan_out(
+        self,
+        budget: TileBudget,
+        wake: Callable[[], None],
+        observer: Observer = SILENT,
+        growing: Growing | None = None,
+        *,
+        request_id: str = "",
+    ) -> FanOut:
+        """The request as its parts, not started.
+
+        Args:
+            budget: of all requests of this kind.
+            wake: called from any thread when there is something to do for whoever drives.
+            observer: hears of parts.
+            growing: shown the first pick's result.
+            request_id: what the user calls the request.
+
+        """
+
+    def tile_finish(self, fan_out: FanOut, part: PartInput) -> Finish:
+        """What is done with a part's decoded output: it is handed to those who join."""
+
+        def finish(output: Any, pick: str | None) -> None:
+            if pick is not None:
+                fan_out.decoded(part, pick, output)
+
+        return finish
+
+    def outputs(self, results: Mapping[str, Any]) -> Any:
+        """The results of the picks as the user asked for them: one alone, or a dict by name."""
+        return dict(results) if isinstance(self.params.processor, tuple) else next(iter(results.values()))
+
+    def pause(self) -> None:  # noqa: B027 - most hold nothing
+        """Hold as little as can be until it is run."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what it holds."""

@@ -1,0 +1,120 @@
+"""TerratorchModel: a network of TerraTorch, from an image as its file holds it to what the network gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from vllm_mmout.errors import ModelError
+from vllm_mmout.models.terratorch.config import DATES, LOCATION, MEANS, RAW, STDS, TerratorchConfig
+from vllm_mmout.models.terratorch.mapper import TerratorchMapper
+from vllm_mmout.models.terratorch.network import build_network
+from vllm_mmout.models.terratorch.standards import standards_of
+from vllm_mmout.models.weights import load_strictly
+from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
+
+if TYPE_CHECKING:
+    from vllm_mmout.models.terratorch.config import Modality
+
+
+@MULTIMODAL_INPUT_REGISTRY.register_input_mapper(TerratorchMapper.from_config)
+class TerratorchModel(nn.Module):
+    """Scales, standardises and runs; an input comes raw (``pixel_values_raw``), or standardised (``pixel_values``).
+
+    Standardised inputs are what TerraTorch's own plugins send: floating point, in any precision.
+
+    Args:
+        config: the folder's ``config.json``.
+
+    Raises:
+        ModelError: TerraTorch is not installed, or cannot build the network.
+
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._config = TerratorchConfig.of(config)
+        self.network = build_network(self._config)
+        self._standards = standards_of(self._config)
+
+    @classmethod
+    def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """The keywords of a folder's model."""
+        return TerratorchConfig.of(config).keywords
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        """Run the network.
+
+        Args:
+            inputs: for each image either ``NAME_raw`` [n, bands, (frames,) height, width] of integers or float32, or
+                ``NAME``, standardised; ``location_coords`` [n, 2], latitude and longitude in degrees;
+                ``temporal_coords`` [n, frames, 2], year and day of the year from 0; ``means`` and ``stds`` [n, bands],
+                instead of those of the data module.
+
+        Returns:
+            What the network gives, the requests on axis 0.
+
+        """
+        dtype = next(self.network.parameters()).dtype
+        images = {one.name: self._image(one, inputs).to(dtype) for one in self._config.modalities}
+        extras = {name: inputs[name] for name in self._config.extras if name in inputs}
+        if LOCATION in extras:
+            extras[LOCATION] = extras[LOCATION].reshape(-1, 2).to(dtype)
+        if DATES in extras:
+            extras[DATES] = extras[DATES].reshape(len(extras[DATES]), -1, 2).to(dtype)
+        target = self._config.target
+        output = self.network(images if target is None else images[target], **extras)
+        return _tensor(output)
+
+    def load_from(self, stored: Mapping[str, Any]) -> None:
+        """Load a checkpoint of TerraTorch (``{"state_dict": ...}``), or the network's own names.
+
+        Raises:
+            ModelError: a weight is missing, unexpected or unlike.
+
+        """
+        entries = stored.get("state_dict")
+        prefix = "" if entries is None else "model."
+        named = stored if entries is None else entries
+        own = self.network.state_dict()
+        weights = {name: weight for name, weight in own.items() if _of_size(name)}
+        for said, weight in named.items():
+            plain = said.removeprefix(prefix)
+            name = plain if plain in own else plain.replace("_timm_module.", "")
+            if not _of_size(name):
+                weights[name] = weight
+        load_strictly(self.network, weights)
+
+    def _image(self, modality: Modality, inputs: Mapping[str, Tensor]) -> Tensor:
+        """One image, standardised."""
+        raw = inputs.get(RAW.format(modality.name))
+        if raw is None:
+            if modality.name not in inputs:
+                raise ModelError(f"the request has no {modality.name}; give {RAW.format(modality.name)}")
+            return inputs[modality.name]
+        standard = self._standards[modality.name]
+        values = raw.float() if raw.is_floating_point() else raw.float() * standard.scale
+        mean, std = inputs.get(MEANS, standard.mean), inputs.get(STDS, standard.std)
+        return (values - _laid_out(mean, values)) / _laid_out(std, values)
+
+
+def _of_size(name: str) -> bool:
+    """Whether an entry is made for the size of the images that the folder names, whatever a checkpoint has there."""
+    return "pos_embed" in name
+
+
+def _laid_out(numbers: Tensor, images: Tensor) -> Tensor:
+    """Numbers [n or 1, bands, (frames)] so that they count for each pixel of images [n, bands, (frames,) h, w]."""
+    return numbers.float().to(images.device).reshape(*numbers.shape, *(1,) * (images.ndim - numbers.ndim))
+
+
+def _tensor(output: Any) -> Tensor:
+    """What a network gave: of an output object its main output, of several layers the last."""
+    output = getattr(output, "output", output)
+    if isinstance(output, list | tuple) and output:
+        output = output[-1]
+    if not isinstance(output, Tensor):
+        raise ModelError(f"the network gave a {type(output).__name__}; networks that give one tensor are served")
+    return output
