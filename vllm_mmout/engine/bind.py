@@ -116,6 +116,8 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
 
 def _with_plugins(engine: Any, binding: Binding, end: Callable[[], None]) -> Binding:
     """The binding with the objects of its IO plugins, which need the engine's renderer; where one fails, no engine."""
+    if not binding.plugin_classes:
+        return binding
     try:
         return binding.with_plugins(engine.vllm_config, engine.renderer)
     except BaseException:
