@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.binding import Binding, log_binding, resolve_choice
 from vllm_mmout.engine.model_class import config_of
-from vllm_mmout.engine.plugin import serve_announced
 from vllm_mmout.engine.startup import telling
+from vllm_mmout.models.announced import serve_announced
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -17,6 +17,7 @@ def load() -> None:
     """
     global _drift  # noqa: PLW0603 - the plugin's one piece of state, for the process
     from vllm_mmout.engine.hooks import install, is_core, is_frontend
+    from vllm_mmout.models.announced import serve_announced
     from vllm_mmout.models.config import register_config
 
     try:
@@ -28,20 +29,6 @@ def load() -> None:
         return
     register_config()
     serve_announced()
-
-
-def serve_announced() -> None:
-    """Put the classes that the starting process announced into vLLM's registry of models.
-
-    Done again before a worker loads its model: a plugin that was loaded after this one may have registered a class for
-    the same architecture, as TerraTorch's does.
-    """
-    from vllm_mmout.models.known import announced
-
-    if paths := announced():
-        from vllm_mmout.models.vllm_registry import serve
-
-        serve(paths)
 
 
 def drift() -> HookError | None:
