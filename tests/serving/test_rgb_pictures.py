@@ -14,6 +14,7 @@ from PIL import Image
 pytest.importorskip("vllm", reason="the service is of vLLM's server")
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.named_file import named
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.pictures import rgb_picture
@@ -85,7 +86,7 @@ def test_a_picture_above_pillows_limit_is_an_error_of_the_input(monkeypatch):
 @pytest.mark.parametrize("kind", ["six bands", "a PNG that ends early"])
 def test_a_model_without_a_mapper_refuses_them(kind):
     """What the service opens for one is a picture, or an error of the input."""
-    binding = SimpleNamespace(inputs=None)
+    binding = SimpleNamespace(inputs=None, plugin_of=lambda params: None)
     known = {
         "engine": SimpleNamespace(output_processor=SimpleNamespace(binding=binding)),
         "sources": Sources(ServingOptions(), local_path=None, domains=None),
@@ -96,7 +97,8 @@ def test_a_model_without_a_mapper_refuses_them(kind):
     def sent(content):
         return Upload("scene.tif", io.BytesIO(content), len(content))
 
-    with service._opened(sent(picture("PNG")), "image") as found:
+    params = OutputParams()
+    with service._opened(sent(picture("PNG")), params, "image") as found:
         np.testing.assert_array_equal(np.asarray(found["multi_modal_data"]["image"]), PIXELS)
-    with pytest.raises(InputError, match=r"scene\.tif"), service._opened(sent(WRONG[kind]()), "image"):
+    with pytest.raises(InputError, match=r"scene\.tif"), service._opened(sent(WRONG[kind]()), params, "image"):
         pytest.fail("it was opened")
