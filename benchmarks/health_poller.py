@@ -59,9 +59,17 @@ class Polls:
 
     async def _poll(self, latencies: list[float]) -> None:
         started = time.perf_counter()
-        reader, writer = self._free.pop() if self._free else await asyncio.open_connection(self.host, self.port)
-        writer.write(_REQUEST)
-        head = await reader.readuntil(b"\r\n\r\n")
+        while True:
+            reused = bool(self._free)
+            reader, writer = self._free.pop() if reused else await asyncio.open_connection(self.host, self.port)
+            writer.write(_REQUEST)
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+                break
+            except (asyncio.IncompleteReadError, ConnectionError):
+                writer.close()
+                if not reused:  # one that lay idle for long is closed by the server
+                    raise
         latencies.append(1e3 * (time.perf_counter() - started))
         lines = head.decode().lower().split("\r\n")
         if " 200 " not in lines[0] + " ":

@@ -95,9 +95,12 @@ class TerratorchModel(nn.Module):
                 raise ModelError(f"the request has no {modality.name}; give {RAW.format(modality.name)}")
             return inputs[modality.name]
         standard = self._standards[modality.name]
-        values = raw.float() if raw.is_floating_point() else raw.float() * standard.scale
+        # In place, of tensors that are ours: to make new ones of this size takes longer than what is computed.
+        values = raw.float()
+        if not raw.is_floating_point():
+            values.mul_(standard.scale)
         mean, std = inputs.get(MEANS, standard.mean), inputs.get(STDS, standard.std)
-        return (values - _laid_out(mean, values)) / _laid_out(std, values)
+        return values.sub_(_laid_out(mean, values)).div_(_laid_out(std, values))
 
 
 def _of_size(name: str) -> bool:
