@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.gathering import PATIENCE_S
 from vllm_mmout.engine.observer import SILENT, Observer
+from vllm_mmout.engine.parted import Driver
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 from vllm_mmout.errors import AbortedError
 
@@ -65,7 +66,7 @@ class AsyncScene:
         self.tiles: set[asyncio.Task[None]] = set()
         """Of the tiles that are in flight."""
         self.growing = scene.growing(self._wake, watch)
-        self.fan_out = scene.fan_out(budget, self._wake, observer, self.growing, request_id=request_id)
+        self.fan_out = scene.fan_out(Driver(budget, self._wake, observer, self.growing, request_id))
 
     async def results(self) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run it; yields progress, pictures of what is finished where they were asked for, and last the result."""

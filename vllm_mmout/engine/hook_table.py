@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from vllm_mmout.engine import wrappers
 from vllm_mmout.engine.hook import ANYWHERE, CORE, Attribute, Hook
+from vllm_mmout.engine.plugin_hooks import PLUGIN_HOOKS
 
 FIRST_NAMES = "names of vLLM's first input registries, which it removed, for code that was written for them"
-NAMED = "vLLM's IO Processor plugins may give prompts as they are made, off the event loop"
 FULL_STEPS = "vLLM takes several requests in one message"
 PLUGIN_FIRST = "vLLM has an output registry of its own"
 
@@ -47,15 +47,7 @@ HOOKS: tuple[Hook, ...] = (
         PLUGIN_FIRST,
         wrappers.pooling_offline_init,
     ),
-    Hook(
-        "vllm.entrypoints.pooling.pooling.io_processor",
-        "PluginWithIOProcessorPlugins.__init__",
-        (),
-        "last step of a plugin's start: bind that object where the plugin is ours; others than its requests fail there",
-        "0.30",
-        "vLLM takes raw requests beside those of a plugin",
-        wrappers.io_plugin_init,
-    ),
+    *PLUGIN_HOOKS,
     Hook(
         "vllm.plugins",
         "load_endpoint_plugins",
@@ -202,66 +194,6 @@ HOOKS: tuple[Hook, ...] = (
         "overridden: a scene ends with its tiles; called by generate",
         "0.13",
         PLUGIN_FIRST,
-    ),
-    Hook(
-        "vllm.v1.engine.async_llm",
-        "AsyncLLM.encode",
-        ("prompt", "pooling_params", "request_id", "lora_request", "trace_headers", "priority"),
-        "overridden on a bound engine: what the IO Processor plugin mmout names is run by generate",
-        "0.11",
-        NAMED,
-    ),
-    Hook(
-        "vllm.entrypoints.pooling.offline",
-        "PoolingOfflineMixin.encode",
-        ("prompts", "pooling_params", "use_tqdm", "lora_request", "pooling_task"),
-        "overridden on a bound LLM, as AsyncLLM.encode",
-        "0.30",
-        NAMED,
-    ),
-    *(
-        Hook(
-            "vllm.entrypoints.pooling.pooling.io_processor",
-            f"PluginWithIOProcessorPlugins.{name}",
-            ("ctx",),
-            "overridden on a bound engine; online it calls pre_process and merge_pooling_params of the plugin one after"
-            " the other, and gives encode these params",
-            "0.30",
-            NAMED,
-        )
-        for name in (
-            "get_request_factory_online",
-            "post_process_online",
-            "get_request_factory_offline",
-            "post_process_offline",
-        )
-    ),
-    *(
-        Hook(
-            "vllm.entrypoints.pooling.base.io_processor",
-            f"PoolingIOProcessor.{name}",
-            ("ctx",),
-            "called on a bound engine for requests without data",
-            "0.30",
-            NAMED,
-        )
-        for name in ("get_request_factory_online", "get_request_factory_offline")
-    ),
-    Hook(
-        "vllm.plugins.io_processors.interface",
-        "IOProcessor.merge_pooling_params",
-        ("params",),
-        "overridden by the IO Processor plugin mmout: the params name the request, which the renderer would drop",
-        "0.30",
-        NAMED,
-    ),
-    Hook(
-        "vllm.renderers.base",
-        "BaseRenderer.render_cmpl",
-        ("prompts", "skip_mm_cache"),
-        "called for prompts of installed IO Processor plugins, in the renderer's _executor, as vLLM does it",
-        "0.30",
-        "never",
     ),
     Hook(
         "vllm.v1.engine.llm_engine",

@@ -17,7 +17,7 @@ from vllm_mmout.engine.decode import as_it_is
 from vllm_mmout.engine.gathering import PATIENCE_S, Gathering
 from vllm_mmout.engine.inputs import Prepared, prepare
 from vllm_mmout.engine.llm_requests import InFlight, SceneRun, Wanted
-from vllm_mmout.engine.parted import PartedRequest
+from vllm_mmout.engine.parted import Driver, PartedRequest
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 from vllm_mmout.engine.tile_budget import TileBudget
 from vllm_mmout.errors import MMOutError
@@ -160,7 +160,7 @@ class Run:
 
     def _start_scene(self, place: int, scene: PartedRequest) -> None:
         request_id = str(next(self.llm.request_counter))
-        fan_out = scene.fan_out(self.budget, self.alarm.ring, request_id=request_id)
+        fan_out = scene.fan_out(Driver(self.budget, self.alarm.ring, request_id=request_id))
         run = SceneRun(place, request_id, scene, fan_out)
         self.scenes.append(run)
         self.gathering.add(run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +18,22 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.growing import Growing
     from vllm_mmout.outputs.watch import Watch
     from vllm_mmout.params import OutputParams
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """Who runs the parts of a request."""
+
+    budget: TileBudget
+    """Of all requests of this kind."""
+    wake: Callable[[], None]
+    """Called from any thread when there is something to do."""
+    observer: Observer = SILENT
+    """Hears of parts."""
+    growing: Growing | None = None
+    """Shown the first pick's result."""
+    request_id: str = ""
+    """What the user calls the request."""
 
 
 class PartedRequest(ABC):
@@ -58,25 +75,8 @@ class PartedRequest(ABC):
         return None
 
     @abstractmethod
-    def fan_out(
-        self,
-        budget: TileBudget,
-        wake: Callable[[], None],
-        observer: Observer = SILENT,
-        growing: Growing | None = None,
-        *,
-        request_id: str = "",
-    ) -> FanOut:
-        """The request as its parts, not started.
-
-        Args:
-            budget: of all requests of this kind.
-            wake: called from any thread when there is something to do for whoever drives.
-            observer: hears of parts.
-            growing: shown the first pick's result.
-            request_id: what the user calls the request.
-
-        """
+    def fan_out(self, driver: Driver) -> FanOut:
+        """The request as its parts, not started."""
 
     def tile_finish(self, fan_out: FanOut, part: PartInput) -> Finish:
         """What is done with a part's decoded output: it is handed to those who join."""

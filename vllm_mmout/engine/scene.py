@@ -12,9 +12,8 @@ import msgspec
 
 from vllm_mmout.engine.fan_out import FanOut
 from vllm_mmout.engine.lane import StoppedError
-from vllm_mmout.engine.observer import SILENT, Observer
 from vllm_mmout.engine.part_input import PartInput
-from vllm_mmout.engine.parted import PartedRequest
+from vllm_mmout.engine.parted import Driver, PartedRequest
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, OptionError
 from vllm_mmout.outputs.growing import Growing
 from vllm_mmout.outputs.sidecars import remove_saved
@@ -26,7 +25,6 @@ from vllm_mmout.tiling.grid import TileGrid, reflected
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.decode import Finish
-    from vllm_mmout.engine.tile_budget import TileBudget
     from vllm_mmout.models.raster_view import Pixels, RasterView
     from vllm_mmout.outputs.watch import Watch
     from vllm_mmout.params import OutputParams
@@ -95,15 +93,7 @@ class Scene(PartedRequest):
         wanted = self.params.partial_images
         return Growing(wanted, len(self.grid), notify, watch) if wanted or watch is not None else None
 
-    def fan_out(
-        self,
-        budget: TileBudget,
-        wake: Callable[[], None],
-        observer: Observer = SILENT,
-        growing: Growing | None = None,
-        *,
-        request_id: str = "",
-    ) -> FanOut:
+    def fan_out(self, driver: Driver) -> FanOut:
         """The scene's request, not started; it reads and closes the input, and shows the first pick's result."""
         height, width = self.grid.sides
         if self.grid.edge == "shift":
@@ -114,11 +104,11 @@ class Scene(PartedRequest):
             total=total,
             nbytes=height * width * len(self.view.bands) * self.view.itemsize,
             picks=self.binding.choice.pick(self.params.processor),
-            join=partial(self._join, growing=growing),
+            join=partial(self._join, growing=driver.growing),
             deliver=self._deliver,
-            budget=budget,
-            wake=wake,
-            count=lambda done: observer.tile(self.pixels * done // total - self.pixels * (done - 1) // total),
+            budget=driver.budget,
+            wake=driver.wake,
+            count=lambda done: driver.observer.tile(self.pixels * done // total - self.pixels * (done - 1) // total),
         )
 
     def pause(self) -> None:

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError
-from vllm_mmout.models.auto_processor import AutoProcessorMapper, opened
+from vllm_mmout.models.auto_processor import AutoProcessorMapper
 from vllm_mmout.models.config import config_json
 from vllm_mmout.models.input_forms import Raw, are_named_files
 from vllm_mmout.models.keywords import Keywords
+from vllm_mmout.models.make_mapper import failed, make_mapper, refuse_reading_options
 from vllm_mmout.models.mapper import MappedInput, RasterMapper
 from vllm_mmout.models.tensor_spec import InputSpecs
 from vllm_mmout.params import OF_MODELS, OutputParams
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from vllm.inputs import MultiModalInput
 
     from vllm_mmout.models.context import InputContext
-    from vllm_mmout.models.mapper import InputMapper
     from vllm_mmout.models.raster_view import RasterView
 
 
@@ -50,7 +50,7 @@ class ModelInputs:
         self.context = context
         self.keywords = Keywords.of(model, config_json(context.get_hf_config()))
         self.registered = MULTIMODAL_INPUT_REGISTRY.registered(model)
-        self._mapper = _make_mapper(self.keywords, self.registered.mapper or MapperChoice(), context)
+        self._mapper = make_mapper(self.keywords, self.registered.mapper or MapperChoice(), context)
         self._specs: InputSpecs = getattr(self._mapper, "inputs", {})
         if adapted:
             self.keywords.check_declared(self._specs)
@@ -98,7 +98,7 @@ class ModelInputs:
         if raw:
             return self._checked_input(self._mapped(data, params))
         if _is_tensors(data) and not self._are_files(data):
-            _refuse_reading_options(params, "this input is tensors already")
+            refuse_reading_options(params, "this input is tensors already")
             return self._checked_input(MappedInput(_without_batch_axis(data)))
         if self.rasters is not None:  # what else it raises is that of a file object of the caller's
             return self.rasters.open(data, params)
@@ -218,7 +218,7 @@ class ModelInputs:
         except MMOutError:
             raise
         except Exception as error:
-            raise InputError(_failed("input processor", self.keywords.model, error)) from error
+            raise InputError(failed("input processor", self.keywords.model, error)) from error
 
     def _mapped(self, data: Any, params: OutputParams) -> MappedInput:
         try:
@@ -228,7 +228,7 @@ class ModelInputs:
         except Exception as error:
             if isinstance(self._mapper, RasterMapper):  # that of a file object of the caller's
                 raise
-            raise InputError(_failed("input mapper", self.keywords.model, error)) from error
+            raise InputError(failed("input mapper", self.keywords.model, error)) from error
         if isinstance(mapped, MappedInput):
             return mapped
         if not _is_tensors(mapped):
@@ -253,35 +253,6 @@ class ModelInputs:
         return tensor
 
 
-def _make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext) -> Any:
-    if choice.factory is not None:
-        try:
-            mapper: InputMapper = choice.factory(config_json(context.get_hf_config()))
-        except MMOutError:
-            raise
-        except Exception as error:
-            raise RegistrationError(_failed("input mapper's factory", keywords.model, error)) from error
-        if not callable(mapper):
-            raise RegistrationError(
-                f"the input mapper's factory of {keywords.model} must give a function (data, params), got {mapper!r}"
-            )
-        return mapper
-    function = choice.function
-    if function is None:
-        return AutoProcessorMapper(context, keywords.names)
-
-    def mapper_of_first_registries(data: Any, params: OutputParams) -> Any:
-        _refuse_reading_options(params, f"the input mapper of {keywords.model} does not know it")
-        return function(context, opened(data))
-
-    return mapper_of_first_registries
-
-
-def _refuse_reading_options(params: OutputParams, why: str) -> None:
-    for option in params.reads:
-        raise OptionError(f"{option} says how a raster is read; {why}, leave it out", param=option)
-
-
 def _is_tensors(data: Any) -> bool:
     """Whether an input is tensors by keyword: a dict, or a ``BatchFeature``, which is none but has items."""
     return isinstance(data, Mapping) or (hasattr(data, "items") and hasattr(data, "convert_to_tensors"))
@@ -295,7 +266,3 @@ def _without_batch_axis(data: Any) -> dict[str, Any]:
         if value.ndim == 0 or value.shape[0] != 1:
             raise InputError(f"{key} of a BatchFeature must have a batch axis of size 1, got {list(value.shape)}")
     return {key: value[0] for key, value in features.items()}
-
-
-def _failed(what: str, model: str, error: Exception) -> str:
-    return f"the {what} of {model} failed: {type(error).__name__}: {error}; correct the input or the {what}"

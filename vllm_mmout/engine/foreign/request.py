@@ -14,9 +14,9 @@ from vllm_mmout.engine.fan_out import FanOut
 from vllm_mmout.engine.foreign.calls import Calls, HangingError
 from vllm_mmout.engine.foreign.data import RequestData, check_form
 from vllm_mmout.engine.lane import StoppedError
-from vllm_mmout.engine.observer import SILENT, Observer, blame
+from vllm_mmout.engine.observer import blame
 from vllm_mmout.engine.part_input import PartInput
-from vllm_mmout.engine.parted import PartedRequest
+from vllm_mmout.engine.parted import Driver, PartedRequest
 from vllm_mmout.errors import DecodeError, InputError, MMOutError
 from vllm_mmout.params import OutputParams
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from vllm.pooling_params import PoolingParams
 
     from vllm_mmout.engine.foreign.plugin import Plugin
-    from vllm_mmout.engine.tile_budget import TileBudget
-    from vllm_mmout.outputs.growing import Growing
     from vllm_mmout.processors.base import Part
 
 Result = TypeVar("Result")
@@ -80,19 +78,11 @@ class PluginRequest(PartedRequest):
         self._folder = folder
         return self
 
-    def fan_out(
-        self,
-        budget: TileBudget,
-        wake: Callable[[], None],
-        observer: Observer = SILENT,
-        growing: Growing | None = None,
-        *,
-        request_id: str = "",
-    ) -> FanOut:
+    def fan_out(self, driver: Driver) -> FanOut:
         """The request as its prompts, not started; how many these are the plugin says when it is."""
         data = RequestData(self._data, self.params, self._folder)
         turn = self._turn = _Turn(
-            self.plugin, self.pick, data, request_id=request_id, limit_s=self._limit_s, most=self._most
+            self.plugin, self.pick, data, request_id=driver.request_id, limit_s=self._limit_s, most=self._most
         )
         return FanOut(
             turn.parts(),
@@ -101,9 +91,9 @@ class PluginRequest(PartedRequest):
             picks=(self.pick,),
             join=turn.join,
             deliver=dict,
-            budget=budget,
-            wake=wake,
-            count=lambda _: observer.tile(0),
+            budget=driver.budget,
+            wake=driver.wake,
+            count=lambda _: driver.observer.tile(0),
             measure=turn.measure,
             at_stop=turn.calls.stop,
         )
