@@ -20,6 +20,7 @@ MEASUREMENTS = (
     "polygon_memory",
     "serving_health",
     "serving_gone",
+    "token_media",
 )
 ELSEWHERE = ("peers", "peer_faults")
 """Measurements that need another environment: ``make bench-peers``."""

@@ -262,6 +262,8 @@ def test_processors(tmp_path):
         ["classification", "structured"],
         ["detection", "structured"],
         ["embedding", "tensor"],
+        ["vq_image", "image"],
+        ["codec_audio", "audio"],
     ]
     assert "classes, probabilities, confidence" in printed[3]
     assert "vllm_mmout.processors.segmentation:SegmentationProcessor (built in)" in printed[3]

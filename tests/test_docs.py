@@ -26,6 +26,20 @@ SECTIONS = {part.partition("\n")[0].strip(): part for part in re.split(r"^## ", 
 """Heading -> text."""
 
 
+@pytest.fixture(autouse=True)
+def _decoders(tmp_path, monkeypatch):
+    """The folders of decoders that snippets name, with the sizes of the published ones; of them the config is read."""
+    monkeypatch.chdir(tmp_path)
+    for name, weights, config in (
+        ("emu3-decoder", "model.safetensors", {"model_type": "emu3_vqgan", "codebook_size": 32768}),
+        ("snac-24khz", "pytorch_model.bin", {"sampling_rate": 24000, "vq_strides": [4, 2, 1], "codebook_size": 4096}),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / weights).touch()
+
+
 def code_blocks(text, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 

@@ -29,6 +29,8 @@ ENTRY_POINTS = {
         "classification": "vllm_mmout.processors.classification:ClassificationProcessor",
         "detection": "vllm_mmout.processors.detection:DetectionProcessor",
         "embedding": "vllm_mmout.processors.embedding:EmbeddingProcessor",
+        "vq_image": "vllm_mmout.processors.vq_image:VQImageProcessor",
+        "codec_audio": "vllm_mmout.processors.codec_audio:CodecAudioProcessor",
     },
 }
 

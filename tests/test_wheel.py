@@ -56,7 +56,8 @@ class TestContents:
         assert metadata["Version"] == config["metadata"]["version"]
         assert metadata["Requires-Python"] == ">=3.11"
         assert {line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line} == set(CORE)
-        assert set(metadata.get_all("Provides-Extra")) == {"cpu", "gpu", "gdal", "geoparquet", "testing", "dev"}
+        extras = {"cpu", "gpu", "gdal", "geoparquet", "audio", "snac", "testing", "dev"}
+        assert set(metadata.get_all("Provides-Extra")) == extras
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vllm_mmout.errors import MMOutError
     from vllm_mmout.models.embedded import embedded_model
     from vllm_mmout.models.mapper import MappedInput, RasterMapper
-    from vllm_mmout.outputs import ImageOutput, RasterOutput, StructuredOutput, TensorOutput
+    from vllm_mmout.outputs import AudioOutput, ImageOutput, RasterOutput, StructuredOutput, TensorOutput
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.registry import (
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MULTIMODAL_INPUT_REGISTRY",
     "MULTIMODAL_OUTPUT_REGISTRY",
+    "AudioOutput",
     "ImageOutput",
     "MMOutError",
     "MappedInput",
@@ -45,6 +46,7 @@ __all__ = [
 _HOMES = {
     "MULTIMODAL_INPUT_REGISTRY": "vllm_mmout.registry",
     "MULTIMODAL_OUTPUT_REGISTRY": "vllm_mmout.registry",
+    "AudioOutput": "vllm_mmout.outputs",
     "ImageOutput": "vllm_mmout.outputs",
     "MMOutError": "vllm_mmout.errors",
     "MappedInput": "vllm_mmout.models.mapper",

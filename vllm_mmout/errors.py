@@ -28,6 +28,10 @@ class OptionError(MMOutError):
     """An option, of the engine or of one request, is unknown or has a value that cannot be honoured."""
 
 
+class TokenError(MMOutError):
+    """Generated tokens, or codes to be written as tokens, do not fit the layout."""
+
+
 class RegistrationError(MMOutError):
     """An output processor or a model is registered wrongly, twice under one name, or cannot be found or imported."""
 

@@ -15,8 +15,8 @@ import msgspec
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.raster.window import Window, as_window
 
-LOCAL_ONLY = frozenset({"path"})
-"""Options that name something on this machine: they never travel to an engine and are refused from the network."""
+LOCAL_ONLY = frozenset({"path", "sampling"})
+"""Options that are of this process alone: they never travel to an engine and are refused from the network."""
 
 STAYS = LOCAL_ONLY | {"partial_images"}
 """Options that no engine needs to know: requests that differ in them alone are of one batch."""
@@ -44,7 +44,8 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         processor: name of the output processor to use, or several names; a request with several gets a dict of
             results by name in the order asked, from one run of the model. None: the model's first.
         output: what a processor with a choice returns; segmentation has "classes", "probabilities",
-            "confidence", "polygons", "areas".
+            "confidence", "polygons", "areas". Of a model that generates tokens "none" leaves media tokens where they
+            are: in the text, and not decoded.
         bands: bands of the input to feed, in the model's order: numbers from 1 as in rasterio and GDAL, or band
             descriptions; a band may repeat.
         indices: the same as ``bands`` but counted from 0, as clients of TerraTorch send it; not with ``bands``.
@@ -78,6 +79,7 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             its tiles: `AsyncLLM.generate` yields them as ``outputs`` of reports of its progress. What is not finished
             is transparent. Inputs that fit one forward have none, nor do processors that join no rasters; of several
             picks it is the first's.
+        sampling: vLLM's ``SamplingParams``, for models that generate tokens; None: the model's own.
         path: file or folder to write the result to (Python and command line only); ``outputs.path`` names the file.
         part: whether the request is one tile of several; the engine sets it on the requests that it makes of one.
 
@@ -106,6 +108,7 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     blend: Literal["cosine", "linear", "none"] = "cosine"
     simplify: float | None = None
     partial_images: int = 0
+    sampling: Any = None
     path: str | None = None
     part: bool = False
 
@@ -125,7 +128,7 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             if getattr(self, name) not in known:
                 raise OptionError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}", param=name)
         try:
-            msgspec.convert(msgspec.structs.asdict(self), _Checked)
+            msgspec.convert({**msgspec.structs.asdict(self), "sampling": None}, _Checked)
         except msgspec.ValidationError as error:
             place = re.search(r"\$\.(\w+)", str(error))
             raise OptionError(f"OutputParams: {error}", param=place and place[1]) from None
@@ -246,7 +249,7 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     def to_wire(self) -> dict[str, Any]:
         """The options that travel with the request, as plain data without those left at their default."""
-        wire: dict[str, Any] = msgspec.to_builtins(self)
+        wire: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, sampling=None))
         return {key: value for key, value in wire.items() if key not in STAYS}
 
     @classmethod
@@ -270,28 +273,7 @@ class OutputParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return cls(**options)
 
 
-class _Checked(msgspec.Struct, kw_only=True):
-    """The types of OutputParams, checked strictly: msgspec checks types when it converts, not in constructors."""
-
-    processor: str | tuple[str, ...] | None
-    output: str | None
-    bands: tuple[int | str, ...] | None
-    indices: tuple[int, ...] | None
-    nodata: float | None
-    scale: float | tuple[float, ...] | None
-    offset: float | tuple[float, ...] | None
-    window: Window | None
-    bbox: tuple[float, float, float, float] | None
-    bbox_crs: str | None
-    resampling: Literal["nearest", "bilinear"]
-    location: tuple[float, float] | None
-    dates: tuple[str, ...] | None
-    means: tuple[float, ...] | None
-    stds: tuple[float, ...] | None
-    tile: int | None
-    overlap: int
-    blend: Literal["cosine", "linear", "none"]
-    simplify: float | None
-    partial_images: int
-    path: str | None
-    part: bool
+_Checked = msgspec.defstruct(
+    "_Checked", [(field.name, field.type) for field in msgspec.structs.fields(OutputParams)], kw_only=True
+)
+"""The types of OutputParams, checked strictly: msgspec checks types when it converts, not in constructors."""

@@ -80,6 +80,20 @@ def test_only_ids_travel():
     assert (reduced.dtype, reduced.shape) == (torch.uint8, (3, 9, 7))
 
 
+@pytest.mark.parametrize("classes", [2, 3, 16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_few_classes_are_chosen_as_torch_chooses(dtype, classes):
+    """With ties, NaN and infinities everywhere, ids are those of torch's own max in every precision."""
+    generator = torch.Generator().manual_seed(classes)
+    output = (torch.randn(3, classes, 40, 41, generator=generator) * 2).round().to(dtype)
+    picks = torch.rand(output.shape, generator=generator)
+    for value, (low, high) in {math.nan: (0, 0.02), math.inf: (0.02, 0.1), -math.inf: (0.1, 0.3)}.items():
+        output[(picks >= low) & (picks < high)] = value
+    best = output.max(dim=1)
+    expected = torch.where(best.values.isnan(), 255, best.indices)
+    assert torch.equal(SegmentationProcessor().reduce(output, OutputParams()).long(), expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_probabilities_are_the_softmax(dtype):
     """Probabilities agree with numpy's softmax in float64, as float32 of a band a class."""

@@ -12,7 +12,9 @@ import pytest
 import vllm_mmout.processors
 from vllm_mmout.errors import RegistrationError
 from vllm_mmout.processors.base import OutputProcessor
+from vllm_mmout.processors.decoders.processor import DecoderProcessor
 from vllm_mmout.processors.io_plugin import IOPluginProcessor
+from vllm_mmout.processors.tokens import TokenProcessor
 from vllm_mmout.registry import OutputRegistry
 from vllm_mmout.registry.installed import BUILT_IN, ENTRY_POINT_GROUP
 
@@ -32,7 +34,7 @@ def install(folder, monkeypatch, package, points):
 def test_every_processor_of_this_package_is_registered():
     """Every OutputProcessor that a module of vllm_mmout.processors defines has its entry among the built-in ones.
 
-    But for the one that stands for IO plugins, each of which has a name of its own.
+    But for the one that stands for IO plugins, each of which has a name of its own, and what those of tokens share.
     """
     defined = set()
     for module_info in pkgutil.iter_modules(vllm_mmout.processors.__path__):
@@ -41,7 +43,7 @@ def test_every_processor_of_this_package_is_registered():
             if (
                 isinstance(value, type)
                 and issubclass(value, OutputProcessor)
-                and value not in {OutputProcessor, IOPluginProcessor}
+                and value not in {OutputProcessor, IOPluginProcessor, TokenProcessor, DecoderProcessor}
             ):
                 defined.add(f"{value.__module__}:{value.__qualname__}")
     assert defined == set(BUILT_IN.values())
@@ -73,6 +75,8 @@ def test_built_in_ones_need_no_metadata(tmp_path, monkeypatch):
         "classification",
         "detection",
         "embedding",
+        "vq_image",
+        "codec_audio",
     ]
     assert registry.installed("tensor").path == "vllm_mmout.processors.tensor:TensorProcessor"
 

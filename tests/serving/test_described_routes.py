@@ -18,6 +18,7 @@ from PIL import Image
 from scene_clients import wait_for
 from schemathesis_apart import GenerationMode, described, schemathesis
 from text_service import text_app
+from token_service import image_processor, token_app, tokenizer_in
 
 rasterio = pytest.importorskip("rasterio", reason="it writes the files")
 
@@ -237,6 +238,13 @@ class Seen:
             refused = client.post(GENERATIONS, json={"prompt": "a lake"}, headers={"Accept": "text/html"})
             self.judge(GENERATIONS, refused)
 
+    def tokens(self, folder):
+        """What a model answers that generates tokens, and no picture this time."""
+        app, engine = token_app({"vq_image": image_processor()}, tokenizer_in(folder))
+        engine.answer = lambda *_: [[]]
+        with TestClient(app) as client:
+            self.judge(GENERATIONS, client.post(GENERATIONS, json={"prompt": "a lake"}))
+
 
 def small(route, **fields):
     """A right request."""
@@ -264,13 +272,14 @@ def test_whatever_is_sent_is_answered_as_described(seen, route):
     assert idle(seen.server.url)
 
 
-def test_every_described_status_is_answered(seen):
+def test_every_described_status_is_answered(seen, tmp_path):
     """Of 2,000 requests at least 300 are honoured, and each route gives each answer that is described of it."""
     for route in ROUTES:
         seen.of(route)
         seen.special(route)
     seen.stored()
     seen.text()
+    seen.tokens(tmp_path)
     print(dict(sorted(seen.counts.items())))  # noqa: T201
     declared = {
         (route, int(status))

@@ -71,7 +71,7 @@ def test_bare_bytes_name_every_media_type():
 def test_the_table_of_errors_has_the_types_of_its_statuses():
     """A status and its type are those of an answer."""
     table = re.findall(r"^\| (\d+) \| `(\w+)` \|", SECTIONS["Errors"], flags=re.MULTILINE)
-    assert len(table) == 11
+    assert len(table) == 12
     for status, kind in table:
         assert errors.ApiError(int(status), "").type == kind
 

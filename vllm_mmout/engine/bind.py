@@ -11,16 +11,24 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.engine.binding import Binding, log_binding, resolve_choice
 from vllm_mmout.engine.model_class import config_of
 from vllm_mmout.engine.startup import telling
+from vllm_mmout.engine.worker_memory import keep_freed_memory
 from vllm_mmout.models.announced import serve_announced
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
     from vllm_mmout.engine.interrupts import Interrupts
+    from vllm_mmout.engine.tokens.binding import TokenBinding
 
 
-def bind_async_llm(engine: Any, binding: Binding) -> None:
+def bind_async_llm(engine: Any, binding: Binding | TokenBinding) -> None:
     """Bind an ``AsyncLLM``."""
+    if not isinstance(binding, Binding):
+        from vllm_mmout.engine.tokens.async_llm import BoundTokenAsyncLLM
+
+        _bind_tokens(engine, binding)
+        engine.__class__ = derived(BoundTokenAsyncLLM, type(engine))
+        return
     from vllm_mmout.engine.async_llm import BoundAsyncLLM
     from vllm_mmout.engine.credits import Credits
     from vllm_mmout.engine.gathering import Gathering
@@ -38,15 +46,21 @@ def bind_async_llm(engine: Any, binding: Binding) -> None:
     log_binding(binding)
 
 
-def bind_llm_engine(engine: Any, binding: Binding) -> None:
+def bind_llm_engine(engine: Any, binding: Binding | TokenBinding) -> None:
     """Bind an ``LLMEngine``."""
     from vllm_mmout.engine.interrupts import Interrupts
     from vllm_mmout.engine.llm import BoundLLMEngine
 
-    binding = _with_plugins(engine, binding, engine.engine_core.shutdown)
-    _bind_parts(engine, binding)
     engine.mmout_interrupts = Interrupts()
     _bind_client(engine.engine_core, engine.mmout_interrupts)
+    if not isinstance(binding, Binding):
+        from vllm_mmout.engine.tokens.llm import BoundTokenEngine
+
+        _bind_tokens(engine, binding)
+        engine.__class__ = derived(BoundTokenEngine, type(engine))
+        return
+    binding = _with_plugins(engine, binding, engine.engine_core.shutdown)
+    _bind_parts(engine, binding)
     engine.__class__ = derived(BoundLLMEngine, type(engine))
     log_binding(binding)
 
@@ -80,16 +94,21 @@ def bind_llm(llm: Any) -> None:
     """Bind an ``LLM`` whose engine is bound; leave any other."""
     if not hasattr(llm.llm_engine.output_processor, "binding"):  # no import of ours for a text engine
         return
-    from vllm_mmout.engine.llm import LLMGenerate
+    if isinstance(llm.llm_engine.output_processor.binding, Binding):
+        from vllm_mmout.engine.llm import LLMGenerate
 
-    llm.__class__ = _with_methods(LLMGenerate, type(llm))
+        llm.__class__ = _with_methods(LLMGenerate, type(llm))
+    else:
+        from vllm_mmout.engine.tokens.llm import LLMTokens
+
+        llm.__class__ = _with_methods(LLMTokens, type(llm))
 
 
 def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
     """Bind a worker whose model has an output processor: its model load then puts the reducing pooler in place."""
     serve_announced()
     choice = resolve_choice(vllm_config)
-    if choice is None:
+    if choice is None or vllm_config.model_config.runner_type != "pooling":  # tokens are decoded in the frontend
         return
     processors = choice.create(config_of(vllm_config.model_config))
     kind = type(worker)
@@ -104,6 +123,8 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
             if hasattr(model, "try_out"):
                 model.try_out()
             wrap_pooler(model, processors)
+        if vllm_config.device_config.device_type == "cpu":
+            keep_freed_memory()
 
     def compile_or_warm_up_model(self: Any) -> Any:
         result = kind.compile_or_warm_up_model(self)
@@ -135,6 +156,16 @@ def _bind_parts(engine: Any, binding: Binding) -> None:
     engine.output_processor.__class__ = RoutedOutputProcessor
     engine.output_processor.setup(binding)
     weakref.finalize(engine, engine.output_processor.close)
+
+
+def _bind_tokens(engine: Any, binding: TokenBinding) -> None:
+    """Bind what both kinds of engine have that generate tokens."""
+    from vllm_mmout.engine.tokens.routed import TokenOutputProcessor
+
+    engine.output_processor.__class__ = TokenOutputProcessor
+    engine.output_processor.setup(binding)
+    weakref.finalize(engine, engine.output_processor.close)
+    log_binding(binding)
 
 
 def derived(ours: type, theirs: type) -> type:

@@ -15,6 +15,7 @@ from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.io_plugin import IOPluginProcessor
+from vllm_mmout.processors.tokens import TokenProcessor
 from vllm_mmout.registry import MULTIMODAL_OUTPUT_REGISTRY
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from vllm.renderers import BaseRenderer
 
     from vllm_mmout.engine.foreign.plugin import Plugin, PluginClass
+    from vllm_mmout.engine.tokens.binding import TokenBinding
     from vllm_mmout.models.model_inputs import ModelInputs
     from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.registry.choice import Choice
@@ -83,6 +85,11 @@ class Binding:
                 plugin, and there is another pick, or an option that it cannot honour.
 
         """
+        if params.sampling is not None:
+            raise OptionError(
+                f"sampling is for models that generate tokens, and {self.model} answers in one forward; leave it out",
+                param="sampling",
+            )
         self._check_plugin(params)
         for name in self.choice.pick(params.processor):
             choices = self.processors[name].outputs
@@ -125,7 +132,7 @@ def resolve_choice(vllm_config: VllmConfig) -> Choice | None:
     return choose(MULTIMODAL_OUTPUT_REGISTRY, vllm_config.model_config, table)
 
 
-def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Binding | None:
+def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Binding | TokenBinding | None:
     """Resolve, check and make what binds an engine; before any process of the engine is started.
 
     Args:
@@ -140,19 +147,19 @@ def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Bindin
     if choice is None:
         return None
     model_config = vllm_config.model_config
-    if model_config.runner_type != "pooling":
-        raise OptionError(
-            f"model {model_config.model} has an output processor ({choice.chosen_by}) but generates tokens; only models"
-            ' that answer in one forward are decoded: start it with runner="pooling", or set'
-            ' additional_config={"mmout": {"output_processor": "none"}}'
-        )
     config: dict[str, Any] = config_of(model_config)
+    served = model_config.served_model_name
+    name = _short_name(served if isinstance(served, str) else model_config.model)
+    if model_config.runner_type == "generate":
+        from vllm_mmout.engine.tokens.binding import make_token_binding
+
+        return make_token_binding(vllm_config, choice, config, name)
     settings = EngineSettings.from_mapping(choice.settings)
     processors = choice.create(config)
-    served = model_config.served_model_name
+    _refuse_tokens(processors, choice)
     requests = vllm_config.scheduler_config.max_num_seqs
     return Binding(
-        model=_short_name(served if isinstance(served, str) else model_config.model),
+        model=name,
         processors=processors,
         settings=settings,
         inputs=model_inputs(model_config, in_process=in_process),
@@ -163,6 +170,16 @@ def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Bindin
         choice=choice,
         plugin_classes=_plugin_classes(processors),
     )
+
+
+def _refuse_tokens(processors: Mapping[str, OutputProcessor], choice: Choice) -> None:
+    """Refuse processors of tokens for a model that answers in one forward."""
+    for name, processor in processors.items():
+        if isinstance(processor, TokenProcessor):
+            raise OptionError(
+                f"output processor {name!r} ({choice.chosen_by}) decodes generated tokens, and the model answers in one"
+                ' forward: name a processor of tensors, or start a model that generates with runner="generate"'
+            )
 
 
 def _plugin_classes(processors: Mapping[str, OutputProcessor]) -> dict[str, PluginClass]:
@@ -180,7 +197,7 @@ def _short_name(model: str) -> str:
     return Path(model).name if Path(model).is_dir() else model
 
 
-def log_binding(binding: Binding) -> None:
+def log_binding(binding: Binding | TokenBinding) -> None:
     """The one line at start."""
     logger.info(
         "vllm_mmout: model %s answers through %s, chosen by %s; the engine is bound",

@@ -1,4 +1,4 @@
-"""The engine's core on a bound engine: it waits for all tiles of a batch before a step."""
+"""The engine's core on a bound engine: it waits for all tiles of a batch before a step, and sleeps during it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 WAITS_S = 0.05
 """Seconds that the core waits at most for what is left of a batch; messages of one batch come within a few ms."""
+SPINS_S = 0.002
+"""Seconds that the core looks again and again whether a worker has answered, before it waits to be woken."""
 
 
 class BoundEngineCore(EngineCoreProc):
@@ -54,9 +56,20 @@ def bind_core(core: Any) -> None:
     from vllm_mmout.engine.bind import derived
     from vllm_mmout.engine.binding import resolve_choice
 
-    if core.vllm_config.parallel_config.data_parallel_size > 1:  # the tiles of a batch go to several cores
+    if core.vllm_config.model_config.runner_type != "pooling" or resolve_choice(core.vllm_config) is None:
         return
-    if resolve_choice(core.vllm_config) is None:
+    rest_while_workers_compute(core.model_executor)
+    if core.vllm_config.parallel_config.data_parallel_size > 1:  # the tiles of a batch go to several cores
         return
     core.mmout_due = {}
     core.__class__ = derived(BoundEngineCore, type(core))
+
+
+def rest_while_workers_compute(executor: Any) -> None:
+    """Wait for workers' answers asleep, where vLLM looks for them without a pause for up to a second.
+
+    A step of ours takes as long as that, not some milliseconds as one token does: on a machine without a GPU the core's
+    process would take a processor from those who read the tiles and write the result, and they one from the worker.
+    """
+    for answers in getattr(executor, "response_mqs", ()):
+        answers._spin_condition.busy_loop_s = SPINS_S  # noqa: SLF001 - in the hook table

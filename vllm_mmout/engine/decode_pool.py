@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from vllm_mmout.engine.background import background_thread
 from vllm_mmout.errors import AbortedError, DecodeError
 
 Outcome: TypeAlias = Any
@@ -132,19 +133,16 @@ class DecodePool:
                 " restart the engine, and give the decoder a time limit of its own"
             )
         if self._watchdog is None:
-            self._watchdog = self._start(self._watch, "watchdog")
+            watchdog = threading.Thread(target=self._watch, name="mmout-watchdog", daemon=True)
+            watchdog.start()
+            self._watchdog = watchdog
         if self._workers < self.threads:
             self._start_worker()
         return None
 
     def _start_worker(self) -> None:
-        self._start(self._work, "decode")
+        background_thread(self._work, "decode").start()
         self._workers += 1  # after the start: a Ctrl-C between the two costs no thread
-
-    def _start(self, target: Callable[[], None], name: str) -> threading.Thread:
-        thread = threading.Thread(target=target, name=f"mmout-{name}", daemon=True)
-        thread.start()
-        return thread
 
     def _work(self) -> None:
         thread = threading.current_thread()

@@ -17,6 +17,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from vllm_mmout.engine.background import background_thread
 from vllm_mmout.engine.lane import Lane, StoppedError
 from vllm_mmout.engine.observer import blame
 from vllm_mmout.errors import AbortedError, DecodeError, InputError
@@ -106,8 +107,7 @@ class FanOut:
         works |= {pick: partial(self._run, lane) for pick, lane in self._lanes.items()}
         try:
             for name, work in works.items():
-                thread = threading.Thread(target=work, name=f"mmout-{'join' if name else 'read'}", daemon=True)
-                self._threads[name] = thread
+                self._threads[name] = thread = background_thread(work, "join" if name else "read")
                 thread.start()
         except BaseException as error:
             self.stop(error)

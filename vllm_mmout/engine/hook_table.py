@@ -5,6 +5,7 @@ from __future__ import annotations
 from vllm_mmout.engine import wrappers
 from vllm_mmout.engine.hook import ANYWHERE, CORE, Attribute, Hook
 from vllm_mmout.engine.plugin_hooks import PLUGIN_HOOKS
+from vllm_mmout.engine.tokens.hooks import TOKEN_HOOKS
 
 FIRST_NAMES = "names of vLLM's first input registries, which it removed, for code that was written for them"
 FULL_STEPS = "vLLM takes several requests in one message"
@@ -48,6 +49,7 @@ HOOKS: tuple[Hook, ...] = (
         wrappers.pooling_offline_init,
     ),
     *PLUGIN_HOOKS,
+    *TOKEN_HOOKS,
     Hook(
         "vllm.plugins",
         "load_endpoint_plugins",
@@ -244,6 +246,15 @@ HOOKS: tuple[Hook, ...] = (
         "vllm.v1.engine.core", "EngineCoreProc._handle_client_request", (), "as above", "0.11", FULL_STEPS, where=CORE
     ),
     Hook("vllm.v1.engine.core", "EngineCoreProc.is_running", (), "as above", "0.13", FULL_STEPS, where=CORE),
+    Hook(
+        "vllm.distributed.device_communicators.shm_broadcast",
+        "SpinCondition.__init__",
+        ("busy_loop_s",),
+        "its time is shortened on a bound core, which waits for steps of a second with a processor at full load",
+        "0.30",
+        "vLLM's core waits asleep for steps that take long",
+        where=CORE,
+    ),
     Hook("vllm.v1.engine.llm_engine", "LLMEngine.step", (), "overridden on a bound engine", "0.11", PLUGIN_FIRST),
     Hook(
         "vllm.v1.engine.llm_engine",

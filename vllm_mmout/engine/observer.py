@@ -24,6 +24,7 @@ KINDS = (
     "ForwardError",
     "ReduceError",
     "DecodeError",
+    "TokenError",
     "AbortedError",
     "RequestError",
     "EngineDeadError",
@@ -124,5 +125,5 @@ def _blamed(error: BaseException, pick: Callable[..., tuple[str, ...]], params: 
     named: str | None = vars(error).get(_BLAMED)
     if named is not None or kind_of(error) not in _OF_PROCESSORS:
         return named or ""
-    picks = pick(None if params is None else params.processor)
+    picks = pick(getattr(params, "processor", None))  # vLLM's sampling params name none
     return picks[0] if len(picks) == 1 else ""

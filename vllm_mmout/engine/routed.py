@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from threading import Condition, RLock
 from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.v1.engine import FinishReason
-from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput, RequestState
+from vllm.v1.engine.output_processor import OutputProcessorOutput, RequestState
 
 from vllm_mmout.engine import marker
 from vllm_mmout.engine.admission import ADMISSION
 from vllm_mmout.engine.decode import Decoding, Finish, as_it_is, decode_request
 from vllm_mmout.engine.decode_pool import DecodePool, Outcome
+from vllm_mmout.engine.holding import HoldingOutputProcessor
 from vllm_mmout.engine.observer import SILENT, Observer
 from vllm_mmout.engine.pending_decodes import PendingDecode, PendingDecodes
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
@@ -90,21 +89,13 @@ class RoutedRequestState(RequestState):
         return None
 
 
-class RoutedOutputProcessor(OutputProcessor):
+class RoutedOutputProcessor(HoldingOutputProcessor):
     """vLLM's output processor, on an engine whose model has an output processor of ours."""
 
     binding: Binding
     pool: DecodePool
     pending: PendingDecodes
     """Decodes that have not been delivered."""
-    ready: deque[MultimodalRequestOutput]
-    """Delivered results that ``LLM`` has not fetched (``AsyncLLM`` gets them through its queues)."""
-    lock: RLock
-    """Held around what the decode threads and the caller's both change. A lock of C: no interrupt leaves it held."""
-    wakeup: Condition
-    """Of the lock; notified when a decode ends."""
-    poked: bool = False
-    """Whether `wait_ready` is to come back."""
     observer: Observer = SILENT
     """Hears of decodes, and of requests that fail."""
 
@@ -113,9 +104,7 @@ class RoutedOutputProcessor(OutputProcessor):
         self.binding = binding
         self.pool = DecodePool(binding.settings.decode_threads, binding.settings.decode_timeout_s)
         self.pending = PendingDecodes()
-        self.ready = deque()
-        self.lock = RLock()
-        self.wakeup = Condition(self.lock)
+        self.begin_holding()
 
     def add_request(
         self,
@@ -220,27 +209,6 @@ class RoutedOutputProcessor(OutputProcessor):
         else:
             self.ready.append(pending.shell)
 
-    def take_ready(self) -> list[MultimodalRequestOutput]:
-        """Results decoded since the last call, for ``LLM``."""
-        with self.lock:
-            ready = list(self.ready)
-            self.ready.clear()
-        return ready
-
-    def wait_ready(self) -> list[MultimodalRequestOutput]:
-        """Wait until a pending decode is delivered, for ``LLM``; at once if nothing is pending, or when poked."""
-        with self.lock:
-            while self.pending and not self.ready and not self.poked:
-                self.wakeup.wait()
-            self.poked = False
-        return self.take_ready()
-
-    def poke(self) -> None:
-        """Let `wait_ready` come back though nothing is ready; callable from any thread."""
-        with self.lock:
-            self.poked = True
-            self.wakeup.notify_all()
-
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
         """As vLLM's, and cancel pending decodes, which vLLM no longer knows of."""
         request_ids = list(request_ids)
@@ -258,14 +226,6 @@ class RoutedOutputProcessor(OutputProcessor):
                 if pending.state.queue is not None:
                     pending.state.queue.put(pending.shell)
             self.wakeup.notify_all()
-
-    def get_num_unfinished_requests(self) -> int:
-        """Requests in the engine, being decoded, or decoded and not fetched."""
-        return len(self.request_states) + len(self.pending) + len(self.ready)
-
-    def has_unfinished_requests(self) -> bool:
-        """Whether any request is not delivered."""
-        return self.get_num_unfinished_requests() > 0
 
     def close(self) -> None:
         """End the decode threads; what is pending fails."""

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-    from vllm_mmout.engine.binding import Binding
-
 Original: TypeAlias = Callable[..., Any]
 
 
@@ -65,7 +63,7 @@ def llm_engine_init(original: Original) -> Original:
     return wrapper
 
 
-def _start(original: Callable[[], None], binding: Binding | None) -> None:
+def _start(original: Callable[[], None], binding: object | None) -> None:
     """Start an engine; of one that is to be bound, raise what its processes tell of a failure."""
     if binding is None:
         original()

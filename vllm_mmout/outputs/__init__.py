@@ -8,6 +8,7 @@ from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
     from vllm_mmout.outputs.areas import AreasOutput, ClassArea
+    from vllm_mmout.outputs.audio import AudioOutput
     from vllm_mmout.outputs.base import MediaOutput
     from vllm_mmout.outputs.classification import ClassificationOutput, ClassScore
     from vllm_mmout.outputs.detection import Detection, DetectionOutput
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AreasOutput",
+    "AudioOutput",
     "ClassArea",
     "ClassScore",
     "ClassificationOutput",
@@ -36,6 +38,7 @@ __all__ = [
 
 _HOMES = {
     "AreasOutput": "vllm_mmout.outputs.areas",
+    "AudioOutput": "vllm_mmout.outputs.audio",
     "ClassArea": "vllm_mmout.outputs.areas",
     "ClassScore": "vllm_mmout.outputs.classification",
     "ClassificationOutput": "vllm_mmout.outputs.classification",

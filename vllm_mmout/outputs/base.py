@@ -88,6 +88,10 @@ class MediaOutput(Savable):
 
     path: str | None = None
     """The file that holds the result, where the request asked for one."""
+    partial: bool = False
+    """Whether the stream of tokens ended inside it: it holds what had come until then."""
+    span: tuple[int, int] | None = None
+    """The output tokens that it was decoded from, ``token_ids[start:stop]``; None: it was not decoded from tokens."""
 
 
 def no_options(name: str, options: dict[str, Any]) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _TAKES = "segmentation output must be floating-point logits [n, classes, height, width] with 2 or more classes"
 _NODATA = {"uint8": 255, "uint16": 65535}
 _AXES = 4  # batch, classes, rows, columns
+_FEW = 16
+"""As many classes are compared one after the other."""
 _CLASSES = range(2, 65535 + 1)
 """Numbers of classes that can be told apart and told from nodata."""
 
@@ -107,6 +109,8 @@ class SegmentationProcessor(OutputProcessor):
         logits = self._checked_logits(only_tensor(output, _TAKES, ReduceError))
         if asked == "classes":
             dtype = _dtype(logits.shape[1])
+            if logits.shape[1] <= _FEW:
+                return _best_of_few(logits)
             best = logits.max(dim=1)  # torch gives the first of equal maxima, and NaN where there is one
             ids = best.indices.masked_fill_(best.values.isnan(), _NODATA[dtype])
             return ids.to(getattr(torch, dtype))
@@ -217,6 +221,27 @@ class SegmentationProcessor(OutputProcessor):
         if self._palette is not None:
             return self._palette
         return default_palette(len(self._class_names) if self._class_names else most)
+
+
+def _best_of_few(logits: torch.Tensor) -> torch.Tensor:
+    """The class ids of ``logits.max(dim=1)``, several times faster on a CPU where classes are few.
+
+    Class by class, with numbers of one byte in the place of choices: to fill or to choose by a mask takes longer than
+    all the rest. Like there, it is the first of equal maxima, and nodata where there is a NaN.
+    """
+    import torch
+
+    if logits.dtype in (torch.bfloat16, torch.float16):
+        logits = logits.float()
+    best = logits[:, 0]
+    ids = torch.zeros(best.shape, dtype=torch.uint8, device=logits.device)
+    for number in range(1, logits.shape[1]):
+        higher = (logits[:, number] > best).view(torch.uint8)
+        ids = torch.maximum(ids, higher * number)
+        best = torch.maximum(best, logits[:, number])
+    if best.sum().isnan():  # or of infinities, which are looked at for nothing
+        ids = torch.maximum(ids, best.isnan().view(torch.uint8) * _NODATA["uint8"])
+    return ids
 
 
 def _vectors(raster: RasterOutput, asked: str, params: OutputParams) -> Any:

@@ -20,6 +20,8 @@ BUILT_IN = {
     "classification": "vllm_mmout.processors.classification:ClassificationProcessor",
     "detection": "vllm_mmout.processors.detection:DetectionProcessor",
     "embedding": "vllm_mmout.processors.embedding:EmbeddingProcessor",
+    "vq_image": "vllm_mmout.processors.vq_image:VQImageProcessor",
+    "codec_audio": "vllm_mmout.processors.codec_audio:CodecAudioProcessor",
 }
 """Name -> class of the processors of this package, which are known also where it is not installed but on the path."""
 

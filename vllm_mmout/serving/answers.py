@@ -129,7 +129,7 @@ class Work:
         except Exception as error:
             raise api_error(error, self.request_id) from error
         except asyncio.CancelledError:  # the thread goes on, and nobody wants what it makes
-            encoding.add_done_callback(_close)
+            encoding.add_done_callback(close_made)
             raise
         return Results(entries, 1 if output.progress is None else output.progress.total)
 
@@ -163,13 +163,22 @@ async def answer(work: Work, request: Request, *, stored: bool) -> Response:
         return bare_response(results.entries[0])
     if not stored:
         return json_response(results.entries, tiles=results.tiles, processors=work.named)
-    names = await _kept(work.service.store, results.entries)
+    names = await kept(work.service.store, results.entries)
     urls = [str(request.url_for("mmout_result", name=name)) for name in names]
     return json_response(results.entries, tiles=results.tiles, processors=work.named, urls=urls)
 
 
-async def _kept(store: ResultStore, entries: list[Encoded]) -> list[str]:
-    """Store results off the event loop; of a client that goes away meanwhile nothing is left."""
+async def kept(store: ResultStore, entries: list[Encoded]) -> list[str]:
+    """Store results off the event loop; of a client that goes away meanwhile nothing is left.
+
+    Args:
+        store: where to.
+        entries: all are closed.
+
+    Returns:
+        The names by which they can be fetched.
+
+    """
     keeping = asyncio.ensure_future(asyncio.to_thread(_keep, store, entries))
     try:
         return await asyncio.shield(keeping)
@@ -236,7 +245,8 @@ async def stream(work: Work, kind: str) -> AsyncGenerator[Event | None, None]:
         yield events.completed(kind, entry, tiles=results.tiles, processor=name if work.named else None)
 
 
-def _close(encoding: asyncio.Future[list[Encoded]]) -> None:
+def close_made(encoding: asyncio.Future[list[Encoded]]) -> None:
+    """Let results go that nobody waits for any more."""
     if not encoding.cancelled() and encoding.exception() is None:
         for entry in encoding.result():
             entry.close()

@@ -19,6 +19,7 @@ SUFFIXES = {
     "npz": ".npz",
     "json": ".json",
     "geojson": ".geojson",
+    **{name: f".{name}" for name in ("mp3", "opus", "flac", "wav", "pcm")},
 }
 """Format -> suffix of a file name."""
 
@@ -32,6 +33,15 @@ MEDIA_TYPES = {
     "geojson": "application/geo+json",
 }
 """Format -> its media type; the archive of numpy has none that is registered."""
+
+SOUND_TYPES = {
+    "mp3": "audio/mpeg",
+    "opus": "audio/ogg; codecs=opus",  # RFC 7845, 9
+    "flac": "audio/flac",
+    "wav": "audio/wav",
+    "pcm": "audio/pcm",
+}
+"""Format of a sound -> its media type; raw samples have none that is registered and little endian."""
 
 OTHER = ".bin"
 """Suffix of a format that is none of ours."""
@@ -68,7 +78,7 @@ class Encoded:
         background: str | None = None,
     ) -> None:
         self.format = format
-        self.media_type = media_type or MEDIA_TYPES.get(format, UNKNOWN)
+        self.media_type = media_type or MEDIA_TYPES.get(format) or SOUND_TYPES.get(format, UNKNOWN)
         self.size = None if size is None else f"{size[0]}x{size[1]}"
         self.background = background
         self._lock = threading.Lock()

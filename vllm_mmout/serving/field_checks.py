@@ -33,20 +33,44 @@ def check_fields(fields: dict[str, Any]) -> None:
         ApiError: one cannot be honoured (400).
 
     """
+    _check_choices(fields)
+    for name, (taken, why) in _FIXED.items():
+        if name in fields and fields[name] not in taken:
+            only = " or ".join(map(str, taken))
+            raise ApiError(400, f"{name} must be {only}, got {shown(fields[name])}: {why}", param=name)
+    _check_range(fields, "output_compression", 100)
+    _check_range(fields, "partial_images", MOST_PARTIAL_IMAGES)
+    _check_together(fields)
+
+
+def check_formats(fields: dict[str, Any]) -> None:
+    """Refuse values of the fields that say what a picture is written as, alone or together.
+
+    Args:
+        fields: as of `check_fields`.
+
+    Raises:
+        ApiError: one cannot be honoured (400).
+
+    """
+    _check_choices(fields)
+    _check_range(fields, "output_compression", 100)
+    _check_together(fields)
+
+
+def _check_choices(fields: dict[str, Any]) -> None:
+    """Refuse what is none of a few values."""
     if "output_format" in fields:
         spelt = fields["output_format"].lower()
         fields["output_format"] = _OTHER_NAMES.get(spelt, spelt)
     for name, known in _CHOICES.items():
         if fields.get(name, known[0]) not in known:
             raise ApiError(400, f"{name} must be one of {', '.join(known)}, got {shown(fields[name])}", param=name)
-    for name, (taken, why) in _FIXED.items():
-        if name in fields and fields[name] not in taken:
-            only = " or ".join(map(str, taken))
-            raise ApiError(400, f"{name} must be {only}, got {shown(fields[name])}: {why}", param=name)
-    for name, most in (("output_compression", 100), ("partial_images", MOST_PARTIAL_IMAGES)):
-        if not 0 <= fields.get(name, 0) <= most:
-            raise ApiError(400, f"{name} must be 0 to {most}, got {fields[name]}", param=name)
-    _check_together(fields)
+
+
+def _check_range(fields: Mapping[str, Any], name: str, most: int) -> None:
+    if not 0 <= fields.get(name, 0) <= most:
+        raise ApiError(400, f"{name} must be 0 to {most}, got {fields[name]}", param=name)
 
 
 def _check_together(fields: Mapping[str, Any]) -> None:

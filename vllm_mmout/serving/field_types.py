@@ -60,7 +60,7 @@ def from_texts(name: str, texts: Mapping[str, Sequence[str]]) -> Any:
 
     """
     for text in (text for several in texts.values() for text in several):
-        _check_length(name, text)
+        check_length(name, text)
     parts = _Parts.of(_HINTS[name])
     if list(texts) == [""]:
         plain = texts[""]
@@ -79,6 +79,22 @@ def from_texts(name: str, texts: Mapping[str, Sequence[str]]) -> Any:
     raise ApiError(400, f"{name} is sent as {sent}, and must be {parts.words}{several}", param=name)
 
 
+def converted(name: str, value: Any, hint: Any, *, bounded: bool = True) -> Any:
+    """A value of JSON as one of a type.
+
+    Args:
+        name: of the field, for messages.
+        value: what was sent.
+        hint: of numbers, texts, lists of them as tuples; None among them.
+        bounded: whether numbers of more than 31 bits are refused.
+
+    Raises:
+        ApiError: it is nothing of the type (400).
+
+    """
+    return _converted(name, value, _Parts.of(hint), strict=True, bounded=bounded)
+
+
 def from_json(name: str, value: Any) -> Any:
     """The value of a field of a JSON body.
 
@@ -94,7 +110,7 @@ def from_json(name: str, value: Any) -> Any:
 
     """
     if isinstance(value, str):
-        _check_length(name, value)
+        check_length(name, value)
         if not value and name in _LENGTHS:
             return None
         # JSON has no such numbers.
@@ -192,13 +208,13 @@ def _items(name: str, texts: Sequence[str], parts: _Parts) -> list[str | int]:
     return [int(text) if re.fullmatch(r"[+-]?\d{1,9}", text, re.ASCII) else text for text in texts]
 
 
-def _converted(name: str, value: Any, parts: _Parts, *, strict: bool) -> Any:
+def _converted(name: str, value: Any, parts: _Parts, *, strict: bool, bounded: bool = True) -> Any:
     try:
         found = msgspec.convert(value, parts.hint, strict=strict)
     except (msgspec.ValidationError, RecursionError):
         raise _wrong(name, value, parts) from None
     numbers = found if isinstance(found, tuple) else found.values() if isinstance(found, dict) else (found,)
-    if any(isinstance(number, int) and abs(number) > _LARGEST for number in numbers):
+    if bounded and any(isinstance(number, int) and abs(number) > _LARGEST for number in numbers):
         raise _wrong(name, value, parts)
     return found
 
@@ -207,7 +223,18 @@ def _wrong(name: str, value: Any, parts: _Parts) -> ApiError:
     return ApiError(400, f"{name} must be {parts.words}, got {shown(value)}", param=name)
 
 
-def _check_length(name: str, text: str) -> None:
-    most = _LENGTHS.get(name, _LONGEST)
+def check_length(name: str, text: str, most: int | None = None) -> None:
+    """Refuse a text that is too long.
+
+    Args:
+        name: of the field.
+        text: what was sent.
+        most: characters that it may have; None: those of the field.
+
+    Raises:
+        ApiError: it has more (400).
+
+    """
+    most = _LENGTHS.get(name, _LONGEST) if most is None else most
     if len(text) > most:
         raise ApiError(400, f"{name} has {len(text)} characters, and may have {most}; shorten it", param=name)

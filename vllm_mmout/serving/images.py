@@ -3,59 +3,56 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from anyio.to_thread import run_sync
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from vllm_mmout.serving.accept import accepted
+from vllm_mmout.serving.admission import answered, service_of, store_of, token_service_of
 from vllm_mmout.serving.answers import Work, answer, check_bare, stream
-from vllm_mmout.serving.body import discard, is_json, read_form, read_json
+from vllm_mmout.serving.body import is_json, read_form, read_json
 from vllm_mmout.serving.encode import Asked
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.events import EventsResponse
 from vllm_mmout.serving.fields import edit_request, edit_request_json, generation_request, variation_request
-from vllm_mmout.serving.gone import Held, unless_gone
-from vllm_mmout.serving.metrics import count_refusal
+from vllm_mmout.serving.gone import unless_gone
 from vllm_mmout.serving.ranges import ranged_response
-from vllm_mmout.serving.service import Service, request_id
+from vllm_mmout.serving.service import request_id
+from vllm_mmout.serving.tokens.generations import generated_images
+from vllm_mmout.serving.tokens.service import TokenService
 
 if TYPE_CHECKING:
     from vllm_mmout.serving.fields import ImageRequest
-    from vllm_mmout.serving.service import Field
+    from vllm_mmout.serving.service import Field, Service
     from vllm_mmout.serving.store import ResultStore
     from vllm_mmout.serving.uploads import Form
-
-GONE = 499
-"""Status of a request whose client went away, as nginx has it; nobody receives it."""
 
 
 async def edits(request: Request) -> Response:
     """Images or rasters in, the model's answer out."""
-    return await answered(request, lambda service, held: _edit(request, service, held, edit_request))
+    return await answered(request, service_of, lambda service, held: _edit(request, service, held, edit_request))
 
 
 async def variations(request: Request) -> Response:
     """The same without a prompt."""
-    return await answered(request, lambda service, held: _edit(request, service, held, variation_request))
+    return await answered(request, service_of, lambda service, held: _edit(request, service, held, variation_request))
 
 
 async def generations(request: Request) -> Response:
-    """A text in, the model's answer out."""
-    return await answered(request, lambda service, _: _generation(request, service))
+    """A text in, the model's answer out; of a model that generates tokens pictures."""
+    if isinstance(request.app.state.mmout, TokenService):
+        return await answered(request, token_service_of, lambda service, _: generated_images(request, service))
+    return await answered(request, service_of, lambda service, _: _generation(request, service))
 
 
 async def results(request: Request) -> Response:
     """A stored result."""
-    service = request.app.state.mmout
-    if not isinstance(service, Service):
-        nothing = "there are no results here: the model of this server gives none"
-        return error_response(ApiError(404, nothing, param="name"))
     try:
-        return await get_result(request, service.store)
+        return await get_result(request, store_of(request))
     except Exception as error:  # noqa: BLE001 - each becomes the answer to its own request
         return error_response(error)
 
@@ -81,76 +78,6 @@ async def get_result(request: Request, store: ResultStore) -> Response:
             param="name",
         )
     return ranged_response(request, entry, name, {"Cache-Control": "private, no-store"})
-
-
-async def answered(
-    request: Request, work: Callable[[Service, AsyncExitStack], Awaitable[Response]], *, placed: bool = True
-) -> Response:
-    """Do one request's work, in a place of its own; what it raises is its answer.
-
-    Args:
-        request: of a client.
-        work: reads the request and makes the answer; what must live until that is sent goes onto the stack.
-        placed: whether the place is taken before the work begins; else it calls `take_place`.
-
-    """
-    held = AsyncExitStack()
-    try:
-        service = await _admitted(request, held) if placed else service_of(request)
-        return Held(await work(service, held), held)
-    except ClientDisconnect:
-        await held.aclose()
-        return Response(status_code=GONE)
-    except Exception as error:  # noqa: BLE001 - each becomes the answer to its own request
-        await held.aclose()
-        if isinstance(request.app.state.mmout, Service):
-            count_refusal(request.app.state.mmout.observer, error)
-        return error_response(error)
-    except BaseException:
-        await held.aclose()
-        raise
-
-
-async def _admitted(request: Request, held: AsyncExitStack) -> Service:
-    """Give a request its place among those that are served at once."""
-    try:
-        service = service_of(request)
-        take_place(request, held)
-    except ApiError:
-        await discard(request)  # so that a client which is still sending sees the answer
-        raise
-    return service
-
-
-def take_place(request: Request, held: AsyncExitStack) -> None:
-    """Count a request among those that are served at once, until the stack is closed.
-
-    Raises:
-        ApiError: there is no place (429).
-
-    """
-    state = request.app.state
-    held.enter_context(state.mmout_slots)
-    if getattr(state, "enable_server_load_tracking", False):  # what vLLM's /load shows
-        state.server_load_metrics += 1
-        held.callback(_lighter, state)
-
-
-def _lighter(state: Any) -> None:
-    state.server_load_metrics -= 1
-
-
-def service_of(request: Request) -> Service:
-    """What the routes share.
-
-    Raises:
-        ApiError: the model has no output processor.
-
-    """
-    service = request.app.state.mmout
-    if isinstance(service, Service):
-        return service
-    raise ApiError(400, str(service), param="model")
 
 
 async def _edit(

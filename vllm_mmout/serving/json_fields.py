@@ -15,8 +15,8 @@ from vllm_mmout.serving.multipart import MAX_FIELDS, MAX_FILES
 _OBJECT: Final = re.compile(rb"[ \t\n\r]*\{")
 _LONGEST: Final = 8192
 """Bytes of a field's JSON."""
-_PROMPT: Final = 1 << 19
-"""Bytes of the JSON of a prompt, each of whose letters may be written as an escape."""
+_LONG: Final = 1 << 19
+"""Bytes of the JSON of a prompt, each of whose letters may be written as an escape, or of a list of tokens."""
 _CONTAINERS: Final = 1 << 21
 """Lists and objects in ``data``: an empty one is two bytes of JSON and some hundred in memory."""
 
@@ -118,8 +118,8 @@ def _image(name: str, raw: memoryview) -> Any:
         raise ApiError(400, message, param=name) from None
 
 
-def _prompt(name: str, raw: memoryview) -> Any:
-    return _short(name, raw, most=_PROMPT)
+def _long(name: str, raw: memoryview) -> Any:
+    return _short(name, raw, most=_LONG)
 
 
 def _any(name: str, raw: memoryview) -> Any:
@@ -145,6 +145,6 @@ def _begin(raw: bytearray | memoryview) -> str:
 _OF_IMAGES: Final[Mapping[str, Callable[[str, memoryview], Any]]] = {
     "image": _images,
     "images": _images,
-    "prompt": _prompt,
+    **dict.fromkeys(("prompt", "input", "instructions", "allowed_token_ids"), _long),
 }
 _OF_DATA: Final[Mapping[str, Callable[[str, memoryview], Any]]] = {"data": _any}

@@ -14,6 +14,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from vllm_mmout.engine.observer import KINDS, OTHER, SILENT, Observer, kind_of, mark_counted, was_counted
 from vllm_mmout.engine.routed import RoutedOutputProcessor
+from vllm_mmout.engine.tokens.routed import TokenOutputProcessor
 from vllm_mmout.serving.errors import ApiError
 
 if TYPE_CHECKING:
@@ -138,7 +139,9 @@ def observe(engine_client: EngineClient | None, model_name: str) -> Observer:
 
     """
     router = getattr(engine_client, "output_processor", None)
-    if not isinstance(router, RoutedOutputProcessor) or not getattr(engine_client, "log_stats", False):
+    if not isinstance(router, RoutedOutputProcessor | TokenOutputProcessor):
+        return SILENT
+    if not getattr(engine_client, "log_stats", False):
         return SILENT
     router.observer = Metrics(model_name, router.binding.processors)
     return router.observer

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from vllm_mmout.serving.tokens import described as tokens
+
 _ERROR: Final = {
     "type": "object",
     "required": ["error"],
@@ -44,6 +46,7 @@ _IMAGES: Final = {
                     "b64_json": {"type": "string", "contentEncoding": "base64"},
                     "url": {"type": "string"},
                     "processor": {"type": "string"},
+                    "partial": {"type": "boolean"},
                 },
             },
         },
@@ -98,6 +101,7 @@ OPTIONS: Final[dict[str, Any]] = {
 JSON: Final = "application/json"
 _BODIES: Final = {"form": "multipart/form-data", "texts": "application/x-www-form-urlencoded", "json": JSON}
 _KEPT: Final = {name: COMMON[name] for name in ("output_format", "output_compression", "background")}
+_BINARY: Final = {"type": "string", "format": "binary"}
 _FILES: Final = {"type": "string", "contentMediaType": "application/octet-stream", "format": "binary"}
 _NAMED: Final = {"type": "string", "description": "http(s), data or file URL."}
 
@@ -141,10 +145,11 @@ STATUSES: Final = {
     413: "The body is larger than --mmout-max-upload.",
     415: "The body is of another content type.",
     416: "The result has no such bytes.",
+    422: "The model generated no picture or sound.",
     429: "As many requests as --mmout-max-waiting are being served; the header Retry-After says when to come back.",
 }
 MEDIA: Final = {
-    media_type: {"schema": {"type": "string", "format": "binary"}}
+    media_type: {"schema": _BINARY}
     for media_type in (
         "image/png", "image/webp", "image/jpeg", "image/tiff", "application/x-npz", "application/geo+json",
         "application/octet-stream",
@@ -199,9 +204,28 @@ VARIATIONS: Final = {
     ),
     "responses": responses_of(_ANSWER, *_ALL),
 }
+_PROMPT: Final = {"prompt": {"type": "string", "minLength": 1}}
 GENERATIONS: Final = {
-    "requestBody": body_of(json=fields_of({**FIELDS, "prompt": {"type": "string", "minLength": 1}}, "prompt")),
-    "responses": responses_of(_ANSWER, *_ALL),
+    "requestBody": body_of(
+        json={
+            "anyOf": [
+                fields_of({**FIELDS, **_PROMPT}, "prompt"),
+                fields_of({**tokens.IMAGES, **_PROMPT}, "prompt"),
+            ]
+        }
+    ),
+    "responses": responses_of(_ANSWER, *_ALL, 422),
+}
+SPEECH: Final = {
+    "requestBody": body_of(json=fields_of(tokens.SPEECH, "input")),
+    "responses": responses_of(
+        {
+            "description": "The sound as a file; where the model ended inside it there is a header X-MMOut-Partial.",
+            "content": {media_type: {"schema": _BINARY} for media_type in tokens.SOUNDS},
+        },
+        *BODY,
+        422,
+    ),
 }
 RESULTS: Final = {
     "parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],

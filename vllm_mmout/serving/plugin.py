@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_mmout.engine.async_llm import BoundAsyncLLM
+from vllm_mmout.engine.tokens.async_llm import BoundTokenAsyncLLM
 from vllm_mmout.serving import images, openapi, pooling
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.page import routes as page
@@ -16,6 +17,8 @@ from vllm_mmout.serving.scenes import routes as scenes
 from vllm_mmout.serving.scenes.board import SceneBoard
 from vllm_mmout.serving.service import Service, slots
 from vllm_mmout.serving.store import ResultStore
+from vllm_mmout.serving.tokens.service import TokenService
+from vllm_mmout.serving.tokens.speech import speech
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -49,6 +52,7 @@ class ServingPlugin:
             openapi_extra=openapi.RESULTS,
         )
         app.add_api_route(path, images.results, methods=["HEAD"], include_in_schema=False)
+        app.add_api_route("/v1/audio/speech", speech, methods=["POST"], tags=["audio"], openapi_extra=openapi.SPEECH)
         scenes.attach(app)
         page.attach(app)
         pooling.attach(app)
@@ -57,19 +61,26 @@ class ServingPlugin:
         """Set up what the routes share."""
         options = ServingOptions.from_args(args)
         state.mmout_slots = slots(options)
-        if isinstance(engine_client, BoundAsyncLLM):
-            # Files that come slowly, and mappers that hang, must not take the threads of other requests.
-            threads = ThreadPoolExecutor(2 * options.max_waiting + _SPARE, thread_name_prefix="mmout-serve")
-            asyncio.get_running_loop().set_default_executor(threads)
-            board = await asyncio.to_thread(_board, options)
-            state.mmout = Service.of(engine_client, state.openai_serving_models, args, options, board)
-        else:
+        if not isinstance(engine_client, BoundAsyncLLM | BoundTokenAsyncLLM):
             state.mmout = (
-                "the model of this server has no output processor, so it has no images to give; ask the other routes"
+                "the model of this server has no output processor, so it has no images or sounds to give; ask the other"
+                " routes"
+            )
+            return
+        # Files that come slowly, and mappers that hang, must not take the threads of other requests.
+        threads = ThreadPoolExecutor(2 * options.max_waiting + _SPARE, thread_name_prefix="mmout-serve")
+        asyncio.get_running_loop().set_default_executor(threads)
+        models = state.openai_serving_models
+        if isinstance(engine_client, BoundAsyncLLM):
+            board = await asyncio.to_thread(lambda: SceneBoard(_store(options)))
+            state.mmout = Service.of(engine_client, models, args, options, board)
+        else:
+            state.mmout = await asyncio.to_thread(
+                lambda: TokenService.of(engine_client, models, options, _store(options))
             )
 
 
-def _board(options: ServingOptions) -> SceneBoard:
+def _store(options: ServingOptions) -> ResultStore:
     if options.results_dir is None:
-        return SceneBoard(ResultStore.temporary(options.result_ttl, options.max_results))
-    return SceneBoard(ResultStore(Path(options.results_dir), options.result_ttl, options.max_results))
+        return ResultStore.temporary(options.result_ttl, options.max_results)
+    return ResultStore(Path(options.results_dir), options.result_ttl, options.max_results)

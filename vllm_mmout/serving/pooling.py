@@ -21,6 +21,7 @@ from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddlew
 
 from vllm_mmout.engine.io_plugin import loaded_plugin, naming_plugin
 from vllm_mmout.serving import openapi
+from vllm_mmout.serving.admission import GONE, answered, service_of, take_place
 from vllm_mmout.serving.answers import Work
 from vllm_mmout.serving.body import parse_json, read_body
 from vllm_mmout.serving.encode import Asked
@@ -28,7 +29,6 @@ from vllm_mmout.serving.encoded import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.fields import pooling_request
 from vllm_mmout.serving.gone import unless_gone
-from vllm_mmout.serving.images import GONE, answered, take_place
 from vllm_mmout.serving.json_fields import is_object
 from vllm_mmout.serving.plugin_answer import plugin_answer
 from vllm_mmout.serving.responses import PiecesResponse, close_all
@@ -69,7 +69,11 @@ def attach(app: FastAPI) -> None:
             return _Passed(vllms, None)
         if not _has_key(request):
             return await _without_key(request, state.mmout, vllms)
-        return await answered(request, lambda service, held: _taken(request, service, held, vllms), placed=False)
+
+        async def taken(service: Service, held: AsyncExitStack) -> Response:
+            return await _taken(request, service, held, vllms)
+
+        return await answered(request, service_of, taken, placed=False)
 
     app.add_api_route(PATH, pooling, methods=["POST"], openapi_extra=openapi.POOLING)
 

@@ -13,7 +13,7 @@ from anyio.to_thread import run_sync
 from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import StreamingResponse
 
-from vllm_mmout.serving.encoded import MEDIA_TYPES, Encoded, Section
+from vllm_mmout.serving.encoded import MEDIA_TYPES, SOUND_TYPES, Encoded, Section
 from vllm_mmout.serving.sending import send_in_time
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _READ = 3 << 17
 """Bytes that are read and encoded at once: of whole groups of base64, and little enough to hold nothing else up."""
-_SAFE = frozenset(MEDIA_TYPES.values())
+_SAFE = frozenset({*MEDIA_TYPES.values(), *SOUND_TYPES.values()})
 """What a browser may show by itself: no code of an author's ``to_response`` runs under the server's name."""
 
 
@@ -74,7 +74,13 @@ class PiecesResponse(StreamingResponse):
 
 
 def json_response(
-    entries: Sequence[Encoded], *, tiles: int, processors: Sequence[str] = (), urls: Sequence[str] = ()
+    entries: Sequence[Encoded],
+    *,
+    tiles: int = 0,
+    used: Mapping[str, Any] | None = None,
+    notes: Sequence[Mapping[str, Any]] = (),
+    processors: Sequence[str] = (),
+    urls: Sequence[str] = (),
 ) -> PiecesResponse:
     """The answer of OpenAI's image routes, `openai.types.ImagesResponse`.
 
@@ -84,15 +90,18 @@ def json_response(
     Args:
         entries: the results; they are closed when they have been sent.
         tiles: forwards of the model that the request took.
+        used: what it took, in place of these, as `usage`.
+        notes: what else the place of each result says.
         processors: the name of each result's processor, where several were asked for.
         urls: where each result was stored, instead of its bytes.
 
     """
     first = entries[0]
-    head = {"created": int(time.time()), **_described(first), "usage": usage(tiles)}
+    head = {"created": int(time.time()), **_described(first), "usage": usage(tiles) if used is None else used}
     parts: list[Part] = [_open(head) + b',"data":[']
     for place, entry in enumerate(entries):
-        own = {"processor": processors[place], **_described(entry)} if processors else {}
+        own: dict[str, Any] = {"processor": processors[place], **_described(entry)} if processors else {}
+        own |= notes[place] if notes else {}
         if place:
             parts.append(b",")
         if urls:

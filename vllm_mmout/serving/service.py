@@ -16,6 +16,7 @@ from vllm_mmout.serving.gone import Slots, in_thread
 from vllm_mmout.serving.metrics import count_refusal, observe
 from vllm_mmout.serving.pictures import rgb_picture
 from vllm_mmout.serving.scenes.runner import SceneRunner
+from vllm_mmout.serving.served_names import adapter_of
 from vllm_mmout.serving.sources import Sources
 
 if TYPE_CHECKING:
@@ -76,6 +77,12 @@ class Service:
         """The engine's processors and inputs."""
         return self.engine.output_processor.binding
 
+    @property
+    def gives(self) -> str:
+        """What the model does, and where it is asked, for messages."""
+        kinds = " and ".join(dict.fromkeys(processor.modality for processor in self.binding.processors.values()))
+        return f"the model {self.binding.model!r} answers with {kinds}, and speaks no text; ask /v1/images/edits"
+
     def adapter(self, model: str | None) -> LoRARequest | None:
         """The LoRA adapter of the model that a request names; None for the server's own.
 
@@ -83,13 +90,7 @@ class Service:
             ApiError: it is not served here (404).
 
         """
-        if not model or self.models.registry.is_base_model(model):
-            return None
-        adapter = self.models.lora_requests.get(model)
-        if adapter is None:
-            served = ", ".join(path.name for path in self.models.base_model_paths)
-            raise ApiError(404, f"the model {model!r} is not served here (served: {served})", param="model")
-        return adapter
+        return adapter_of(self.models, model)
 
     async def results(
         self,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from vllm_mmout.errors import ModelError
@@ -58,7 +60,7 @@ class TerratorchModel(nn.Module):
 
         """
         dtype = next(self.network.parameters()).dtype
-        images = {one.name: self._image(one, inputs).to(dtype) for one in self._config.modalities}
+        images = {one.name: self._image(one, inputs, dtype) for one in self._config.modalities}
         extras = {name: inputs[name] for name in self._config.extras if name in inputs}
         if LOCATION in extras:
             extras[LOCATION] = extras[LOCATION].reshape(-1, 2).to(dtype)
@@ -87,25 +89,39 @@ class TerratorchModel(nn.Module):
                 weights[name] = weight
         load_strictly(self.network, weights)
 
-    def _image(self, modality: Modality, inputs: Mapping[str, Tensor]) -> Tensor:
-        """One image, standardised."""
+    def _image(self, modality: Modality, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+        """One image, standardised, in the network's dtype."""
         raw = inputs.get(RAW.format(modality.name))
         if raw is None:
             if modality.name not in inputs:
                 raise ModelError(f"the request has no {modality.name}; give {RAW.format(modality.name)}")
-            return inputs[modality.name]
+            return inputs[modality.name].to(dtype)
         standard = self._standards[modality.name]
-        # In place, of tensors that are ours: to make new ones of this size takes longer than what is computed.
-        values = raw.float()
-        if not raw.is_floating_point():
-            values.mul_(standard.scale)
-        mean, std = inputs.get(MEANS, standard.mean), inputs.get(STDS, standard.std)
-        return values.sub_(_laid_out(mean, values)).div_(_laid_out(std, values))
+        scale = None if raw.is_floating_point() else standard.scale
+        mean, std = (
+            _laid_out(inputs.get(name, own), raw) for name, own in ((MEANS, standard.mean), (STDS, standard.std))
+        )
+        if raw.device.type != "cpu":
+            return _standardised(raw, scale, mean, std).to(dtype)
+        # Band by band: to go through memory of the size of a whole image four times takes longer than to compute.
+        images = torch.empty(raw.shape, dtype=dtype)
+        mean, std = (numbers.expand(*raw.shape[:2], *numbers.shape[2:]) for numbers in (mean, std))
+        for image, band in product(range(raw.shape[0]), range(raw.shape[1])):
+            images[image, band] = _standardised(raw[image, band], scale, mean[image, band], std[image, band])
+        return images
 
 
 def _of_size(name: str) -> bool:
     """Whether an entry is made for the size of the images that the folder names, whatever a checkpoint has there."""
     return "pos_embed" in name
+
+
+def _standardised(raw: Tensor, scale: float | None, mean: Tensor, std: Tensor) -> Tensor:
+    """Values in float32, in memory of their own."""
+    values = raw.to(torch.float32, copy=True)
+    if scale is not None:
+        values.mul_(scale)
+    return values.sub_(mean).div_(std)
 
 
 def _laid_out(numbers: Tensor, images: Tensor) -> Tensor:

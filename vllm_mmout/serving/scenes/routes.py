@@ -12,6 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from vllm_mmout.serving.admission import answered, service_of
 from vllm_mmout.serving.answers import Work
 from vllm_mmout.serving.body import is_json, read_form, read_json
 from vllm_mmout.serving.encode import Asked
@@ -19,7 +20,6 @@ from vllm_mmout.serving.encoded import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.fields import scene_request, scene_request_json
 from vllm_mmout.serving.gone import unless_gone
-from vllm_mmout.serving.images import answered, service_of
 from vllm_mmout.serving.responses import PiecesResponse
 from vllm_mmout.serving.scenes import content, listing, openapi
 from vllm_mmout.serving.scenes.inputs import SceneInputs, kept
@@ -58,12 +58,12 @@ def attach(app: FastAPI) -> None:
 
 async def create(request: Request) -> Response:
     """Make a job; it is answered as soon as the input is there."""
-    return await answered(request, lambda service, _: _created(request, service))
+    return await answered(request, service_of, lambda service, _: _created(request, service))
 
 
 async def preview(request: Request) -> Response:
     """What a page shows of an input, before any job is made of it."""
-    return await answered(request, lambda service, _: _previewed(request, service))
+    return await answered(request, service_of, lambda service, _: _previewed(request, service))
 
 
 async def scenes(request: Request) -> Response:

@@ -1,0 +1,59 @@
+"""A bound engine's core sleeps while its workers compute: a step of ours takes as long as a thousand tokens."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
+
+from vllm_mmout.engine.core import rest_while_workers_compute
+
+WAITS_S = 0.6
+
+
+@pytest.fixture
+def queues():
+    """Both ends of the queue through which vLLM's core hears of a worker."""
+    writer = MessageQueue(1, 1)
+    reader = MessageQueue.create_from_handle(writer.export_handle(), 0)
+    ends = [threading.Thread(target=end.wait_until_ready) for end in (writer, reader)]
+    for end in ends:
+        end.start()
+    for end in ends:
+        end.join()
+    yield writer, reader
+    for end in (reader, writer):
+        end.shutdown()
+
+
+def test_it_sleeps_until_a_worker_answers(queues):
+    """An answer that comes late costs next to no time of a processor, and comes whole, and so does the next one."""
+    writer, reader = queues
+    writer.enqueue("first")
+    assert reader.dequeue(timeout=60) == "first"
+    spent = _waiting_for(reader, writer)
+    assert spent > WAITS_S / 3, "vLLM's own queue does not spin any more: this is superfluous"
+
+    rest_while_workers_compute(SimpleNamespace(response_mqs=[reader]))
+
+    for _ in range(2):
+        assert _waiting_for(reader, writer) < WAITS_S / 6
+
+
+def test_an_executor_without_queues_is_left_alone():
+    """On a GPU a single worker runs in the core's own process."""
+    rest_while_workers_compute(SimpleNamespace())
+
+
+def _waiting_for(reader, writer) -> float:
+    """Seconds of a processor that this thread spends until an answer is there."""
+    answer = threading.Timer(WAITS_S, writer.enqueue, ["late"])
+    started = time.thread_time()
+    answer.start()
+    assert reader.dequeue(timeout=60) == "late"
+    spent = time.thread_time() - started
+    answer.join()
+    return spent

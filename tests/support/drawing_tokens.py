@@ -1,0 +1,68 @@
+"""A logits processor by which small random models write media: the layout is what the prompt asks, codes are free.
+
+What stands in the prompt says how: ``ROWSxCOLUMNS`` behind the token PAD a picture, else a sound with a frame for each
+token of the prompt. The word "nothing" ends the answer at once, "broken" puts a row's end where none belongs, "slow"
+takes its time over each token.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+import torch
+from token_models import AUDIO_CODES, BEGIN, END, EOS, FIRST, IMAGE_CODES, PAD, ROW_END
+from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
+
+SLOW_S = 0.05
+
+
+class Drawing(AdapterLogitsProcessor):
+    """Leaves each request the tokens that may come next."""
+
+    @classmethod
+    def validate_params(cls, params):
+        """Any."""
+
+    def is_argmax_invariant(self):
+        """It is not."""
+        return False
+
+    def new_req_logits_processor(self, params):
+        """The same for all."""
+        return _drawn
+
+
+def _drawn(prompt_ids, output_ids, logits):
+    text = "".join(chr(token + 33) if token < 94 else "|" if token == PAD else " " for token in prompt_ids)
+    if "slow" in text:
+        time.sleep(SLOW_S)
+    allowed = _next(text, len(prompt_ids), len(output_ids))
+    kept = logits[allowed].clone()
+    logits = torch.full_like(logits, float("-inf"))
+    logits[allowed] = kept
+    return logits
+
+
+def _next(text, length, place):
+    if "nothing" in text:
+        return [EOS]
+    size = re.search(r"\|(\d+)x(\d+)", text)
+    if size is None:
+        return _of_sound(length, place)
+    rows, columns = int(size[1]), int(size[2])
+    if "broken" in text and place == 1:
+        return [ROW_END]
+    row, column = divmod(place, columns + 1)
+    if row >= rows:
+        return [END] if place == rows * (columns + 1) else [EOS]
+    return list(range(FIRST, FIRST + IMAGE_CODES)) if column < columns else [ROW_END]
+
+
+def _of_sound(frames, place):
+    if place == 0:
+        return [BEGIN]
+    if place > 4 * frames:
+        return [END] if place == 4 * frames + 1 else [EOS]
+    first = FIRST + (place - 1) % 4 * AUDIO_CODES
+    return list(range(first, first + AUDIO_CODES))

@@ -1,0 +1,60 @@
+"""HoldingOutputProcessor: vLLM's output processor that keeps results back until decoders are done with them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sized
+from threading import Condition, RLock
+from typing import Any
+
+from vllm.v1.engine.output_processor import OutputProcessor
+
+
+class HoldingOutputProcessor(OutputProcessor):
+    """What ``LLM`` asks of an engine whose results are delivered after the engine is done with them."""
+
+    pending: Sized
+    """Requests whose results are being decoded."""
+    ready: deque[Any]
+    """Delivered results that ``LLM`` has not fetched (``AsyncLLM`` gets them through its queues)."""
+    lock: RLock
+    """Held around what the decode threads and the caller's both change. A lock of C: no interrupt leaves it held."""
+    wakeup: Condition
+    """Of the lock; notified when a decode ends."""
+    poked: bool = False
+    """Whether `wait_ready` is to come back."""
+
+    def begin_holding(self) -> None:
+        """Make what this class keeps; called once, when the engine is bound."""
+        self.ready = deque()
+        self.lock = RLock()
+        self.wakeup = Condition(self.lock)
+
+    def take_ready(self) -> list[Any]:
+        """Results decoded since the last call, for ``LLM``."""
+        with self.lock:
+            ready = list(self.ready)
+            self.ready.clear()
+        return ready
+
+    def wait_ready(self) -> list[Any]:
+        """Wait until a pending decode is delivered, for ``LLM``; at once if nothing is pending, or when poked."""
+        with self.lock:
+            while self.pending and not self.ready and not self.poked:
+                self.wakeup.wait()
+            self.poked = False
+        return self.take_ready()
+
+    def poke(self) -> None:
+        """Let `wait_ready` come back though nothing is ready; callable from any thread."""
+        with self.lock:
+            self.poked = True
+            self.wakeup.notify_all()
+
+    def get_num_unfinished_requests(self) -> int:
+        """Requests in the engine, being decoded, or decoded and not fetched."""
+        return len(self.request_states) + len(self.pending) + len(self.ready)
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether any request is not delivered."""
+        return self.get_num_unfinished_requests() > 0

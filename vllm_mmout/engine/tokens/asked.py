@@ -1,0 +1,57 @@
+"""Asked: what a request for tokens wants beyond its sampling; it goes along with the sampling params, in this process.
+
+Objects of this class are made here alone. What a client sends is plain data, and never taken for one.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vllm.sampling_params import SamplingParams
+
+from vllm_mmout.params import OutputParams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KEY = "mmout"
+
+
+@dataclass(slots=True)
+class Asked:
+    """Of one request."""
+
+    params: OutputParams
+    decode: bool = True
+    """Whether media are decoded; where they are not, their tokens are kept out of the text all the same."""
+
+
+PLAIN = OutputParams()
+ASKED: ContextVar[Asked | None] = ContextVar("mmout_asked", default=None)
+"""Of the request that is being added in this task; None for one that says nothing."""
+
+
+def asking(sampling: SamplingParams, asked: Asked) -> SamplingParams:
+    """A copy of sampling params that says what else is asked."""
+    copied = sampling.clone()
+    copied.extra_args = {**(sampling.extra_args or {}), KEY: asked}
+    return copied
+
+
+@contextmanager
+def heard(params: Any) -> Iterator[None]:
+    """Take what is asked from sampling params, before they are sent, and keep it for whoever adds the request."""
+    extra = getattr(params, "extra_args", None) or {}
+    asked = extra.get(KEY)
+    if not isinstance(asked, Asked):
+        yield
+        return
+    params.extra_args = {name: value for name, value in extra.items() if name != KEY} or None
+    token = ASKED.set(asked)
+    try:
+        yield
+    finally:
+        ASKED.reset(token)

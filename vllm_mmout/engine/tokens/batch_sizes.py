@@ -1,0 +1,84 @@
+"""BatchSizes: how many media one forward of a decoder takes, by what forwards were seen to cost."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+_AGAIN = 64
+"""After so many forwards of one kind the other one is tried again."""
+_WEIGHT = 0.5
+"""Of what was seen last."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Forwards of media of one shape: of one medium, or of several."""
+
+    forwards: int = 0
+    each: float = 0.0
+    """Seconds for one medium."""
+    since: int = 0
+    """Forwards of the other kind since the last."""
+
+    @property
+    def known(self) -> bool:
+        return self.forwards >= 2
+
+    def record(self, each: float) -> None:
+        self.forwards += 1
+        self.since = 0
+        self.each = each if self.forwards <= 2 else (1 - _WEIGHT) * self.each + _WEIGHT * each
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Of media of one shape."""
+
+    alone: _Kind = field(default_factory=_Kind)
+    together: _Kind = field(default_factory=_Kind)
+
+    @property
+    def better(self) -> bool:
+        """Whether several at once are faster, or may be: they were not tried yet."""
+        if not (self.alone.known and self.together.known):
+            return self.together.forwards < self.alone.forwards
+        return self.together.each <= self.alone.each
+
+
+class BatchSizes:
+    """Tries both kinds, one by one and several together, and stays with the faster; looks again now and then.
+
+    The first forward of a kind is slower than all others: both are tried twice.
+
+    Args:
+        most: as many media as one forward may take.
+
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._seen: dict[Hashable, _Seen] = {}
+
+    def size(self, key: Hashable, ready: int) -> int:
+        """How many media of one shape the next forward takes, where so many are ready."""
+        if self.most == 1 or ready <= 1:
+            return 1
+        seen = self._of(key)
+        other = seen.alone if seen.better else seen.together
+        together = seen.better is (other.since < _AGAIN)
+        return min(ready, self.most) if together else 1
+
+    def waits(self, key: Hashable) -> bool:
+        """Whether a forward is to wait for more media of a shape."""
+        return self.most > 1 and self._of(key).better
+
+    def record(self, key: Hashable, count: int, seconds: float) -> None:
+        """Say what a forward of so many media has cost."""
+        seen = self._of(key)
+        kind, other = (seen.alone, seen.together) if count == 1 else (seen.together, seen.alone)
+        kind.record(seconds / count)
+        other.since += 1
+
+    def _of(self, key: Hashable) -> _Seen:
+        return self._seen.setdefault(key, _Seen())

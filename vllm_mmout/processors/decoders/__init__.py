@@ -1,0 +1,1 @@
+"""Decoders of token models: what turns codes into pixels or samples, one a file, loaded from local folders."""

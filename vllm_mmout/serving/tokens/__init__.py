@@ -1,0 +1,1 @@
+"""Serving of models that generate tokens: pictures and speech out of texts."""

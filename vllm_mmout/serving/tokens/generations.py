@@ -1,0 +1,128 @@
+"""``POST /v1/images/generations`` of a model that generates tokens: a text in, pictures out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.params import OutputParams
+from vllm_mmout.serving.accept import accepted
+from vllm_mmout.serving.answers import close_made, kept
+from vllm_mmout.serving.body import read_json
+from vllm_mmout.serving.encode import Asked, chosen_format, encode, response_of
+from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.gone import unless_gone
+from vllm_mmout.serving.responses import bare_response, json_response
+from vllm_mmout.serving.service import request_id
+from vllm_mmout.serving.tokens.fields import images_request
+from vllm_mmout.serving.tokens.service import nothing_made
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from vllm.outputs import RequestOutput
+
+    from vllm_mmout.serving.encoded import Encoded
+    from vllm_mmout.serving.tokens.fields import TokenImagesRequest
+    from vllm_mmout.serving.tokens.service import Maker, TokenService
+
+PARTIAL = "X-MMOut-Partial"
+"""Header of bare bytes that are of a medium inside which the model ended."""
+
+
+async def generated_images(request: Request, service: TokenService) -> Response:
+    """Answer one request.
+
+    Raises:
+        ApiError: it cannot be honoured, or fails.
+
+    """
+    maker = service.maker("image")
+    asked = images_request(await read_json(request, service.options))
+    form = _form(request, asked, maker)
+    return await unless_gone(request, _answer(request, service, maker, asked, form))
+
+
+def _form(request: Request, asked: TokenImagesRequest, maker: Maker) -> Asked:
+    """What the bytes of the pictures are to be, checked as far as that goes before there are any."""
+    accept = accepted(request.headers.get("accept"))
+    form = Asked(asked.output_format, asked.output_compression, asked.background, accept)
+    for wrong, param in ((asked.n > 1, "n"), (asked.response_format == "url", "response_format")):
+        if accept is not None and wrong:
+            raise ApiError(400, f"{param} needs an answer in JSON; leave out Accept, or {param}", param=param)
+    formats = maker.processor.formats(OutputParams())
+    if formats is not None:
+        chosen_format(formats, form)
+    return form
+
+
+async def _answer(
+    request: Request, service: TokenService, maker: Maker, asked: TokenImagesRequest, form: Asked
+) -> Response:
+    adapter = service.adapter(asked.model)
+    grid = await asyncio.to_thread(maker.sizes.grid, asked.size)
+    values = {"prompt": asked.prompt}
+    layout, wanted = maker.processor.layout, None
+    if grid is not None:
+        values |= {"rows": str(grid.rows), "columns": str(grid.columns)}
+        wanted = layout.tokens_of(grid.rows, grid.columns, opened=layout.opened)
+    prompt = await asyncio.to_thread(maker.tokens, values, "prompt")
+    sampling = service.sampling(asked.sampling, prompt, "prompt", n=asked.n, wanted=wanted)
+    name = request_id(request, "image")
+    outputs = await service.generated(maker, prompt, sampling, name, adapter)
+    pictures = [picture for answer in outputs.outputs for picture in answer.multimodal]  # type: ignore[attr-defined]
+    if not pictures:
+        raise nothing_made("picture", outputs)
+    entries = await _encoded(maker, pictures, form, name)
+    partial = [bool(getattr(picture, "partial", False)) for picture in pictures]
+    if form.accept is not None:
+        return bare_response(entries[0], {PARTIAL: "true"} if partial[0] else None)
+    notes = [{"partial": True} if one else {} for one in partial]
+    used = token_usage(prompt, outputs)
+    if asked.response_format == "b64_json":
+        return json_response(entries, used=used, notes=notes)
+    names = await kept(service.store, entries)
+    urls = [str(request.url_for("mmout_result", name=name)) for name in names]
+    return json_response(entries, used=used, notes=notes, urls=urls)
+
+
+async def _encoded(maker: Maker, pictures: Sequence[Any], form: Asked, name: str) -> list[Encoded]:
+    """The bytes of pictures, made off the event loop; whoever sends them closes them."""
+    encoding = asyncio.ensure_future(asyncio.to_thread(_encode, maker, pictures, form))
+    try:
+        return await asyncio.shield(encoding)
+    except asyncio.CancelledError:  # the thread goes on, and nobody wants what it makes
+        encoding.add_done_callback(close_made)
+        raise
+    except Exception as error:
+        raise api_error(error, name) from error
+
+
+def _encode(maker: Maker, pictures: Sequence[Any], form: Asked) -> list[Encoded]:
+    respond = response_of(maker.processor, OutputParams())
+    with ExitStack() as unfinished:
+        entries = []
+        for picture in pictures:
+            entries.append(encode(picture, form, respond))
+            unfinished.callback(entries[-1].close)
+        unfinished.pop_all()
+        return entries
+
+
+def token_usage(prompt: Sequence[int], outputs: RequestOutput) -> dict[str, Any]:
+    """What a request took, as OpenAI counts it.
+
+    Args:
+        prompt: its token ids.
+        outputs: of the engine.
+
+    """
+    made = sum(len(answer.token_ids) for answer in outputs.outputs)
+    return {
+        "input_tokens": len(prompt),
+        "input_tokens_details": {"image_tokens": 0, "text_tokens": len(prompt)},
+        "output_tokens": made,
+        "total_tokens": len(prompt) + made,
+    }

@@ -1,0 +1,109 @@
+"""PromptTokens: the token ids of a prompt, in which what a client wrote never becomes a marker."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.tokens.tokenizers import Added, TextTokenizer
+
+if TYPE_CHECKING:
+    from vllm_mmout.processors.prompt_template import PromptTemplate
+    from vllm_mmout.tokens import TokenLayout
+
+_PLAIN = "1"
+"""Stands for what a client gives where only the template counts."""
+
+
+class PromptTokens:
+    """Makes token ids of a template and what a client gives.
+
+    Where nothing that a client wrote reads as a special token, the ids are those of the whole text, as the model's own
+    code would make them. Where it does, the template's special tokens are put between texts that have none.
+
+    Args:
+        tokenizer: vLLM's, of the model.
+        template: around the client's text.
+        layout: whose tokens no client may write; ``opened``: the prompt ends with its begin marker, which is put there
+            where the template does not.
+
+    """
+
+    def __init__(self, tokenizer: Any, template: PromptTemplate, layout: TokenLayout) -> None:
+        self._tokenizer = TextTokenizer(tokenizer, layout.token_ids)
+        self._template = template
+        self._opening = list(layout.begin) if layout.opened else []
+        first = template.parts[0]
+        # A template that begins with the token itself would have it twice.
+        self._adds = not (isinstance(first, str) and self._tokenizer.begins_itself(first))
+        texts = [part for part in template.parts if isinstance(part, str)]
+        self._added = self._tokenizer.added_in("".join(texts))
+        ids = self._tokenizer.whole("".join(text for text, _ in self._pieces({})), special=self._adds)
+        self._expected = self._guarded(ids)
+
+    def encode(self, values: Mapping[str, str], param: str) -> list[int]:
+        """The ids of a prompt; blocks for some milliseconds.
+
+        Args:
+            values: what goes in for the template's places.
+            param: the field that an error is about.
+
+        Raises:
+            ApiError: the text would become a marker however it is read (400).
+
+        """
+        pieces = self._template.filled(values)
+        ids = self._tokenizer.whole("".join(text for text, _ in pieces), special=self._adds)
+        if self._guarded(ids) != self._expected:
+            ids = self._apart(pieces)
+        if self._guarded(ids) != self._expected:
+            raise ApiError(
+                400,
+                f"{param} holds text that this model reads as a marker of its own, not as words; leave it out",
+                param=param,
+            )
+        opening = self._opening
+        return ids if not opening or ids[-len(opening) :] == opening else ids + opening
+
+    def _pieces(self, values: Mapping[str, str]) -> list[tuple[str, bool]]:
+        return self._template.filled({name: values.get(name, _PLAIN) for name in self._template.names})
+
+    def _guarded(self, ids: Sequence[int]) -> list[int]:
+        """The ids that no client may write, in their order."""
+        return [token for token in ids if token in self._tokenizer.guarded]
+
+    def _apart(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
+        """The ids of a prompt whose special tokens are the template's alone."""
+        before, after = self._tokenizer.around if self._adds else ([], [])
+        ids = list(before)
+        text = ""
+        for token in self._runs(pieces):
+            if isinstance(token, str):
+                text += token
+                continue
+            ids += self._tokenizer.plain(text.rstrip() if token.lstrip else text)
+            ids.append(token.id)
+            text = ""
+        return ids + self._tokenizer.plain(text) + list(after)
+
+    def _runs(self, pieces: Sequence[tuple[str, bool]]) -> list[str | Added]:
+        """Texts, and the special tokens that the template has between them."""
+        found = re.compile("|".join(map(re.escape, sorted(self._added, key=len, reverse=True))) or r"(?!)")
+        runs: list[str | Added] = []
+        stripped = False
+        for text, outside in pieces:
+            end = 0
+            for match in () if outside else found.finditer(text):
+                runs.append(_left(text[end : match.start()], stripped=stripped))
+                runs.append(self._added[match[0]])
+                stripped, end = self._added[match[0]].rstrip, match.end()
+            runs.append(_left(text[end:], stripped=stripped))
+            stripped = stripped and not runs[-1]
+        return runs
+
+
+def _left(text: str, *, stripped: bool) -> str:
+    """Text behind a token that takes the blanks after it."""
+    return text.lstrip() if stripped else text

@@ -1,0 +1,10 @@
+"""Tokens that are codes of a picture or a sound: how they lie in a stream, and how they are found in it.
+
+Neither torch nor vLLM is needed.
+"""
+
+from vllm_mmout.tokens.layout import TokenLayout
+from vllm_mmout.tokens.medium import Medium
+from vllm_mmout.tokens.parser import StreamParser, parse
+
+__all__ = ["Medium", "StreamParser", "TokenLayout", "parse"]

@@ -1,0 +1,183 @@
+"""TokenLayout: which token ids are codes of a picture or a sound, and in which order they come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from vllm_mmout.errors import OptionError
+from vllm_mmout.tokens.build import built
+from vllm_mmout.tokens.contradictions import check, checked_names, checked_types
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+class Slot(NamedTuple):
+    """A place of a frame: the token ids ``first`` to ``stop`` - 1 are the codes of a codebook there."""
+
+    codebook: int
+    first: int
+    stop: int
+
+    @property
+    def said(self) -> str:
+        """What may stand here, in words."""
+        return f"a code of codebook {self.codebook} ({self.first} to {self.stop - 1})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLayout:
+    """How a model writes pictures or sounds as tokens.
+
+    A frame is a step of a sound, or a cell of an image; the cells of an image follow row by row. Each frame has a
+    code of each codebook, in slots. Names of orders are those of MusicGen, https://arxiv.org/abs/2306.05284, where it
+    has them.
+
+    Raises:
+        OptionError: a field has a wrong type, or the fields contradict one another.
+
+    """
+
+    modality: Literal["image", "audio"]
+    """What the tokens are."""
+    first: int | tuple[int, ...]
+    """The token id of code 0: one for all slots, or one a slot. One alone is shared by all codebooks, so that only the
+    place tells which codebook a token is of; but where ``order`` is "interleaved", slot i begins at ``first`` + the
+    sizes of the slots before it."""
+    size: int | tuple[int, ...]
+    """How many codes a codebook has: one number for all, or one a codebook."""
+    codebooks: int = 1
+    """How many codebooks there are."""
+    order: Literal["flattened", "interleaved", "delayed", "sequential"] = "flattened"
+    """flattened: frame by frame, in each the codebooks 0, 1, ...; interleaved: the same, but each slot has ids of its
+    own; delayed: step t has for codebook k the code of frame t - k, or ``pad``, so that F frames are F + K - 1 steps;
+    sequential: all codes of codebook 0, then all of codebook 1, ..."""
+    pattern: tuple[int, ...] | None = None
+    """interleaved: the codebook of each slot of a frame, such as SNAC's (0, 1, 2, 2, 1, 2, 2); None: 0, 1, ..."""
+    pad: int | None = None
+    """delayed: the token where there is no code."""
+    grid: tuple[int, int] | None = None
+    """Rows and columns of an image; None: as ``row_end`` says."""
+    row_end: int | None = None
+    """The token after each row of an image, the last included."""
+    begin: tuple[int, ...] = ()
+    """The tokens before a medium; none: it begins with its first code."""
+    end: tuple[int, ...] = ()
+    """The tokens after a medium; none: it ends with the last cell of its grid, or before the first token that is no
+    code."""
+    opened: bool = False
+    """Whether the prompt ends with ``begin``: the output begins inside the first medium."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, list):
+                object.__setattr__(self, field.name, tuple(value))
+        checked_types(self)
+        check(self)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> TokenLayout:
+        """Make a layout of what a ``config.json`` or an engine argument says.
+
+        Args:
+            mapping: field names to values; lists stand for tuples.
+
+        Raises:
+            OptionError: a field is unknown (the known ones are listed), missing or wrong.
+
+        """
+        checked_names(mapping)
+        return cls(**mapping)
+
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        """The slots of a frame; where the order is "delayed" or "sequential", one a codebook."""
+        books = self.pattern or tuple(range(self.codebooks))
+        sizes = (self.size,) * self.codebooks if isinstance(self.size, int) else self.size
+        if not isinstance(self.first, int):
+            firsts: Sequence[int] = self.first
+        elif self.order == "interleaved":
+            firsts = tuple(accumulate((sizes[book] for book in books[:-1]), initial=self.first))
+        else:
+            firsts = (self.first,) * len(books)
+        return tuple(Slot(book, first, first + sizes[book]) for book, first in zip(books, firsts, strict=True))
+
+    @cached_property
+    def token_ids(self) -> frozenset[int]:
+        """All token ids that are media: codes, padding, row ends and markers."""
+        single = {token for token in (self.pad, self.row_end) if token is not None}
+        codes = (range(first, stop) for first, stop in {(slot.first, slot.stop) for slot in self.slots})
+        return frozenset(chain(single, self.begin, self.end, *codes))
+
+    @property
+    def delay(self) -> int:
+        """Steps that a medium has more than frames."""
+        return self.codebooks - 1 if self.order == "delayed" else 0
+
+    def tokens_of(self, rows: int, columns: int, *, opened: bool = False) -> int:
+        """How many tokens an image takes with its markers.
+
+        Args:
+            rows: rows of cells, 1 or more.
+            columns: columns of cells, 1 or more.
+            opened: whether the prompt has the begin marker.
+
+        Raises:
+            OptionError: the layout is of audio, or of images of another grid, or there are no cells.
+
+        """
+        if self.modality != "image":
+            raise OptionError(f'tokens_of is for images, this layout is of "{self.modality}"; use tokens_of_frames')
+        if min(rows, columns) < 1 or self.grid not in (None, (rows, columns)):
+            raise OptionError(
+                f"an image of this layout has {_said(self.grid)}, got {rows} rows and {columns} columns;"
+                " ask for that grid, or set grid"
+            )
+        row_ends = 0 if self.row_end is None else rows
+        return self._tokens(rows * columns, opened=opened) + row_ends
+
+    def tokens_of_frames(self, frames: int, *, opened: bool = False) -> int:
+        """How many tokens a sound takes with its markers.
+
+        Args:
+            frames: frames of codes, 1 or more.
+            opened: whether the prompt has the begin marker.
+
+        Raises:
+            OptionError: the layout is of images, or there are no frames.
+
+        """
+        if self.modality != "audio":
+            raise OptionError(f'tokens_of_frames is for audio, this layout is of "{self.modality}"; use tokens_of')
+        if frames < 1:
+            raise OptionError(f"frames must be 1 or more, got {frames}")
+        return self._tokens(frames, opened=opened)
+
+    def build(self, codes: Sequence[ArrayLike], *, opened: bool = False) -> list[int]:
+        """Write the codes of one medium as tokens, with its markers.
+
+        Args:
+            codes: integers, one array a codebook: of an image [rows, columns], of a sound [n_k].
+            opened: whether the prompt has the begin marker, which is then left out.
+
+        Returns:
+            The token ids.
+
+        Raises:
+            TokenError: the codes do not fit: their shapes, their number, or a code that the codebook has not.
+
+        """
+        return built(self, codes, opened=opened)
+
+    def _tokens(self, frames: int, *, opened: bool) -> int:
+        markers = len(self.end) + (0 if opened else len(self.begin))
+        return (frames + self.delay) * len(self.slots) + markers
+
+
+def _said(grid: tuple[int, int] | None) -> str:
+    return "1 row and 1 column or more" if grid is None else f"{grid[0]} rows and {grid[1]} columns"
