@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import io
-import time
 
 import httpx
 import numpy as np
 import pytest
 import rasterio
 from plain_terratorch import check_mask, location_of, read, shares
+from scene_clients import ended, made
 
 from scripts import run_script
 
@@ -112,12 +112,7 @@ class TestServer:
 
     def test_scenes(self, client, scene, logits):
         """A job's result is the same file."""
-        job = client.post("/v1/scenes", files={"image": scene.open("rb")}).raise_for_status().json()
-        deadline = time.monotonic() + DEADLINE_S
-        while job["status"] not in ("completed", "failed"):
-            assert time.monotonic() < deadline, job
-            time.sleep(0.1)
-            job = client.get(f"/v1/scenes/{job['id']}").raise_for_status().json()
-        assert job["status"] == "completed", job
+        job = made(client.post("/v1/scenes", files={"image": scene.open("rb")}))
+        assert ended(client, [job["id"]])[job["id"]]["status"] == "completed"
         answer = client.get(f"/v1/scenes/{job['id']}/content").raise_for_status()
         check_mask(mask_of(answer.content), logits)

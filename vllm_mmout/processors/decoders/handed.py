@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import DecodeError, OptionError
 from vllm_mmout.processors.decoders.base import TokenDecoder
-from vllm_mmout.processors.decoders.placing import device_of, moved, torch_dtype
+from vllm_mmout.processors.decoders.placing import device_of, handed_in
 
 if TYPE_CHECKING:
     import torch
@@ -54,8 +54,7 @@ class HandedDecoder(TokenDecoder):
         import torch
 
         if isinstance(self._module, torch.nn.Module):
-            module = self._module if dtype is None else self._module.to(torch_dtype(dtype))
-            self._module = module.eval() if device is None else moved(module, device)
+            self._module = handed_in(self._module, device, dtype)
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Decode codes of several media of one shape, as `TokenDecoder.decode`.

@@ -66,6 +66,17 @@ def moved(module: nn.Module, device: str | None) -> nn.Module:
         ) from error
 
 
+def handed_in(module: nn.Module, device: str | None, dtype: str | None) -> nn.Module:
+    """A module of the caller's, for evaluation; moved, or of another dtype, only where an option says so.
+
+    Raises:
+        OptionError: the device is not there.
+
+    """
+    module = module if dtype is None else module.to(torch_dtype(dtype))
+    return module.eval() if device is None else moved(module, device)
+
+
 def device_of(module: object) -> torch.device:
     """Where the weights of a module lie; the CPU for one without."""
     import torch

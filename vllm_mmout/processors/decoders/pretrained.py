@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vllm_mmout.errors import ModelError, OptionError
 from vllm_mmout.processors.decoders.base import TokenDecoder
-from vllm_mmout.processors.decoders.placing import device_of, moved, torch_dtype
+from vllm_mmout.processors.decoders.placing import device_of, handed_in, moved, torch_dtype
 
 if TYPE_CHECKING:
     import torch
@@ -96,8 +96,7 @@ class PretrainedDecoder(TokenDecoder):
         if self._folder is not None:
             self._model = moved(self._loaded(self._folder, dtype), device)
         else:
-            model = self._model if dtype is None else self._model.to(torch_dtype(dtype))
-            self._model = model.eval() if device is None else moved(model, device)
+            self._model = handed_in(self._model, device, dtype)
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Decode codes of several media of one shape, as `TokenDecoder.decode`."""

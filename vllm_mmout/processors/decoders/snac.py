@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vllm_mmout.errors import ModelError, OptionError
 from vllm_mmout.processors.decoders.base import TokenDecoder
 from vllm_mmout.processors.decoders.facts import DecoderFacts
-from vllm_mmout.processors.decoders.placing import device_of, moved, torch_dtype
+from vllm_mmout.processors.decoders.placing import device_of, handed_in, moved, torch_dtype
 
 if TYPE_CHECKING:
     import torch
@@ -85,8 +85,7 @@ class SnacDecoder(TokenDecoder):
         if self._folder is not None:
             self._model = moved(self._loaded(self._folder).to(torch_dtype(dtype)), device)
         else:
-            model = self._model if dtype is None else self._model.to(torch_dtype(dtype))
-            self._model = model.eval() if device is None else moved(model, device)
+            self._model = handed_in(self._model, device, dtype)
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Decode one [n, codes] a codebook to [n, channels, samples].
