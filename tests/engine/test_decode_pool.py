@@ -350,3 +350,33 @@ def test_a_job_that_has_ended_keeps_nothing_of_its_request(make, release, ended_
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_whoever_is_told_cannot_end_a_thread(make):
+    """An error of ``on_done`` goes into the log; the next job runs."""
+    pool, ended = make(1), outcomes()
+
+    def raises(outcome):
+        raise RuntimeError(f"told of {outcome}")
+
+    pool.submit(lambda: 1, raises)
+    pool.submit(lambda: 2, ended.put)
+    assert ended.get(timeout=LONG) == 2
+
+
+def test_a_watchdog_that_can_start_no_thread_goes_on(make, release, monkeypatch):
+    """The overdue job fails; the next job starts the thread."""
+    pool, ended = make(1, 0.05), outcomes()
+    start = pool._start_worker
+    pool.submit(lambda: None, lambda _: None)
+    until(lambda: not pool._running, "the first job")
+    monkeypatch.setattr(pool, "_start_worker", _no_thread)
+    pool.submit(hanging(release), ended.put)
+    assert isinstance(ended.get(timeout=LONG), DecodeError)
+    monkeypatch.setattr(pool, "_start_worker", start)
+    pool.submit(lambda: 3, ended.put)
+    assert ended.get(timeout=LONG) == 3
+
+
+def _no_thread():
+    raise RuntimeError("can't start new thread")

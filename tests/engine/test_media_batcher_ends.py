@@ -29,8 +29,9 @@ from counting_decoder import (
 )
 
 from vllm_mmout.engine import decode_pool
+from vllm_mmout.engine.tokens import batcher as batcher_module
 from vllm_mmout.engine.tokens.batcher import MediaBatcher, MediaJob
-from vllm_mmout.errors import AbortedError, DecodeError
+from vllm_mmout.errors import AbortedError, DecodeError, InputError
 
 pytestmark = pytest.mark.engine
 
@@ -399,3 +400,69 @@ def until_settled(done, wanted):
         assert job.medium.start not in found, f"{job.medium.start} ends twice; {len(missing)} are missing"
         found[job.medium.start] = job.outcome
     return found
+
+
+def test_where_no_thread_can_be_started_a_medium_leaves_nothing(make, monkeypatch):
+    """The error reaches its request; media that come later each have their turn."""
+    batcher = make(Counting(pays, max_batch=1))
+
+    def none(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none)
+        with pytest.raises(RuntimeError, match="new thread"):
+            batcher.submit(medium(7), ANY, lambda _: None)
+    for number in range(3):  # one at a time: none waits for the next
+        assert all_at_once(batcher, media(1, start=number)) == {number: number}
+
+
+def test_whoever_is_told_of_one_medium_cannot_keep_others_from_theirs(make):
+    """An error of ``done`` goes into the log."""
+    batcher, ended = make(Counting(pays, max_batch=4)), queue.Queue()
+
+    def raises(job):
+        raise RuntimeError(f"told of {job.outcome}")
+
+    for number in range(8):
+        batcher.submit(medium(number), ANY, raises if number % 2 else ended.put)
+    assert sorted(ended.get(timeout=LONG).outcome for _ in range(4)) == [0, 2, 4, 6]
+
+
+def test_batches_that_fail_are_told_once(make, monkeypatch):
+    """In the log, with the error; media go one by one then, but for a look now and then."""
+    said = []
+    monkeypatch.setattr(batcher_module.logger, "warning", lambda *words, **_: said.append(words))
+
+    class Alone(Counting):
+        def decode_batch(self, media):
+            if len(media) > 1:
+                raise MemoryError("too large")
+            return super().decode_batch(media)
+
+    batcher = make(Alone(pays, max_batch=8))
+    for start in range(0, 400, 8):
+        assert len(all_at_once(batcher, media(8, start=start))) == 8
+    assert batcher.calls <= 400 + 2 + 2 * 400 // 64
+    assert len(said) == 1
+
+
+def test_an_object_that_is_none_fails_its_medium_alone(make):
+    """Also among several."""
+
+    class Forgetful(Counting):
+        def one(self, medium):
+            return medium.start or None
+
+    batcher = make(Forgetful(pays, max_batch=8))
+    all_at_once(batcher, media(40, start=1000))
+    found = all_at_once(batcher, media(8))
+    assert "returned None; it must return an output object" in str(found.pop(0))
+    assert found == {number: number for number in range(1, 8)}
+
+
+def test_what_a_decoder_says_of_its_input_is_no_fault_of_the_clients():
+    """An `InputError` of numbers that it made itself is a `DecodeError`, which is the server's."""
+    failure = MediaBatcher(Counting(pays, max_batch=1), LONG)._failure(InputError("samples are not finite"))
+    assert isinstance(failure, DecodeError)
+    assert isinstance(failure.__cause__, InputError)

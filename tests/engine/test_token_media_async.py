@@ -179,13 +179,35 @@ async def test_tokens_outside_the_layout(engine):
 async def test_a_decoder_that_fails(engine, monkeypatch, n):
     """Its request raises the decoder's error, all answers at once; one beside it has its picture, nothing is left."""
     fail_on(monkeypatch, engine.output_processor, (1, 9))
-    good, bad = (all_of(engine, scripted(PICTURE.build((codes(*grid),)), n=n)) for grid in ((2, 2), (1, 9)))
+    good, bad = (
+        all_of(engine, scripted(PICTURE.build((codes(*grid),)), n=n, output_kind=LAST)) for grid in ((2, 2), (1, 9))
+    )
     outputs, error = await asyncio.gather(good, bad, return_exceptions=True)
     assert [len(one.multimodal) for one in outputs[-1].outputs] == [1] * n
     assert isinstance(error, DecodeError)
     assert "no pictures" in str(error)
     assert isinstance(error.__cause__, ValueError)
     await until_idle(engine)
+
+
+@pytest.mark.parametrize("pause", [0, 1.0])
+async def test_input_that_streams_in_stays_vllms(engine, plain, pause):
+    """Pieces of a prompt, whose end comes before and after the engine's answer: as vLLM, and nothing is left."""
+    from vllm.engine.protocol import StreamingInput
+
+    async def pieces():
+        for part in ("one", "two"):
+            yield StreamingInput({"prompt_token_ids": of_text(part)})
+            await asyncio.sleep(pause)
+
+    params = SamplingParams(max_tokens=5, temperature=0, allowed_token_ids=TEXT, output_kind=DELTA)
+    texts = [
+        "".join(output.outputs[0].text for output in await all_of(one, params, pieces(), f"pieces {pause}"))
+        for one in (engine, plain)
+    ]
+    assert texts[0] == texts[1] != ""
+    await until_idle(engine)
+    assert await all_of(engine, scripted(PICTURE.build((codes(1, 2),))))
 
 
 async def test_options_are_checked_first(engine):

@@ -29,7 +29,7 @@ class Counting(TokenProcessor):
     modality = "image"
     layout = TokenLayout(modality="image", first=100, size=64, row_end=99)
 
-    def __init__(self, cost=lambda count: 1.0, **options):
+    def __init__(self, cost=lambda count: 0.01, **options):
         super().__init__(**options)
         self.cost = cost
         self.seconds = 0.0
@@ -57,12 +57,12 @@ class Counting(TokenProcessor):
 
 def pays(count):
     """One forward costs the same, whatever is in it."""
-    return 1.0
+    return 0.01
 
 
 def does_not_pay(count):
     """A medium among others costs three times as much."""
-    return 1.0 if count == 1 else 3.0 * count
+    return 0.01 if count == 1 else 0.03 * count
 
 
 def medium(number, shape=SQUARE):

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from vllm_mmout.engine.background import background_thread
+from vllm_mmout.engine.log import logger
 from vllm_mmout.errors import AbortedError, DecodeError
 
 Outcome: TypeAlias = Any
@@ -160,7 +161,10 @@ class DecodePool:
                 self._running.pop(thread, None)
                 replaced = thread in self._abandoned
                 self._abandoned.discard(thread)
-            job.settle(outcome)
+            try:
+                job.settle(outcome)
+            except Exception:  # noqa: BLE001 - whoever is told: it must not cost the pool its thread
+                logger.exception("a decoded result could not be handed on")
             del job, outcome
             if replaced:
                 return
@@ -181,7 +185,8 @@ class DecodePool:
                     del self._running[thread]
                     self._abandoned.add(thread)
                     self._workers -= 1
-                    self._start_worker()
+                    with suppress(RuntimeError):  # the system has no thread to spare: the next job starts it
+                        self._start_worker()
             for job in overdue.values():
                 job.settle(
                     DecodeError(

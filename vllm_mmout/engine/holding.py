@@ -51,9 +51,25 @@ class HoldingOutputProcessor(OutputProcessor):
             self.poked = True
             self.wakeup.notify_all()
 
+    @property
+    def holds_the_rest(self) -> bool:
+        """Whether the engine has no request left, while results are being decoded or wait to be fetched."""
+        with self.lock:
+            return not self.request_states and bool(self.pending or self.ready)
+
     def get_num_unfinished_requests(self) -> int:
         """Requests in the engine, being decoded, or decoded and not fetched."""
-        return len(self.request_states) + len(self.pending) + len(self.ready)
+        with self.lock:  # a decode thread moves what is pending to what is ready
+            return len(self.request_states) + len(self.pending) + len(self.ready)
+
+    def delivered(self) -> None:
+        """Have vLLM count its requests anew, where it limits their number over several API servers.
+
+        It counts when a request leaves the engine; those that are held leave later.
+        """
+        count = getattr(self, "_update_admission_stats", None)  # releases before have no such limit
+        if count is not None:
+            count()
 
     def has_unfinished_requests(self) -> bool:
         """Whether any request is not delivered."""

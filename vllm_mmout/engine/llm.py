@@ -38,7 +38,7 @@ class BoundLLMEngine(LLMEngine):
         It never raises for a request: a failed one comes back with its ``error``.
         """
         router = self.output_processor
-        if not router.request_states and (router.pending or router.ready):
+        if router.holds_the_rest:
             return [*router.wait_ready()]
         with self.mmout_interrupts.held_back():
             outputs = super().step()

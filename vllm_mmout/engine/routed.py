@@ -208,6 +208,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             pending.state.queue.put(pending.shell)
         else:
             self.ready.append(pending.shell)
+        self.delivered()
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
         """As vLLM's, and cancel pending decodes, which vLLM no longer knows of."""

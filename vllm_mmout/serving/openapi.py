@@ -72,6 +72,7 @@ COMMON: Final[dict[str, Any]] = {
     "stream": {"type": "boolean"},
     "partial_images": {"type": "integer", "minimum": 0, "maximum": 3},
     "user": {"type": "string", "maxLength": 512},
+    "safety_identifier": {"type": "string", "maxLength": 512},
 }
 """Fields of OpenAI's interface."""
 

@@ -67,14 +67,19 @@ class StreamParser:
         done, self._done = self._done, []
         return done
 
-    def finish(self) -> list[Medium]:
+    def finish(self, count: int | None = None) -> list[Medium]:
         """End the stream.
+
+        Args:
+            count: tokens of it; None: as many as were taken. An error of one behind them is forgotten.
 
         Returns:
             What was not taken yet. A medium inside which the stream ended has ``complete`` False and its whole rows or
             frames; it is left out if not one is whole.
 
         """
+        if count is not None and self._cut is not None and self._cut >= count:
+            self.error = None
         if self._body is not None:
             self._close(self._seen if self._cut is None else self._cut, complete=self._all_came(self._body))
         self._start, self._due = None, ()

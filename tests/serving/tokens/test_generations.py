@@ -79,13 +79,29 @@ def test_what_the_engine_is_asked(fixed):
 
 
 def test_the_models_own_sampling_holds_where_a_client_says_nothing(painter):
-    """``generation_config.json``: a client's field wins over it, and its limit of tokens holds."""
-    clients, engine = painter(**GRID, engine={"usual": {"temperature": 0.25, "top_p": 0.5, "max_tokens": 9}})
+    """``generation_config.json``: a client's field wins over it; its limit of tokens holds where no size is known."""
+    usual = {"temperature": 0.25, "top_p": 0.5, "max_tokens": 9}
+    for layout, most in ((GRID, 24 + 2), ({}, 9)):
+        clients, engine = painter(**layout, engine={"usual": usual})
+        engine.answer = pictures(engine.output_processor.binding.processors["vq_image"])
+        with clients as client:
+            client.images.generate(prompt="lake", extra_body={"top_p": 0.75})
+        sampling = engine.asked[0][1].sampling
+        assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (0.25, 0.75, most)
+
+
+def test_a_size_that_the_model_has_no_room_for_is_refused(painter):
+    """Before the engine, with what there is; who sends max_tokens gets what fits."""
+    clients, engine = painter("{prompt} {rows:2}*{columns:2}<boi>", opened=True)
     engine.answer = pictures(engine.output_processor.binding.processors["vq_image"])
     with clients as client:
-        client.images.generate(prompt="lake", extra_body={"top_p": 0.75})
-    sampling = engine.asked[0][1].sampling
-    assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (0.25, 0.75, 9)
+        with pytest.raises(
+            openai.BadRequestError, match=r"size 90x90 takes 9.. tokens, and the prompt leaves 5.."
+        ) as caught:
+            client.images.generate(prompt="lake", size="90x90")
+        assert (caught.value.param, engine.asked) == ("size", [])
+        client.images.generate(prompt="lake", size="90x90", extra_body={"max_tokens": 100})
+    assert engine.asked[0][1].sampling.max_tokens == 100
 
 
 def test_a_picture_takes_no_more_than_the_models_length_leaves(fixed):

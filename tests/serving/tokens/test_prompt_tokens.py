@@ -141,6 +141,39 @@ def test_a_token_that_takes_blanks_takes_them_apart_too(tmp_path):
     assert smuggled[:place] + smuggled[place + 5 :] == plain
 
 
+@pytest.fixture(scope="module")
+def more(tmp_path_factory):
+    """A tokenizer with more tokens: a special one that has no role, some that nobody calls special, and a word."""
+    from tokenizers import AddedToken
+    from transformers import PreTrainedTokenizerFast
+
+    fast = PreTrainedTokenizerFast.from_pretrained(str(_saved(tmp_path_factory.mktemp("more"))))
+    backend = fast.backend_tokenizer
+    backend.add_tokens(
+        [AddedToken(name, normalized=False) for name in ("<custom_token_3>", "<custom_token_4>", "zwölf")]
+    )
+    backend.add_special_tokens([AddedToken("<|eot_id|>", special=True)])
+    assert backend.token_to_id("<|eot_id|>") not in fast.all_special_ids
+    return fast
+
+
+CUSTOM = PromptTemplate.parse("<custom_token_3>{input}<|eot_id|>{voice:<custom_token_3>}<custom_token_4>", "audio")
+
+
+@pytest.mark.parametrize("text", ["hi", "hi<|eot_id|>", "<custom_token_4>", "</s>hi <custom_token_3>bob", "<boi> <"])
+def test_markers_that_nobody_calls_special_are_markers(more, text):
+    """The model's own have their ids, also in the default of a place; a client's are letters, its words are words."""
+    prompts = PromptTokens(more, CUSTOM, TokenLayout(modality="audio", first=FIRST, size=64, codebooks=4))
+    names = ("<custom_token_3>", "<|eot_id|>", "<custom_token_4>", "zwölf")
+    first, end, last, word = map(more.convert_tokens_to_ids, names)
+    ids = prompts.encode({"input": f"{text} zwölf"}, "input")
+    assert [token for token in ids if token > 255] == [first, word, end, first, last]
+    letters = [token for token in ids[1:-3] if token != word]
+    assert more.decode(letters, clean_up_tokenization_spaces=False) == f"{text} "
+    given = prompts.encode({"input": text, "voice": "<custom_token_4>"}, "input")
+    assert [token for token in given if token > 255] == [first, end, last]
+
+
 def _saved(folder):
     from token_models import make_tokenizer
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 pytest.importorskip("vllm", reason="errors of the server")
 
 from token_service import PIXELS, image_processor
 
-from vllm_mmout.errors import DecodeError
+from vllm_mmout import ImageOutput
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.tokens.sizes import Sizes
 
@@ -77,12 +78,12 @@ def test_the_decoder_is_measured_once(monkeypatch):
 
 def test_a_decoder_of_uneven_cells_has_auto_alone(monkeypatch):
     """Its pictures are no whole number of pixels a cell."""
-    from vllm_mmout import ImageOutput
-
-    found = sizes("{prompt}{rows:5}{columns:7}")
-    import numpy as np
-
-    monkeypatch.setattr(found._processor, "decode", lambda *_: ImageOutput(np.zeros((5, 6, 3), np.uint8)))
+    found, calls = sizes("{prompt}{rows:5}{columns:7}"), []
+    uneven = ImageOutput(np.zeros((5, 6, 3), np.uint8))
+    monkeypatch.setattr(found._processor, "decode", lambda *given: calls.append(given) or uneven)
     assert found.grid("auto") == (5, 7)
-    with pytest.raises(DecodeError, match="a picture of 6 x 5 pixels, which is no whole number"):
-        found.grid("30x12")
+    for _ in range(2):
+        with pytest.raises(ApiError, match=r"size must be auto: .* a picture of 6 x 5 pixels, which is no") as caught:
+            found.grid("30x12")
+        assert (caught.value.status, caught.value.param) == (400, "size")
+    assert len(calls) == 1

@@ -60,4 +60,4 @@ def test_formats_and_places_are_listed():
 )
 def test_the_description_has_every_field(schema, known, also):
     """What generators of clients see."""
-    assert set(schema) == {*known, *also} - {"safety_identifier"}
+    assert set(schema) == {*known, *also}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,16 +43,20 @@ def asking(sampling: SamplingParams, asked: Asked) -> SamplingParams:
 
 
 @contextmanager
-def heard(params: Any) -> Iterator[None]:
-    """Take what is asked from sampling params, before they are sent, and keep it for whoever adds the request."""
+def heard(params: Any) -> Iterator[Any]:
+    """Keep what is asked for whoever adds the request; gives the params to be sent, which say nothing of it.
+
+    Those given stay as they are: they may be of several requests.
+    """
     extra = getattr(params, "extra_args", None) or {}
     asked = extra.get(KEY)
     if not isinstance(asked, Asked):
-        yield
+        yield params
         return
-    params.extra_args = {name: value for name, value in extra.items() if name != KEY} or None
+    sent = copy(params)
+    sent.extra_args = {name: value for name, value in extra.items() if name != KEY} or None
     token = ASKED.set(asked)
     try:
-        yield
+        yield sent
     finally:
         ASKED.reset(token)

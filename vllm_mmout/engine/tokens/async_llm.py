@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from vllm.sampling_params import SamplingParams
@@ -73,12 +74,17 @@ class BoundTokenAsyncLLM(AsyncLLM):
 
     def _mmout_default(self) -> SamplingParams:
         """The model's own sampling params."""
-        return SamplingParams.from_optional(**self.vllm_config.model_config.get_diff_sampling_param())
+        return SamplingParams.from_optional(**self._mmout_usual)
+
+    @cached_property
+    def _mmout_usual(self) -> dict[str, Any]:
+        """The fields of ``generation_config.json``, which vLLM reads anew by each call, of a hub's model there."""
+        return self.vllm_config.model_config.get_diff_sampling_param()
 
     async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         """As vLLM's."""
-        with heard(params):
-            return await super().add_request(request_id, prompt, params, *args, **kwargs)
+        with heard(params) as sent:
+            return await super().add_request(request_id, prompt, sent, *args, **kwargs)
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
         """As vLLM's, and end the decoders' threads."""

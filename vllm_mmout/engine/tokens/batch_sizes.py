@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ class _Kind:
 
     forwards: int = 0
     each: float = 0.0
-    """Seconds for one medium."""
+    """Seconds for one medium; infinite where the last forward has failed."""
     since: int = 0
     """Forwards of the other kind since the last."""
 
@@ -28,7 +29,8 @@ class _Kind:
     def record(self, each: float) -> None:
         self.forwards += 1
         self.since = 0
-        self.each = each if self.forwards <= 2 else (1 - _WEIGHT) * self.each + _WEIGHT * each
+        fresh = self.forwards <= 2 or math.isinf(self.each)
+        self.each = each if fresh else (1 - _WEIGHT) * self.each + _WEIGHT * each
 
 
 @dataclass(slots=True)
@@ -53,11 +55,13 @@ class BatchSizes:
 
     Args:
         most: as many media as one forward may take.
+        limit_s: seconds that one forward is to take at most.
 
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, limit_s: float) -> None:
         self.most = most
+        self.limit_s = limit_s
         self._seen: dict[Hashable, _Seen] = {}
 
     def size(self, key: Hashable, ready: int) -> int:
@@ -67,7 +71,7 @@ class BatchSizes:
         seen = self._of(key)
         other = seen.alone if seen.better else seen.together
         together = seen.better is (other.since < _AGAIN)
-        return min(ready, self.most) if together else 1
+        return min(ready, self.most, self._in_time(seen)) if together else 1
 
     def waits(self, key: Hashable) -> bool:
         """Whether a forward is to wait for more media of a shape."""
@@ -79,6 +83,15 @@ class BatchSizes:
         kind, other = (seen.alone, seen.together) if count == 1 else (seen.together, seen.alone)
         kind.record(seconds / count)
         other.since += 1
+
+    def failed(self, key: Hashable) -> None:
+        """Say that a forward of several media has failed."""
+        self.record(key, 2, math.inf)
+
+    def _in_time(self, seen: _Seen) -> int:
+        """How many media a forward can take within the limit, at least one."""
+        known = seen.together if seen.together.forwards and not math.isinf(seen.together.each) else seen.alone
+        return max(1, int(min(self.limit_s / known.each, self.most))) if known.each else self.most
 
     def _of(self, key: Hashable) -> _Seen:
         return self._seen.setdefault(key, _Seen())

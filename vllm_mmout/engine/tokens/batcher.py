@@ -9,8 +9,9 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.decode_pool import DecodePool, Outcome
+from vllm_mmout.engine.log import logger
 from vllm_mmout.engine.tokens.batch_sizes import BatchSizes
-from vllm_mmout.errors import AbortedError, DecodeError, MMOutError
+from vllm_mmout.errors import AbortedError, DecodeError, InputError, MMOutError
 
 if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
@@ -43,7 +44,10 @@ class MediaJob:
         if done is not None:
             self.outcome = outcome
             self.done = None  # last: who sees that it has ended looks at its outcome
-            done(self)
+            try:
+                done(self)
+            except Exception:  # noqa: BLE001 - whoever is told: other media are of other requests
+                logger.exception("a decoded medium could not be handed on")
 
 
 class _Turn:
@@ -71,7 +75,7 @@ class MediaBatcher:
         """Forwards so far."""
         self._processor = processor
         self._wait_s = min(processor.batch_wait_s, timeout / 2)  # it is part of the forward's time
-        self._sizes = BatchSizes(processor.max_batch)
+        self._sizes = BatchSizes(processor.max_batch, 0.75 * timeout)
         self._pool = DecodePool(1, timeout)
         self._waiting: deque[MediaJob] = deque()
         self._turns = 0
@@ -79,9 +83,17 @@ class MediaBatcher:
         self._lock = threading.Lock()
         self._more = threading.Condition(self._lock)
         self._closed = False
+        self._name = type(processor).__name__
+        self._said = False
+        """Whether the log says that the decoder fails on several media."""
 
     def submit(self, medium: Medium, params: OutputParams, done: Callable[[MediaJob], None]) -> MediaJob:
-        """Have a medium decoded; ``done`` is called with its job, in any thread, also in this one."""
+        """Have a medium decoded; ``done`` is called with its job, in any thread, also in this one.
+
+        Raises:
+            RuntimeError: the system has no thread to spare.
+
+        """
         job = MediaJob(medium, params, done)
         try:
             job.key = self._processor.batch_key(medium)
@@ -94,7 +106,13 @@ class MediaBatcher:
             self._turns += 1
             self._more.notify_all()
         # As many turns as media: a turn that finds nothing, since one before it took several, ends at once.
-        self._queue(_Turn())
+        try:
+            self._queue(_Turn())
+        except BaseException:  # no thread could be started
+            with self._lock:
+                self._turns -= 1
+                self._waiting = deque(one for one in self._waiting if one is not job)
+            raise
         return job
 
     def close(self) -> None:
@@ -160,15 +178,20 @@ class MediaBatcher:
         self.calls += 1
         try:
             outputs: list[Outcome] = list(self._processor.decode_batch([job.medium for job in jobs]))
-        except BaseException:  # noqa: BLE001 - of several together nobody knows whose fault it was: each alone says it
+        except BaseException as error:  # noqa: BLE001 - of several nobody knows whose fault it was: each alone says it
+            self._sizes.failed(jobs[0].key)
+            if not self._said:
+                self._said = True
+                logger.warning(
+                    "%s failed on %d media at once, which are decoded one by one", self._name, len(jobs), exc_info=error
+                )
             for job in jobs:
                 self._queue(_Turn(job))
             return []
         self._sizes.record(jobs[0].key, len(jobs), time.perf_counter() - started)
         if len(outputs) == len(jobs):
-            return outputs
-        name = type(self._processor).__name__
-        said = f"{name}.decode_batch returned {len(outputs)} outputs for {len(jobs)} media; return one a medium"
+            return [self._checked(output, "decode_batch") for output in outputs]
+        said = f"{self._name}.decode_batch returned {len(outputs)} outputs for {len(jobs)} media; return one a medium"
         return [DecodeError(said) for _ in jobs]
 
     def _decode_alone(self, job: MediaJob) -> Outcome:
@@ -181,10 +204,11 @@ class MediaBatcher:
         except BaseException as error:  # noqa: BLE001 - an author's code: all it raises is that request's
             return self._failure(error)
         self._sizes.record(job.key, 1, time.perf_counter() - started)
+        return self._checked(output, "decode")
+
+    def _checked(self, output: Outcome, by: str) -> Outcome:
         if output is None:
-            return DecodeError(
-                f"{type(self._processor).__name__}.decode returned None; it must return an output object"
-            )
+            return DecodeError(f"{self._name}.{by} returned None; it must return an output object")
         return output
 
     def _end(self, turn: _Turn, outcome: Any) -> None:
@@ -206,8 +230,8 @@ class MediaBatcher:
             return [self._waiting.popleft() for _ in range(len(self._waiting) - self._turns)]
 
     def _failure(self, error: BaseException) -> MMOutError:
-        if isinstance(error, MMOutError):
+        if isinstance(error, MMOutError) and not isinstance(error, InputError):  # codes are nobody's input
             return error
-        failure = DecodeError(f"{type(self._processor).__name__} failed: {type(error).__name__}: {error}")
+        failure = DecodeError(f"{self._name} failed: {type(error).__name__}: {error}")
         failure.__cause__ = error
         return failure

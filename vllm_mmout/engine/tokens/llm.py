@@ -24,8 +24,8 @@ class BoundTokenEngine(BoundLLMEngine):
 
     def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> str:
         """As vLLM's."""
-        with heard(params):
-            return super().add_request(request_id, prompt, params, *args, **kwargs)
+        with heard(params) as sent:
+            return super().add_request(request_id, prompt, sent, *args, **kwargs)
 
 
 class LLMTokens:
@@ -56,7 +56,10 @@ class LLMTokens:
         binding = self.llm_engine.output_processor.binding
         params = _sampling(sampling_params, binding, self.get_default_sampling_params)
         vllms: Any = super(type(self), self)  # this method stands in a class that is made of the object's own
-        return _told(vllms.generate(prompts, params, **kwargs), single=not isinstance(prompts, list | tuple))
+        several = isinstance(prompts, list | tuple) and not (
+            prompts and isinstance(prompts[0], int)
+        )  # one, as token ids
+        return _told(vllms.generate(prompts, params, **kwargs), single=not several)
 
     def chat(self, messages: Any, sampling_params: Any = None, *args: Any, **kwargs: Any) -> list[RequestOutput]:
         """As vLLM's; ``sampling_params`` and results as of `generate`, several conversations being a list.
@@ -71,6 +74,11 @@ class LLMTokens:
         vllms: Any = super(type(self), self)
         single = not (messages and isinstance(messages[0], list | tuple))
         return _told(vllms.chat(messages, params, *args, **kwargs), single=single)
+
+    def wait_for_completion(self, *args: Any, **kwargs: Any) -> list[RequestOutput]:
+        """As vLLM's; results as of `generate` with a list of prompts."""
+        vllms: Any = super(type(self), self)
+        return _told(vllms.wait_for_completion(*args, **kwargs), single=False)
 
 
 def _told(outputs: list[RequestOutput], *, single: bool) -> list[RequestOutput]:

@@ -113,10 +113,13 @@ class TokenOutputProcessor(HoldingOutputProcessor):
 
         A request whose input streams in, and one that asks for ``output="none"``, stay as vLLM has them.
         """
+        goes_on = request.request_id in self.request_states
         super().add_request(request, prompt, parent_req, request_index, queue)
+        if goes_on or request.resumable or request.sampling_params is None:
+            return
         asked = ASKED.get() or Asked(PLAIN)
         state = self.request_states[request.request_id]
-        if request.sampling_params is None or request.resumable or asked.params.output == "none":
+        if asked.params.output == "none":
             return
         name = self.binding.pick(asked.params)
         layout = self.binding.processors[name].layout
@@ -205,12 +208,11 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             return
         del self.pending[request_id]
         output = self._last_output(state)
-        if output is None:
-            return
-        if state.queue is not None:
+        if output is not None and state.queue is not None:
             state.queue.put(output)
-        else:
+        elif output is not None:
             self.ready.append(output)
+        self.delivered()
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
         """As vLLM's; what is whole of an aborted answer is decoded, unless there is nobody to get it.
@@ -230,8 +232,9 @@ class TokenOutputProcessor(HoldingOutputProcessor):
     def _called(self, request_ids: list[str], *, internal: bool) -> list[TokenRequestState]:
         """States of internal ids, those of parents among them, or of a caller's own."""
         wanted = set(request_ids)
-        states = [state for state in self.request_states.values() if isinstance(state, TokenRequestState)]
-        return [state for state in (*states, *self.pending.values()) if wanted & _names(state, internal=internal)]
+        states = [*self.request_states.values(), *self.pending.values()]  # the decode thread asks too: in one step each
+        ours = (state for state in states if isinstance(state, TokenRequestState))
+        return [state for state in ours if wanted & _names(state, internal=internal)]
 
     def _family(self, state: TokenRequestState) -> list[TokenRequestState]:
         """An answer and the others of its request."""
@@ -246,6 +249,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             for one in self._family(state):
                 if one.request_id in self.request_states:
                     self._finish_request(one)
+                    self.lora_states.request_finished(one.request_id, one.lora_name)
                     ended.append(one.request_id)
         return ended
 

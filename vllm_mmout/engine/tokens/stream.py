@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.tokens.batcher import MediaBatcher, MediaJob
     from vllm_mmout.params import OutputParams
     from vllm_mmout.tokens.layout import TokenLayout
+    from vllm_mmout.tokens.medium import Medium
 
 
 class TextSieve:
@@ -47,6 +48,8 @@ class MediaStream:
         self._params = params
         self._batcher = batcher
         self._settled = settled
+        self._due: list[Medium] = []
+        """Media that are not decoded yet, as long as an error stands."""
         self.jobs: list[MediaJob] = []
         self.error: Exception | None = None
         """Why the answer cannot be delivered."""
@@ -65,7 +68,11 @@ class MediaStream:
             count: tokens of the answer; of several that came together vLLM drops those behind a stop string.
 
         """
-        self._take(self._parser.finish())
+        before = self._parser.error
+        media = self._parser.finish(count)
+        if self.error is before:
+            self.error = self._parser.error
+        self._take(media)
         for job in self.jobs:
             if job.medium.stop > count:
                 job.cancel()
@@ -95,12 +102,14 @@ class MediaStream:
                 raise job.outcome
         return [_labelled(job) for job in self.jobs]
 
-    def _take(self, media: list[Any]) -> None:
+    def _take(self, media: list[Medium]) -> None:
+        self._due += media
         self.error = self.error or self._parser.error
         if self.cancelled or self.error is not None:
             return
+        due, self._due = self._due, []
         try:
-            for medium in media:
+            for medium in due:
                 self.jobs.append(self._batcher.submit(medium, self._params, lambda _: self._settled()))
         except MMOutError as error:  # the engine is shut down, or its threads hang
             self.error = error

@@ -9,6 +9,8 @@ from vllm_mmout.serving.encoded import SOUND_TYPES
 _WHOLES: Final = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
 _MODEL: Final = {"type": "string", "description": "Served name; the server's model by default."}
 
+_OF_USERS: Final = {name: {"type": "string", "maxLength": 512} for name in ("user", "safety_identifier")}
+
 SAMPLING: Final[dict[str, Any]] = {
     "temperature": {"type": "number", "minimum": 0, "maximum": 2},
     "top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
@@ -16,7 +18,11 @@ SAMPLING: Final[dict[str, Any]] = {
     "min_p": {"type": "number", "minimum": 0, "maximum": 1},
     "repetition_penalty": {"type": "number", "exclusiveMinimum": 0},
     "seed": {"type": "integer"},
-    "max_tokens": {"type": "integer", "minimum": 1, "description": "By default what one picture takes."},
+    "max_tokens": {
+        "type": "integer",
+        "minimum": 1,
+        "description": "By default what a picture of the size takes; of speech what the prompt leaves.",
+    },
     "min_tokens": {"type": "integer", "minimum": 0},
     "allowed_token_ids": {**_WHOLES, "minItems": 1},
     "stop_token_ids": _WHOLES,
@@ -37,7 +43,7 @@ IMAGES: Final[dict[str, Any]] = {
     "response_format": {"type": "string", "enum": ["b64_json", "url"]},
     "stream": {"type": "boolean", "enum": [False]},
     "partial_images": {"type": "integer", "enum": [0]},
-    "user": {"type": "string", "maxLength": 512},
+    **_OF_USERS,
     **SAMPLING,
 }
 """Fields of ``/v1/images/generations``."""
@@ -61,7 +67,7 @@ SPEECH: Final[dict[str, Any]] = {
     "response_format": {"type": "string", "enum": list(SOUND_TYPES)},
     "speed": {"type": "number", "enum": [1]},
     "stream_format": {"type": "string", "enum": ["audio"]},
-    "user": {"type": "string", "maxLength": 512},
+    **_OF_USERS,
     **SAMPLING,
 }
 """Fields of ``/v1/audio/speech``."""

@@ -17,7 +17,9 @@ from vllm_mmout.serving.gone import unless_gone
 from vllm_mmout.serving.responses import bare_response, json_response
 from vllm_mmout.serving.service import request_id
 from vllm_mmout.serving.tokens.fields import images_request
+from vllm_mmout.serving.tokens.sampling import sampling_params
 from vllm_mmout.serving.tokens.service import nothing_made
+from vllm_mmout.serving.tokens.sizes import AUTO
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -39,8 +41,9 @@ async def generated_images(request: Request, service: TokenService) -> Response:
         ApiError: it cannot be honoured, or fails.
 
     """
+    body = await read_json(request, service.options)
     maker = service.maker("image")
-    asked = images_request(await read_json(request, service.options))
+    asked = images_request(body)
     form = _form(request, asked, maker)
     return await unless_gone(request, _answer(request, service, maker, asked, form))
 
@@ -69,7 +72,15 @@ async def _answer(
         values |= {"rows": str(grid.rows), "columns": str(grid.columns)}
         wanted = layout.tokens_of(grid.rows, grid.columns, opened=layout.opened)
     prompt = await asyncio.to_thread(maker.tokens, values, "prompt")
-    sampling = service.sampling(asked.sampling, prompt, "prompt", n=asked.n, wanted=wanted)
+    left = service.room_after(prompt, "prompt")
+    if asked.size != AUTO and wanted is not None and wanted > left and asked.sampling.get("max_tokens") is None:
+        raise ApiError(
+            400,
+            f"size {asked.size} takes {wanted} tokens, and the prompt leaves {left} of the model's length; ask for a"
+            " smaller one, or for its first rows by max_tokens",
+            param="size",
+        )
+    sampling = sampling_params(asked.sampling, service.usual, n=asked.n, wanted=wanted, left=left)
     name = request_id(request, "image")
     outputs = await service.generated(maker, prompt, sampling, name, adapter)
     pictures = [picture for answer in outputs.outputs for picture in answer.multimodal]  # type: ignore[attr-defined]

@@ -38,10 +38,9 @@ class PromptTokens:
         first = template.parts[0]
         # A template that begins with the token itself would have it twice.
         self._adds = not (isinstance(first, str) and self._tokenizer.begins_itself(first))
-        texts = [part for part in template.parts if isinstance(part, str)]
-        self._added = self._tokenizer.added_in("".join(texts))
-        ids = self._tokenizer.whole("".join(text for text, _ in self._pieces({})), special=self._adds)
-        self._expected = self._guarded(ids)
+        self._added = self._tokenizer.added_in("".join(text for text, _ in template.filled({})))
+        self._expected: dict[frozenset[str], list[int]] = {}
+        """Of the places that a client fills, the template's own tokens in what is left."""
 
     def encode(self, values: Mapping[str, str], param: str) -> list[int]:
         """The ids of a prompt; blocks for some milliseconds.
@@ -55,10 +54,11 @@ class PromptTokens:
 
         """
         pieces = self._template.filled(values)
-        ids = self._tokenizer.whole("".join(text for text, _ in pieces), special=self._adds)
-        if self._guarded(ids) != self._expected:
+        ids = self._together(pieces)
+        expected = self._expected_of(frozenset(values) & self._template.names)
+        if self._guarded(ids) != expected:
             ids = self._apart(pieces)
-        if self._guarded(ids) != self._expected:
+        if self._guarded(ids) != expected:
             raise ApiError(
                 400,
                 f"{param} holds text that this model reads as a marker of its own, not as words; leave it out",
@@ -67,8 +67,15 @@ class PromptTokens:
         opening = self._opening
         return ids if not opening or ids[-len(opening) :] == opening else ids + opening
 
-    def _pieces(self, values: Mapping[str, str]) -> list[tuple[str, bool]]:
-        return self._template.filled({name: values.get(name, _PLAIN) for name in self._template.names})
+    def _expected_of(self, names: frozenset[str]) -> list[int]:
+        """The ids that no client may write, of a prompt whose places of these names a client fills."""
+        if names not in self._expected:
+            ids = self._together(self._template.filled(dict.fromkeys(names, _PLAIN)))
+            self._expected[names] = self._guarded(ids)
+        return self._expected[names]
+
+    def _together(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
+        return self._tokenizer.whole("".join(text for text, _ in pieces), special=self._adds)
 
     def _guarded(self, ids: Sequence[int]) -> list[int]:
         """The ids that no client may write, in their order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -14,7 +14,6 @@ from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.metrics import observe
 from vllm_mmout.serving.served_names import adapter_of
 from vllm_mmout.serving.tokens.prompt_tokens import PromptTokens
-from vllm_mmout.serving.tokens.sampling import sampling_params
 from vllm_mmout.serving.tokens.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -87,6 +86,8 @@ class TokenService:
     observer: Observer
     makers: Mapping[str, Maker]
     """By modality, of the first processor of each."""
+    usual: Mapping[str, Any]
+    """Sampling fields of the model's ``generation_config.json``."""
 
     @classmethod
     def of(
@@ -99,7 +100,8 @@ class TokenService:
             if modality not in makers:
                 makers[modality] = Maker.of(name, processor, engine.tokenizer)
         observer = observe(engine, models.registry.model_name())
-        return cls(engine, models, options, store, observer, makers)
+        usual = engine.vllm_config.model_config.get_diff_sampling_param()  # read anew by each call
+        return cls(engine, models, options, store, observer, makers, usual)
 
     @property
     def binding(self) -> TokenBinding:
@@ -136,32 +138,25 @@ class TokenService:
         """
         return adapter_of(self.models, model)
 
-    def sampling(
-        self, given: Mapping[str, Any], prompt: list[int], param: str, *, n: int = 1, wanted: int | None = None
-    ) -> SamplingParams:
-        """What a request is sampled with.
+    def room_after(self, prompt: Sequence[int], param: str) -> int:
+        """Tokens that the model's length leaves after a prompt, at least one.
 
         Args:
-            given: the sampling fields that a client has sent.
-            prompt: its prompt.
+            prompt: token ids.
             param: the field that the prompt was made of.
-            n: answers.
-            wanted: tokens of an answer, where the client names no ``max_tokens``.
 
         Raises:
-            ApiError: a value cannot be honoured, or the prompt is as long as the model (400).
+            ApiError: the prompt is as long as the model (400).
 
         """
-        config = self.engine.vllm_config.model_config
-        left = config.max_model_len - len(prompt)
-        if left < 1:
+        length = self.engine.vllm_config.model_config.max_model_len
+        if len(prompt) >= length:
             raise ApiError(
                 400,
-                f"{param} makes a prompt of {len(prompt)} tokens, and the model's length is {config.max_model_len};"
-                " shorten it",
+                f"{param} makes a prompt of {len(prompt)} tokens, and the model's length is {length}; shorten it",
                 param=param,
             )
-        return sampling_params(given, config.get_diff_sampling_param(), n=n, wanted=wanted, left=left)
+        return length - len(prompt)
 
     async def generated(
         self,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from vllm_mmout.errors import DecodeError
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.field_types import shown
@@ -58,7 +57,8 @@ class Sizes:
         """Whether the prompt tells the model how large a picture it is to make."""
         rows, columns = template.default("rows"), template.default("columns")
         self._usual = self._fixed or (Grid(int(rows), int(columns)) if rows and columns else None)
-        self._cell: Cell | None = None
+        self._cell: Cell | str | None = None
+        """Or why there is none."""
         self._lock = Lock()
 
     def grid(self, size: str) -> Grid | None:
@@ -100,15 +100,17 @@ class Sizes:
         """Pixels of a cell, found by decoding a picture once; blocks.
 
         Raises:
-            DecodeError: the decoder gives something else than pictures.
+            ApiError: the decoder's pictures have no whole number of pixels a cell (400).
 
         """
         with self._lock:
             if self._cell is None:
                 self._cell = self._measured()
-            return self._cell
+        if isinstance(self._cell, str):
+            raise _wrong(self._cell)
+        return self._cell
 
-    def _measured(self) -> Cell:
+    def _measured(self) -> Cell | str:
         rows, columns = self._fixed or _TRIED
         layout = self._processor.layout
         codes = tuple(np.zeros((rows, columns), np.int64) for _ in range(layout.codebooks))
@@ -116,9 +118,9 @@ class Sizes:
         picture = self._processor.decode(medium, OutputParams())
         width, height = getattr(picture, "width", 0), getattr(picture, "height", 0)
         if not (width and height) or width % columns or height % rows:
-            raise DecodeError(
-                f"{type(self._processor).__name__} makes of {rows} rows of {columns} codes a picture of"
-                f" {width} x {height} pixels, which is no whole number for a code; ask for size auto"
+            return (
+                f"size must be auto: {type(self._processor).__name__} makes of {rows} rows of {columns} codes a picture"
+                f" of {width} x {height} pixels, which is no whole number for a code"
             )
         return Cell(width // columns, height // rows)
 

@@ -16,6 +16,7 @@ from vllm_mmout.serving.responses import bare_response
 from vllm_mmout.serving.service import request_id
 from vllm_mmout.serving.tokens.fields import speech_request
 from vllm_mmout.serving.tokens.generations import PARTIAL
+from vllm_mmout.serving.tokens.sampling import sampling_params
 from vllm_mmout.serving.tokens.service import nothing_made
 from vllm_mmout.serving.tokens.sounds import check_format, encoded, joined
 
@@ -31,8 +32,9 @@ async def speech(request: Request) -> Response:
 
 
 async def _spoken(request: Request, service: TokenService) -> Response:
+    body = await read_json(request, service.options)
     maker = service.maker("audio")
-    asked = speech_request(await read_json(request, service.options))
+    asked = speech_request(body)
     return await unless_gone(request, _answer(request, service, maker, asked))
 
 
@@ -41,7 +43,8 @@ async def _answer(request: Request, service: TokenService, maker: Maker, asked: 
     values = _values(asked, maker.template)
     await asyncio.to_thread(check_format, asked.response_format, getattr(maker.processor, "sampling_rate", None))
     prompt = await asyncio.to_thread(maker.tokens, values, "input")
-    sampling = service.sampling(asked.sampling, prompt, "input")
+    left = service.room_after(prompt, "input")
+    sampling = sampling_params(asked.sampling, service.usual, n=1, wanted=None, left=left)
     name = request_id(request, "speech")
     outputs = await service.generated(maker, prompt, sampling, name, adapter)
     sounds = [sound for answer in outputs.outputs for sound in answer.multimodal]  # type: ignore[attr-defined]

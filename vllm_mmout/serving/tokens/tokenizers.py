@@ -38,8 +38,9 @@ class TextTokenizer:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         self._whole = None if backend is None else _copy(backend.to_str())
         unknown = getattr(tokenizer, "unk_token_id", None)  # what no vocabulary has, and no marker
-        self.guarded = frozenset({*tokenizer.all_special_ids, *media} - {unknown})
-        """Tokens that are the model's own: special ones and those of media."""
+        self._markers = _markers(tokenizer, media)
+        self.guarded = frozenset({*tokenizer.all_special_ids, *media, *self._markers.values()} - {unknown})
+        """Tokens that are the model's own: special ones, others that are no words, and those of media."""
 
     def whole(self, text: str, *, special: bool) -> list[int]:
         """The ids of a text, special tokens in it being what they are.
@@ -84,20 +85,36 @@ class TextTokenizer:
         """The model's own tokens that are written in a text, by their content."""
         known = getattr(self._tokenizer, "added_tokens_decoder", {})
         found = {}
-        for content, token in self._tokenizer.get_added_vocab().items():
-            if token in self.guarded and content and content in text:
+        for content, token in self._markers.items():
+            if token in self.guarded and content in text:
                 about = known.get(token)
                 found[content] = Added(token, getattr(about, "lstrip", False), getattr(about, "rstrip", False))
         return found
 
     @cached_property
     def _plain(self) -> Any:
-        """The tokenizer without the model's own tokens among those that it looks for in a text."""
+        """The tokenizer that finds none of the model's own tokens in a text; all others keep their ids."""
         described = json.loads(self._whole.to_str())  # type: ignore[union-attr]  # asked for where there is one
-        described["added_tokens"] = [
-            token for token in described["added_tokens"] if not token["special"] and token["id"] not in self.guarded
-        ]
-        return _copy(json.dumps(described))
+        for token in described["added_tokens"]:
+            token["special"] = token["special"] or token["id"] in self.guarded
+        made = _copy(json.dumps(described))
+        made.encode_special_tokens = True  # as the letters that they are written with
+        return made
+
+
+def _markers(tokenizer: Any, media: AbstractSet[int]) -> dict[str, int]:
+    """The tokens beside the vocabulary that are no words, by their content.
+
+    Not all that are meant as markers are said to be special. What a vocabulary has of letters, digits and blanks beside
+    its own is text.
+    """
+    known = getattr(tokenizer, "added_tokens_decoder", {})
+    special = {*tokenizer.all_special_ids, *media, *(token for token, about in known.items() if about.special)}
+    return {
+        content: token
+        for content, token in tokenizer.get_added_vocab().items()
+        if content and (token in special or not all(letter.isalnum() or letter.isspace() for letter in content))
+    }
 
 
 def _copy(described: str) -> Any:

@@ -1,0 +1,123 @@
+"""Requests for tokens through ``LLM``: lists of prompts, what ends while a decoder works, and what vLLM counts."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from model_folders import vllm_starts
+from scripted_tokens import scripted
+from token_models import ENGINE, image_model
+from token_streams import PICTURE, codes, fail_on, of_text
+from vllm import LLM
+
+from vllm_mmout import OutputParams
+from vllm_mmout.engine.tokens.outputs import TokenRequestOutput
+from vllm_mmout.errors import DecodeError
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def painter(tmp_path_factory):
+    """The engine of a model that writes pictures."""
+    folder = image_model(tmp_path_factory.mktemp("image") / "painter")
+    with vllm_starts("0"):
+        return LLM(str(folder), **ENGINE)
+
+
+@pytest.fixture
+def router(painter):
+    """Its output processor."""
+    return painter.llm_engine.output_processor
+
+
+DRAWN = PICTURE.build((codes(2, 2),))
+
+
+def test_options_are_of_every_prompt_of_a_list(painter):
+    """One `OutputParams` for all prompts, and one for several conversations, holds for each of them."""
+    params = OutputParams(sampling=scripted(DRAWN, skip_special_tokens=False), output="none")
+    for answers in (
+        painter.generate(["a", "b", "c"], params, use_tqdm=False),
+        painter.generate(["a", "b", "c"], [params] * 3, use_tqdm=False),
+        painter.chat([[{"role": "user", "content": one}] for one in "abc"], params, chat_template="x", use_tqdm=False),
+    ):
+        assert [result.outputs[0].text.count("<boi>") for result in answers] == [1, 1, 1]
+        assert [getattr(result.outputs[0], "multimodal", []) for result in answers] == [[], [], []]
+    drawn = painter.generate(["a", "b"], OutputParams(sampling=scripted(DRAWN)), use_tqdm=False)
+    assert [len(result.outputs[0].multimodal) for result in drawn] == [1, 1]
+
+
+def test_a_result_is_waited_for_while_it_is_made(painter, router, monkeypatch):
+    """Between its decode and its delivery a result is neither pending nor ready; nobody sees it so."""
+    made = router._last_output
+
+    def slowly(state):
+        output = made(state)
+        time.sleep(0.3)
+        return output
+
+    monkeypatch.setattr(router, "_last_output", slowly)
+    for count in (1, 3):
+        results = painter.generate(["draw"] * count, scripted([*DRAWN, *of_text("so")]), use_tqdm=False)
+        assert [len(result.outputs[0].multimodal) for result in results] == [1] * count
+    assert not painter.llm_engine.has_unfinished_requests()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_vllm_counts_no_request_that_was_delivered(painter, router, monkeypatch, n):
+    """Several API servers tell each other how many they have: none, once all is delivered, or has failed."""
+    told = []
+    monkeypatch.setattr(router, "admission_stats", SimpleNamespace(set_num_requests=told.append))
+    painter.generate(["a", "b"], scripted(DRAWN, n=n), use_tqdm=False)
+    assert max(told) >= 2
+    router.delivered()
+    assert told[-1] == 0
+    told.clear()
+    fail_on(monkeypatch, router, (2, 2))
+    (failed,) = painter.generate(["a"], scripted(DRAWN, n=n), use_tqdm=False)
+    assert isinstance(failed, TokenRequestOutput)
+    router.delivered()
+    assert told[-1] == 0
+
+
+def test_an_error_behind_a_stop_string_is_none(painter, monkeypatch):
+    """Where a step brings several tokens, vLLM drops those behind a stop string; what is wrong with them is nothing."""
+    from vllm.v1.engine import FinishReason
+
+    tokens = [*DRAWN, *of_text("stop"), PICTURE.first]
+    client = type(painter.llm_engine.engine_core)
+    original = client.get_output
+
+    def in_one_step(self):
+        outputs = original(self)
+        for output in outputs.outputs:
+            output.new_token_ids[:] = tokens
+            output.finish_reason = FinishReason.LENGTH
+        return outputs
+
+    monkeypatch.setattr(client, "get_output", in_one_step)
+    (result,) = painter.generate("draw", scripted(tokens[:1], stop=["stop"]), use_tqdm=False)
+    assert result.outputs[0].stop_reason == "stop"
+    assert [picture.span for picture in result.outputs[0].multimodal] == [(0, len(DRAWN))]
+
+
+def test_requests_that_were_queued(painter, router, monkeypatch):
+    """What ``wait_for_completion`` gives is as of ``generate``: a failed one says so, others have pictures."""
+    fail_on(monkeypatch, router, (1, 9))
+    bad = PICTURE.build((codes(1, 9),))
+    painter.enqueue(["a", "b"], [scripted(DRAWN), scripted(bad)], use_tqdm=False)
+    drawn, failed = painter.wait_for_completion(use_tqdm=False)
+    assert len(drawn.outputs[0].multimodal) == 1
+    assert isinstance(failed, TokenRequestOutput)
+    with pytest.raises(DecodeError, match="no pictures of"):
+        _ = failed.outputs
+
+
+def test_a_prompt_of_token_ids_is_one(painter, router, monkeypatch):
+    """A list of numbers is one prompt, whose error is raised."""
+    fail_on(monkeypatch, router, (1, 9))
+    with pytest.raises(DecodeError, match="no pictures of"):
+        painter.generate([97, 98], scripted(PICTURE.build((codes(1, 9),))), use_tqdm=False)
