@@ -6,12 +6,12 @@ import json
 
 import pytest
 import torch
-from model_folders import vllm_starts
+from model_folders import kept_engine
 from safetensors.torch import save_file
 from scripted_tokens import scripted
 from token_models import ENGINE, image_model
 from token_streams import PICTURE, TEXT, codes, of_text, seen
-from vllm import LLM, SamplingParams
+from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
 
 pytestmark = pytest.mark.engine
@@ -40,9 +40,8 @@ def engines(tmp_path_factory):
     """The bound engine of a model, and vLLM's own."""
     folder = image_model(tmp_path_factory.mktemp("lora") / "painter")
     arguments = {**ENGINE, "enable_lora": True, "max_lora_rank": RANK}
-    with vllm_starts("0"):
-        bound = LLM(str(folder), **arguments)
-        return bound, LLM(str(folder), additional_config={"mmout": {"output_processor": "none"}}, **arguments)
+    bound = kept_engine(folder, **arguments)
+    return bound, kept_engine(folder, additional_config={"mmout": {"output_processor": "none"}}, **arguments)
 
 
 def test_requests_with_an_adapter_and_without(engines, adapter):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from model_folders import vllm_starts
+from model_folders import kept_engine
 from scripted_tokens import scripted
 from token_models import AUDIO_LAYOUT, BEGIN, END, ENGINE, FIRST, ROW_END, audio_model, image_model
 from token_streams import PICTURE, SOUND, TEXT, codes, fail_on, of_text, seen
-from vllm import LLM, SamplingParams
+from vllm import SamplingParams
 from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 
 from vllm_mmout import OutputParams
@@ -28,15 +28,13 @@ def image_folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def painter(image_folder):
     """Its engine, bound."""
-    with vllm_starts("0"):
-        return LLM(str(image_folder), **ENGINE)
+    return kept_engine(image_folder, **ENGINE)
 
 
 @pytest.fixture(scope="module")
 def plain(image_folder):
     """The same model on vLLM as it is."""
-    with vllm_starts("0"):
-        llm = LLM(str(image_folder), additional_config={"mmout": {"output_processor": "none"}}, **ENGINE)
+    llm = kept_engine(image_folder, additional_config={"mmout": {"output_processor": "none"}}, **ENGINE)
     assert type(llm.llm_engine.output_processor) is OutputProcessor
     return llm
 
@@ -44,8 +42,7 @@ def plain(image_folder):
 @pytest.fixture(scope="module")
 def singer(tmp_path_factory):
     """The engine of a model that writes sounds."""
-    with vllm_starts("0"):
-        return LLM(str(audio_model(tmp_path_factory.mktemp("audio") / "singer")), **ENGINE)
+    return kept_engine(audio_model(tmp_path_factory.mktemp("audio") / "singer"), **ENGINE)
 
 
 def run(llm, tokens, prompt="draw", **options):

@@ -7,11 +7,10 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from model_folders import vllm_starts
+from model_folders import kept_engine
 from scripted_tokens import scripted
 from token_models import ENGINE, image_model
 from token_streams import PICTURE, codes, fail_on, of_text
-from vllm import LLM
 
 from vllm_mmout import OutputParams
 from vllm_mmout.engine.tokens.outputs import TokenRequestOutput
@@ -24,8 +23,7 @@ pytestmark = pytest.mark.engine
 def painter(tmp_path_factory):
     """The engine of a model that writes pictures."""
     folder = image_model(tmp_path_factory.mktemp("image") / "painter")
-    with vllm_starts("0"):
-        return LLM(str(folder), **ENGINE)
+    return kept_engine(folder, **ENGINE)
 
 
 @pytest.fixture

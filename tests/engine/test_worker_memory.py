@@ -15,8 +15,12 @@ PIXELS = 16 << 20
 PAGES = PIXELS * 4 // resource.getpagesize()
 
 
+LATE = 9
+"""Steps that are looked at: the heap may have to grow in one of them, where something small lies in the way."""
+
+
 def _faults_of_a_late_step(*, kept: bool) -> int:
-    """Pages that the system has to clear for a step after some others, in a process of its own."""
+    """Pages that the system has to clear for a step after some others, the median, in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_late_step, (kept,))
 
@@ -26,9 +30,12 @@ def _late_step(kept: bool) -> int:  # noqa: FBT001 - called through a pool
         keep_freed_memory()
     for _ in range(4):  # where the first ones come to lie, their alignment decides
         torch.ones(PIXELS).sum()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(PIXELS).sum()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    found = []
+    for _ in range(LATE):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(PIXELS).sum()
+        found.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    return sorted(found)[LATE // 2]
 
 
 def test_the_next_step_gets_memory_that_is_there():

@@ -66,13 +66,18 @@ def vllm_starts(switch):
         yield
 
 
-def engine_here(folder, **arguments):
-    """An ``LLM`` in this process."""
+def kept_engine(folder, **arguments):
+    """An ``LLM`` in this process, which stays: with the first that goes all others lose vLLM's parallel groups."""
     from vllm import LLM
 
     with vllm_starts("0"):
-        KEPT.append(LLM(str(folder), **ENGINE, **arguments))
+        KEPT.append(LLM(str(folder), **arguments))
     return KEPT[-1]
+
+
+def engine_here(folder, **arguments):
+    """An ``LLM`` in this process."""
+    return kept_engine(folder, **ENGINE, **arguments)
 
 
 def engine_elsewhere(folder):
