@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -188,6 +189,21 @@ async def test_a_decoder_that_fails(engine, monkeypatch, n):
     assert "no pictures" in str(error)
     assert isinstance(error.__cause__, ValueError)
     await until_idle(engine)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_vllm_counts_no_request_that_was_delivered(engine, monkeypatch, n):
+    """Several API servers tell each other how many they have: none, once all is delivered, or has failed."""
+    router, told = engine.output_processor, []
+    monkeypatch.setattr(router, "admission_stats", SimpleNamespace(set_num_requests=told.append))
+    await all_of(engine, scripted(PICTURE.build((codes(2, 2),)), n=n, output_kind=LAST))
+    await until_idle(engine)
+    assert (max(told), told[-1]) == (n, 0)
+    fail_on(monkeypatch, router, (2, 2))
+    with pytest.raises(DecodeError, match="no pictures"):
+        await all_of(engine, scripted(PICTURE.build((codes(2, 2),)), n=n, output_kind=LAST))
+    await until_idle(engine)
+    assert told[-1] == 0
 
 
 @pytest.mark.parametrize("pause", [0, 1.0])

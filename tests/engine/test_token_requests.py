@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 from model_folders import kept_engine
@@ -80,23 +79,6 @@ def test_a_result_is_waited_for_while_it_is_made(painter, router, monkeypatch):
     assert makes.is_set()
     assert len(result.outputs[0].multimodal) == 1
     assert not painter.llm_engine.has_unfinished_requests()
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_vllm_counts_no_request_that_was_delivered(painter, router, monkeypatch, n):
-    """Several API servers tell each other how many they have: none, once all is delivered, or has failed."""
-    told = []
-    monkeypatch.setattr(router, "admission_stats", SimpleNamespace(set_num_requests=told.append))
-    painter.generate(["a", "b"], scripted(DRAWN, n=n), use_tqdm=False)
-    assert max(told) >= 2
-    router.delivered()
-    assert told[-1] == 0
-    told.clear()
-    fail_on(monkeypatch, router, (2, 2))
-    (failed,) = painter.generate(["a"], scripted(DRAWN, n=n), use_tqdm=False)
-    assert isinstance(failed, TokenRequestOutput)
-    router.delivered()
-    assert told[-1] == 0
 
 
 def test_an_error_behind_a_stop_string_is_none(painter, monkeypatch):

@@ -71,8 +71,7 @@ COMMON: Final[dict[str, Any]] = {
     "response_format": {"type": "string", "enum": ["b64_json", "url"]},
     "stream": {"type": "boolean"},
     "partial_images": {"type": "integer", "minimum": 0, "maximum": 3},
-    "user": {"type": "string", "maxLength": 512},
-    "safety_identifier": {"type": "string", "maxLength": 512},
+    **tokens.USERS,
 }
 """Fields of OpenAI's interface."""
 

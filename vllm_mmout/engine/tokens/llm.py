@@ -56,10 +56,8 @@ class LLMTokens:
         binding = self.llm_engine.output_processor.binding
         params = _sampling(sampling_params, binding, self.get_default_sampling_params)
         vllms: Any = super(type(self), self)  # this method stands in a class that is made of the object's own
-        several = isinstance(prompts, list | tuple) and not (
-            prompts and isinstance(prompts[0], int)
-        )  # one, as token ids
-        return _told(vllms.generate(prompts, params, **kwargs), single=not several)
+        single = not isinstance(prompts, list | tuple) or isinstance(next(iter(prompts), None), int)  # the ids of one
+        return _told(vllms.generate(prompts, params, **kwargs), single=single)
 
     def chat(self, messages: Any, sampling_params: Any = None, *args: Any, **kwargs: Any) -> list[RequestOutput]:
         """As vLLM's; ``sampling_params`` and results as of `generate`, several conversations being a list.

@@ -9,7 +9,8 @@ from vllm_mmout.serving.encoded import SOUND_TYPES
 _WHOLES: Final = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
 _MODEL: Final = {"type": "string", "description": "Served name; the server's model by default."}
 
-_OF_USERS: Final = {name: {"type": "string", "maxLength": 512} for name in ("user", "safety_identifier")}
+USERS: Final = {name: {"type": "string", "maxLength": 512} for name in ("user", "safety_identifier")}
+"""Fields that are taken, and used for nothing."""
 
 SAMPLING: Final[dict[str, Any]] = {
     "temperature": {"type": "number", "minimum": 0, "maximum": 2},
@@ -43,7 +44,7 @@ IMAGES: Final[dict[str, Any]] = {
     "response_format": {"type": "string", "enum": ["b64_json", "url"]},
     "stream": {"type": "boolean", "enum": [False]},
     "partial_images": {"type": "integer", "enum": [0]},
-    **_OF_USERS,
+    **USERS,
     **SAMPLING,
 }
 """Fields of ``/v1/images/generations``."""
@@ -67,7 +68,7 @@ SPEECH: Final[dict[str, Any]] = {
     "response_format": {"type": "string", "enum": list(SOUND_TYPES)},
     "speed": {"type": "number", "enum": [1]},
     "stream_format": {"type": "string", "enum": ["audio"]},
-    **_OF_USERS,
+    **USERS,
     **SAMPLING,
 }
 """Fields of ``/v1/audio/speech``."""
