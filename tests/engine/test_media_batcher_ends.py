@@ -285,11 +285,11 @@ def test_close_fails_what_waits(make):
 
 
 @pytest.mark.parametrize("state", ["unused", "idle", "waits for others", "decodes"])
-def test_close_leaves_no_thread(state):
+def test_close_leaves_no_thread(make, state):
     """Whatever the decoder's thread does."""
     before = set(threading.enumerate())
     processor = Counting(pays, max_batch=2, batch_wait_ms=1e6 * LONG)
-    batcher = MediaBatcher(processor, 1000 * LONG)
+    batcher = make(processor, 1000 * LONG)
     done = queue.Queue()
     if state != "unused":
         all_at_once(batcher, media(40))
