@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 from contextlib import contextmanager
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ SUPPORT = TESTS / "support"
 # Engines leave sockets and files behind in the folder for temporary files: one of our own, which goes with the tests.
 TEMPORARY = tempfile.mkdtemp(prefix="mmout-tests-")
 os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY
+Finalize(None, shutil.rmtree, (TEMPORARY, True), exitpriority=-200)  # after the one in it of multiprocessing
 
 # Engines start processes of their own: what they need must be in the environment before the first one.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")]))
@@ -52,11 +54,6 @@ def pytest_configure(config: pytest.Config) -> None:
         import two_processes
 
         config.pluginmanager.register(two_processes.plugin())
-
-
-def pytest_unconfigure() -> None:
-    """Leave nothing behind."""
-    shutil.rmtree(TEMPORARY, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
