@@ -26,18 +26,20 @@ class StreamParser:
 
     error: TokenError | None
     """Names the first token that does not fit; those after it are ignored."""
+    seen: int
+    """How many tokens were taken."""
 
     def __init__(self, layout: TokenLayout) -> None:
         self.error = None
+        self.seen = 0
         self._layout = layout
         self._media = layout.token_ids
         self._done: list[Medium] = []
-        self._seen = 0  # tokens
         self._start: int | None = None  # of the medium that has begun
         self._body: Body | None = None  # its codes, once its begin marker is whole
         self._due: tuple[int, ...] = ()  # what is left of a marker that has begun, or that alone may follow
+        self._stop = 0  # one past the last token of the medium that has begun
         self._last = -1  # position of the token that ended the stream
-        self._cut: int | None = None  # position of the first token that is no part of the medium, for want of fit
         if layout.opened:
             self._start = 0
             self._body = _body_of(layout)
@@ -54,12 +56,12 @@ class StreamParser:
             For each token whether it is text, for the detokenizer.
 
         """
-        at = self._seen
-        self._seen += len(token_ids)
+        at = self.seen
+        self.seen += len(token_ids)
         if self._start is None and self.error is None and self._media.isdisjoint(token_ids):
             return [True] * len(token_ids)
         if stopped:
-            self._last = self._seen - 1
+            self._last = self.seen - 1
         return [self._take_token(token, at + index) for index, token in enumerate(token_ids)]
 
     def take(self) -> list[Medium]:
@@ -67,21 +69,16 @@ class StreamParser:
         done, self._done = self._done, []
         return done
 
-    def finish(self, count: int | None = None) -> list[Medium]:
+    def finish(self) -> list[Medium]:
         """End the stream.
-
-        Args:
-            count: tokens of it; None: as many as were taken. An error of one behind them is forgotten.
 
         Returns:
             What was not taken yet. A medium inside which the stream ended has ``complete`` False and its whole rows or
             frames; it is left out if not one is whole.
 
         """
-        if count is not None and self._cut is not None and self._cut >= count:
-            self.error = None
         if self._body is not None:
-            self._close(self._seen if self._cut is None else self._cut, complete=self._all_came(self._body))
+            self._close(complete=self._all_came(self._body))
         self._start, self._due = None, ()
         return self.take()
 
@@ -90,8 +87,9 @@ class StreamParser:
         body = self._body
         if body is not None and not self._due and self.error is None:
             if body.take(token):
+                self._stop = at + 1
                 if body.over:
-                    self._fill(at)
+                    self._fill()
                 return False
             return self._take_after(body, token, at)
         if self.error is not None:
@@ -113,9 +111,9 @@ class StreamParser:
             if not body.take(token):
                 return self._refuse(token, at, f"text or {body.expected}")
             self._body = body
-        self._start = at
+        self._start, self._stop = at, at + 1
         if self._body is not None and self._body.over:
-            self._fill(at)
+            self._fill()
         return False
 
     def _take_marker(self, token: int, at: int) -> bool:
@@ -123,12 +121,13 @@ class StreamParser:
         if token != self._due[0]:
             side = "begin" if self._body is None else "end"
             return self._refuse(token, at, f"token {self._due[0]} of the marker {side}")
+        self._stop = at + 1
         self._due = self._due[1:]
         if not self._due:
             if self._body is None:
                 self._body = _body_of(self._layout)
             else:
-                self._close(at + 1, complete=True)
+                self._close(complete=True)
         return False
 
     def _take_after(self, body: Body, token: int, at: int) -> bool:
@@ -139,18 +138,18 @@ class StreamParser:
             self._due = end
             return self._take_marker(token, at)
         if self._is_run and (token not in self._media or token in begin[:1]):
-            self._close(at, complete=body.whole)
+            self._close(complete=body.whole)
             return self._take_outside(token, at)
         said = f", or token {end[0]}, which ends the medium" if ends else ""
         return self._refuse(token, at, body.expected + said)
 
-    def _fill(self, at: int) -> None:
+    def _fill(self) -> None:
         """A medium has all of its codes: its end marker is due, if it has one."""
         self._due = self._layout.end
         if not self._due:
-            self._close(at + 1, complete=True)
+            self._close(complete=True)
 
-    def _close(self, stop: int, *, complete: bool) -> None:
+    def _close(self, *, complete: bool) -> None:
         """End the medium that has begun, and keep it if one row or frame is whole."""
         body, start = self._body, self._start
         self._body, self._start, self._due = None, None, ()
@@ -162,7 +161,7 @@ class StreamParser:
             if self._layout.modality == "image" and complete:
                 rows, columns = codes[0].shape
                 grid = (rows, columns)
-            self._done.append(Medium(start, stop, codes, complete, grid))
+            self._done.append(Medium(start, self._stop, codes, complete, grid))
 
     def _all_came(self, body: Body) -> bool:
         """Whether a medium after which the stream ends has all of its codes."""
@@ -175,7 +174,6 @@ class StreamParser:
 
     def _refuse(self, token: int, at: int, expected: str) -> bool:
         """Keep the error that a token does not fit; one that ended the stream is text instead."""
-        self._cut = at
         if at == self._last:
             return True
         self.error = TokenError(

@@ -66,7 +66,7 @@ class TokenRequestState(RequestState):
             if answer.failed:
                 return None
             if finish_reason is not None:
-                answer.stream.finish(self.detokenizer.num_output_tokens() if self.detokenizer else 0)
+                answer.stream.finish(self.detokenizer.output_token_ids if self.detokenizer else [])
             if answer.stream.error is not None:
                 return answer.router.fail(self, answer.stream.error)
             if finish_reason is None or not answer.stream.jobs:

@@ -44,6 +44,7 @@ class MediaStream:
     def __init__(
         self, layout: TokenLayout, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]
     ) -> None:
+        self._layout = layout
         self._parser = StreamParser(layout)
         self._params = params
         self._batcher = batcher
@@ -61,22 +62,17 @@ class MediaStream:
         self._take(self._parser.take())
         return is_text
 
-    def finish(self, count: int) -> None:
+    def finish(self, token_ids: list[int]) -> None:
         """Take what is left: the stream has ended.
 
         Args:
-            count: tokens of the answer; of several that came together vLLM drops those behind a stop string.
+            token_ids: the answer's; of several that came together vLLM drops those behind a stop string.
 
         """
-        before = self._parser.error
-        media = self._parser.finish(count)
-        if self.error is before:
-            self.error = self._parser.error
-        self._take(media)
-        for job in self.jobs:
-            if job.medium.stop > count:
-                job.cancel()
-        self.jobs = [job for job in self.jobs if job.medium.stop <= count]
+        if len(token_ids) < self._parser.seen:
+            self._read_again(token_ids)
+        else:
+            self._take(self._parser.finish())
 
     def cancel(self) -> None:
         """Decode no more: nobody waits for it."""
@@ -101,6 +97,20 @@ class MediaStream:
             if isinstance(job.outcome, BaseException):
                 raise job.outcome
         return [_labelled(job) for job in self.jobs]
+
+    def _read_again(self, token_ids: list[int]) -> None:
+        """Forget what tokens were that are none of the answer's: media, and errors."""
+        before, self._parser = self._parser.error, StreamParser(self._layout)
+        self._parser.feed(token_ids)
+        media = self._parser.finish()
+        if self.error is before:
+            self.error = self._parser.error
+        for job in self.jobs:
+            if job.medium not in media:
+                job.cancel()
+        self.jobs = [job for job in self.jobs if job.medium in media]
+        self._due = []
+        self._take(media[len(self.jobs) :])  # those that were on their way before come first
 
     def _take(self, media: list[Medium]) -> None:
         self._due += media
