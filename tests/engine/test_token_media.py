@@ -8,7 +8,7 @@ import torch
 from model_folders import kept_engine
 from scripted_tokens import scripted
 from token_models import AUDIO_LAYOUT, BEGIN, END, ENGINE, FIRST, ROW_END, audio_model, image_model
-from token_streams import PICTURE, SOUND, TEXT, codes, fail_on, of_text, seen
+from token_streams import PICTURE, SOUND, TEXT, codes, fail_on, in_one_step, of_text, seen
 from vllm import SamplingParams
 from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 
@@ -266,24 +266,11 @@ def test_options_that_cannot_be_honoured(painter, options, said):
     assert not painter.llm_engine.has_unfinished_requests()
 
 
-def test_media_behind_a_stop_string_are_dropped_with_their_tokens(painter):
+def test_media_behind_a_stop_string_are_dropped_with_their_tokens(painter, monkeypatch):
     """Where a step brings several tokens, vLLM drops those behind a stop string; an object of them goes too."""
-    from vllm.v1.engine import FinishReason
-
     before, behind = PICTURE.build((codes(2, 2),)), PICTURE.build((codes(1, 3),))
     tokens = [*before, *of_text("stop"), *behind]
-    engine = painter.llm_engine
-    original = type(engine.engine_core).get_output
-
-    def in_one_step(client):
-        outputs = original(client)
-        for output in outputs.outputs:
-            output.new_token_ids[:] = tokens
-            output.finish_reason = FinishReason.LENGTH
-        return outputs
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(engine.engine_core), "get_output", in_one_step)
-        (answer,) = run(painter, tokens[:1], stop=["stop"])
+    in_one_step(monkeypatch, painter, tokens)
+    (answer,) = run(painter, tokens[:1], stop=["stop"])
     assert (answer.stop_reason, list(answer.token_ids)) == ("stop", tokens[: len(before) + 4])
     assert [picture.span for picture in answer.multimodal] == [(0, len(before))]

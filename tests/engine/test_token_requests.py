@@ -9,7 +9,7 @@ import pytest
 from model_folders import kept_engine
 from scripted_tokens import scripted
 from token_models import ENGINE, image_model
-from token_streams import PICTURE, codes, fail_on, of_text
+from token_streams import PICTURE, codes, fail_on, in_one_step, of_text
 
 from vllm_mmout import OutputParams
 from vllm_mmout.engine.tokens.outputs import TokenRequestOutput
@@ -83,20 +83,8 @@ def test_a_result_is_waited_for_while_it_is_made(painter, router, monkeypatch):
 
 def test_an_error_behind_a_stop_string_is_none(painter, monkeypatch):
     """Where a step brings several tokens, vLLM drops those behind a stop string; what is wrong with them is nothing."""
-    from vllm.v1.engine import FinishReason
-
     tokens = [*DRAWN, *of_text("stop"), PICTURE.first]
-    client = type(painter.llm_engine.engine_core)
-    original = client.get_output
-
-    def in_one_step(self):
-        outputs = original(self)
-        for output in outputs.outputs:
-            output.new_token_ids[:] = tokens
-            output.finish_reason = FinishReason.LENGTH
-        return outputs
-
-    monkeypatch.setattr(client, "get_output", in_one_step)
+    in_one_step(monkeypatch, painter, tokens)
     (result,) = painter.generate("draw", scripted(tokens[:1], stop=["stop"]), use_tqdm=False)
     assert result.outputs[0].stop_reason == "stop"
     assert [picture.span for picture in result.outputs[0].multimodal] == [(0, len(DRAWN))]

@@ -30,5 +30,19 @@ ORPHEUS = TokenLayout(
 LLASA = TokenLayout(modality="audio", first=128264, size=65536, begin=(128260,), end=(128261,), opened=True)
 """XCodec2: <|s_0|>; <|SPEECH_GENERATION_START|> ends the prompt; <|SPEECH_GENERATION_END|>."""
 
+OUTETTS = TokenLayout(
+    modality="audio",
+    first=(1000, 3000),
+    size=1024,
+    codebooks=2,
+    order="interleaved",
+    begin=(50,),
+    end=(51,),
+    opened=True,
+    text_inside=True,
+)
+"""DAC with two codebooks, <|c1_0|> and <|c2_0|>; between <|audio_start|> and <|audio_end|> words stand among them. The
+ids are made up."""
+
 MUSICGEN = TokenLayout(modality="audio", first=0, size=2048, codebooks=4, order="delayed", pad=2048, opened=True)
 """EnCodec with four codebooks of one range, flattened step by step."""

@@ -38,6 +38,7 @@ def token_layouts(draw: st.DrawFn, modality: str | None = None) -> TokenLayout:
             fields["grid"] = (draw(integers(1, 4)), draw(integers(1, 4)))
     fields["begin"] = tuple(markers.pop() for _ in range(draw(integers(0, 2))))
     fields["end"] = tuple(markers.pop() for _ in range(draw(integers(0, 2))))
+    fields["text_inside"] = modality == "audio" and bool(fields["end"]) and draw(st.booleans())
     apart = draw(st.booleans())
     equal = order == "sequential" and not apart and fields.get("grid") is None
     size = draw(integers(1, 9) if equal else integers(1, 9) | st.tuples(*[integers(1, 9)] * books))
@@ -104,14 +105,26 @@ class Stream:
         self.tokens += words
         self.text += [True] * len(words)
 
-    def show(self, codes: tuple[np.ndarray, ...]) -> None:
-        """Go on with a medium."""
+    def show(self, codes: tuple[np.ndarray, ...], inside: list[list[int]] | None = None) -> None:
+        """Go on with a medium; before its codes, from the first on, so many words."""
+        opened = self.layout.opened and not self.tokens
+        tokens = self.layout.build(codes, opened=opened)
+        markers, inside = 0 if opened else len(self.layout.begin), inside or []
+        if not opened and not markers:  # it begins with its first code
+            self.write(inside[0] if inside else [])
+            inside = [[], *inside[1:]]
         start = len(self.tokens)
-        self.tokens += self.layout.build(codes, opened=self.layout.opened and start == 0)
-        stop = len(self.tokens)
-        self.text += [False] * (stop - start)
+        self._take(tokens[:markers])
+        for at, words in enumerate(inside, markers):
+            self.write(words)
+            self._take(tokens[at : at + 1])
+        self._take(tokens[markers + len(inside) :])
         grid = codes[0].shape if self.layout.modality == "image" else None
-        self.media.append(Medium(start, stop, codes, complete=True, grid=grid))
+        self.media.append(Medium(start, len(self.tokens), codes, complete=True, grid=grid))
+
+    def _take(self, tokens: list[int]) -> None:
+        self.tokens += tokens
+        self.text += [False] * len(tokens)
 
 
 @st.composite
@@ -123,7 +136,9 @@ def streams(draw: st.DrawFn, layout: TokenLayout | None = None) -> Stream:
     for index in range(draw(integers(1, 3))):
         if index or not stream.layout.opened:
             stream.write(draw(words if apart or not index else words.filter(bool)))
-        stream.show(draw(media_codes(stream.layout)))
+        codes = draw(media_codes(stream.layout))
+        most = sum(book.size for book in codes) if stream.layout.text_inside else 0
+        stream.show(codes, draw(st.lists(words, max_size=most)))
     stream.write(draw(words))
     return stream
 
@@ -206,10 +221,13 @@ def is_whole(layout: TokenLayout, medium: Medium, come: int) -> bool:
     return bool(there) and len(there) % len(pattern_of(layout)) == 0
 
 
-def what_has_come(layout: TokenLayout, medium: Medium, come: int) -> Medium | None:
-    """What the first tokens of a medium are found to be when the stream ends after them; None: nothing yet."""
+def what_has_come(stream: Stream, medium: Medium, cut: int) -> Medium | None:
+    """What is found of a medium that has begun when the stream ends before a token; None: nothing yet."""
+    layout = stream.layout
+    own = [at for at in range(medium.start, min(cut, medium.stop)) if not stream.text[at]]
+    come, stop = len(own), max(own, default=medium.start) + 1
     frames = whole_frames(layout, medium, come)
-    grid, stop = layout.grid, medium.start + come
+    grid = layout.grid
     if layout.modality == "audio":
         pattern = pattern_of(layout)
         codes = tuple(book[: frames * pattern.count(index)] for index, book in enumerate(medium.codes))

@@ -42,6 +42,23 @@ def seen(completion):
     return {name: getattr(completion, name) for name in names} | {"token_ids": list(completion.token_ids)}
 
 
+def in_one_step(patch, llm, tokens):
+    """Have the engine answer with all of its tokens in one step."""
+    from vllm.v1.engine import FinishReason
+
+    client = type(llm.llm_engine.engine_core)
+    original = client.get_output
+
+    def get_output(self):
+        outputs = original(self)
+        for output in outputs.outputs:
+            output.new_token_ids[:] = tokens
+            output.finish_reason = FinishReason.LENGTH
+        return outputs
+
+    patch.setattr(client, "get_output", get_output)
+
+
 def fail_on(monkeypatch, engine_processor, grid):
     """Have the decoder of a bound engine's first processor raise on pictures of a grid."""
     processor = next(iter(engine_processor.binding.processors.values()))

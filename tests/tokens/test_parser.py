@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from known_layouts import ANOLE, EMU3, JANUS, LLASA, MUSICGEN, ORPHEUS
+from known_layouts import ANOLE, EMU3, JANUS, LLASA, MUSICGEN, ORPHEUS, OUTETTS
 from token_layouts import medium, one_by_one, read
 
 from vllm_mmout.errors import MMOutError, TokenError
@@ -91,6 +91,27 @@ class TestModels:
         """A sound that ran into the limit of tokens is kept, and is not complete."""
         assert one_by_one(LLASA, [128264, 193799]) == ([False] * 2, [medium(0, 2, [0, 65535], complete=False)], None)
 
+    def test_outetts(self):
+        """One sound, among whose codes the words stand that it says; these are the text."""
+        tokens = [9, 1001, 3002, 1003, 3004, 8, 7, 1000, 4023, 6, 51, 5]
+        text = [True, False, False, False, False, True, True, False, False, True, False, True]
+        sound = medium(0, 11, [1, 3, 0], [2, 4, 1023])
+        assert one_by_one(OUTETTS, tokens) == (text, [sound], None)
+
+    def test_outetts_cut_short(self):
+        """The sound ends with its last code; text after that is no part of it."""
+        tokens = [9, 1001, 3002, 8, 1003]
+        assert read(OUTETTS, [tokens])[1] == [medium(0, 5, [1], [2], complete=False)]
+        assert read(OUTETTS, [tokens[:4]])[1] == [medium(0, 3, [1], [2], complete=False)]
+        assert read(OUTETTS, [[9, 8]]) == ([True, True], [], None)
+
+    def test_text_inside_without_an_end(self):
+        """A sound goes on to the next begin marker, or to the end of the answer."""
+        layout = TokenLayout(modality="audio", first=100, size=10, begin=(50,), text_inside=True)
+        tokens = [1, 50, 2, 100, 3, 101, 4, 50, 102, 5]
+        text = [True, False, True, False, True, False, True, False, False, True]
+        assert one_by_one(layout, tokens) == (text, [medium(1, 6, [0, 1]), medium(7, 9, [2])], None)
+
     def test_musicgen(self):
         """Three frames of four codebooks are six steps."""
         pad = 2048
@@ -161,6 +182,8 @@ MISFITS = [
     (SHARED, [1, 10, 2], 2, 2, r"a code \(10 to 14\)"),
     (SHARED, [1, 10, 11, 15], 3, 15, r"a code \(10 to 14\), or token 2, which ends the medium"),
     (BOOKS, [1, 10, 20, 21], 3, 21, "token 2 of the marker end"),
+    (OUTETTS, [9, 1000, 9, 1001], 3, 1001, r"a code of codebook 1 \(3000 to 4023\) in frame 0"),
+    (OUTETTS, [1000, 3000, 9, 50], 3, 50, r"a code of codebook 0 .* in frame 1, or token 51, which ends the medium"),
 ]
 
 

@@ -37,6 +37,7 @@ class _Typed(msgspec.Struct, kw_only=True):
     begin: tuple[int, ...]
     end: tuple[int, ...]
     opened: bool
+    text_inside: bool
 
 
 _NAMES = _Typed.__struct_fields__
@@ -148,6 +149,8 @@ def _check_modality(layout: TokenLayout) -> None:
                 remedy = 'leave it out, or set modality to "image"'
                 raise _wrong(field, "is of images only", f"{getattr(layout, field)} with audio", remedy)
         return
+    if layout.text_inside:
+        raise _wrong("text_inside", "is of audio only", "true with images", "leave it out")
     if layout.grid is not None and min(layout.grid) < 1:
         raise _wrong(
             "grid", "must be 1 or more rows and columns", list(layout.grid), "take those of the decoder's codes"

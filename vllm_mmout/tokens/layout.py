@@ -71,6 +71,9 @@ class TokenLayout:
     code."""
     opened: bool = False
     """Whether the prompt ends with ``begin``: the output begins inside the first medium."""
+    text_inside: bool = False
+    """Whether text may stand among the codes of a sound, such as OuteTTS' words: it is text as elsewhere, and the sound
+    goes on after it. Without ``end`` the sound then goes on to the end of the answer, or to the next ``begin``."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -142,7 +145,7 @@ class TokenLayout:
         return self._tokens(rows * columns, opened=opened) + row_ends
 
     def tokens_of_frames(self, frames: int, *, opened: bool = False) -> int:
-        """How many tokens a sound takes with its markers.
+        """How many tokens a sound takes with its markers, and without text inside it.
 
         Args:
             frames: frames of codes, 1 or more.

@@ -18,11 +18,12 @@ class Medium:
     start: int
     """The first output token that it takes, its begin marker included."""
     stop: int
-    """One past the last, its end marker included: ``output_token_ids[start:stop]``."""
+    """One past the last, its end marker included: ``output_token_ids[start:stop]``; where the layout has text inside
+    media, also that between them."""
     codes: tuple[NDArray[np.int64], ...]
     """One array a codebook: of an image [rows, columns], of a sound [n_k]; whole rows and whole frames only."""
     complete: bool
-    """False: the stream ended, or went on with text, inside it."""
+    """False: the stream ended, or left it, before it was whole."""
     grid: tuple[int, int] | None = None
     """Rows and columns that an image has when it is whole; None: not known, or a sound."""
 

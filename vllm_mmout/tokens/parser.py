@@ -137,6 +137,8 @@ class StreamParser:
         if ends and token == end[0]:
             self._due = end
             return self._take_marker(token, at)
+        if self._layout.text_inside and token not in self._media:
+            return True
         if self._is_run and (token not in self._media or token in begin[:1]):
             self._close(complete=body.whole)
             return self._take_outside(token, at)

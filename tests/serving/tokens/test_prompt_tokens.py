@@ -84,6 +84,29 @@ def test_an_opened_layout_ends_with_its_begin(tokenizer):
     assert tokens_of(tokenizer, "{prompt}<boi>", opened=True).encode({"prompt": "x"}, "prompt").count(BEGIN) == 1
 
 
+@pytest.mark.parametrize(
+    ("template", "added"),
+    [
+        ("{prompt}<boi><code 3><code 4>", []),
+        ("<boi>{prompt}", []),
+        ("{prompt}<boi><code 3><eol><eoi>", [BEGIN]),
+        ("<boi><code 3><eol><eoi>{prompt}<boi><code 3><eol>", []),
+    ],
+)
+def test_a_prompt_that_ends_inside_a_medium_is_open(tokenizer, template, added):
+    """Such as one with the codes of a voice: nothing is put after them. Where the medium has ended, another begins."""
+    ids = tokens_of(tokenizer, template, opened=True).encode({"prompt": "x"}, "prompt")
+    assert ids == [*tokens_of(tokenizer, template).encode({"prompt": "x"}, "prompt"), *added]
+
+
+def test_without_an_end_a_prompt_is_open_where_text_may_be_inside(tokenizer):
+    """Elsewhere the first token that is no code has ended the medium."""
+    sound = {"modality": "audio", "row_end": None, "end": (), "opened": True}
+    for inside, count in ((True, 1), (False, 2)):
+        prompts = tokens_of(tokenizer, "<boi><code 3>{prompt}", **sound, text_inside=inside)
+        assert prompts.encode({"prompt": "x"}, "prompt").count(BEGIN) == count
+
+
 class Adding:
     """A tokenizer without a backend, which puts tokens around each text, and reads markers out of any."""
 

@@ -26,15 +26,15 @@ class PromptTokens:
     Args:
         tokenizer: vLLM's, of the model.
         template: around the client's text.
-        layout: whose tokens no client may write; ``opened``: the prompt ends with its begin marker, which is put there
-            where the template does not.
+        layout: whose tokens no client may write; ``opened``: the prompt ends inside a medium, whose begin marker is put
+            there where the template has none.
 
     """
 
     def __init__(self, tokenizer: Any, template: PromptTemplate, layout: TokenLayout) -> None:
         self._tokenizer = TextTokenizer(tokenizer, layout.token_ids)
         self._template = template
-        self._opening = list(layout.begin) if layout.opened else []
+        self._layout = layout
         first = template.parts[0]
         # A template that begins with the token itself would have it twice.
         self._adds = not (isinstance(first, str) and self._tokenizer.begins_itself(first))
@@ -64,8 +64,19 @@ class PromptTokens:
                 f"{param} holds text that this model reads as a marker of its own, not as words; leave it out",
                 param=param,
             )
-        opening = self._opening
-        return ids if not opening or ids[-len(opening) :] == opening else ids + opening
+        return [*ids, *self._opening(ids)]
+
+    def _opening(self, ids: list[int]) -> Sequence[int]:
+        """What is missing at the end of a prompt, so that the answer begins inside a medium.
+
+        Nothing where it ends with the begin marker, or with a medium that has begun, as a voice to go on with.
+        """
+        begin, end = list(self._layout.begin), self._layout.end
+        if not self._layout.opened or not begin or ids[-len(begin) :] == begin:
+            return ()
+        starts = [at for at in range(len(ids)) if ids[at : at + len(begin)] == begin]
+        goes_on = bool(starts) and (end[0] not in ids[starts[-1] :] if end else self._layout.text_inside)
+        return () if goes_on else begin
 
     def _expected_of(self, names: frozenset[str]) -> list[int]:
         """The ids that no client may write, of a prompt whose places of these names a client fills."""
