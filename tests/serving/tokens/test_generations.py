@@ -300,6 +300,19 @@ def test_bare_bytes_are_of_one_picture(fixed):
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
+def test_an_answer_with_several_pictures(fixed):
+    """JSON has all in their order; as bare bytes the first comes, and no other is written."""
+    client, engine = fixed
+    processor = engine.output_processor.binding.processors["vq_image"]
+    engine.answer = lambda *_: [[picture_of(processor, CODES + number) for number in range(3)]]
+    answer = client.images.generate(prompt="lake")
+    for number, entry in enumerate(answer.data):
+        assert np.abs(pixels(base64.b64decode(entry.b64_json)).astype(int) - expected(number)).max() <= 1
+    assert len(answer.data) == 3
+    bare = client._client.post("/v1/images/generations", json={"prompt": "p"}, headers={"Accept": "image/png"})
+    assert np.abs(pixels(bare.content).astype(int) - expected()).max() <= 1
+
+
 def test_without_a_tokenizer_there_is_no_prompt(painter):
     """The error says how the server would have one."""
     clients, engine = painter(tokenizer=None, **GRID)

@@ -86,6 +86,8 @@ async def _answer(
     pictures = [picture for answer in outputs.outputs for picture in answer.multimodal]  # type: ignore[attr-defined]
     if not pictures:
         raise nothing_made("picture", outputs)
+    if form.accept is not None:  # a body is one file
+        del pictures[1:]
     entries = await _encoded(maker, pictures, form, name)
     partial = [bool(getattr(picture, "partial", False)) for picture in pictures]
     if form.accept is not None:
