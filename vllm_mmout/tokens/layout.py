@@ -70,7 +70,8 @@ class TokenLayout:
     """The tokens after a medium; none: it ends with the last cell of its grid, or before the first token that is no
     code."""
     opened: bool = False
-    """Whether the prompt ends with ``begin``: the output begins inside the first medium."""
+    """Whether the prompt ends with ``begin``, or with whole frames after it: the output begins inside a medium, of
+    which what the prompt has is no part."""
     text_inside: bool = False
     """Whether text may stand among the codes of a sound, such as OuteTTS' words: it is text as elsewhere, and the sound
     goes on after it. Without ``end`` the sound then goes on to the end of the answer, or to the next ``begin``."""
