@@ -70,7 +70,9 @@ def kept_engine(folder, **arguments):
     """An ``LLM`` in this process, which stays: with the first that goes all others lose vLLM's parallel groups."""
     from vllm import LLM
 
-    with vllm_starts("0"):
+    with vllm_starts("0"), pytest.MonkeyPatch.context() as patch:
+        if "kv_cache_memory_bytes" in arguments:  # the environment comes first: a GiB for each engine that stays
+            patch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
         KEPT.append(LLM(str(folder), **arguments))
     return KEPT[-1]
 

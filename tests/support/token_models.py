@@ -127,7 +127,7 @@ ENGINE = {
     "dtype": "float32",
     "max_model_len": 512,
     "enforce_eager": True,
-    "kv_cache_memory_bytes": 64 << 20,
+    "kv_cache_memory_bytes": 128 << 20,
     "seed": 0,
     "logits_processors": ["scripted_tokens:Scripted"],
 }
