@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 IMPORTED = (
@@ -150,6 +151,7 @@ def serve(arguments, log, environment):
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None
+    resource_tracker.ensure_running()  # as of a server that spawns; one of the engine's own ends with it too early
     sys.argv, sys.path[0] = arguments[1:], str(Path.cwd())
     runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     sys.exit()

@@ -138,7 +138,8 @@ def _kill(process: subprocess.Popen[bytes] | Forked) -> None:
     process.send_signal(signal.SIGKILL)
     for one in below:
         with suppress(psutil.NoSuchProcess):
-            one.kill()
+            if "resource_tracker" not in " ".join(one.cmdline()):  # it ends after the others, and clears their memory
+                one.kill()
     process.wait(STOP_S)
     _, alive = psutil.wait_procs(below, timeout=STOP_S)
     assert not alive
