@@ -25,7 +25,7 @@ def test_the_key_is_asked_for_and_kept_nowhere(visit, locked_server, scene, mask
     page.wait_for_function("() => document.querySelector('#key-wrong').textContent !== ''")
     enter(page, KEY)
     page.wait_for_selector("#key-dialog", state="hidden")
-    assert page.inner_text("#model") == "water-index"
+    page.wait_for_function("() => document.querySelector('#model').innerText === 'water-index'")
     given(page, scene)
     run(page)
     np.testing.assert_array_equal(pixels(page, "overlay"), coloured(mask, legend(page)))

@@ -87,8 +87,11 @@ def by_openai(url):
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory, nursery_of_one_thread):
-    """Of each server: its answers, and the exit status of its end; ours starts as users start it."""
+def answers(tmp_path_factory):
+    """Of each server: its answers, and the exit status of its end; both start as users start them.
+
+    The engine of one that is forked listens on the port too; where vLLM's server meets it there as it ends, it fails.
+    """
     folder = tmp_path_factory.mktemp("llama")
     engine_scripts.make_llama(folder)
     template = folder / "template.jinja"
@@ -98,7 +101,7 @@ def answers(tmp_path_factory, nursery_of_one_thread):
         with served(folder, *FLAGS, "--chat-template", str(template), environment=ONE_THREAD, **start) as server:
             return by_httpx(server.url), by_openai(server.url), stop(server.process, signal.SIGTERM)
 
-    return {"ours": of(), "vllm's": of(command=VLLMS_OWN, nursery=nursery_of_one_thread)}
+    return {"ours": of(), "vllm's": of(command=VLLMS_OWN)}
 
 
 @pytest.mark.parametrize("name", REQUESTS)
