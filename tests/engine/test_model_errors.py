@@ -14,6 +14,7 @@ import torch
 import wrong_models_for_tests as wrong
 from model_folders import children, config_of, engine_elsewhere, engine_here, says, weights_of, write_folder
 from only_in_parent_model import OnlyInParent
+from processes import PYTHONS_OWN
 
 from scripts import run_script
 from vllm_mmout import MULTIMODAL_INPUT_REGISTRY, MMOutError
@@ -29,9 +30,7 @@ def nothing_left():
     before = children()
     yield
     deadline = time.monotonic() + 60
-    while left := {
-        pid: line for pid, line in children().items() if pid not in before and "resource_tracker" not in line
-    }:
+    while left := {pid: line for pid, line in children().items() if pid not in before and PYTHONS_OWN not in line}:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
+from files_open import open_below
 
 from vllm_mmout.errors import InputError, SaveError
 from vllm_mmout.raster import Georeference
@@ -178,21 +179,15 @@ def test_finishing_again_is_an_error_that_leaves_the_file(tmp_path: Path) -> Non
 
 def test_what_is_forgotten_frees_its_space(tmp_path: Path) -> None:
     """Blocks that nobody finishes leave no name and no open file."""
-    gc.collect()
-    before = open_files()
     blocks = blocks_of_ids(tmp_path, PLACES[:1])
-    assert open_files() == before + 1
+    assert len(open_below(tmp_path)) == 1
     del blocks
     gc.collect()
-    assert open_files() == before
+    assert open_below(tmp_path) == []
     blocks = blocks_of_ids(tmp_path)
     blocks.finish().unlink()
-    assert open_files() == before
+    assert open_below(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 FILL = """
@@ -248,13 +243,12 @@ class Full:
 
 def test_a_block_that_is_written_in_part_ends_the_raster(tmp_path: Path) -> None:
     """After a full disk nothing can be written or finished, and the space of the blocks is free."""
-    gc.collect()
-    before = open_files()
     blocks = blocks_of_ids(tmp_path, [])
+    assert len(open_below(tmp_path)) == 1
     blocks._spool.file = Full(blocks._spool.file)
     with pytest.raises(SaveError, match="No space left on device"):
         blocks.write(0, 0, block(0, 0))
-    assert open_files() == before
+    assert open_below(tmp_path) == []
     for call in (lambda: blocks.write(0, 0, block(0, 0)), blocks.finish):
         with pytest.raises(SaveError, match="finished or discarded"):
             call()

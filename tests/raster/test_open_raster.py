@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from io import BytesIO, RawIOBase
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rasterio
+from files_open import open_below
 from PIL import Image
 from rasterio.control import GroundControlPoint as RasterioPoint
 from rasterio.crs import CRS
@@ -222,26 +222,22 @@ def test_what_a_callers_file_raises_reaches_the_caller() -> None:
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no list of open files")
 def test_a_file_of_ours_is_closed(tmp_path: Path) -> None:
     """After close, or an error while opening, the file is closed; closing twice is fine; reading then is an error."""
-
-    def is_open() -> bool:
-        return any(os.path.realpath(entry) == str(path) for entry in Path("/proc/self/fd").iterdir())
-
-    path = (tmp_path / "scene.tif").resolve()
+    path = tmp_path / "scene.tif"
     path.write_bytes(geotiff())
     opened = open_raster(path)
     rasters = opened.windows([WINDOW, WINDOW])
     next(rasters)
-    assert is_open()
+    assert len(open_below(tmp_path)) == 1
     opened.close()
     opened.close()
-    assert not is_open()
+    assert open_below(tmp_path) == []
     for again in (opened.read, lambda: opened.windows([WINDOW]), lambda: next(rasters)):
         with pytest.raises(InputError, match=r"scene\.tif is closed; open it again"):
             again()
     path.write_bytes(geotiff()[:-4000])
     with pytest.raises(InputError):
         open_raster(path)
-    assert not is_open()
+    assert open_below(tmp_path) == []
 
 
 def test_a_picture_is_read_by_windows_as_pillow_crops_it() -> None:

@@ -9,7 +9,7 @@ import socket
 import tempfile
 import threading
 import tracemalloc
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import httpx
 import openai
 import pytest
 import uvicorn
+from files_open import open_below
 from sent_requests import Sent, incoming, multipart, sent_by
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
@@ -36,21 +37,12 @@ LARGE = os.urandom(3 * MIB)
 FORM = "multipart/form-data; boundary=xyz"
 
 
-def open_files() -> set[str]:
-    """What this process has open, by descriptor and target."""
-    found = set()
-    for entry in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the listing's own
-            found.add(f"{entry.name} {entry.readlink()}")
-    return {entry for entry in found if tempfile.gettempdir() in entry}
-
-
 @pytest.fixture(autouse=True)
-def nothing_left_open():
-    """Every test leaves as many temporary files open as it found."""
-    before = open_files()
-    yield
-    assert open_files() == before
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Where a test's temporary files are, of which none may stay open."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield tmp_path
+    assert open_below(tmp_path) == []
 
 
 async def form_of(sent: Sent, options: ServingOptions = OPTIONS, **how):
@@ -83,16 +75,16 @@ async def test_a_form_of_openais_client_comes_back_whatever_the_pieces_it_comes_
 
 
 @pytest.mark.parametrize("size", [MIB, MIB + 1, 3 * MIB])
-async def test_a_file_lies_on_disk_without_a_name_from_a_mebibyte_on(size) -> None:
+async def test_a_file_lies_on_disk_without_a_name_from_a_mebibyte_on(size, folder) -> None:
     """It is whole, at its start, seekable, and closed with the form."""
-    before = open_files()
     form = await form_of(multipart(("image", ("x.tif", LARGE[:size]))))
     (upload,) = form.files["image"]
     assert upload.file.tell() == 0
     assert upload.file.read() == LARGE[:size]
     assert upload.size == size
     assert upload.file.seek(0) == 0
-    assert len(open_files() - before) == (size > MIB)
+    assert len(open_below(folder)) == (size > MIB)
+    assert list(folder.iterdir()) == []
     form.close()
     assert upload.file.closed
 
@@ -195,11 +187,11 @@ async def test_a_client_that_goes_away_is_no_error_of_the_form() -> None:
         await form_of(Sent(sent.body[: 2 * MIB], sent.headers, "/"), ends="disconnect")
 
 
-async def test_a_cancelled_request_leaves_nothing_open() -> None:
+async def test_a_cancelled_request_leaves_nothing_open(folder) -> None:
     """The task that reads is cancelled while it waits for more."""
     sent = multipart(("image", ("x.tif", LARGE)))
     reading = asyncio.ensure_future(form_of(Sent(sent.body[: 2 * MIB], sent.headers, "/"), ends="never"))
-    while not open_files():  # noqa: ASYNC110 - nothing tells it
+    while not open_below(folder):  # noqa: ASYNC110 - nothing tells it
         await asyncio.sleep(0.01)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -274,20 +274,21 @@ def test_no_more_tiles_than_the_limit(client, scene):
         client.images.edit(image=write_large(scene.parent), prompt="", extra_body={"tile": 8})
 
 
-def write_large(folder: Path) -> bytes:
-    """A file of few bytes and many pixels."""
+def write_large(folder: Path, size: int = 1024, corner: np.ndarray | None = None) -> bytes:
+    """A file of many pixels, all zero and of few bytes but for those in its corner."""
     path = folder / "large.tif"
-    profile = {"driver": "GTiff", "count": 6, "height": 1024, "width": 1024, "dtype": "uint16"}
-    with rasterio.open(path, "w", tiled=True, compress="deflate", SPARSE_OK=True, **profile):
-        pass
+    profile = {"driver": "GTiff", "count": 6, "height": size, "width": size, "dtype": "uint16"}
+    with rasterio.open(path, "w", tiled=True, compress="deflate", SPARSE_OK=True, **profile) as file:
+        if corner is not None:
+            file.write(corner, window=((0, corner.shape[1]), (0, corner.shape[2])))
     return path.read_bytes()
 
 
 def test_a_client_that_goes_away_leaves_nothing(water_server, tmp_path):
     """A closed socket in the middle of a scene ends it: no file, nothing pending, no place taken."""
-    path = write(tmp_path / "scene.tif", pixels(33, 2048, 2048), tiled=True)
+    large = write_large(tmp_path, 4096, pixels(33, 1024, 1024))  # its tiles take seconds, and it is kept on disk
     before, tiles = open_files(water_server), metric(water_server, "mmout:tiles_total")
-    connection = posted(water_server, "/v1/images/edits", files={"image": path.read_bytes()}, data={"tile": "32"})
+    connection = posted(water_server, "/v1/images/edits", files={"image": large}, data={"tile": "64"})
     deadline = time.monotonic() + 300
     while metric(water_server, "mmout:tiles_total") < tiles + 20:
         assert time.monotonic() < deadline, "no tile was joined"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import suppress
 from http.client import HTTPConnection
-from pathlib import Path
 
 import httpx
+from files_open import open_below
 
 
 def metric(server, name, **labels):
@@ -25,11 +24,7 @@ def metric(server, name, **labels):
 
 def open_files(server):
     """Temporary files that a server has open, those without a name too."""
-    found = set()
-    for link in Path(f"/proc/{server.pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            found.add(str(link.readlink()))
-    return {name for name in found if name.startswith(tempfile.gettempdir())}
+    return set(open_below(tempfile.gettempdir(), process=server.pid))
 
 
 def posted(server, path, **form):

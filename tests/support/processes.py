@@ -9,7 +9,7 @@ import uuid
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """Entries of the environment with which an engine and plain PyTorch give the same bits: sums depend on the threads."""
 
-_PYTHONS_OWN = "resource_tracker"
+PYTHONS_OWN = "resource_tracker"
 """Ends with the process that it belongs to, a moment later."""
 
 VARIABLE = "MMOUT_TEST_STARTED_BY"
@@ -46,7 +46,7 @@ def children_left():
 
 def _not_ending(find, within_s=60.0):
     deadline = time.monotonic() + within_s
-    while found := [line for line in map(_command, find()) if line and _PYTHONS_OWN not in line]:
+    while found := [line for line in map(_command, find()) if line and PYTHONS_OWN not in line]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.1)

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import water_oracle
+from files_open import open_below
 from processors_for_tests import RELEASE
 from scenes_for_tests import pixels
 
@@ -61,16 +62,8 @@ class Left:
         return {str(file) for folder in self.folders if folder.is_dir() for file in folder.glob(".*.part")}
 
     def open_files(self):
-        """Open files below the folders, those without a name too."""
-        found = []
-        for link in Path("/proc/self/fd").iterdir():
-            try:
-                target = str(link.readlink())
-            except OSError:  # the one that lists them
-                continue
-            if any(target.startswith(f"{folder}/") for folder in self.folders):
-                found.append(target)
-        return sorted(found)
+        """Open files below the folders."""
+        return open_below(*self.folders)
 
     def all(self, router, but=()):
         """What is left, by name, after the time in which threads end; nothing for a scene that ended well.

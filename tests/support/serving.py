@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from processes import left_of_session, left_running, new_mark
+from processes import PYTHONS_OWN, left_of_session, left_running, new_mark
 from server_nursery import Forked, Nursery
 
 COMMAND = ("-m", "vllm_mmout.cli", "serve")
@@ -138,7 +138,7 @@ def _kill(process: subprocess.Popen[bytes] | Forked) -> None:
     process.send_signal(signal.SIGKILL)
     for one in below:
         with suppress(psutil.NoSuchProcess):
-            if "resource_tracker" not in " ".join(one.cmdline()):  # it ends after the others, and clears their memory
+            if PYTHONS_OWN not in " ".join(one.cmdline()):  # it ends after the others, and clears their memory
                 one.kill()
     process.wait(STOP_S)
     _, alive = psutil.wait_procs(below, timeout=STOP_S)

@@ -91,7 +91,8 @@ class MediaOutput(Savable):
     partial: bool = False
     """Whether the stream of tokens ended inside it: it holds what had come until then."""
     span: tuple[int, int] | None = None
-    """The output tokens that it was decoded from, ``token_ids[start:stop]``; None: it was not decoded from tokens."""
+    """The output tokens that it was decoded from, ``token_ids[start:stop]``, text inside it among them; None: it was
+    not decoded from tokens."""
 
 
 def no_options(name: str, options: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ pytest.importorskip("vllm", reason="the routes are vLLM's server's")
 from token_service import LENGTH, PIXELS, picture_of  # noqa: E402
 
 from vllm_mmout.errors import AbortedError, DecodeError, TokenError  # noqa: E402
+from vllm_mmout.serving.tokens import generations  # noqa: E402
 
 pytestmark = pytest.mark.engine
 CODES = np.arange(24).reshape(4, 6) * 2
@@ -300,7 +301,7 @@ def test_bare_bytes_are_of_one_picture(fixed):
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-def test_an_answer_with_several_pictures(fixed):
+def test_an_answer_with_several_pictures(fixed, monkeypatch):
     """JSON has all in their order; as bare bytes the first comes, and no other is written."""
     client, engine = fixed
     processor = engine.output_processor.binding.processors["vq_image"]
@@ -309,8 +310,11 @@ def test_an_answer_with_several_pictures(fixed):
     for number, entry in enumerate(answer.data):
         assert np.abs(pixels(base64.b64decode(entry.b64_json)).astype(int) - expected(number)).max() <= 1
     assert len(answer.data) == 3
+    written, encode = [], generations.encode
+    monkeypatch.setattr(generations, "encode", lambda *given: written.append(1) or encode(*given))
     bare = client._client.post("/v1/images/generations", json={"prompt": "p"}, headers={"Accept": "image/png"})
     assert np.abs(pixels(bare.content).astype(int) - expected()).max() <= 1
+    assert len(written) == 1
 
 
 def test_without_a_tokenizer_there_is_no_prompt(painter):
