@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
+from files_open import open_below
 
 from vllm_mmout.serving.results_folder import ResultsFolder
 
@@ -91,7 +91,6 @@ def test_a_folder_whose_server_never_lived_goes(folder):
 
 def test_a_folder_that_was_cleaned_away_is_entered_again(folder):
     """After somebody removed it the server is seen to live again, and keeps one file open for that."""
-    before = psutil.Process().num_fds()
     for _ in range(3):
         shutil.rmtree(folder.path)
         folder.enter()
@@ -99,7 +98,7 @@ def test_a_folder_that_was_cleaned_away_is_entered_again(folder):
     other = ResultsFolder(folder.path)
     assert other.lives(folder.server)
     other.close()
-    assert psutil.Process().num_fds() == before
+    assert open_below(folder.path) == [str(folder.work / ".lock")]
 
 
 def test_a_folder_goes_with_its_object(folder):
