@@ -25,6 +25,8 @@ CALLS = []
 """(plugin, method, request id, name of the thread)"""
 RELEASE = threading.Event()
 """Lets what hangs go on."""
+HANGS_S = 60
+"""How long that hangs else."""
 
 
 class Data(BaseModel):
@@ -52,7 +54,7 @@ def failing(data, method):
         return
     if data.fail == "hang":
         Path(data.data).touch()
-        RELEASE.wait(30)
+        RELEASE.wait(HANGS_S)
     errors = {"exit": SystemExit, "interrupt": KeyboardInterrupt, "value": ValueError, "key": KeyError, "os": OSError}
     if data.fail in errors:
         raise errors[data.fail](f"no {method} today")
