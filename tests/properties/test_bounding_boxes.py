@@ -137,3 +137,58 @@ def test_a_box_in_longitudes_has_all_its_places_and_hardly_more(system, data) ->
     cols, rows = at(~transform, x, y)
     assert ((rows > first[0] - 1e-5) & (rows < end[0] + 1e-5)).all()
     assert ((cols > first[1] - 1e-5) & (cols < end[1] + 1e-5)).all()
+
+
+EDGE = 20037508.342789244
+WORLDS = {"EPSG:3857": 1024, "EPSG:3395": 700}
+"""Mercator's maps of the whole Earth, in which the poles are infinitely far away, and their pixels on a side."""
+latitudes = st.floats(-84, 84) | st.sampled_from([-90.0, -89.9, -86.0, 86.0, 89.9, 90.0])
+
+
+@pytest.mark.parametrize("crs", WORLDS)
+@settings(max_examples=60)
+@given(st.floats(-180, 179), st.floats(0.5, 300), latitudes, latitudes)
+def test_a_box_that_reaches_a_pole_has_no_more_of_mercators_map(crs, west, wide, south, north) -> None:
+    """Edges lie along rows and columns: the window is between the places that pyproj gives of two corners."""
+    east = min(west + wide, 180.0)
+    south, north = min(south, north), max(south, north)
+    assume(north - south > 0.5 and north > -84 and south < 84)
+    size = WORLDS[crs]
+    pixel = 2 * EDGE / size
+    place = Georeference(crs, (pixel, 0, -EDGE, 0, -pixel, EDGE))
+    found = window_of_box((west, south, east, north), "EPSG:4326", place, (size, size), "world.tif")
+    there = Transformer.from_crs("EPSG:4326", crs, always_xy=True)
+    (left, right), (lower, upper) = there.transform([west, east], [south, north])
+    edges = np.clip([(left + EDGE) / pixel, (EDGE - upper) / pixel, (right + EDGE) / pixel, (EDGE - lower) / pixel],
+                    0, size)  # fmt: skip
+    first_col, first_row, end_col, end_row = (*np.floor(edges[:2]), *np.ceil(edges[2:]))
+    near_a_border = np.abs(edges - np.round(edges)) < TOLERANCE
+    assume(not (near_a_border & (edges > 0) & (edges < size)).any())
+    assert found == Window(int(first_row), int(first_col), int(end_row - first_row), int(end_col - first_col))
+
+
+MAPS = {
+    "Mercator": ("EPSG:3857", (4e5, 0, -EDGE, 0, -4e5, EDGE), (100, 100)),
+    "Lambert's cone": ("EPSG:3978", (1e5, 0, -3e6, 0, -1e5, 5e6), (60, 60)),
+    "polar": ("EPSG:3995", (1e5, 0, -4e6, 0, -1e5, 4e6), (80, 80)),
+    "equal area": ("EPSG:3035", (1e5, 0, 0, 0, -1e5, 7e6), (70, 70)),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+@settings(max_examples=25)
+@given(st.floats(-179, 150), st.floats(25, 100), st.floats(-80, 80), st.floats(8, 170))
+def test_the_pixels_whose_places_are_in_a_box_are_in_its_window(name, west, wide, south, high) -> None:
+    """Each pixel is asked for its longitude and latitude, at 16 places of it; boxes may reach the pole."""
+    crs, transform, size = MAPS[name]
+    east, north = min(west + wide, 180.0), min(south + high, 90.0)
+    rows, cols = np.mgrid[: 4 * size[0], : 4 * size[1]] / 4 + 0.125
+    there = Transformer.from_crs("EPSG:4326", crs, always_xy=True)
+    lon, lat = there.transform(*at(transform, cols, rows), direction="INVERSE")
+    inside = (lon >= west) & (lon <= east) & (lat >= south) & (lat <= north)
+    assume(inside.any())
+    found = window_of_box((west, south, east, north), "EPSG:4326", Georeference(crs, transform), size, "map.tif")
+    touched = [np.nonzero(inside.any(axis=axis))[0][[0, -1]] // 4 for axis in (1, 0)]
+    for (low, last), first, count in zip(touched, (found.row, found.col), (found.height, found.width), strict=True):
+        assert low - 1 <= first <= low
+        assert last + 1 <= first + count <= last + 2

@@ -49,12 +49,13 @@ class PixelGrid:
     def window(self, area: Area) -> Window | None:
         """The window around the pixels that lie in an area with more than their border; None where there are none."""
         height, width = self.size
+        own = (0.0, 0.0, float(width), float(height))
         for steps in (1,) if area.straight else _STEPS:
             points = self._pixels(area.border(steps))
-            off = bend(points, steps)
+            off = bend(points, steps, own)
             if off < _SETTLED:
                 break
-        inner = within(points, (0.0, 0.0, float(width), float(height)))
+        inner = within(points, own)
         if inner is None:
             return None
         left, upper, right, lower = extent(inner)

@@ -33,7 +33,7 @@ def extent(points: Points) -> Box:
     return float(x.min()), float(y.min()), float(x.max()), float(y.max())
 
 
-def bend(points: Points, steps: int) -> float:
+def bend(points: Points, steps: int, near: Box) -> float:
     """How far a curved border may lie from the straight pieces between points of it.
 
     An arc lies off the middle of its chord by an eighth of the second difference of its points.
@@ -41,13 +41,23 @@ def bend(points: Points, steps: int) -> float:
     Args:
         points: the border of a box, as `ring` makes it; any other ring counts as straight.
         steps: pieces of each edge.
+        near: where it is asked for: pieces that lie elsewhere may be as long as those to a pole in Mercator's map.
 
     """
     places = np.stack(points)
     if steps < 2 or places.shape[1] != 4 * steps + 1:
         return 0.0
-    edges = [places[:, at : at + steps + 1] for at in range(0, 4 * steps, steps)]
-    return max(float(np.abs(np.diff(edge, 2, axis=1)).max()) for edge in edges) / 8
+    return max(_bend(places[:, at : at + steps + 1], near) for at in range(0, 4 * steps, steps))
+
+
+def _bend(edge: NDArray[np.float64], near: Box) -> float:
+    """How far the pieces of an edge, [2, points], that may touch a box may lie from it, in x or in y."""
+    arcs = np.pad(np.abs(np.diff(edge, 2, axis=1)) / 8, ((0, 0), (1, 1)))
+    off = np.maximum(arcs[:, :-1], arcs[:, 1:])
+    low, high = np.minimum(edge[:, :-1], edge[:, 1:]) - off, np.maximum(edge[:, :-1], edge[:, 1:]) + off
+    first, last = np.array(near).reshape(2, 2, 1)
+    touching = ((low <= last) & (high >= first)).all(axis=0)
+    return float(off[:, touching].max(initial=0.0))
 
 
 def unwrapped(points: Points) -> Points:
