@@ -245,6 +245,38 @@ def test_a_server_that_gives_smaller_parts_than_asked_for(server):
     assert len(server.asked) == 11
 
 
+def closes_after(count):
+    """Each of its answers is closed early, by a proxy that gives no more at once."""
+
+    def function(answer):
+        start, stop = answer.part
+        said = {"Content-Range": f"bytes {start}-{stop - 1}/{len(LONG)}"}
+        answer.give(206, LONG[start:stop], said, sent=min(count, stop - start))
+
+    return function
+
+
+LONG = np.random.default_rng(6).bytes(5 * 2**20 + 1)
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_server_that_closes_each_answer_early(server, retries):
+    """As long as each brings its share the file goes on to come, and no byte of it comes twice."""
+    address = server.answer("/data", closes_after(2**20))
+    assert read(address, FetchOptions(timeout=10, retries=retries, backoff=0.01)) == LONG
+    starts = [asked.part[0] for asked in server.asked]
+    assert starts == [0, *range(AT, len(LONG), 2**20)]
+    assert server.sent("/data") == len(LONG)
+
+
+def test_a_server_whose_answers_bring_next_to_nothing(server):
+    """Each was in vain, though a file would be whole at the end of time."""
+    address = server.answer("/data", lambda a: closes_after(2**20 if a.number < 4 else 1000)(a))
+    with pytest.raises(InputError, match=rf"bytes {AT} to {len(LONG)} cannot be fetched, tried 3 times: "):
+        read(address)
+    assert len(server.asked) == 6
+
+
 def test_a_server_that_does_not_know_the_size(server):
     """It is asked for the whole file."""
     address = server.answer("/data", lambda a: a.file(DATA, claimed="*"))

@@ -53,6 +53,24 @@ def test_redirects_without_an_end(server):
     assert len(server.asked) == 6
 
 
+@pytest.mark.parametrize(
+    ("sent", "asked"),
+    [
+        ("/f\xf6\xf6.tif?q=\u4e2d".encode(), "/f%C3%B6%C3%B6.tif?q=%E4%B8%AD"),
+        ("f\xf6.tif".encode(), "/f%C3%B6.tif"),
+        (b"/f%C3%B6.tif", "/f%C3%B6.tif"),
+        (b"/f\xf6.tif", "/f%C3%B6.tif"),  # no UTF-8: Latin-1, as headers were once
+        (b"/a\xc2\x85b\xe2\x80\xa8c\xe2\x80\xae d.tif", "/a%C2%85b%E2%80%A8c%E2%80%AE%20d.tif"),  # lines, directions
+    ],
+)
+def test_redirects_in_any_letters(server, sent, asked):
+    """Servers send a path as it is called, in UTF-8; it is asked for escaped, what controls a terminal too."""
+    server.serve(asked.partition("?")[0], DATA)
+    address = server.answer("/data", lambda a: a.redirect(sent.decode("latin-1")))
+    assert read(address) == DATA
+    assert [request.path for request in server.asked] == ["/data", asked, asked]
+
+
 @pytest.mark.parametrize("target", ["ftp://127.0.0.1/data", "file:///etc/hosts", "//[/data", "http://host:port/"])
 def test_redirects_to_what_is_no_address(server, target):
     """Are refused."""

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 _LONGEST_PAUSE = 30.0
+_WORTH_A_TRY = 2**19
+"""Bytes that have come before an answer broke for which it does not count as tried in vain."""
 _SHOWN = 300
 """Characters of an error of the connection that a message shows."""
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
@@ -88,24 +90,28 @@ class Fetcher:
         self._ending = threading.Event()
         self._process = os.getpid()
 
-    def insist(self, what: str, step: Callable[[], _Result]) -> _Result:
+    def insist(self, what: str, step: Callable[[], _Result], came: Callable[[], int] = lambda: 0) -> _Result:
         """Do something, and again after a pause where it fails with `BrokenError`.
 
         Args:
             what: what is fetched, for the error.
             step: what to do.
+            came: bytes that are there to stay, from which the step goes on: who closes its answers early may close
+                any number of them, as long as each brings its share.
 
         Raises:
-            InputError: it failed as often as the options say.
+            InputError: it failed in vain as often as the options say.
 
         """
-        tries = 0
+        tries = had = 0
         while True:
             self._check_open()
             try:
                 return step()
             except BrokenError as error:
-                tries += 1
+                have = came()
+                tries += have - had < _WORTH_A_TRY
+                had = have
                 self._pause(what, error, tries)
 
     @contextmanager
@@ -152,7 +158,7 @@ class Fetcher:
                     self._target = url
                 return response
             with ending(response):
-                url = self._redirected(url, location)
+                url = self._redirected(url, _as_sent(location))
         if not most:
             raise InputError(
                 f"{self.name} redirects to {shown(url.url)}, and redirects are not followed; give that address"
@@ -188,7 +194,7 @@ class Fetcher:
         raise InputError(f"{self.name}: {words}; {_REMEDIES.get(status, 'see whether a browser gets the file')}")
 
     def _pause(self, what: str, error: BrokenError, tries: int) -> None:
-        """Wait until it may be tried again; raise the error of what was tried often enough."""
+        """Wait until it may be tried again, after so many tries in vain; raise the error of what was tried enough."""
         self._check_open()
         options = self.options
         if error.wait_s > options.timeout:
@@ -202,7 +208,7 @@ class Fetcher:
                 f"{self.name}: {what} cannot be fetched, tried {often}: {error}; try again later, or raise"
                 f" {RETRIES} ({options.retries}) or {TIMEOUT} ({options.timeout:g} s)"
             ) from error
-        pause = min(options.backoff * 2 ** (tries - 1), _LONGEST_PAUSE)
+        pause = min(options.backoff * 2 ** (tries - 1), _LONGEST_PAUSE) if tries else 0.0
         self._ending.wait(max(pause, error.wait_s))
 
     def _check_open(self) -> None:
@@ -235,6 +241,14 @@ def _parsed(address: str, what: str = "an address that begins with http:// or ht
     if url.scheme not in ("http", "https") or not url.host:
         raise InputError(f"{what} has no host, or another scheme than http and https; it must be https://host/path")
     return url
+
+
+def _as_sent(header: str) -> str:
+    """A header with the letters that it was sent in: http.client takes what is UTF-8 for Latin-1."""
+    try:
+        return header.encode("latin-1").decode()
+    except UnicodeError:
+        return header
 
 
 def _authorization(auth: str) -> dict[str, str]:

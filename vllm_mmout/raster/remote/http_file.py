@@ -121,7 +121,7 @@ class HttpFile(ManyReadersFile):
 
     def _fetch(self, start: int, stop: int) -> bytes:
         data = bytearray()
-        self._fetcher.insist(f"bytes {start} to {stop}", partial(self._go_on, data, start, stop))
+        self._fetcher.insist(f"bytes {start} to {stop}", partial(self._go_on, data, start, stop), data.__len__)
         return bytes(data)
 
     def _go_on(self, data: bytearray, start: int, stop: int) -> None:
