@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import math
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
 from rasterio.io import MemoryFile
-from tifffile import TiffFile
+from tifffile import TiffFile, imwrite
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.raster.gdal_metadata import GDAL_METADATA, GdalMetadata, can_hold, format_nodata, parse_nodata
+from vllm_mmout.outputs import RasterOutput
+from vllm_mmout.raster import Raster, read_raster, write_geotiff
+from vllm_mmout.raster.gdal_metadata import (
+    GDAL_METADATA,
+    GDAL_NODATA,
+    GdalMetadata,
+    as_pixels_have_it,
+    can_hold,
+    format_nodata,
+    parse_nodata,
+)
+from vllm_mmout.raster.writing.blocks import GeoTiffBlocks
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 
@@ -126,6 +139,84 @@ def test_a_nodata_that_pixels_cannot_have_is_refused(value: float, dtype: str, w
     """The error says which values the dtype has."""
     with pytest.raises(SaveError, match=words):
         format_nodata(value, dtype)
+
+
+LITERALS = [-3.4028235e38, 3.4028235e38, -3.40282346639e38, -3.4028235677973366e38, -3.402826e38]
+"""What stands in files and in code for the lowest and the highest float32, with more and fewer digits."""
+
+
+@pytest.mark.parametrize("literal", LITERALS)
+def test_the_largest_float_may_be_written_with_fewer_digits(literal: float) -> None:
+    """It is the pixels' own value: in the text, in masks of arrays, and where it is read."""
+    largest = math.copysign(float(np.finfo("float32").max), literal)
+    assert as_pixels_have_it(literal, "float32") == pytest.approx(largest, rel=1e-7)
+    assert parse_nodata(format_nodata(literal, "float32"), "float32") == largest
+    array = np.array([[[largest, 1.0]]], "float32")
+    valid = Raster(array, nodata=literal).valid()
+    assert valid is not None
+    assert valid.tolist() == [[False, True]]
+    assert Raster(array).valid(literal).tolist() == [[False, True]]
+
+
+@pytest.mark.parametrize("literal", LITERALS[:3])
+def test_rasterio_takes_a_literal_for_the_largest_float(literal: float) -> None:
+    """That of the pixels nearest to it, as long as that is not infinite."""
+    largest = math.copysign(float(np.finfo("float32").max), literal)
+    array = np.array([[[largest, 1.0]]], "float32")
+    data = BytesIO()
+    imwrite(data, array[0], extratags=[(GDAL_NODATA, 2, 0, repr(literal), True)])
+    with MemoryFile(data.getvalue()) as memory, memory.open() as file:
+        assert file.nodata == largest
+        assert (file.read_masks(1) > 0).tolist() == [[False, True]]
+        assert parse_nodata(repr(literal), "float32") == file.nodata
+
+
+@pytest.mark.parametrize("literal", LITERALS)
+@pytest.mark.parametrize("make", ["output", "blocks", "whole"])
+def test_pixels_of_the_largest_float_are_nodata_of_what_is_written(tmp_path: Path, literal: float, make: str) -> None:
+    """In masks, statistics and overviews, and for rasterio."""
+    largest = math.copysign(float(np.finfo("float32").max), literal)
+    array = np.random.default_rng(0).random((1, 600, 700), "float32")
+    array[0, :200] = largest
+    path = tmp_path / "a.tif"
+    if make == "output":
+        output = RasterOutput(array, nodata=literal)
+        assert output.valid is not None
+        assert not output.valid[:200].any()
+        output.save(path)
+    elif make == "whole":
+        write_geotiff(path, array, nodata=literal)
+    else:
+        blocks = GeoTiffBlocks(tmp_path, bands=1, height=600, width=700, dtype="float32")
+        blocks.expect(nodata=literal)
+        for row, col in np.ndindex(2, 2):
+            blocks.write(row, col, array[:, row * 512 : row * 512 + 512, col * 512 : col * 512 + 512])
+        path = blocks.finish(nodata=literal)
+    with rasterio.open(path) as file:
+        assert file.nodata == largest
+        np.testing.assert_array_equal(file.read_masks(1) > 0, array[0] != largest)
+        assert float(file.tags(1)["STATISTICS_MAXIMUM"]) <= 1
+        assert float(file.tags(1)["STATISTICS_MINIMUM"]) >= 0
+        small = file.read(1, out_shape=(300, 350))
+    assert (small[:100] == largest).all()
+    assert (small[100:] >= 0).all()
+    assert (small[100:] <= 1).all()
+    np.testing.assert_array_equal(read_raster(path).valid(), array[0] != largest)
+
+
+def test_what_is_beyond_the_largest_float_stays_so() -> None:
+    """Fewer digits miss it upwards, by a millionth at most; integers and floats of 64 bits have the value itself."""
+    for literal, dtype in [
+        (-3.41e38, "float32"),
+        (-3.4028235e38, "float64"),
+        (-3.402823e38, "float32"),
+        (math.inf, "float32"),
+        (256.0, "uint8"),
+    ]:
+        assert as_pixels_have_it(literal, dtype) == literal
+    assert math.isnan(as_pixels_have_it(math.nan, "float32"))
+    with pytest.raises(SaveError, match="must be within"):
+        format_nodata(-3.4029e38, "float32")
 
 
 def test_can_hold_knows_limits_fractions_and_nan() -> None:

@@ -192,6 +192,19 @@ def test_a_value_that_is_nodata_elsewhere_is_an_observation(stacked):
     assert said.read().valid(1).tolist() == [[False, True, True]]
 
 
+@pytest.mark.parametrize("nodata", [-3.4028235e38, -3.402826e38])
+def test_the_largest_float_as_nodata_may_have_fewer_digits(stacked, nodata):
+    """Of all files alike, also where a coarser one is resampled."""
+    fine, coarse = values(SIDE, dtype="float32"), values(SIDE // 2, dtype="float32")
+    coarse[0, :10] = np.finfo("float32").min
+    files = [band(10, array=fine), band(20, array=coarse)]
+    found = stacked(*files, nodata=nodata, resampling="bilinear").read()
+    assert found.nodata == np.finfo("float32").min
+    hidden = np.zeros((SIDE, SIDE), bool)
+    hidden[:20] = True
+    np.testing.assert_array_equal(found.valid(), ~hidden)
+
+
 def test_a_mean_is_no_nodata_by_chance(stacked):
     """A mean that equals nodata moves to the value beside it, as GDAL has it."""
     pair = np.array([[[1, 3]]], np.uint16)

@@ -16,6 +16,7 @@ from vllm_mmout.outputs.placing import masked, merged, resized_mask
 from vllm_mmout.outputs.render import render
 from vllm_mmout.outputs.sidecars import geotiff_sidecars
 from vllm_mmout.outputs.tensor import save_arrays
+from vllm_mmout.raster.gdal_metadata import as_pixels_have_it
 from vllm_mmout.raster.raster import Raster
 from vllm_mmout.raster.window import Window, as_window
 from vllm_mmout.raster.writing.write import write_geotiff, write_geotiff_here
@@ -79,7 +80,8 @@ class RasterOutput(MediaOutput):
     def _describe(self, **known: Unpack[Known]) -> None:
         """Keep what is known beside the pixels."""
         palette, names = known.get("palette"), known.get("class_names")
-        self.nodata = known.get("nodata")
+        nodata = known.get("nodata")
+        self.nodata = None if nodata is None else as_pixels_have_it(nodata, self.dtype)
         self.georeference = known.get("georeference")
         self.band_names = tuple(known.get("band_names", ()))
         self.units = tuple(known.get("units", ()))

@@ -36,6 +36,8 @@ TEXT_TAGS = {
 """TIFF tags that GDAL shows as metadata items, by the names it gives them."""
 
 _QUOTES = {"&quot;": '"', "&apos;": "'"}
+_FEWER_DIGITS = 1e-6
+"""Of itself, by how much the largest float may be missed where it is written with fewer digits."""
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 cannot hold."""
 
@@ -124,13 +126,10 @@ def parse_nodata(text: str, dtype: DTypeLike) -> float | None:
         return None
     if pixels.kind in "iu":
         return int(value) if _is_integer_of(value, pixels) else None
-    limit = _largest(pixels)
     if not math.isfinite(value) or pixels.kind != "f":
         return value
-    if abs(value) <= limit:
-        return float(np.array(value).astype(pixels))  # as pixels have it, and as GDAL gives it
-    # The largest float, written with fewer digits, can come out above it; GDAL takes it for the largest as well.
-    return math.copysign(limit, value) if math.isclose(abs(value), limit, rel_tol=1e-6) else None
+    value = as_pixels_have_it(value, pixels)
+    return float(np.array(value).astype(pixels)) if can_hold(pixels, value) else None  # as GDAL gives it
 
 
 def format_nodata(value: float, dtype: DTypeLike) -> str:
@@ -146,10 +145,23 @@ def format_nodata(value: float, dtype: DTypeLike) -> str:
             limits = np.iinfo(pixels)
             raise SaveError(f"nodata must be an integer from {limits.min} to {limits.max} for {pixels}, got {value}")
         return str(int(value))
-    limit = _largest(pixels)
+    limit, value = _largest(pixels), as_pixels_have_it(value, pixels)
     if math.isfinite(value) and abs(value) > limit:
         raise SaveError(f"nodata must be within {-limit} and {limit} for {pixels}, or NaN, got {value}")
     return repr(float(value))
+
+
+def as_pixels_have_it(value: float, dtype: DTypeLike) -> float:
+    """The largest float of ``dtype`` for what comes out above it, written with fewer digits; else the value itself.
+
+    ``-3.4028235e38`` is what many call the lowest float32, which is a little higher. GDAL takes it for that as well.
+    """
+    pixels = np.dtype(dtype)
+    if pixels.kind not in "fc" or not math.isfinite(value):
+        return value
+    limit = _largest(pixels)
+    missed = limit < abs(value) and math.isclose(abs(value), limit, rel_tol=_FEWER_DIGITS)
+    return math.copysign(limit, value) if missed else value
 
 
 def can_hold(dtype: DTypeLike, value: float) -> bool:

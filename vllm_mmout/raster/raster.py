@@ -9,7 +9,7 @@ import numpy as np
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.raster.bands import band_places
-from vllm_mmout.raster.gdal_metadata import can_hold
+from vllm_mmout.raster.gdal_metadata import as_pixels_have_it, can_hold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,8 +110,9 @@ class Raster:
         for number, band in enumerate(self.array, start=1):
             if number == self.alpha:
                 continue
-            if value is not None and can_hold(band.dtype, value):
-                valid &= band != np.array(value).astype(band.dtype)
+            unobserved = None if value is None else as_pixels_have_it(value, band.dtype)
+            if unobserved is not None and can_hold(band.dtype, unobserved):
+                valid &= band != np.array(unobserved).astype(band.dtype)
             if band.dtype.kind in "fc":
                 valid &= ~np.isnan(band)
         return None if valid.all() else valid

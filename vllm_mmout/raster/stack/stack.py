@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from vllm_mmout.raster.gdal_metadata import can_hold
+from vllm_mmout.raster.gdal_metadata import as_pixels_have_it, can_hold
 from vllm_mmout.raster.stack.alignment import Alignment, aligned
 from vllm_mmout.raster.stack.resampling import bilinear, nearest, source_window
 from vllm_mmout.raster.windowed import Facts, OpenRaster
@@ -70,7 +70,12 @@ class OpenStack(OpenRaster):
         rasters = list({id(layer.raster): layer.raster for layer in layers}.values())
         reference = _finest(rasters)
         self._members = [
-            _Member(raster, aligned(raster, reference), raster.nodata if nodata is None else nodata, resampling)
+            _Member(
+                raster,
+                aligned(raster, reference),
+                raster.nodata if nodata is None else as_pixels_have_it(nodata, raster.dtype),
+                resampling,
+            )
             for raster in rasters
         ]
         self._sources = [(rasters.index(layer.raster), layer.place) for layer in layers]
@@ -222,7 +227,8 @@ def _avoid(array: NDArray[Any], nodata: float) -> None:
     """Move means that hit nodata by chance to the next value, down if there is one, as GDAL does."""
     value = np.array(nodata).astype(array.dtype)
     if array.dtype.kind == "f":
-        array[array == value] = np.nextafter(value, np.array(-np.inf, array.dtype))
+        toward = np.inf if value == np.finfo(array.dtype).min else -np.inf
+        array[array == value] = np.nextafter(value, np.array(toward, array.dtype))
     else:
         array[array == value] = value + 1 if value == np.iinfo(array.dtype).min else value - 1
 

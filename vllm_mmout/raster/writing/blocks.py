@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Unpack, cast
 import numpy as np
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.raster.gdal_metadata import format_nodata
+from vllm_mmout.raster.gdal_metadata import as_pixels_have_it, format_nodata
 from vllm_mmout.raster.writing.layout import BLOCK, Compression, Layout, stored_dtype
 from vllm_mmout.raster.writing.pyramid import Pyramid
 from vllm_mmout.raster.writing.reduction import Meaning
@@ -102,6 +102,7 @@ class GeoTiffBlocks:
             raise SaveError("the raster was finished or discarded before")
         if nodata is not None:
             format_nodata(nodata, self.dtype)  # refuses what pixels cannot have
+            nodata = as_pixels_have_it(nodata, self.dtype)
         self._expect(Meaning(nodata, classes))
 
     def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from vllm_mmout.errors import SaveError
 from vllm_mmout.raster.atomic import whole_file
-from vllm_mmout.raster.gdal_metadata import GDAL_NODATA
+from vllm_mmout.raster.gdal_metadata import GDAL_NODATA, as_pixels_have_it
 from vllm_mmout.raster.geotag import GeoTag
 from vllm_mmout.raster.writing.ifd import Image, head
 from vllm_mmout.raster.writing.layout import BLOCK, Layout
@@ -127,7 +127,8 @@ def meaning(dtype: DTypeLike, **told: Unpack[Told]) -> Meaning:
     if classes is None:
         named = told.get("categories") is not None or told.get("colormap") is not None
         classes = kind == "b" or (kind in "iu" and named)
-    return Meaning(told.get("nodata"), classes)
+    nodata = told.get("nodata")
+    return Meaning(None if nodata is None else as_pixels_have_it(nodata, dtype), classes)
 
 
 def described(layout: Layout, statistics: Sequence[Mapping[str, str]] = (), **told: Unpack[Told]) -> list[list[GeoTag]]:
