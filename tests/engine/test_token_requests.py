@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 
@@ -107,3 +108,26 @@ def test_a_prompt_of_token_ids_is_one(painter, router, monkeypatch):
     fail_on(monkeypatch, router, (1, 9))
     with pytest.raises(DecodeError, match="no pictures of"):
         painter.generate([97, 98], scripted(PICTURE.build((codes(1, 9),))), use_tqdm=False)
+
+
+def test_a_prompt_that_begins_the_picture(painter):
+    """Of a model whose layout says nothing of prompts; where text follows all the same, that is the answer."""
+    tokens = PICTURE.build((codes(2, 2),), opened=True)
+    drawn, said = painter.generate(["draw<boi>"] * 2, [scripted(tokens), scripted(of_text("no"))], use_tqdm=False)
+    (picture,) = drawn.outputs[0].multimodal
+    assert (picture.span, picture.partial, drawn.outputs[0].text) == ((0, len(tokens)), False, "")
+    assert (said.outputs[0].multimodal, said.outputs[0].text) == ([], "no")
+
+
+def test_text_of_a_model_whose_prompts_begin_pictures(painter, router, monkeypatch):
+    """A request for text is no error there, and the text is whole; a picture may follow it."""
+    processor = router.binding.processors["vq_image"]
+    monkeypatch.setattr(processor, "layout", dataclasses.replace(processor.layout, opened=True))
+    sent = [scripted(of_text("words")), scripted([*of_text("see: "), *DRAWN]), scripted(DRAWN[1:])]
+    words, both, drawn = (result.outputs[0] for result in painter.generate(["a"] * 3, sent, use_tqdm=False))
+    assert [answer.text for answer in (words, both, drawn)] == ["words", "see: ", ""]
+    assert [[one.span for one in answer.multimodal] for answer in (words, both, drawn)] == [
+        [],
+        [(5, 5 + len(DRAWN))],
+        [(0, len(DRAWN) - 1)],
+    ]

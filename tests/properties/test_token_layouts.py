@@ -119,7 +119,7 @@ def test_text_inside_a_medium(data):
     layout = stream.layout
     assume((layout.end or layout.grid) and not layout.text_inside)
     inside = [place for place, said in enumerate(stream.text) if not said]
-    opens = {medium.start for medium in stream.media if medium.start or not layout.opened}
+    opens = {medium.start for medium in stream.media}
     place = data.draw(st.sampled_from([place for place in inside if place not in opens] or inside))
     assume(place not in opens)
     word = data.draw(st.sampled_from(TEXT))
@@ -130,6 +130,35 @@ def test_text_inside_a_medium(data):
     with pytest.raises(TokenError, match=rf"^token {word} at position {place} of the output .* expected {expected}"):
         raise parser.error
     assert parser.finish() == read(layout, [stream.tokens[:place]])[1]
+
+
+@given(st.data())
+def test_an_end_marker_anywhere(data):
+    """It ends its medium wherever it comes among the codes, of which there is as much as without it."""
+    stream = data.draw(streams())
+    layout = stream.layout
+    assume(layout.end and end_is_told(layout))
+    medium = data.draw(st.sampled_from(stream.media))
+    begin = 0 if layout.opened and not medium.start else max(1, len(layout.begin))
+    cut = data.draw(st.integers(medium.start + begin, medium.stop - len(layout.end)))
+    text, found, error = read(layout, [[*stream.tokens[:cut], *layout.end, 1]])
+    assert (text, error) == ([*stream.text[:cut], *[False] * len(layout.end), True], None)
+    without = read(layout, [stream.tokens[:cut]])[1]
+    assert [codes_of(one) for one in found] == [codes_of(one) for one in without]
+    assert all(one.stop == cut + len(layout.end) for one in found if one.start == medium.start)
+
+
+def codes_of(medium):
+    """What there is of a medium, and where it begins."""
+    return medium.start, [book.tolist() for book in medium.codes]
+
+
+@given(st.data())
+def test_text_alone(data):
+    """An answer without a token of media is text, wherever the layout would have it begin."""
+    layout = data.draw(token_layouts())
+    words = data.draw(st.lists(st.sampled_from(TEXT)))
+    assert read(layout, [words]) == ([True] * len(words), [], None)
 
 
 @given(st.data())

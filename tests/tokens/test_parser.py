@@ -73,14 +73,25 @@ class TestModels:
         sound = medium(1, 17, [1, 0], [2, 5, 4095, 0], [3, 4, 6, 7, 0, 4095, 4095, 4095])
         assert one_by_one(ORPHEUS, [128009, 128257, *frame, *again, 128258]) == ([True] + [False] * 16, [sound], None)
 
-    def test_orpheus_stopped_inside_a_frame(self):
-        """Its end marker is its stop token: inside a frame it ends the stream, and the frames before are kept."""
+    @pytest.mark.parametrize("stopped", [False, True])
+    def test_orpheus_ends_inside_a_frame(self, stopped):
+        """Its end marker there, which may be the stop token, ends the sound: the frames before are kept."""
         frame = [128267, 132364, 136461, 140558, 144655, 148752, 152849]
         parser = StreamParser(ORPHEUS)
         assert parser.feed([128257, *frame, 128267, 132364]) == [False] * 10
-        assert parser.feed([128258], stopped=True) == [True]
+        assert parser.feed([128258], stopped=stopped) == [False]
         assert parser.error is None
-        assert parser.finish() == [medium(0, 10, [1], [2, 5], [3, 4, 6, 7], complete=False)]
+        assert parser.take() == [medium(0, 11, [1], [2, 5], [3, 4, 6, 7], complete=False)]
+
+    def test_orpheus_after_a_prompt_that_begins_the_sound(self):
+        """As its own code prompts it."""
+        frame = [128267, 132364, 136461, 140558, 144655, 148752, 152849]
+        parser = StreamParser(ORPHEUS, opened=ORPHEUS.opened_by([128259, 1, 128009, 128260, 128261, 128257]))
+        assert parser.feed([*frame, 128258]) == [False] * 8
+        assert parser.take() == [medium(0, 8, [1], [2, 5], [3, 4, 6, 7])]
+        assert not ORPHEUS.opened_by([128259, 1, 128009, 128260])
+        assert not ORPHEUS.opened_by([])
+        assert EMU3.opened_by([])
 
     def test_llasa(self):
         """One codebook of 65536, opened by the prompt."""
@@ -134,19 +145,27 @@ class TestModels:
         assert parse(MUSICGEN, tokens) == ([], [medium(0, 16, [10], [20], [30], [40])])
 
 
+OR_2, OR_6 = (f", or token {token}, which ends the medium" for token in (2, 6))
+
 MISFITS = [
     (ROWS, [1, 100], 1, 100, "text or token 5, which begins a medium"),
     (ROWS, [1, 7], 1, 7, "text or token 5, which begins a medium"),
     (ROWS, [5, 7], 1, 7, r"a code of codebook 0 \(100 to 109\) in row 0, column 0"),
     (ROWS, [5, 100, 101, 7, 102, 7], 5, 7, r"a code of codebook 0 \(100 to 109\) in row 1, column 1"),
     (ROWS, [5, 100, 7, 101, 102], 4, 102, r"the end of row 1 \(token 7\)"),
-    (EMU3, [*emu3(1), EOL, *emu3(2), EOF], 3, EOF, rf"the end of row 1 \(token {EOL}\)"),
+    (
+        EMU3,
+        [*emu3(1), EOL, *emu3(2, 3)],
+        3,
+        151857,
+        rf"the end of row 1 \(token {EOL}\), or token {EOF}, which ends .*",
+    ),
     (
         EMU3,
         [*emu3(1), EOI],
         1,
         EOI,
-        rf"a code of codebook 0 .* in row 0, column 1, or the end of row 0 \(token {EOL}\)",
+        rf"a code of codebook 0 .* in row 0, column 1, or the end of row 0 \(token {EOL}\), or token {EOF}, .*",
     ),
     (
         EMU3,
@@ -156,33 +175,39 @@ MISFITS = [
         rf"a code of codebook 0 .* in row 1, column 0, or token {EOF}, which ends the medium",
     ),
     (EMU3, [*emu3(1), EOL, EOF, 9], 3, 9, rf"token {EOI} of the marker end"),
-    (EMU3, [EOF], 0, EOF, r"a code of codebook 0 .* in row 0, column 0"),
-    (EMU3, [151851], 0, 151851, r"a code of codebook 0 .* in row 0, column 0"),
+    (EMU3, [EOF, 9], 1, 9, rf"token {EOI} of the marker end"),
+    (EMU3, [EOL], 0, EOL, rf"a code of codebook 0 .* in row 0, column 0, or token {EOF}, which ends the medium"),
+    (EMU3, [9, EOL], 1, EOL, "text or token 151851, which begins a medium"),
     (PAIR, [4, 6], 1, 6, "token 5 of the marker begin"),
     (PAIR, [5], 0, 5, "text or token 4, which begins a medium"),
-    (PAIR, [4, 5, 200], 2, 200, r"a code of codebook 0 \(100 to 109\) in row 0, column 0"),
-    (PAIR, [4, 5, 100, 101], 3, 101, r"a code of codebook 1 \(200 to 209\) in row 0, column 0"),
-    (PAIR, [4, 5, 100, 200, 6], 4, 6, r"a code of codebook 0 \(100 to 109\) in row 0, column 1"),
+    (PAIR, [4, 5, 200], 2, 200, rf"a code of codebook 0 \(100 to 109\) in row 0, column 0{OR_6}"),
+    (PAIR, [4, 5, 100, 101], 3, 101, rf"a code of codebook 1 \(200 to 209\) in row 0, column 0{OR_6}"),
+    (PAIR, [4, 5, 100, 200, 6, 1], 5, 1, "token 7 of the marker end"),
     (PAIR, [4, 5, 100, 200, 101, 201, 102], 6, 102, "token 6 of the marker end"),
     (PAIR, [4, 5, 100, 200, 101, 201, 7], 6, 7, "token 6 of the marker end"),
-    (PAIR, [4, 5, 100, 200, 1], 4, 1, r"a code of codebook 0 \(100 to 109\) in row 0, column 1"),
+    (PAIR, [4, 5, 100, 200, 1], 4, 1, rf"a code of codebook 0 \(100 to 109\) in row 0, column 1{OR_6}"),
     (JANUS, [0, 99999], 1, 99999, r"a code of codebook 0 \(0 to 16383\) in row 0, column 1"),
-    (ORPHEUS, [128257, 128266, 128266], 2, 128266, r"a code of codebook 1 \(132362 to 136457\) in frame 0"),
-    (ORPHEUS, [128257, 128258], 1, 128258, r"a code of codebook 0 \(128266 to 132361\) in frame 0"),
+    (ORPHEUS, [128257, 128266, 128266], 2, 128266, r"a code of codebook 1 \(132362 to 136457\) in frame 0, or .*"),
     (ORPHEUS, [128258], 0, 128258, "text or token 128257, which begins a medium"),
     (MUSICGEN, [2048], 0, 2048, r"a code of codebook 0 \(0 to 2047\) in step 0"),
     (MUSICGEN, [0, 0], 1, 0, r"padding \(token 2048\) for codebook 1 in step 0"),
     (MUSICGEN, [0, 2048, 2048, 2048, 1, 2048], 5, 2048, r"a code of codebook 1 \(0 to 2047\) in step 1"),
-    (DELAYED, [1, 10, 9, 2], 3, 2, r"a code of codebook 0 \(10 to 14\) in step 1, or padding \(token 9\)"),
+    (
+        DELAYED,
+        [1, 10, 9, 1],
+        3,
+        1,
+        r"a code of codebook 0 \(10 to 14\) in step 1, or padding \(token 9\), or token 2, .*",
+    ),
     (DELAYED, [1, 10, 9, 9, 20, 9], 5, 9, "token 2 of the marker end"),
-    (DELAYED, [1, 10, 9, 11, 20, 9, 9], 6, 9, r"a code of codebook 1 \(20 to 24\) in step 2"),
-    (BOOKS, [1, 20], 1, 20, r"a code of codebook 0 \(10 to 14\) in frame 0"),
-    (BOOKS, [1, 10, 2], 2, 2, r"a code of codebook 0 \(10 to 14\) in frame 1, or a code of codebook 1 \(20 to 24\)"),
-    (BOOKS, [1, 10, 11, 20, 12], 4, 12, r"a code of codebook 1 \(20 to 24\) in frame 1"),
-    (SHARED, [1, 10, 2], 2, 2, r"a code \(10 to 14\)"),
+    (DELAYED, [1, 10, 9, 11, 20, 9, 9], 6, 9, rf"a code of codebook 1 \(20 to 24\) in step 2{OR_2}"),
+    (BOOKS, [1, 20], 1, 20, rf"a code of codebook 0 \(10 to 14\) in frame 0{OR_2}"),
+    (BOOKS, [1, 10, 1], 2, 1, rf"a code .* 0 \(10 to 14\) in frame 1, or a code of codebook 1 \(20 to 24\){OR_2}"),
+    (BOOKS, [1, 10, 11, 20, 12], 4, 12, rf"a code of codebook 1 \(20 to 24\) in frame 1{OR_2}"),
+    (SHARED, [1, 10, 15], 2, 15, rf"a code \(10 to 14\){OR_2}"),
     (SHARED, [1, 10, 11, 15], 3, 15, r"a code \(10 to 14\), or token 2, which ends the medium"),
     (BOOKS, [1, 10, 20, 21], 3, 21, "token 2 of the marker end"),
-    (OUTETTS, [9, 1000, 9, 1001], 3, 1001, r"a code of codebook 1 \(3000 to 4023\) in frame 0"),
+    (OUTETTS, [9, 1000, 9, 1001], 3, 1001, r"a code of codebook 1 \(3000 to 4023\) in frame 0, or .*"),
     (OUTETTS, [1000, 3000, 9, 50], 3, 50, r"a code of codebook 0 .* in frame 1, or token 51, which ends the medium"),
 ]
 

@@ -9,7 +9,7 @@ from token_layouts import medium, one_by_one, read
 from vllm_mmout.errors import TokenError
 from vllm_mmout.tokens import StreamParser, TokenLayout, parse
 
-EOL, EOF, EOS = 151846, 151847, 151850  # Emu3's
+EOL, EOF, EOI, EOS = 151846, 151847, 151853, 151850  # Emu3's
 ROWS = TokenLayout(modality="image", first=100, size=10, row_end=7, begin=(5,))
 PAIR = TokenLayout(modality="image", first=(100, 200), size=10, codebooks=2, grid=(1, 2), begin=(4, 5), end=(6, 7))
 SOUND = TokenLayout(modality="audio", first=100, size=10)
@@ -67,6 +67,15 @@ class TestEnd:
         assert read(layout, [[100, 7, 101]])[1] == [medium(0, 3, [[0], [1]], grid=(2, 1))]
         assert read(layout, [[100, 7]])[1] == [medium(0, 2, [[0]], complete=False, grid=(2, 1))]
 
+    def test_end_marker_before_the_last_cell(self):
+        """The model itself ends the medium: what is whole of it is there, and it is not complete."""
+        tokens = [*emu3(1, 2), EOL, *emu3(3), EOF, EOI, 9]
+        picture = medium(0, 6, [[1, 2]], complete=False)
+        assert one_by_one(EMU3, tokens) == ([False] * 6 + [True], [picture], None)
+        assert read(EMU3, [tokens[:5]])[1] == [medium(0, 5, [[1, 2]], complete=False)]
+        assert read(EMU3, [tokens[:4], tokens[4:5]])[1] == [medium(0, 5, [[1, 2]], complete=False)]
+        assert one_by_one(PAIR, [4, 5, 100, 200, 6, 7, 1]) == ([False] * 6 + [True], [], None)
+
     def test_rows_that_may_go_on(self):
         """Whole rows of a picture that only its end marker ends are not complete without it."""
         tokens = [*emu3(1, 2), EOL, *emu3(3, 4)]
@@ -86,7 +95,7 @@ class TestEnd:
     def test_only_the_last_token_may_be_the_stop_token(self):
         """A token that does not fit before it is an error all the same."""
         parser = StreamParser(EMU3)
-        assert parser.feed([9, EOS], stopped=True) == [False, False]
+        assert parser.feed([EOL, EOS], stopped=True) == [False, False]
         assert parser.error is not None
 
     def test_stop_token_that_fits(self):
@@ -104,6 +113,16 @@ class TestEnd:
         assert "token 1 at position 18" in str(parser.error)
         sound = ([1], [2, 5], [3, 4, 6, 7])
         assert parser.finish() == [medium(0, 9, *sound), medium(10, 18, *sound, complete=False)]
+
+    def test_text_where_a_medium_was_opened(self):
+        """An answer that begins with text has no medium there; the next one begins as it does elsewhere."""
+        begin, end = EMU3.begin[0], [EOL, EOF, EOI]
+        tokens = [1, 2, begin, *emu3(5), *end, 3]
+        picture = medium(2, 7, [[5]], grid=(1, 1))
+        assert one_by_one(EMU3, tokens) == ([True, True, *[False] * 5, True], [picture], None)
+        assert one_by_one(EMU3, tokens[2:]) == ([*[False] * 5, True], [medium(0, 5, [[5]], grid=(1, 1))], None)
+        assert one_by_one(EMU3, [EOF, EOI, 1]) == ([False, False, True], [], None)
+        assert "token 151846 at position 1" in read(EMU3, [[1, EOL]])[2]
 
     def test_nothing(self):
         """A stream without tokens, or with a begin marker alone, has no media and no error."""

@@ -70,8 +70,9 @@ class TokenLayout:
     """The tokens after a medium; none: it ends with the last cell of its grid, or before the first token that is no
     code."""
     opened: bool = False
-    """Whether the prompt ends with ``begin``, or with whole frames after it: the output begins inside a medium, of
-    which what the prompt has is no part."""
+    """Whether each prompt ends with ``begin``, or with whole frames after it: the output begins inside a medium, of
+    which what the prompt has is no part, but where it begins with text. A prompt that ends with ``begin`` has the same
+    effect where this is not set."""
     text_inside: bool = False
     """Whether text may stand among the codes of a sound, such as OuteTTS' words: it is text as elsewhere, and the sound
     goes on after it. Without ``end`` the sound then goes on to the end of the answer, or to the next ``begin``."""
@@ -117,6 +118,16 @@ class TokenLayout:
         single = {token for token in (self.pad, self.row_end) if token is not None}
         codes = (range(first, stop) for first, stop in {(slot.first, slot.stop) for slot in self.slots})
         return frozenset(chain(single, self.begin, self.end, *codes))
+
+    def opened_by(self, prompt: Sequence[int]) -> bool:
+        """Whether the answer to a prompt begins inside a medium: one of an ``opened`` layout, or one that the prompt
+        ends with the ``begin`` of.
+
+        Args:
+            prompt: its token ids.
+
+        """
+        return self.opened or (bool(self.begin) and tuple(prompt[-len(self.begin) :]) == self.begin)
 
     @property
     def delay(self) -> int:

@@ -21,6 +21,8 @@ class StreamParser:
 
     Args:
         layout: how media are written in them.
+        opened: whether the first token is inside a medium; None: as the layout says. Where the answer begins with text
+            all the same, there is no such medium.
 
     """
 
@@ -29,7 +31,7 @@ class StreamParser:
     seen: int
     """How many tokens were taken."""
 
-    def __init__(self, layout: TokenLayout) -> None:
+    def __init__(self, layout: TokenLayout, *, opened: bool | None = None) -> None:
         self.error = None
         self.seen = 0
         self._layout = layout
@@ -38,9 +40,10 @@ class StreamParser:
         self._start: int | None = None  # of the medium that has begun
         self._body: Body | None = None  # its codes, once its begin marker is whole
         self._due: tuple[int, ...] = ()  # what is left of a marker that has begun, or that alone may follow
-        self._stop = 0  # one past the last token of the medium that has begun
+        self._stop = 0  # one past the last token of the medium that has begun; 0: of that of the prompt there is none
+        self._ends = False  # whether that medium is complete when its end marker is
         self._last = -1  # position of the token that ended the stream
-        if layout.opened:
+        if layout.opened if opened is None else opened:
             self._start = 0
             self._body = _body_of(layout)
 
@@ -127,27 +130,26 @@ class StreamParser:
             if self._body is None:
                 self._body = _body_of(self._layout)
             else:
-                self._close(complete=True)
+                self._close(complete=self._ends)
         return False
 
     def _take_after(self, body: Body, token: int, at: int) -> bool:
         """Take a token that is none of the medium's body."""
         end, begin = self._layout.end, self._layout.begin
-        ends = bool(end) and body.may_end
-        if ends and token == end[0]:
-            self._due = end
+        if token in end[:1]:
+            self._due, self._ends = end, body.may_end
             return self._take_marker(token, at)
         if self._layout.text_inside and token not in self._media:
             return True
-        if self._is_run and (token not in self._media or token in begin[:1]):
+        if (self._is_run or not self._stop) and (token not in self._media or token in begin[:1]):
             self._close(complete=body.whole)
             return self._take_outside(token, at)
-        said = f", or token {end[0]}, which ends the medium" if ends else ""
+        said = f", or token {end[0]}, which ends the medium" if end else ""
         return self._refuse(token, at, body.expected + said)
 
     def _fill(self) -> None:
         """A medium has all of its codes: its end marker is due, if it has one."""
-        self._due = self._layout.end
+        self._due, self._ends = self._layout.end, True
         if not self._due:
             self._close(complete=True)
 
@@ -167,7 +169,7 @@ class StreamParser:
 
     def _all_came(self, body: Body) -> bool:
         """Whether a medium after which the stream ends has all of its codes."""
-        return bool(self._due) or body.filled or (self._is_run and body.whole)
+        return self._ends if self._due else body.filled or (self._is_run and body.whole)
 
     @property
     def _is_run(self) -> bool:

@@ -129,7 +129,13 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             route(state.detokenizer, TextSieve(layout.token_ids))
             return
         loop = None if queue is None else asyncio.get_running_loop()
-        stream = MediaStream(layout, asked.params, self.batchers[name], lambda: self._settled(request.request_id, loop))
+        stream = MediaStream(
+            layout,
+            request.prompt_token_ids or (),
+            asked.params,
+            self.batchers[name],
+            lambda: self._settled(request.request_id, loop),
+        )
         route(state.detokenizer, stream)
         state.__class__ = TokenRequestState
         if isinstance(state, TokenRequestState):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import MMOutError
@@ -35,6 +36,7 @@ class MediaStream:
 
     Args:
         layout: of the model's tokens.
+        prompt: its token ids, which say whether the answer begins inside a medium.
         params: of the request.
         batcher: decodes.
         settled: called in any thread whenever a medium has been decoded.
@@ -42,10 +44,15 @@ class MediaStream:
     """
 
     def __init__(
-        self, layout: TokenLayout, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]
+        self,
+        layout: TokenLayout,
+        prompt: Sequence[int],
+        params: OutputParams,
+        batcher: MediaBatcher,
+        settled: Callable[[], None],
     ) -> None:
-        self._layout = layout
-        self._parser = StreamParser(layout)
+        self._new_parser = partial(StreamParser, layout, opened=layout.opened_by(prompt))
+        self._parser = self._new_parser()
         self._params = params
         self._batcher = batcher
         self._settled = settled
@@ -100,7 +107,7 @@ class MediaStream:
 
     def _read_again(self, token_ids: list[int]) -> None:
         """Forget what tokens were that are none of the answer's: media, and errors."""
-        before, self._parser = self._parser.error, StreamParser(self._layout)
+        before, self._parser = self._parser.error, self._new_parser()
         self._parser.feed(token_ids)
         media = self._parser.finish()
         if self.error is before:
