@@ -17,7 +17,9 @@ pytestmark = pytest.mark.engine
 ANY = OutputParams()
 CODES = 32
 RATE = 800
-CODECS = {"mimi": "MimiModel", "dac": "DacModel", "encodec": "EncodecModel", "xcodec": "XcodecModel"}
+RESIDUAL = {"mimi": "MimiModel", "dac": "DacModel", "encodec": "EncodecModel", "xcodec": "XcodecModel"}
+"""With four codebooks."""
+CODECS = {**RESIDUAL, "xcodec2": "Xcodec2Model"}
 FLAT = TokenLayout(modality="audio", first=100, size=CODES, codebooks=4)
 ORPHEUS = TokenLayout(
     modality="audio", first=100, size=CODES, codebooks=3, order="interleaved", pattern=(0, 1, 2, 2, 1, 2, 2)
@@ -58,8 +60,9 @@ def processor_of(folder, layout=FLAT, **options):
 
 
 class TestSounds:
-    @pytest.mark.parametrize("codebooks", [4, 2, 1])
-    @pytest.mark.parametrize("name", CODECS)
+    @pytest.mark.parametrize(
+        ("name", "codebooks"), [*((name, books) for name in RESIDUAL for books in (4, 2, 1)), ("xcodec2", 1)]
+    )
     def test_one_is_what_plain_transformers_decodes(self, decoder_folder, name, codebooks):
         """The samples are those of the codec called alone on the same codes, bit for bit, with fewer codebooks too."""
         folder = decoder_folder(name)
@@ -75,8 +78,9 @@ class TestSounds:
     @pytest.mark.parametrize("name", CODECS)
     def test_a_batch_is_its_members_alone(self, decoder_folder, name):
         """Decoded at once, sounds come in their order and differ by 1e-4 at most."""
-        processor = processor_of(decoder_folder(name))
-        media = [frames(12, seed=seed) for seed in range(5)]
+        layout = FLAT if name in RESIDUAL else TokenLayout(modality="audio", first=100, size=CODES)
+        processor = processor_of(decoder_folder(name), layout)
+        media = [frames(12, layout.codebooks, seed=seed) for seed in range(5)]
         for together, one in zip(processor.decode_batch(media), media, strict=True):
             np.testing.assert_allclose(together.samples, processor.decode(one, ANY).samples, rtol=0, atol=1e-4)
             assert together.samples.base is None or together.samples.base.size == together.samples.size
@@ -247,7 +251,7 @@ def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
 
 
 class TestMisfits:
-    @pytest.mark.parametrize("name", CODECS)
+    @pytest.mark.parametrize("name", RESIDUAL)
     @pytest.mark.parametrize(
         ("fields", "says"),
         [
@@ -264,6 +268,11 @@ class TestMisfits:
             OptionError, match=rf"{says}, decoder .*{name} \({name}\) has 4 of 32 and decodes with fewer"
         ):
             processor_of(decoder_folder(name), layout)
+
+    def test_the_one_codebook_must_agree(self, decoder_folder):
+        """X-Codec 2 has a code for each vector of levels."""
+        with pytest.raises(OptionError, match=r"4 codebooks of 32 codes, decoder .*xcodec2 \(xcodec2\) has 1 of 32"):
+            processor_of(decoder_folder("xcodec2"), FLAT)
 
     def test_rates_must_agree(self, decoder_folder):
         """Mimi's codebooks have one rate; the layout of SNAC is none of its."""

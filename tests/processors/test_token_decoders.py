@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -22,8 +23,14 @@ pytestmark = pytest.mark.engine
 ANY = OutputParams()
 SOUNDS = TokenLayout(modality="audio", first=100, size=32, codebooks=4)
 PICTURES = TokenLayout(modality="image", first=100, size=64, grid=(4, 4))
-LAYOUTS = {"emu3": PICTURES, "janus": PICTURES, "whole_emu3": PICTURES, "whole_janus": PICTURES}
-DECODERS = ["emu3", "janus", "mimi", "dac", "encodec", "xcodec"]
+LAYOUTS = {
+    "xcodec2": TokenLayout(modality="audio", first=100, size=32),
+    "emu3": PICTURES,
+    "janus": PICTURES,
+    "whole_emu3": PICTURES,
+    "whole_janus": PICTURES,
+}
+DECODERS = ["emu3", "janus", "mimi", "dac", "encodec", "xcodec", "xcodec2"]
 
 
 def processor_of(decoder, layout=SOUNDS, config=None, **options):
@@ -192,18 +199,17 @@ class TestWeights:
     def test_the_network_is_left_alone(self, decoder_folder, tmp_path):
         """Making and loading decoders opens no connection, also where nothing says that the machine is offline."""
         code = (
-            "import socket, sys\n"
+            "import json, socket, sys\n"
             "def refuse(*args): print('connection'); raise SystemExit(3)\n"
             "socket.socket.connect = socket.getaddrinfo = refuse\n"
             "from vllm_mmout.processors import CodecAudioProcessor, VQImageProcessor\n"
-            "pictures = dict(modality='image', first=9, size=64, grid=(4, 4))\n"
-            "sounds = dict(modality='audio', first=9, size=32, codebooks=4)\n"
-            "for place, folder in enumerate(sys.argv[1:]):\n"
-            "    kind, layout = (VQImageProcessor, pictures) if place < 2 else (CodecAudioProcessor, sounds)\n"
+            "for folder, layout in json.loads(sys.argv[1]).items():\n"
+            "    kind = VQImageProcessor if layout['modality'] == 'image' else CodecAudioProcessor\n"
             "    kind.from_config({}, dict(layout=layout, decoder=folder)).load()\n"
             "print('loaded')"
         )
-        command = [sys.executable, "-c", code, *(str(decoder_folder(name)) for name in DECODERS)]
+        layouts = {str(decoder_folder(name)): dataclasses.asdict(LAYOUTS.get(name, SOUNDS)) for name in DECODERS}
+        command = [sys.executable, "-c", code, json.dumps(layouts)]
         environment = {"HF_HUB_OFFLINE": "0", "HOME": str(tmp_path)}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         assert done.stdout.split() == ["loaded"], done.stderr

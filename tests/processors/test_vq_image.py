@@ -209,6 +209,26 @@ class TestGreyLevels:
         with pytest.raises(OptionError, match=says.replace("(", r"\(")):
             VQImageProcessor(layout=JANUS, decoder="anywhere", **options)
 
+    def test_a_whole_models_processor(self, decoder_folder, tmp_path):
+        """As transformers saves it today: the image processor is a table of its file, and wins over one of its own."""
+        from transformers import Emu3ImageProcessor, Emu3Processor, GPT2TokenizerFast
+
+        folder = shutil.copytree(decoder_folder("emu3"), tmp_path / "emu3")
+        letters = {"a": 0, "<boi>": 1, "<eoi>": 2, "<img>": 3, "<wrap>": 4, "<eof>": 5}
+        markers = {"image_token": "<img>", "boi_token": "<boi>", "eoi_token": "<eoi>"}
+        markers |= {"image_wrapper_token": "<wrap>", "eof_token": "<eof>", "bos_token": "a", "eos_token": "a"}
+        tokenizer = GPT2TokenizerFast(vocab=letters, merges=[], **markers)
+        Emu3Processor(Emu3ImageProcessor(), tokenizer).save_pretrained(folder)
+        assert not (folder / "preprocessor_config.json").exists()
+        own = Emu3ImageProcessor.from_pretrained(folder)
+        assert own.image_mean[0] < 0.49
+        (folder / "preprocessor_config.json").write_text('{"image_mean": 0.1, "image_std": 0.2}')
+        expected = as_bytes(plain_pixels("emu3", folder, medium(4).codes[0]), own.image_mean, own.image_std)
+        np.testing.assert_array_equal(processor_of("emu3", folder).decode(medium(4), ANY).array, expected)
+        (folder / "processor_config.json").write_text('{"image_processor": 3}')
+        with pytest.raises(OptionError, match=r"image_processor of .*processor_config.json must be a table, got 3"):
+            processor_of("emu3", folder)
+
     def test_a_damaged_file_is_named(self, decoder_folder, tmp_path):
         """An error about the folder's own normalisation names the file."""
         folder = shutil.copytree(decoder_folder("janus"), tmp_path / "janus")

@@ -191,6 +191,30 @@ def xcodec():
     )
 
 
+def xcodec2():
+    """X-Codec 2: one codebook of 32."""
+    from transformers import Wav2Vec2BertConfig, Xcodec2Config, Xcodec2Model
+
+    torch.manual_seed(10)
+    semantic = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    return Xcodec2Model(
+        Xcodec2Config(
+            sampling_rate=SAMPLING_RATE,
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            head_dim=16,
+            encoder_hidden_size=4,
+            downsampling_ratios=[4, 2],
+            quantization_dim=48,  # of the semantic model and of this one
+            quantization_levels=[4, 4, 2],
+            semantic_model_config=Wav2Vec2BertConfig(**semantic, feature_projection_input_dim=16),
+        )
+    ).eval()
+
+
 SNAC_CONFIG = {
     "sampling_rate": SAMPLING_RATE,
     "encoder_dim": 4,

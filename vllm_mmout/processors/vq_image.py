@@ -42,7 +42,7 @@ class VQImageProcessor(DecoderProcessor):
         max_batch: pictures that are decoded at once, at most.
         batch_wait_ms: how long the first of them waits for others, milliseconds.
         mean: of the normalisation that the decoder's pixels have, one number or one a channel; by default
-            ``image_mean`` of a preprocessor_config.json in the decoder's folder, else 0.5.
+            ``image_mean`` of a preprocessor_config.json or processor_config.json in the decoder's folder, else 0.5.
         std: the same, by default ``image_std``, else 0.5.
         value_range: instead of ``mean`` and ``std`` the pixels of black and white, (-1, 1) by default.
         prompt: as of `TokenProcessor`, with the places {prompt}, {rows} and {columns}.

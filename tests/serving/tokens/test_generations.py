@@ -65,7 +65,7 @@ def test_two_answers_are_two_pictures(fixed):
 
 
 def test_what_the_engine_is_asked(fixed):
-    """The prompt by the model's tokenizer, one picture's tokens at most, one output at the end."""
+    """The prompt by the model's tokenizer, all the room there is for text and picture, one output at the end."""
     from vllm.sampling_params import RequestOutputKind
 
     client, engine = fixed
@@ -73,17 +73,23 @@ def test_what_the_engine_is_asked(fixed):
     ((prompt, params),) = engine.asked
     assert prompt == engine.tokenizer("lake")["input_ids"]
     sampling = params.sampling
-    assert sampling.max_tokens == 24 + 2  # its markers
+    assert sampling.max_tokens == LENGTH - len("lake")
     assert (sampling.temperature, sampling.top_k, sampling.seed, sampling.stop) == (0.5, 7, 2**40, ["x"])
     assert sampling.output_kind == RequestOutputKind.FINAL_ONLY
     assert params.processor == "vq_image"
 
 
 def test_the_models_own_sampling_holds_where_a_client_says_nothing(painter):
-    """``generation_config.json``: a client's field wins over it; its limit of tokens holds where no size is known."""
-    usual = {"temperature": 0.25, "top_p": 0.5, "max_tokens": 9}
-    for layout, most in ((GRID, 24 + 2), ({}, 9)):
-        clients, engine = painter(**layout, engine={"usual": usual})
+    """``generation_config.json``: a client's field wins over it; its limit of tokens cuts no picture of a known size."""
+    usual = {"temperature": 0.25, "top_p": 0.5}
+    alone, markers = 24, 2
+    for layout, limit, most in (
+        (GRID, 9, alone + markers),
+        (GRID, 50, 50),
+        (GRID | {"opened": True}, 50, alone + markers - 1),
+        ({}, 9, 9),
+    ):
+        clients, engine = painter(**layout, engine={"usual": usual | {"max_tokens": limit}})
         engine.answer = pictures(engine.output_processor.binding.processors["vq_image"])
         with clients as client:
             client.images.generate(prompt="lake", extra_body={"top_p": 0.75})

@@ -14,7 +14,10 @@ from vllm_mmout.processors.decoders.folder import read_table
 if TYPE_CHECKING:
     import torch
 
-_FILE = "preprocessor_config.json"
+_IMAGE_FILE = "preprocessor_config.json"
+"""Of an image processor alone, and of a whole model as transformers before version 5 saved it."""
+_MODEL_FILE = "processor_config.json"
+"""Of a whole model's processor, with its image processor in it."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +91,17 @@ def levels_beside(folder: Path) -> GreyLevels | None:
         OptionError: its file cannot be read, or is malformed.
 
     """
-    path = folder / _FILE
-    if not path.is_file():
-        return None
-    table = read_table(path)
-    mean, std = table.get("image_mean"), table.get("image_std")
-    if mean is None or std is None:
-        return None
-    return GreyLevels(_numbers(f"image_mean of {path}", mean), _checked_std(f"image_std of {path}", std))
+    for path in (folder / _MODEL_FILE, folder / _IMAGE_FILE):  # in the order of transformers
+        table = read_table(path) if path.is_file() else {}
+        own = table.get("image_processor") if path.name == _MODEL_FILE else table
+        if own is None:
+            continue
+        if not isinstance(own, dict):
+            raise OptionError(f"image_processor of {path} must be a table, got {own!r}", param="decoder")
+        mean, std = own.get("image_mean"), own.get("image_std")
+        if mean is not None and std is not None:
+            return GreyLevels(_numbers(f"image_mean of {path}", mean), _checked_std(f"image_std of {path}", std))
+    return None
 
 
 def _checked_std(name: str, value: Any) -> tuple[float, ...]:

@@ -24,6 +24,7 @@ KINDS = {
     "dac": f"{_HERE}.residual_codecs:DacDecoder",
     "encodec": f"{_HERE}.residual_codecs:EncodecDecoder",
     "xcodec": f"{_HERE}.residual_codecs:XcodecDecoder",
+    "xcodec2": f"{_HERE}.residual_codecs:Xcodec2Decoder",
 }
 """``model_type`` of config.json -> class; of the two whole models it is the decoder inside."""
 

@@ -1,7 +1,8 @@
-"""Mimi, DAC, EnCodec and X-Codec: sound from residual codebooks of one rate."""
+"""Mimi, DAC, EnCodec, X-Codec and X-Codec 2: sound from codebooks of one rate."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,13 +22,19 @@ class ResidualCodec(PretrainedDecoder):
     """What its config calls the rate of samples."""
 
     @classmethod
+    def books_of(cls, config: Any) -> tuple[int, int]:
+        """How many codebooks there are, and how many codes each has."""
+        return getattr(config, cls.codebooks_name), config.codebook_size
+
+    @classmethod
     def facts_of(cls, config: Any) -> DecoderFacts:
         """What its config says."""
+        codebooks, codebook_size = cls.books_of(config)
         return DecoderFacts(
             modality="audio",
-            codebooks=getattr(config, cls.codebooks_name),
-            codebook_size=config.codebook_size,
-            fewer=True,
+            codebooks=codebooks,
+            codebook_size=codebook_size,
+            fewer=codebooks > 1,
             sampling_rate=getattr(config, cls.rate_name),
         )
 
@@ -58,6 +65,19 @@ class XcodecDecoder(ResidualCodec):
     config_name: ClassVar[str] = "XcodecConfig"
     model_name: ClassVar[str] = "XcodecModel"
     rate_name: ClassVar[str] = "sample_rate"
+
+
+class Xcodec2Decoder(ResidualCodec):
+    """``Xcodec2Model``, the codec of Llasa (https://arxiv.org/abs/2502.04128): one codebook, of all level vectors."""
+
+    kind: ClassVar[str] = "xcodec2"
+    config_name: ClassVar[str] = "Xcodec2Config"
+    model_name: ClassVar[str] = "Xcodec2Model"
+
+    @classmethod
+    def books_of(cls, config: Any) -> tuple[int, int]:
+        """A code stands for one level in each dimension."""
+        return 1, math.prod(config.quantization_levels)
 
 
 class EncodecDecoder(ResidualCodec):

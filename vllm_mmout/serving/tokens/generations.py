@@ -67,11 +67,12 @@ async def _answer(
     adapter = service.adapter(asked.model)
     grid = await asyncio.to_thread(maker.sizes.grid, asked.size)
     values = {"prompt": asked.prompt}
-    layout, wanted = maker.processor.layout, None
     if grid is not None:
         values |= {"rows": str(grid.rows), "columns": str(grid.columns)}
-        wanted = layout.tokens_of(grid.rows, grid.columns, opened=layout.opened)
     prompt = await asyncio.to_thread(maker.tokens, values, "prompt")
+    layout = maker.processor.layout
+    opened = layout.opened_by(prompt)
+    wanted = None if grid is None else layout.tokens_of(grid.rows, grid.columns, opened=opened)
     left = service.room_after(prompt, "prompt")
     if asked.size != AUTO and wanted is not None and wanted > left and asked.sampling.get("max_tokens") is None:
         raise ApiError(
@@ -80,7 +81,8 @@ async def _answer(
             " smaller one, or for its first rows by max_tokens",
             param="size",
         )
-    sampling = sampling_params(asked.sampling, service.usual, n=asked.n, wanted=wanted, left=left)
+    length = _length(wanted, service.usual.get("max_tokens"), opened=opened)
+    sampling = sampling_params(asked.sampling, service.usual, n=asked.n, length=length, left=left)
     name = request_id(request, "image")
     outputs = await service.generated(maker, prompt, sampling, name, adapter)
     pictures = [picture for answer in outputs.outputs for picture in answer.multimodal]  # type: ignore[attr-defined]
@@ -99,6 +101,20 @@ async def _answer(
     names = await kept(service.store, entries)
     urls = [str(request.url_for("mmout_result", name=name)) for name in names]
     return json_response(entries, used=used, notes=notes, urls=urls)
+
+
+def _length(wanted: int | None, usual: int | None, *, opened: bool) -> int | None:
+    """How many tokens an answer may have where the client does not say it; None: as there is room for.
+
+    Args:
+        wanted: what a picture takes; None: nobody knows.
+        usual: what the model's ``generation_config.json`` says.
+        opened: whether the answer begins inside the picture; else the model may write a text before it.
+
+    """
+    if wanted is None or (usual is None and not opened):
+        return usual
+    return wanted if usual is None or opened else max(usual, wanted)
 
 
 async def _encoded(maker: Maker, pictures: Sequence[Any], form: Asked, name: str) -> list[Encoded]:

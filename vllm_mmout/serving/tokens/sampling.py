@@ -25,7 +25,7 @@ _SEEDS: Final = 1 << 63
 
 
 def sampling_params(
-    given: Mapping[str, Any], usual: Mapping[str, Any], *, n: int, wanted: int | None, left: int
+    given: Mapping[str, Any], usual: Mapping[str, Any], *, n: int, length: int | None, left: int
 ) -> SamplingParams:
     """What a request is sampled with.
 
@@ -33,7 +33,7 @@ def sampling_params(
         given: fields of `HINTS` that a client has sent.
         usual: those of the model's ``generation_config.json``.
         n: answers.
-        wanted: tokens of an answer where the client names no ``max_tokens``; None: as usual, or as there is room for.
+        length: tokens of an answer where the client names no ``max_tokens``; None: as there is room for.
         left: tokens that the model's length leaves after the prompt.
 
     Raises:
@@ -47,7 +47,7 @@ def sampling_params(
             f"max_tokens must be at most {left}, which is what the prompt leaves of the model's length, got {most}",
             param="max_tokens",
         )
-    limits = (left, usual.get("max_tokens") if wanted is None else wanted) if most is None else (most,)
+    limits = (left, length) if most is None else (most,)
     asked = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
     chosen = {**usual, **asked, "n": n, "max_tokens": min(limit for limit in limits if limit is not None)}
     seed = chosen.get("seed")

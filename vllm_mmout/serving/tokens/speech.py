@@ -44,7 +44,7 @@ async def _answer(request: Request, service: TokenService, maker: Maker, asked: 
     await asyncio.to_thread(check_format, asked.response_format, getattr(maker.processor, "sampling_rate", None))
     prompt = await asyncio.to_thread(maker.tokens, values, "input")
     left = service.room_after(prompt, "input")
-    sampling = sampling_params(asked.sampling, service.usual, n=1, wanted=None, left=left)
+    sampling = sampling_params(asked.sampling, service.usual, n=1, length=service.usual.get("max_tokens"), left=left)
     name = request_id(request, "speech")
     outputs = await service.generated(maker, prompt, sampling, name, adapter)
     sounds = [sound for answer in outputs.outputs for sound in answer.multimodal]  # type: ignore[attr-defined]
