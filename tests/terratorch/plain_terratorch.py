@@ -40,6 +40,15 @@ class Plain:
             self.network = network_of(config)
             self.network.load_state_dict({name.removeprefix("model."): weight for name, weight in weights.items()})
         self.network = self.network.eval().to(self.dtype)
+        self._encode_in_float32()
+
+    def _encode_in_float32(self):
+        """Have places and dates encoded in float32, in which they are what they are, and rounded then."""
+        from terratorch.models.backbones.prithvi_mae import LocationEncoder, TemporalEncoder
+
+        for module in self.network.modules():
+            if isinstance(module, LocationEncoder | TemporalEncoder):
+                module.register_forward_hook(lambda _module, _given, encoded: encoded.to(self.dtype))
 
     def standardised(self, pixels):
         """Pixels [bands, height, width] as the data module hands them over, [1, bands, ...]."""
@@ -53,7 +62,7 @@ class Plain:
 
         extras = {}
         if location is not None and "location_coords" in self.data:
-            extras["location_coords"] = torch.tensor([location] * len(images), dtype=torch.float32).to(self.dtype)
+            extras["location_coords"] = torch.tensor([location] * len(images), dtype=torch.float32)
         with torch.inference_mode():
             output = self.network(images.to(self.dtype), **extras)
         output = getattr(output, "output", output)

@@ -13,9 +13,13 @@ from vllm_mmout.processors.raw import describe
 
 _SHOWN = 8
 """Names listed in a message."""
+_REMEDY = (
+    'Save them from the same class: safetensors.torch.save_file(model.state_dict(), "model.safetensors"), and keep'
+    " config.json as it was then"
+)
 
 
-def load_strictly(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+def load_strictly(model: nn.Module, weights: Mapping[str, torch.Tensor], remedy: str = _REMEDY) -> None:
     """Load a model's weights.
 
     Tensors that are stored once though the model has them under several names (tied weights) count for all of these.
@@ -25,6 +29,7 @@ def load_strictly(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None
     Args:
         model: the author's.
         weights: name in ``state_dict()`` to tensor.
+        remedy: what to do where they do not fit; ends the message.
 
     Raises:
         ModelError: one is missing, unexpected, of another shape or kind of dtype, or too large for the model's dtype;
@@ -56,10 +61,7 @@ def load_strictly(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None
         if names
     ]
     if faults:
-        raise ModelError(
-            f"the weights do not fit model {type(model).__name__}; {'; '.join(faults)}. Save them from the same class:"
-            ' safetensors.torch.save_file(model.state_dict(), "model.safetensors"), and keep config.json as it was then'
-        )
+        raise ModelError(f"the weights do not fit model {type(model).__name__}; {'; '.join(faults)}. {remedy}")
     model.load_state_dict(dict(weights), strict=False)  # what it would report has been checked above
 
 

@@ -71,6 +71,29 @@ def test_the_mmout_table_names_bands():
 
 
 @pytest.mark.parametrize(
+    ("bands", "names"),
+    [
+        ([[1, 6]], ["1", "2", "3", "4", "5", "6"]),
+        (["BLUE", [2, 5], "RED"], ["BLUE", "2", "3", "4", "5", "RED"]),
+        ([0, [7, 11]], ["0", "7", "8", "9", "10", "11"]),
+    ],
+)
+def test_intervals_are_all_bands_in_them(bands, names):
+    """Both ends among them, as TerraTorch has it."""
+    config = flood_config()
+    config["pretrained_cfg"]["data"]["init_args"]["output_bands"] = bands
+    assert TerratorchConfig.of(config).modalities[0].bands == tuple(names)
+
+
+@pytest.mark.parametrize("interval", [[1], [1, 3, 6], [6, 1], ["1", "6"]])
+def test_intervals_that_are_none_are_refused(interval):
+    """What is written there is shown."""
+    config = flood_config(mmout={"input": {"bands": [interval]}})
+    with pytest.raises(OptionError, match=r"must be an interval \[first, last\], got"):
+        TerratorchConfig.of(config)
+
+
+@pytest.mark.parametrize(
     ("task", "processor"),
     [
         ("SemanticSegmentationTask", "segmentation"),

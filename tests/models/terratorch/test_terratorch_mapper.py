@@ -2,39 +2,14 @@
 
 import numpy as np
 import pytest
-import rasterio
 from affine import Affine
 from pyproj import Transformer
 from terratorch_configs import flood_config, radar_config
+from terratorch_rasters import PLACE, mapped, written
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.models.terratorch.mapper import TerratorchMapper
-
-NUMBERS = np.random.default_rng(7)
-PLACE = Affine(10, 0, 700000, 0, -10, 4400000)
-
-
-def written(path, *, bands=6, size=(64, 64), dtype="int16", **options):
-    """A GeoTIFF by rasterio, and its pixels."""
-    tags, descriptions = options.pop("tags", {}), options.pop("descriptions", None)
-    array = NUMBERS.integers(1, 4000, (bands, *size)).astype(dtype)
-    grid = {"crs": "EPSG:32630", "transform": PLACE, **options}
-    shape = {"count": bands, "height": size[0], "width": size[1]}
-    with rasterio.open(path, "w", driver="GTiff", dtype=dtype, **shape, **grid) as file:
-        file.write(array)
-        file.update_tags(**tags)
-        if descriptions:
-            file.descriptions = descriptions
-    return array
-
-
-def mapped(config, data, **options):
-    """What the model is given."""
-    params = OutputParams(**options)
-    mapper = TerratorchMapper.from_config(config)
-    with mapper.open(data, params) as view:
-        return mapper.whole(view).tensors
 
 
 def test_integers_stay_integers(tmp_path):
@@ -103,6 +78,18 @@ def test_one_file_of_several_dates_says_no_date(tmp_path):
     """Its one date is not that of all."""
     written(tmp_path / "all-2024-05-02.tif", bands=12)
     assert "temporal_coords" not in mapped(flood_config(size=(6, 2, 64, 64)), tmp_path / "all-2024-05-02.tif")
+
+
+@pytest.mark.parametrize("used", [None, True, False])
+def test_a_model_that_was_trained_without_is_not_told(tmp_path, used):
+    """Where the folder says so, nothing but the request says where and when, as TerraTorch predicts."""
+    written(tmp_path / "a-2024-05-02.tif")
+    config = flood_config()
+    config["pretrained_cfg"]["data"]["init_args"] |= {} if used is None else {"use_metadata": used}
+    told = {"location_coords", "temporal_coords"}
+    assert set(mapped(config, tmp_path / "a-2024-05-02.tif")) & told == (set() if used is False else told)
+    asked = mapped(config, tmp_path / "a-2024-05-02.tif", location=(1, 2), dates=["2024-01-01"])
+    assert (asked["location_coords"].tolist(), asked["temporal_coords"].tolist()) == ([1, 2], [[2024, 0]])
 
 
 def test_statistics_of_the_request_go_along(tmp_path):

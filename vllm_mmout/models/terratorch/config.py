@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.models.terratorch.scaling import MEANS, SCALE, STDS, Scaling, scaling_of
 
 ARCHITECTURE: Final = "Terratorch"
 
 RAW: Final = "{}_raw"
 """Keyword of ``forward`` under which an input comes as its file holds it; under its own name it is standardised."""
-MEANS: Final = "means"
-STDS: Final = "stds"
 LOCATION: Final = "location_coords"
 DATES: Final = "temporal_coords"
 
@@ -42,6 +41,7 @@ class Modality:
     """Dates; None: the tensor has no axis for them."""
     size: tuple[int, int]
     """Height and width in pixels."""
+    scaling: Scaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class TerratorchConfig:
     """Height and width in pixels of what the network takes in one forward."""
     extras: tuple[str, ...]
     """Further inputs: `LOCATION`, `DATES`."""
+    metadata: bool
+    """Whether the network has been trained with them, as far as the data module says it (``use_metadata``)."""
     pretrained: Mapping[str, Any]
     """``pretrained_cfg`` itself."""
     overrides: Mapping[str, Any]
@@ -91,11 +93,15 @@ class TerratorchConfig:
                 )
             images = {target: images[target]}
         overrides = _overrides(config)
-        modalities = tuple(_modality(name, shape, pretrained, overrides, target) for name, shape in images.items())
+        modalities = tuple(
+            _modality(name, shape, pretrained, overrides, alone=len(images) == 1, named=target is None)
+            for name, shape in images.items()
+        )
         if not modalities:
             raise OptionError('"pretrained_cfg.input.data" in config.json names no image; name one with its shape')
         extras = tuple(name for name in inputs if name in (LOCATION, DATES))
-        return cls(task, modalities, target, _crop(model, modalities[0].size), extras, pretrained, overrides)
+        metadata = _arguments(pretrained, "data").get("use_metadata") is not False
+        return cls(task, modalities, target, _crop(model, modalities[0].size), extras, metadata, pretrained, overrides)
 
     @property
     def keywords(self) -> tuple[str, ...]:
@@ -135,7 +141,7 @@ def completed(config: dict[str, Any]) -> dict[str, Any]:
 def _overrides(config: Mapping[str, Any]) -> Mapping[str, Any]:
     table = config.get("mmout")
     entries = table.get("input", {}) if isinstance(table, Mapping) else {}
-    known = ("bands", MEANS, STDS, "constant_scale")
+    known = ("bands", MEANS, STDS, SCALE)
     if not isinstance(entries, Mapping) or not set(entries) <= set(known):
         raise OptionError(
             f'"input" in the "mmout" table of config.json must be a table of {", ".join(known)}, got {entries!r}'
@@ -144,7 +150,13 @@ def _overrides(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _modality(
-    name: str, shape: tuple[int, ...], pretrained: Mapping[str, Any], overrides: Mapping[str, Any], target: str | None
+    name: str,
+    shape: tuple[int, ...],
+    pretrained: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    *,
+    alone: bool,
+    named: bool,
 ) -> Modality:
     if len(shape) not in _PIXELS:
         raise OptionError(
@@ -152,7 +164,7 @@ def _modality(
             f" height, width], got {list(shape)}"
         )
     count, frames = shape[0], shape[1] if len(shape) == max(_PIXELS) else None
-    bands = _bands(pretrained, overrides, None if target is not None else name)
+    bands = _bands(pretrained, overrides, name if named else None)
     if bands is None:
         bands = tuple(f"band {number}" for number in range(1, count + 1))
     if len(bands) != count:
@@ -160,7 +172,10 @@ def _modality(
             f"config.json names {len(bands)} bands of {name} ({', '.join(bands)}), and its shape has {count}; say the"
             ' right ones in "mmout": {"input": {"bands": [...]}}'
         )
-    return Modality(name, bands, frames, (shape[-2], shape[-1]))
+    data = pretrained.get("data")
+    module: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
+    scaling = scaling_of(name, bands, module, overrides, alone=alone)
+    return Modality(name, bands, frames, (shape[-2], shape[-1]), scaling)
 
 
 def _bands(pretrained: Mapping[str, Any], overrides: Mapping[str, Any], modality: str | None) -> tuple[str, ...] | None:
@@ -180,8 +195,17 @@ def _bands(pretrained: Mapping[str, Any], overrides: Mapping[str, Any], modality
     for entry in entries:
         listed = entry.get(modality) if isinstance(entry, Mapping) else entry if modality is None else None
         if isinstance(listed, Sequence) and listed and not isinstance(listed, str):
-            return tuple(str(band) for band in listed)
+            return tuple(name for band in listed for name in _named(band))
     return None
+
+
+def _named(band: Any) -> tuple[str, ...]:
+    """One entry of a list of bands: a band, or of an interval (first, last) all."""
+    if not isinstance(band, list | tuple):
+        return (str(band),)
+    if len(band) != 2 or not all(isinstance(end, int) for end in band) or band[0] > band[1]:
+        raise OptionError(f"a list among the bands in config.json must be an interval [first, last], got {band!r}")
+    return tuple(str(number) for number in range(band[0], band[1] + 1))
 
 
 def _crop(model: Mapping[str, Any], size: tuple[int, int]) -> tuple[int, int]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.models.band_choice import BandChoice
 from vllm_mmout.models.band_files import chosen_layers
 from vllm_mmout.models.mapper import RasterMapper, with_frames
+from vllm_mmout.models.open_input import opened_planes
 from vllm_mmout.models.raster_view import DTYPES, RasterView
 from vllm_mmout.models.tensor_spec import TensorSpec
-from vllm_mmout.models.terratorch.config import DATES, LOCATION, MEANS, RAW, STDS, TerratorchConfig
+from vllm_mmout.models.terratorch.config import DATES, LOCATION, RAW, TerratorchConfig
+from vllm_mmout.models.terratorch.scaling import MEANS, STDS, no_scale
 from vllm_mmout.models.terratorch.where_and_when import dates_of, location_of
 from vllm_mmout.raster.stack.stack import Layer, OpenStack
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
     from vllm_mmout.models.terratorch.config import Modality
     from vllm_mmout.params import OutputParams
+    from vllm_mmout.raster.windowed import OpenRaster
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,15 @@ class TerratorchMapper(RasterMapper):
     A model of several images (TerraMind) takes ``{"S2L2A": file, "S1GRD": file}``, or a list of files in the order of
     ``config.json``; they are brought to one grid and cut into tiles together.
 
-    Where the model takes a location and dates, those of the request are sent, else what the files say; where nobody
-    says them they are left out, for which such models have been trained.
+    Where the model takes a location and dates, those of the request are sent, else what the files say, unless the
+    folder says that the model was trained without (``use_metadata``); where nobody says them they are left out, for
+    which such models have been trained.
     """
 
     images: tuple[Modality, ...] = ()
     extras: tuple[str, ...] = ()
+    metadata: bool = True
+    """Whether what the files say of location and dates is sent."""
     crop: tuple[int, int] = (1, 1)
 
     @classmethod
@@ -65,6 +72,7 @@ class TerratorchMapper(RasterMapper):
             num_frames=frames.pop(),
             images=known.modalities,
             extras=known.extras,
+            metadata=known.metadata,
             crop=known.crop,
         )
 
@@ -128,9 +136,15 @@ class TerratorchMapper(RasterMapper):
 
         """
         self._check(params)
-        if not self.modalities:
-            return RasterMapper.open(self, data, params)
-        return self._opened_together(self._files(data), params)
+        with ExitStack() as opened:
+            if self.modalities:
+                raster, planes = self._opened_together(self._files(data), params)
+            else:
+                raster, planes = opened_planes(data, params, self)
+            opened.callback(raster.close)
+            view = RasterView(raster, planes, self._with_scale(params, raster, planes), self)
+            opened.pop_all()  # the caller closes it
+        return view
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
         """What ``forward`` takes of one window, by keyword.
@@ -144,20 +158,27 @@ class TerratorchMapper(RasterMapper):
 
         """
         found: dict[str, NDArray[Any]] = {}
+        for one, place in self._places():
+            part, dtype = planes[place], _dtype(view.raster, view.bands[place])
+            if self.modalities and not _scaled(view.params) and dtype.name in DTYPES:
+                part = part.astype(dtype, copy=False)  # as stored, where files of other dtypes stood beside it
+            found[RAW.format(one.name)] = with_frames(part, one.frames)
+        return {**found, **self._said(view)}
+
+    def _places(self) -> Iterator[tuple[Modality, slice]]:
+        """Each image, and which planes are its own."""
         first = 0
         for one in self.images:
-            count = len(one.bands) * (one.frames or 1)
-            part = planes[first : first + count]
-            found[RAW.format(one.name)] = with_frames(_as_stored(part, view, view.bands[first]), one.frames)
-            first += count
-        return {**found, **self._said(view)}
+            end = first + len(one.bands) * (one.frames or 1)
+            yield one, slice(first, end)
+            first = end
 
     def _said(self, view: RasterView) -> dict[str, NDArray[Any]]:
         """What is sent beside the images."""
         said: dict[str, NDArray[Any] | None] = {}
-        if LOCATION in self.extras:
+        if LOCATION in self.extras and (self.metadata or view.params.location is not None):
             said[LOCATION] = location_of(view)
-        if DATES in self.extras:
+        if DATES in self.extras and (self.metadata or view.params.dates is not None):
             said[DATES] = dates_of(view, self.num_frames or 1)
         for name in (MEANS, STDS):
             numbers = getattr(view.params, name)
@@ -189,7 +210,35 @@ class TerratorchMapper(RasterMapper):
             raise InputError(f"the model takes {len(names)} images; give {{{example}}}, got {what}")
         return {name: data[name] for name in names}
 
-    def _opened_together(self, files: Mapping[str, Any], params: OutputParams) -> RasterView:
+    def _with_scale(self, params: OutputParams, raster: OpenRaster, planes: Sequence[int]) -> OutputParams:
+        """The request's options; with the model's scale among them where integers cannot travel as what they are.
+
+        Raises:
+            InputError: it cannot be told how integers are to be scaled.
+
+        """
+        if _scaled(params):
+            return params
+        wide = raster.dtype.kind in "iu" and raster.dtype.name not in DTYPES
+        scales: list[float | None] = []
+        for one, place in self._places():
+            members = raster.members_of(planes[place])
+            whole = [member for member in members if member.dtype.kind in "iu"]
+            if whole:
+                _check_integers(one, params, mixed=len(whole) < len(members))
+                wide = wide or _dtype(raster, planes[place]).name not in DTYPES
+            scales += [one.scaling.scale if whole else 1.0] * len(one.bands)
+        if not wide:
+            return params
+        if None in scales:
+            raise InputError(
+                f"the input's dtype is {raster.dtype}, and config.json does not say what such integers are to be"
+                f" multiplied by; give scale=0.0001 (the constant_scale of the training) in the request, or say it in"
+                ' config.json: "mmout": {"input": {"constant_scale": 0.0001}}'
+            )
+        return msgspec.structs.replace(params, scale=tuple(scale for scale in scales if scale is not None))
+
+    def _opened_together(self, files: Mapping[str, Any], params: OutputParams) -> tuple[OpenRaster, tuple[int, ...]]:
         with ExitStack() as opened:
             layers: list[Layer] = []
             for one in self.images:
@@ -200,15 +249,37 @@ class TerratorchMapper(RasterMapper):
                 layers += there
             name = " and ".join(self.modalities)
             stack = OpenStack(layers, name, resampling=params.resampling, nodata=params.nodata)
-            view = RasterView(stack, tuple(range(1, len(layers) + 1)), params, self)
-            opened.pop_all()  # the view closes them
-        return view
+            opened.pop_all()  # the stack closes them
+        return stack, tuple(range(1, len(layers) + 1))
 
 
-def _as_stored(part: NDArray[Any], view: RasterView, band: int) -> NDArray[Any]:
-    """Planes in the dtype of their own file, where files of other dtypes stood beside it: integers are scaled."""
-    dtype = view.raster.members_of([band])[0].dtype
-    scaled = view.params.scale is not None or view.params.offset is not None
-    if scaled or dtype.name not in DTYPES or view.params.resampling != "nearest":
-        return part
-    return part.astype(dtype, copy=False)
+def _scaled(params: OutputParams) -> bool:
+    """Whether the request scales: then values travel as float32."""
+    return params.scale is not None or params.offset is not None
+
+
+def _dtype(raster: OpenRaster, bands: Sequence[int]) -> np.dtype[Any]:
+    """What holds the values of all files that bands, numbered from 1, come from."""
+    return np.result_type(*(member.dtype for member in raster.members_of(bands)))
+
+
+def _check_integers(image: Modality, params: OutputParams, *, mixed: bool) -> None:
+    """Refuse integers of one image that could be scaled wrongly.
+
+    Args:
+        image: what they are of.
+        params: the request's.
+        mixed: whether floats stand beside them.
+
+    Raises:
+        InputError: how they are to be scaled cannot be told.
+
+    """
+    if mixed and image.scaling.scale != 1:
+        raise InputError(
+            f"some files of {image.name} hold integers, which the model's constant_scale is for, and others floats,"
+            " which are taken as they are; give files of one kind, or say what all values are to be multiplied by:"
+            " scale=0.0001"
+        )
+    if image.scaling.lacks_scale(params.means, params.stds):
+        raise InputError(no_scale(image.name), param="scale")

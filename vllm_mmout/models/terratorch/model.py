@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from vllm_mmout.errors import ModelError
-from vllm_mmout.models.terratorch.config import DATES, LOCATION, MEANS, RAW, STDS, TerratorchConfig
+from vllm_mmout.errors import InputError, ModelError
+from vllm_mmout.models.terratorch.checkpoint import REMEDY, weights_of
+from vllm_mmout.models.terratorch.config import DATES, LOCATION, RAW, TerratorchConfig
 from vllm_mmout.models.terratorch.mapper import TerratorchMapper
-from vllm_mmout.models.terratorch.network import build_network
+from vllm_mmout.models.terratorch.network import build_network, encode_exactly
+from vllm_mmout.models.terratorch.scaling import MEANS, STDS, no_scale
 from vllm_mmout.models.terratorch.standards import standards_of
 from vllm_mmout.models.weights import load_strictly
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
@@ -40,6 +42,7 @@ class TerratorchModel(nn.Module):
         self._config = TerratorchConfig.of(config)
         self.network = build_network(self._config)
         self._standards = standards_of(self._config)
+        self._exact = encode_exactly(self.network)
 
     @classmethod
     def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -62,10 +65,11 @@ class TerratorchModel(nn.Module):
         dtype = next(self.network.parameters()).dtype
         images = {one.name: self._image(one, inputs, dtype) for one in self._config.modalities}
         extras = {name: inputs[name] for name in self._config.extras if name in inputs}
+        exact = torch.float32 if self._exact else dtype
         if LOCATION in extras:
-            extras[LOCATION] = extras[LOCATION].reshape(-1, 2).to(dtype)
+            extras[LOCATION] = extras[LOCATION].reshape(-1, 2).to(exact)
         if DATES in extras:
-            extras[DATES] = extras[DATES].reshape(len(extras[DATES]), -1, 2).to(dtype)
+            extras[DATES] = extras[DATES].reshape(len(extras[DATES]), -1, 2).to(exact)
         target = self._config.target
         output = self.network(images if target is None else images[target], **extras)
         return _tensor(output)
@@ -77,17 +81,7 @@ class TerratorchModel(nn.Module):
             ModelError: a weight is missing, unexpected or unlike.
 
         """
-        entries = stored.get("state_dict")
-        prefix = "" if entries is None else "model."
-        named = stored if entries is None else entries
-        own = self.network.state_dict()
-        weights = {name: weight for name, weight in own.items() if _of_size(name)}
-        for said, weight in named.items():
-            plain = said.removeprefix(prefix)
-            name = plain if plain in own else plain.replace("_timm_module.", "")
-            if not _of_size(name):
-                weights[name] = weight
-        load_strictly(self.network, weights)
+        load_strictly(self.network, weights_of(stored, self.network), REMEDY)
 
     def _image(self, modality: Modality, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """One image, standardised, in the network's dtype."""
@@ -97,6 +91,8 @@ class TerratorchModel(nn.Module):
                 raise ModelError(f"the request has no {modality.name}; give {RAW.format(modality.name)}")
             return inputs[modality.name].to(dtype)
         standard = self._standards[modality.name]
+        if standard.lacks_scale and not raw.is_floating_point() and MEANS not in inputs:
+            raise InputError(no_scale(modality.name), param="scale")
         scale = None if raw.is_floating_point() else standard.scale
         mean, std = (
             _laid_out(inputs.get(name, own), raw) for name, own in ((MEANS, standard.mean), (STDS, standard.std))
@@ -109,11 +105,6 @@ class TerratorchModel(nn.Module):
         for image, band in product(range(raw.shape[0]), range(raw.shape[1])):
             images[image, band] = _standardised(raw[image, band], scale, mean[image, band], std[image, band])
         return images
-
-
-def _of_size(name: str) -> bool:
-    """Whether an entry is made for the size of the images that the folder names, whatever a checkpoint has there."""
-    return "pos_embed" in name
 
 
 def _standardised(raw: Tensor, scale: float | None, mean: Tensor, std: Tensor) -> Tensor:

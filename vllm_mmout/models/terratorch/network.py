@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.errors import ModelError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from vllm_mmout.models.terratorch.config import TerratorchConfig
 
@@ -55,6 +55,27 @@ def build_network(config: TerratorchConfig) -> nn.Module:
             ' correct "pretrained_cfg.model.init_args", or install the release of TerraTorch that it was written for'
         ) from error
     return built.eval()
+
+
+def encode_exactly(network: nn.Module) -> bool:
+    """Have a network take location and dates in float32, whatever its own dtype is.
+
+    bfloat16 has no 2023, and no day 257. Prithvi's encoders make their sines and cosines in the dtype of what they are
+    given; these are small numbers, which are handed on in the network's dtype.
+
+    Returns:
+        Whether the network has such encoders.
+
+    """
+    from terratorch.models.backbones.prithvi_mae import LocationEncoder, TemporalEncoder
+
+    def in_own_dtype(_module: nn.Module, _given: Any, encoded: Tensor) -> Tensor:
+        return encoded.to(next(network.parameters()).dtype)
+
+    encoders = [module for module in network.modules() if isinstance(module, LocationEncoder | TemporalEncoder)]
+    for encoder in encoders:
+        encoder.register_forward_hook(in_own_dtype)
+    return bool(encoders)
 
 
 def _of_embeddings(task: Any, arguments: dict[str, Any], network: dict[str, Any]) -> nn.Module:

@@ -12,12 +12,22 @@ import torch
 from torch import Tensor
 
 from vllm_mmout.errors import ModelError
-from vllm_mmout.models.terratorch.config import MEANS, STDS
+from vllm_mmout.models.terratorch.scaling import (
+    MEANS,
+    SCALE,
+    STDS,
+    in_terratorch,
+    of_image,
+    of_reflectance,
+    statistics_said,
+)
 
 if TYPE_CHECKING:
     from vllm_mmout.models.terratorch.config import Modality, TerratorchConfig
 
 _REMEDY = 'say them in config.json: "mmout": {"input": {"means": [...], "stds": [...], "constant_scale": 0.0001}}'
+_SHORT = "terratorch.datamodules"
+"""Where a class without a module is, as TerraTorch's YAML has it."""
 _TRANSFORMS = ("train_transform", "val_transform", "test_transform", "predict_transform")
 
 
@@ -30,39 +40,47 @@ class Standard:
     """float32 [1, bands], or [1, bands, frames]."""
     std: Tensor
     """As ``mean``."""
+    lacks_scale: bool
+    """Whether integers would be standardised as they are, by statistics of reflectance."""
 
 
 def standards_of(config: TerratorchConfig) -> dict[str, Standard]:
     """The standard of each image.
 
     Where the folder's ``mmout`` table says it, that counts; else the arguments of the data module; else what the data
-    module does to a batch (``aug``), and its ``constant_scale``.
+    module does to a batch (``aug``), and the default of its ``constant_scale``. The module is imported only where the
+    folder leaves something open.
 
     Raises:
         ModelError: nothing says it, or what says it cannot be understood.
 
     """
-    said = {**_said_by_data(config), **config.overrides}
+    data = config.pretrained.get("data")
+    module: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
+    path, arguments = str(module.get("class_path", "")), dict(module.get("init_args") or {})
+    said = statistics_said(arguments, config.overrides)
     if not {MEANS, STDS} <= set(said):
-        raise ModelError(f"config.json names no data module, which would hold means and standard deviations; {_REMEDY}")
+        if not module:
+            raise ModelError(
+                f"config.json names no data module, which would hold means and standard deviations; {_REMEDY}"
+            )
+        said = {**_asked(_class_at(path), arguments), **said}
     alone = len(config.modalities) == 1
-    scales = said.get("constant_scale")
-    return {one.name: _standard(one, said[MEANS], said[STDS], scales, alone=alone) for one in config.modalities}
+    return {one.name: _standard(one, path, said[MEANS], said[STDS], alone=alone) for one in config.modalities}
 
 
-def _standard(one: Modality, means: Any, stds: Any, scales: Any, *, alone: bool) -> Standard:
-    scale = scales.get(one.name) if isinstance(scales, Mapping) else scales
+def _standard(one: Modality, module: str, means: Any, stds: Any, *, alone: bool) -> Standard:
+    scale = one.scaling.scale
+    if scale is None:
+        scale = _default_scale(module)
     mean, std = (_numbers(one, what, alone=alone) for what in (means, stds))
     if bool((std == 0).any()):
         raise ModelError(f"a standard deviation of {one.name} is 0; {_REMEDY}")
-    return Standard(1.0 if scale is None else float(scale), mean, std)
+    return Standard(scale, mean, std, scale == 1 and of_reflectance(mean.flatten().tolist(), std.flatten().tolist()))
 
 
 def _numbers(one: Modality, values: Any, *, alone: bool) -> Tensor:
-    if isinstance(values, Mapping) and (one.name in values or not alone):
-        values = values.get(one.name)
-    elif isinstance(values, Mapping):
-        values = [values.get(band) for band in one.bands]
+    values = of_image(values, one.name, one.bands, alone=alone)
     try:
         numbers = torch.as_tensor(values, dtype=torch.float32, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
@@ -81,33 +99,36 @@ def _numbers(one: Modality, values: Any, *, alone: bool) -> Tensor:
     return numbers.expand(len(one.bands), *numbers.shape[1:])[None]
 
 
-def _said_by_data(config: TerratorchConfig) -> dict[str, Any]:
-    """What the data module says that the folder names, as far as the folder's own table leaves it open."""
-    data = config.pretrained.get("data")
-    if not isinstance(data, Mapping) or {MEANS, STDS, "constant_scale"} <= set(config.overrides):
-        return {}
-    made = _class_at(str(data.get("class_path", "")))
-    arguments = {key: value for key, value in (data.get("init_args") or {}).items() if key not in _TRANSFORMS}
-    default = inspect.signature(made).parameters.get("constant_scale")
-    scale = None if default is None or default.default is default.empty else default.default
-    said = {"constant_scale": arguments.get("constant_scale", scale)}
-    given = {name: arguments.get(name) for name in (MEANS, STDS)}
-    if all(value is not None and not isinstance(value, str) for value in given.values()):  # a text names a file
-        return {**said, **given}
-    module = _made(made, arguments)
+def _default_scale(path: str) -> float:
+    """What integers are multiplied by where the folder leaves it open: the default of the data module's class.
+
+    Of a class that is not there it is 1, as in nearly all.
+    """
+    try:
+        made = _class_at(path)
+    except ModelError:
+        return 1.0
+    parameter = inspect.signature(made).parameters.get(SCALE)
+    default = None if parameter is None or parameter.default is parameter.empty else parameter.default
+    return 1.0 if default is None else float(default)
+
+
+def _asked(made: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Means and standard deviations of a data module."""
+    module = _made(made, {key: value for key, value in arguments.items() if key not in _TRANSFORMS})
     means, stds = _statistics(getattr(module, "aug", None), made.__name__)
-    return {**said, MEANS: means, STDS: stds}
+    return {MEANS: means, STDS: stds}
 
 
 def _class_at(path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    if module.partition(".")[0] not in ("terratorch", "torchgeo"):
+    if not in_terratorch(path):
         raise ModelError(
             f'"pretrained_cfg.data.class_path" in config.json is {path!r}; data modules of terratorch and torchgeo are'
             f" known, nothing else is imported. Of other ones {_REMEDY}"
         )
+    module, _, name = path.rpartition(".")
     try:
-        return getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(module or _SHORT), name)
     except (ImportError, AttributeError) as error:
         raise ModelError(
             f"the data module {path} is not there ({error}); it is asked for statistics: {_REMEDY}"
