@@ -463,6 +463,74 @@ def test_a_folder_behind_a_link(folder, tmp_path):
         assert pixels(f"file://{base}/good.tif", sources(str(tmp_path / "link"))).shape == ARRAY.shape
 
 
+def plain_tiff(path):
+    """A TIFF that does not say where it lies."""
+    size = {"count": ARRAY.shape[0], "height": ARRAY.shape[1], "width": ARRAY.shape[2], "dtype": ARRAY.dtype}
+    with rasterio.open(path, "w", driver="GTiff", **size) as file:
+        file.write(ARRAY)
+
+
+def placed_at(url, made):
+    """Transform and mask of an input."""
+    with made.opened(url) as file, open_raster(file) as raster:
+        place = raster.georeference
+        return place and place.transform, raster.read().mask
+
+
+def test_files_beside_a_file_in_the_folder(folder):
+    """Say more of it, as of a file that a user names by its path; of an upload of that name nothing is looked for."""
+    plain_tiff(folder / "x.tif")
+    (folder / "x.tfw").write_text("2\n0\n0\n-2\n101\n199\n")
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=False), rasterio.open(folder / "x.tif", "r+") as file:
+        file.write_mask(ARRAY[0] > 9)
+    made = sources(str(folder))
+    transform, mask = placed_at(f"file://{folder}/x.tif", made)
+    assert transform == (2, 0, 100, 0, -2, 200)
+    np.testing.assert_array_equal(mask, ARRAY[0] > 9)
+    (folder / "x.tif.aux.xml").write_text("<PAMDataset><GeoTransform>1,2,3,4,5,7</GeoTransform></PAMDataset>")
+    assert placed_at(f"file://{folder}/inner/../x.tif", made)[0] == (2, 3, 1, 5, 7, 4)
+    (folder / "inner/link.tif").symlink_to(folder / "x.tif")
+    assert placed_at(f"file://{folder}/inner/link.tif", made) == (None, None)  # nothing lies beside the link
+    assert placed_at(upload((folder / "x.tif").read_bytes(), "x.tif"), made) == (None, None)
+    assert open_below(folder) == []
+
+
+def test_what_gdal_would_have_to_see_beside_a_file(folder):
+    """GDAL gets the bytes alone: what it would read without the files beside them is refused."""
+    plain_tiff(folder / "x.tif")
+    band = '<PAMRasterBand band="2"><NoDataValue>9</NoDataValue></PAMRasterBand>'
+    (folder / "x.tif.aux.xml").write_text(f"<PAMDataset>{band}</PAMDataset>")
+    with pytest.raises(
+        InputError, match=r"^x\.tif\.aux\.xml says other values of nodata for other bands \(None, 9, None\)"
+    ):
+        placed_at(f"file://{folder}/x.tif", sources(str(folder)))
+
+
+@pytest.mark.parametrize("name", ["x.tif.aux.xml", "x.tif.msk", "x.tfw"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_file_beside_that_leads_out_of_the_folder(folder, tmp_path, name, there):
+    """Is not read, and refused in the same words whether it is there or not."""
+    plain_tiff(folder / "x.tif")
+    (folder / name).symlink_to(tmp_path / ("secret.tif" if there else "nothing.tif"))
+    with pytest.raises(InputError, match=r"^the file is not within the folder that this server reads from"):
+        placed_at(f"file://{folder}/x.tif", sources(str(folder)))
+
+
+def test_a_wrong_file_beside_is_named_without_its_folder(folder):
+    """An error says which it is, and nothing of the machine; pipes and folders are passed over."""
+    plain_tiff(folder / "x.tif")
+    os.mkfifo(folder / "x.tif.msk")
+    (folder / "x.wld").mkdir()
+    made = sources(str(folder))
+    assert placed_at(f"file://{folder}/x.tif", made) == (None, None)
+    plain_tiff(folder / f"{'x' * 251}.tif")
+    assert placed_at(f"file://{folder}/{'x' * 251}.tif", made) == (None, None)
+    (folder / "x.tif.aux.xml").write_text("<PAMDataset>")
+    with pytest.raises(InputError, match=r"^x\.tif\.aux\.xml, in which GDAL keeps .* is damaged XML") as caught:
+        placed_at(f"file://{folder}/x.tif", made)
+    assert str(folder) not in str(caught.value)
+
+
 OUTSIDE = [
     *["../secret.tif", "../nothing.tif", "inner/../../secret.tif", "%2e%2e/secret.tif", "..%2fsecret.tif", "bad.tif"],
     *["bad/secret.tif", "bad/nothing.tif", "gone.tif", "zero.tif", "../allowed-not/x.tif", "../allowed-not/y.tif", ""],

@@ -19,6 +19,8 @@ from vllm_mmout.raster.raster import Raster
 from vllm_mmout.raster.remote.address import is_address, shown
 from vllm_mmout.raster.segments import UnknownStorageError
 from vllm_mmout.raster.shared_file import SharedFile
+from vllm_mmout.raster.sidecars.neighbours import MASK, PAM, FileWithNeighbours, Neighbours, neighbours_of
+from vllm_mmout.raster.sidecars.world_file import find_world_file
 from vllm_mmout.raster.tiff import open_tiff
 from vllm_mmout.raster.windowed import OpenArray, OpenRaster
 
@@ -36,6 +38,9 @@ def open_raster(source: str | Path | bytes | BinaryIO | Raster) -> OpenRaster:
     Of a TIFF only the parts that are asked for are read and decoded; a picture is decoded as a whole. Of a TIFF with
     several images the first is read, as GDAL does; a picture gives the bands of its mode (a palette its colours) and
     its first frame, in the orientation in which it is stored.
+
+    Beside a TIFF that is given by its path may lie, as in GDAL, what else is known of it: a world file, PAM
+    (``NAME.tif.aux.xml``) and a mask (``NAME.tif.msk``).
 
     Args:
         source: path of a file, or its address with http or https (see `FetchOptions`); its bytes; a file open for
@@ -74,7 +79,7 @@ def _open_path(path: Path) -> OpenRaster:
         raise InputError(f"{path} is a folder; give the file in it") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise InputError(f"cannot open {str(path)!r}: {error}") from error
-    return _open(file, str(path), owned=True, path=path)
+    return _open(file, str(path), owned=True, path=path, neighbours=neighbours_of(path))
 
 
 def _open_file(file: BinaryIO) -> OpenRaster:
@@ -83,7 +88,8 @@ def _open_file(file: BinaryIO) -> OpenRaster:
     if _in_place(file):
         size = file.seek(0, 2)
         file.seek(0)
-        return _open(file, named or f"<file of {size} bytes>", owned=False)
+        neighbours = file.neighbours if isinstance(file, FileWithNeighbours) else None
+        return _open(file, named or f"<file of {size} bytes>", owned=False, neighbours=neighbours)
     data: Any = file.read()
     if isinstance(data, str):
         raise InputError(f"{named or 'the file'} is open for text; open it with mode 'rb'")
@@ -101,16 +107,18 @@ def _in_place(file: BinaryIO) -> bool:
     return file.seekable() and file.tell() == 0 and isinstance(file.read(0), bytes)
 
 
-def _open(file: BinaryIO, name: str, *, owned: bool, path: Path | None = None) -> OpenRaster:
+def _open(
+    file: BinaryIO, name: str, *, owned: bool, path: Path | None = None, neighbours: Neighbours | None = None
+) -> OpenRaster:
     with ExitStack() as stack:
         shared = SharedFile(file, name, owned=owned)
         stack.callback(shared.close)
         head = shared.read_at(0, _HEAD)
         if is_tiff(head):
             try:
-                opened = open_tiff(shared)
+                opened = open_tiff(shared, neighbours)
             except UnknownStorageError as refusal:
-                return _open_odd_tiff(shared, path, refusal)
+                return _open_odd_tiff(shared, path, refusal, neighbours)
             stack.pop_all()  # the raster closes it
             return opened
         found = gdal_format(head)
@@ -133,14 +141,27 @@ def _open_through_gdal(found: GdalFormat, file: SharedFile, path: Path | None) -
     return open_gdal(file.name, str(path.absolute()), found.drivers)
 
 
-def _open_odd_tiff(file: SharedFile, path: Path | None, refusal: UnknownStorageError) -> OpenRaster:
+def _open_odd_tiff(
+    file: SharedFile, path: Path | None, refusal: UnknownStorageError, neighbours: Neighbours | None
+) -> OpenRaster:
     """Open a TIFF that is stored in a way that GDAL alone may know."""
+    if path is None and neighbours is not None and _are_there(neighbours):
+        raise refusal  # GDAL, which gets the bytes, would not see them
     if not has_rasterio():
         raise InputError(f"{refusal}, or read it through GDAL: {EXTRA}") from None
     try:
         return _open_through_gdal(TIFF, file, path)
     except InputError:
         raise refusal from None
+
+
+def _are_there(neighbours: Neighbours) -> bool:
+    """Whether a TIFF has files beside it that say more of it."""
+    found = (neighbours.appended(PAM), neighbours.appended(MASK), find_world_file(neighbours))
+    for file in found:
+        if file is not None:
+            file.close()
+    return any(file is not None for file in found)
 
 
 def _suits_pillow(found: GdalFormat, file: SharedFile) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -13,70 +14,91 @@ from vllm_mmout.raster.directory import Directory, read_directories
 from vllm_mmout.raster.gdal_metadata import GDAL_METADATA, GDAL_NODATA, TEXT_TAGS, GdalMetadata, parse_nodata
 from vllm_mmout.raster.georeference import Georeference
 from vllm_mmout.raster.geotag import GEO_TAGS
-from vllm_mmout.raster.segments import DECODER_ERRORS, Segments
+from vllm_mmout.raster.kind import is_tiff, looks_like
+from vllm_mmout.raster.segments import DECODER_ERRORS, Segments, UnknownStorageError
 from vllm_mmout.raster.sequence import read_windows
+from vllm_mmout.raster.sidecars.neighbours import MASK, PAM
+from vllm_mmout.raster.sidecars.pam import Pam, read_pam
+from vllm_mmout.raster.sidecars.place import placed
 from vllm_mmout.raster.windowed import Facts, OpenRaster
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
     from typing import BinaryIO
 
     from numpy.typing import DTypeLike, NDArray
 
     from vllm_mmout.raster.shared_file import SharedFile
+    from vllm_mmout.raster.sidecars.neighbours import Neighbours
     from vllm_mmout.raster.window import Window
 
 _ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
 _MASK_OF_FULL_SIZE = 4
+_OF_ALL_BANDS = 2
+"""GDAL's flag of a mask that all bands share (its RFC 15)."""
 
 
-def open_tiff(file: SharedFile) -> OpenRaster:
+def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRaster:
     """Open the first image of a TIFF, and the mask that belongs to it.
 
     Args:
         file: the file, which the raster closes.
+        neighbours: the files beside it, of which some may say its place, its nodata and its mask, as in GDAL.
 
     Raises:
-        InputError: the file is truncated or damaged, or its compression is not supported.
+        InputError: the file is truncated or damaged, or its compression is not supported; a file that belongs to it
+            is wrong.
 
     """
     binary = cast("BinaryIO", file)
-    directories = read_directories(binary, file.name)
-    file.seek(0)
-    try:
-        with tifffile.TiffFile(binary) as tiff:
-            page = _page(tiff, 0)
-            image = Segments(page, file)
-            alpha = _alpha(page, file.name)
-            mask = _mask(tiff, image, file)
-    except InputError:
-        raise
-    except DECODER_ERRORS as error:
-        if file.failure is None:
-            raise InputError(f"{file.name} is a damaged TIFF: {type(error).__name__}: {error}") from error
-    if file.failure is not None:
-        raise file.failure
-    directory = directories[0]
-    nodata = _nodata(directory, binary, image.dtype)
-    image.fill = 0 if nodata is None else nodata  # as in GDAL
+    directory, *_ = read_directories(binary, file.name)
+    with _parsed(file) as tiff:
+        page = _page(tiff, 0)
+        image = Segments(page, file)
+        alpha = _alpha(page, file.name)
+        inner = _mask(tiff, image, file)
+    mask = None if inner is None else _Mask(inner)
     gdal = GdalMetadata.from_xml(directory.text(binary, GDAL_METADATA) or "")
+    nodata, georeference = _nodata(directory, binary, image.dtype), _georeference(directory, binary)
+    image.fill = 0 if nodata is None else nodata  # as in GDAL
+    if neighbours is not None:
+        pam = read_pam(neighbours)
+        georeference = placed(georeference, pam, neighbours)
+        nodata = _nodata_of_pam(pam, nodata, image, alpha, file.name)
     facts = Facts(
         name=file.name,
         size=(image.height, image.width),
         dtype=image.dtype,
         descriptions=tuple(gdal.descriptions.get(band) or None for band in range(image.planes * image.samples)),
         nodata=nodata,
-        georeference=_georeference(directory, binary),
+        georeference=georeference,
         metadata={**gdal.items, **_texts(directory, binary)},
         alpha=alpha,
     )
+    if mask is None and neighbours is not None:
+        mask = _mask_beside(neighbours, image)
     return _OpenTiff(facts, file, image, mask)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """Where pixels are valid: where this is not 0."""
+
+    segments: Segments
+    file: SharedFile | None = None
+    """Its own, where that is not the image's."""
+    by_band: bool = False
+    """Whether each band has its own, rather than all the first."""
+
+    def bands(self, places: Sequence[int], alpha: int | None) -> list[int]:
+        """Its bands that hold for bands of the image, at least one."""
+        return [place for place in dict.fromkeys(places) if place + 1 != alpha] or [0] if self.by_band else [0]
 
 
 class _OpenTiff(OpenRaster):
     """The first image of a TIFF."""
 
-    def __init__(self, facts: Facts, file: SharedFile, image: Segments, mask: Segments | None) -> None:
+    def __init__(self, facts: Facts, file: SharedFile, image: Segments, mask: _Mask | None) -> None:
         super().__init__(facts, image.block, image.bytes * image.planes)
         self._file = file
         self._image = image
@@ -87,13 +109,15 @@ class _OpenTiff(OpenRaster):
         """How often each segment was decoded: [planes, rows, columns] of the image in one row, then of its mask."""
         counts = [self._image.decoded.ravel()]
         if self._mask is not None:
-            counts.append(self._mask.decoded.ravel())
+            counts.append(self._mask.segments.decoded.ravel())
         return np.concatenate(counts)
 
     def close(self) -> None:
         """Let the file go; any number of times."""
         super().close()
         self._file.close()
+        if self._mask is not None and self._mask.file is not None:
+            self._mask.file.close()
 
     def _arrays(
         self, windows: Sequence[Window], places: Sequence[int], *, masked: bool
@@ -106,14 +130,32 @@ class _OpenTiff(OpenRaster):
             images = stack.enter_context(closing(read_windows(self._image, windows, bands, self._file.threads)))
             masks = None
             if masked and self._mask is not None:
-                masks = stack.enter_context(closing(read_windows(self._mask, windows, [0], self._file.threads)))
+                said_by = self._mask.bands(places, self.alpha)
+                given = read_windows(self._mask.segments, windows, said_by, self._file.threads)
+                masks = stack.enter_context(closing(given))
             for array in images:
                 mask = None
                 if masks is not None:
-                    mask = next(masks)[0] != 0
+                    mask = (next(masks) != 0).all(axis=0)
                 elif alpha is not None:
                     mask = array[bands.index(alpha)] != 0
                 yield array[: len(order)] if plain else array[order], mask
+
+
+@contextmanager
+def _parsed(file: SharedFile) -> Iterator[tifffile.TiffFile]:
+    """The file as tifffile sees it; what it or the file raises is an error of the file."""
+    file.seek(0)
+    try:
+        with tifffile.TiffFile(cast("BinaryIO", file)) as tiff:
+            yield tiff
+    except InputError:
+        raise
+    except DECODER_ERRORS as error:
+        if file.failure is None:
+            raise InputError(f"{file.name} is a damaged TIFF: {type(error).__name__}: {error}") from error
+    if file.failure is not None:
+        raise file.failure
 
 
 def _page(tiff: tifffile.TiffFile, number: int) -> tifffile.TiffPage:
@@ -150,6 +192,51 @@ def _mask(tiff: tifffile.TiffFile, image: Segments, file: SharedFile) -> Segment
         if int(page.subfiletype) == _MASK_OF_FULL_SIZE and same_size:
             return Segments(page, file)
     return None
+
+
+def _mask_beside(neighbours: Neighbours, image: Segments) -> _Mask | None:
+    """The mask in a file of its own, by GDAL called ``NAME.tif.msk``; None where there is none that says so."""
+    file = neighbours.appended(MASK)
+    if file is None:
+        return None
+    with ExitStack() as stack:
+        stack.callback(file.close)
+        remedy = f"correct it, or remove it to read {neighbours.name} without"
+        head = file.read_at(0, 512)
+        if not is_tiff(head):
+            raise InputError(
+                f"{file.name} should be the mask of {neighbours.name}, and is {looks_like(head)}; {remedy}"
+            )
+        directory, *_ = read_directories(cast("BinaryIO", file), file.name)
+        with _parsed(file) as tiff:
+            segments = Segments(_page(tiff, 0), file)
+        said = GdalMetadata.from_xml(directory.text(cast("BinaryIO", file), GDAL_METADATA) or "").items
+        flags = said.get("INTERNAL_MASK_FLAGS_1", "")
+        if not flags.isdecimal():  # some other file, for GDAL too
+            return None
+        by_band = not int(flags) & _OF_ALL_BANDS
+        bands, masks = image.planes * image.samples, segments.planes * segments.samples
+        if (segments.height, segments.width) != (image.height, image.width) or (by_band and masks < bands):
+            raise InputError(
+                f"{file.name} has {segments.height} x {segments.width} pixels and {masks} bands, and cannot be the mask"
+                f" of {neighbours.name}, which has {image.height} x {image.width} and {bands}; {remedy}"
+            )
+        stack.pop_all()  # the raster closes it
+        return _Mask(segments, file, by_band)
+
+
+def _nodata_of_pam(pam: Pam, own: float | None, image: Segments, alpha: int | None, name: str) -> float | None:
+    """The value that PAM says for all bands, else the image's own."""
+    if not pam.nodata:
+        return own
+    bands = [band for band in range(1, image.planes * image.samples + 1) if band != alpha]
+    found = [parse_nodata(pam.nodata[band], image.dtype) if band in pam.nodata else own for band in bands]
+    if len({repr(value) for value in found}) > 1:
+        raise UnknownStorageError(
+            f"{name}{PAM} says other values of nodata for other bands ({', '.join(map(str, found[:9]))}); give all"
+            " the same, as with gdal_edit.py -a_nodata"
+        )
+    return found[0] if found else own
 
 
 def _georeference(directory: Directory, file: BinaryIO) -> Georeference | None:

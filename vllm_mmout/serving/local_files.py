@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import unquote, urlsplit
 
 from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.raster.shared_file import SharedFile
+from vllm_mmout.raster.sidecars.neighbours import Neighbours
 from vllm_mmout.serving.named_file import named, printable
 
 FLAG: Final = "--allowed-local-media-path"
@@ -57,11 +60,27 @@ class LocalFiles:
             found = os.path.realpath(path)
             if not self._holds(found):
                 raise _outside()
-            return named(self._file(found, name), name)
+            neighbours = Neighbours(Path(path).name, partial(self._neighbour, Path(path)))
+            return named(self._file(found, name), name, neighbours=neighbours)
         except ValueError:  # a NUL, or a letter that no name can have
             raise _outside() from None
         except OSError as error:
             raise _unreadable(name, error) from error
+
+    def _neighbour(self, path: Path, name: str) -> SharedFile | None:
+        """A file that lies beside one, by its name; None where there is none."""
+        shown = printable(name)
+        try:
+            found = os.path.realpath(path.with_name(name))
+            if not self._holds(found):
+                raise _outside()
+            if not os.path.isfile(found):  # noqa: PTH113 - that of a Path raises where a name is too long for a file
+                return None
+            return SharedFile(self._file(found, shown), shown, owned=True)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unreadable(shown, error) from error
 
     def _holds(self, path: str) -> bool:
         return self._folder is not None and self._folder in Path(path).parents

@@ -6,23 +6,28 @@ import io
 from pathlib import PurePosixPath
 from typing import IO, BinaryIO, cast
 
+from vllm_mmout.raster.sidecars.neighbours import FileWithNeighbours, Neighbours
+
 _LONGEST = 200
 """Characters of a name."""
 
 
-def named(file: IO[bytes], name: str, *, owned: bool = True) -> BinaryIO:
+def named(file: IO[bytes], name: str, *, owned: bool = True, neighbours: Neighbours | None = None) -> BinaryIO:
     """A binary file under another name, which is for messages and for names of bands, and never a path.
 
     Args:
         file: the file, seekable; read from its start on.
         name: what to call it: without folders, and without what cannot be printed.
         owned: whether it is closed with this.
+        neighbours: the files beside it that may be read as well.
 
     """
-    return cast("BinaryIO", _NamedFile(file, name, owned=owned))
+    made = _NamedFile(file, name, owned=owned)
+    made.neighbours = neighbours
+    return cast("BinaryIO", made)
 
 
-class _NamedFile(io.BufferedIOBase):
+class _NamedFile(FileWithNeighbours, io.BufferedIOBase):
     def __init__(self, file: IO[bytes], name: str, *, owned: bool) -> None:
         self._file = file
         self._owned = owned

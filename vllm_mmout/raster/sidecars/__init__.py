@@ -1,0 +1,1 @@
+"""What lies beside a TIFF and belongs to it: world files, GDAL's PAM, masks."""
