@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
+import pyproj
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyproj import Transformer
 from rasterio.control import GroundControlPoint as RasterioPoint
 from rasterio.crs import CRS
 from rasterio.io import MemoryFile
@@ -94,14 +97,47 @@ def test_a_system_spelled_out_key_by_key_is_read_as_an_equal_one(proj: str) -> N
     assert CRS.from_user_input(ours) == seen_by_rasterio(data)["crs"]
 
 
-def test_a_system_that_is_not_understood_is_none_and_carried_over() -> None:
-    """Where the keys are beyond us, crs says nothing false, and rasterio reads the same from the copy."""
+@pytest.mark.parametrize("hidden", [[], ["rasterio"]], ids=["GDAL", "without"])
+def test_a_system_that_is_not_understood_is_none_and_carried_over(
+    hidden: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the keys are beyond us and GDAL is not there, crs says nothing false; the copy is the same to rasterio."""
     data = from_rasterio(
         crs=CRS.from_proj4("+proj=stere +lat_0=90 +lon_0=-45 +k=1 +ellps=clrk66"), transform=Affine(*UTM)
     )
-    georeference = read_raster(data).georeference
-    assert georeference.crs is None
-    assert seen_by_rasterio(written(georeference)) == seen_by_rasterio(data)
+    with monkeypatch.context() as patch:
+        for package in hidden:
+            patch.setitem(sys.modules, package, None)
+        georeference = read_raster(data).georeference
+        copy = written(georeference)
+        assert (georeference.crs is None) == bool(hidden)
+        assert bool(georeference.unread_keys) == bool(hidden)
+    assert seen_by_rasterio(copy) == seen_by_rasterio(data)
+
+
+@pytest.mark.parametrize(
+    "proj",
+    [
+        "+proj=longlat +R=6371229",
+        "+proj=longlat +a=6371229 +rf=290.5",
+        "+proj=longlat +a=6371000 +b=6360000",
+        "+proj=longlat +ellps=bessel +towgs84=598.1,73.7,418.2,0.202,0.045,-2.455,6.7",
+        "+proj=longlat +ellps=WGS84",
+        "+proj=longlat +a=6378137 +rf=298 +pm=paris",
+        "+proj=longlat +datum=NAD27",
+        "+proj=longlat +ellps=clrk66 +pm=10",
+    ],
+)
+def test_a_geographic_system_without_a_code_is_written_as_keys(proj: str) -> None:
+    """Rasterio reads the same system from the file, x before y, and so do we."""
+    wkt = CRS.from_proj4(proj).to_wkt()
+    data = written(Georeference(crs=wkt, transform=(0.5, 0.0, 9.0, 0.0, -0.5, 50.0)))
+    system = pyproj.CRS.from_wkt(wkt)
+    for text in (seen_by_rasterio(data)["crs"].to_wkt(), read_raster(data).georeference.crs):
+        found = pyproj.CRS.from_user_input(text)
+        assert found.equals(system, ignore_axis_order=True)
+        places = [Transformer.from_crs(one, 4326, always_xy=True).transform(9.25, 49.5) for one in (found, system)]
+        assert places[0] == pytest.approx(places[1], abs=1e-9)
 
 
 def test_pixel_is_point_moves_tags_not_the_transform() -> None:
@@ -203,6 +239,9 @@ def test_malformed_fields_are_refused(fields: dict[str, object], words: str) -> 
 @pytest.mark.parametrize(
     ("crs", "words"),
     [
+        ('LOCAL_CS["x",UNIT["metre",1]]', "cannot be written to a GeoTIFF.*gdalwarp -t_srs"),
+        ('GEOGCS["x",DATUM["x",SPHEROID["x",6e6,x]],PRIMEM["x",0],UNIT["degree",0.0174532925]]', "cannot be written"),
+        ('GEOGCS["x",DATUM["x",SPHEROID["x",6e6,298]],PRIMEM["x",0],UNIT["grad",0.01570796]]', "cannot be written"),
         ("EPSG:5773", "EPSG:5773 cannot place a raster"),
         ("EPSG:7415", "EPSG:7415 cannot place a raster"),
         ("EPSG:99999", "codes run from 1024 to 32766"),

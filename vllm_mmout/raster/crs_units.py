@@ -1,4 +1,4 @@
-"""Units of projected EPSG coordinate systems: feet, and what maps of the colonies were measured in.
+"""Units of projected coordinate systems: feet, and what maps of the colonies were measured in.
 
 From the EPSG Geodetic Parameter Dataset, version 12.029. A code that stands in none of the tables is in metres; so is,
 for what we can know, one that is not assigned yet. Ranges run over codes that are not assigned.
@@ -7,6 +7,7 @@ for what we can know, one that is not assigned yet. Ranges run over codes that a
 from __future__ import annotations
 
 import bisect
+import math
 from functools import cache
 
 _SURVEY_FEET = """
@@ -55,6 +56,16 @@ _OTHERS = (
     (0.304799471538676, "29872"),  # British foot (Sears 1922)
 )
 
+_UNITS = {
+    1025: 0.001, 1033: 0.01, 9001: 1.0, 9002: 0.3048, 9003: 1200 / 3937, 9005: 0.3047972654, 9014: 1.8288, 9030: 1852.0,
+    9031: 1.0000135965, 9036: 1000.0, 9037: 0.9143917962, 9039: 0.201166195164, 9040: 0.914398414616029,
+    9041: 0.304799471538676, 9042: 20.1167651215526, 9062: 20.1167824943759, 9084: 0.914398530744441, 9093: 1609.344,
+    9094: 0.304799710181509, 9096: 0.9144, 9097: 20.1168, 9098: 0.201168, 9301: 20.116756,
+}  # fmt: skip
+"""EPSG's numbers of linear units, in metres: those of coordinate systems, and others in use."""
+_OWN_UNIT = 32767
+"""What stands in place of the number where a file tells the metres itself."""
+
 _GRADS = frozenset({4807, 4810, 4811, 4816, 4819, 4821, 4901, 4902})
 """Geographic systems that are not in degrees."""
 
@@ -64,6 +75,22 @@ def metres_of(code: int) -> float:
     firsts, lasts, units = _ranges()
     at = bisect.bisect_right(firsts, code) - 1
     return units[at] if at >= 0 and code <= lasts[at] else 1.0
+
+
+def metres_of_unit(number: int, size: float | None) -> float | None:
+    """A linear unit as the keys of a GeoTIFF tell it, in metres.
+
+    Args:
+        number: of the unit: EPSG's, or 32767 for one that only its size tells.
+        size: of that one, in metres.
+
+    Returns:
+        None where the keys tell none; NaN, which is like no unit, for a number that is not known here.
+
+    """
+    if number in (0, _OWN_UNIT):
+        return size if number == _OWN_UNIT else None
+    return _UNITS.get(number, math.nan)
 
 
 def in_degrees(code: int) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.raster.gdal.datasets import has_rasterio
+from vllm_mmout.raster.gdal.names import EXTRA
 from vllm_mmout.raster.geokeys import GeoKeys, epsg_code, key_tags
 from vllm_mmout.raster.geotag import GEO_TAGS, KEY_TAGS, PLACEMENT_TAGS, RPC_COEFFICIENTS, GeoTag
 from vllm_mmout.raster.placement import (
@@ -19,6 +21,8 @@ from vllm_mmout.raster.placement import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from vllm_mmout.raster.projection import Keys
 
 _FARTHEST = 1e100
 """The largest coordinate of a corner: its square, and what becomes of it, are still numbers."""
@@ -86,6 +90,22 @@ class Georeference:
             pixel_is_point=keys.pixel_is_point,
             tags=found,
         )
+
+    @property
+    def unread_keys(self) -> Keys:
+        """The keys of a coordinate system that the file has and that is not understood, so that ``crs`` is None."""
+        if self.crs is not None or self.gcps_crs is not None:
+            return {}
+        keys = GeoKeys.from_tags({tag.code: tag for tag in self.tags})
+        return keys.system if keys.crs is None else {}
+
+    @property
+    def why_no_crs(self) -> str:
+        """What a raster has where ``crs`` is None, for an error: no system, or one that is not understood."""
+        if not self.unread_keys:
+            return "no coordinate system"
+        remedy = "assign it, as with gdal_edit.py -a_srs" if has_rasterio() else f"GDAL may do: {EXTRA}"
+        return f"a coordinate system that its GeoTIFF keys spell out in a way that is not understood here ({remedy})"
 
     def is_usable(self, size: tuple[int, int]) -> bool:
         """Whether a transform puts the corners of a raster where numbers are, so that its areas are numbers too.

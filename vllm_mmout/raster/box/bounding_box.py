@@ -39,6 +39,12 @@ def window_of_box(
 
     """
     grid = _grid(georeference, size, name)
+    if box_crs is not None and georeference is not None and georeference.unread_keys:
+        raise InputError(
+            f"{name} has {georeference.why_no_crs}, so a bbox in {box_crs[:60]} cannot be found in it; or leave"
+            " bbox_crs out, for a bbox in its own coordinates",
+            param="bbox_crs",
+        )
     system = box_system(box_crs, grid, name)
     west, south, east, north = box
     if west > east:

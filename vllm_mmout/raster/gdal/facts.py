@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from vllm_mmout.raster.gdal.systems import crs_text
 from vllm_mmout.raster.gdal_metadata import parse_nodata
 from vllm_mmout.raster.georeference import Georeference
 from vllm_mmout.raster.geotag import RPC_COEFFICIENTS, GeoTag
@@ -83,7 +84,7 @@ def _georeference(dataset: Any) -> Georeference | None:
     transform = tuple(dataset.transform)[:6]
     points, points_crs = dataset.gcps
     rpcs = dataset.rpcs
-    crs = _crs(dataset.crs)
+    crs = crs_text(dataset.crs)
     placed = transform != _IDENTITY
     gcps = () if placed else tuple(GroundControlPoint(p.row, p.col, p.x, p.y, p.z or 0.0) for p in points)
     if crs is None and not (placed or gcps or rpcs):
@@ -92,18 +93,10 @@ def _georeference(dataset: Any) -> Georeference | None:
         crs=None if gcps else crs,
         transform=transform if placed else None,
         gcps=gcps,
-        gcps_crs=_crs(points_crs) if gcps else None,
+        gcps_crs=crs_text(points_crs) if gcps else None,
         pixel_is_point=dataset.tags().get("AREA_OR_POINT") == "Point",
         tags=() if rpcs is None else (_rpc_tag(rpcs),),
     )
-
-
-def _crs(crs: Any) -> str | None:
-    """A coordinate system of rasterio's as "EPSG:n", or WKT where no code is known."""
-    if not crs:
-        return None
-    code = crs.to_epsg()
-    return crs.to_wkt() if code is None else f"EPSG:{code}"
 
 
 def _rpc_tag(rpcs: Any) -> GeoTag:
