@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -10,12 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.raster.crs.same import same_system, shown_beside
+from vllm_mmout.raster.georeference import Georeference
 from vllm_mmout.raster.geotag import RPC_COEFFICIENTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from vllm_mmout.raster.georeference import Georeference
     from vllm_mmout.raster.placement import Affine
     from vllm_mmout.raster.windowed import OpenRaster
 
@@ -23,8 +23,6 @@ _EXACT = 1e-5
 """Pixels by which two grids may differ and count as one: coordinates are stored with some digits only."""
 _TURNED = 0.01
 """Pixels by which rows or columns of two grids may drift apart."""
-_CRS_SHOWN = 60
-"""Characters of a coordinate system's WKT that a message shows."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def aligned(raster: OpenRaster, reference: OpenRaster) -> Alignment:
     if here is None or there is None or here.transform is None or there.transform is None:
         _check_same_place(raster, reference)
         return Alignment(*(Axis(1.0, 0.0, size) for size in raster.size))
-    if here.crs != there.crs:
+    if not same_system(here.crs, there.crs) or here.unread_keys != there.unread_keys:
         raise _apart(raster, reference, "have different coordinate systems")
     rows, cols = _axes(here.transform, there.transform, raster, reference)
     for axis, size in ((rows, reference.size[0]), (cols, reference.size[1])):
@@ -99,17 +97,16 @@ def aligned(raster: OpenRaster, reference: OpenRaster) -> Alignment:
 def _check_same_place(raster: OpenRaster, reference: OpenRaster) -> None:
     if raster.size != reference.size:
         raise _apart(raster, reference, "differ in size, and a transform that says how they lie is not there")
-    if _place(raster.georeference) != _place(reference.georeference):
+    here, there = (one.georeference or Georeference() for one in (raster, reference))
+    systems = same_system(here.crs, there.crs) and same_system(here.gcps_crs, there.gcps_crs)
+    if not systems or _place(here) != _place(there):
         raise _apart(raster, reference, "are not placed alike")
 
 
-def _place(georeference: Georeference | None) -> object:
-    """All that says where a raster lies."""
-    if georeference is None:
-        return None
+def _place(georeference: Georeference) -> object:
+    """All that says where a raster lies, but a coordinate system that is understood."""
     rpcs = [tag.numbers for tag in georeference.tags if tag.code == RPC_COEFFICIENTS]
-    place = (georeference.crs, georeference.transform, georeference.gcps, georeference.gcps_crs)
-    return (*place, rpcs) if rpcs or any(place) else None
+    return georeference.transform, georeference.gcps, georeference.unread_keys, rpcs
 
 
 def _axes(own: Affine, other: Affine, raster: OpenRaster, reference: OpenRaster) -> tuple[Axis, Axis]:
@@ -140,22 +137,26 @@ def _snapped(scale: float, shift: float, length: int, size: int) -> Axis:
 
 def _apart(raster: OpenRaster, reference: OpenRaster, why: str) -> InputError:
     return InputError(
-        f"the files of one input must lie on one grid, and these {why}: {_grid(reference)}; {_grid(raster)}. Warp one"
-        " to the other, as with gdalwarp -t_srs -te -tr, or choose other files"
+        f"the files of one input must lie on one grid, and these {why}: {_grid(reference, raster)};"
+        f" {_grid(raster, reference)}. Warp one to the other, as with gdalwarp -t_srs -te -tr, or choose other files"
     )
 
 
-def _grid(raster: OpenRaster) -> str:
-    """What a message says of a grid: name, size, coordinate system, pixel size, upper left corner."""
+def _grid(raster: OpenRaster, beside: OpenRaster) -> str:
+    """What a message says of a grid beside another: name, size, coordinate system, pixel size, upper left corner."""
     height, width = raster.size
     place = raster.georeference
     grid = f"{raster.name}: {height} x {width} pixels"
     if place is None:
         return f"{grid} without a georeference"
-    crs = place.crs or place.gcps_crs
-    system = re.sub(r"\s+", " ", crs)[:_CRS_SHOWN] if crs else "no coordinate system"
+    crs, other = _crs(place), _crs(beside.georeference)
+    system = place.why_no_crs if crs is None else shown_beside(crs, other or crs)
     if place.transform is None:
         return f"{grid}, {system}, {len(place.gcps)} ground control points and no transform"
     a, b, c, d, e, f = place.transform
     turned = f", turned ({b:.10g}, {d:.10g})" if b or d else ""
     return f"{grid} of {e:.10g} x {a:.10g}{turned}, {system}, upper left corner x={c:.10g}, y={f:.10g}"
+
+
+def _crs(place: Georeference | None) -> str | None:
+    return None if place is None else place.crs or place.gcps_crs
