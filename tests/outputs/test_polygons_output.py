@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from traced import blobs  # noqa: E402 - needs shapely
 
 from vllm_mmout.errors import InputError, OptionError, SaveError  # noqa: E402
 from vllm_mmout.outputs import PolygonsOutput, RasterOutput, Source, features  # noqa: E402
+from vllm_mmout.outputs.geoparquet import check_writable  # noqa: E402
 from vllm_mmout.outputs.stored import StoredRaster  # noqa: E402
 from vllm_mmout.raster import Georeference  # noqa: E402
+from vllm_mmout.raster.geokeys import GeoKeys  # noqa: E402
 
 CLASSES = blobs(150, 14).astype(np.uint8)
 CLASSES[:20, :30] = 255
@@ -256,3 +259,22 @@ def test_a_raster_of_nodata_alone_gives_empty_files():
     empty = result(classes=np.full((5, 6), 255, np.uint8))
     assert json.loads(empty.to_bytes("geojson"))["features"] == []
     assert len(geopandas.read_parquet(BytesIO(empty.to_bytes("parquet")))) == 0
+
+
+@pytest.mark.parametrize("hidden", ["rasterio", None], ids=["without GDAL", "not even by GDAL"])
+def test_a_system_that_is_not_understood_is_not_left_out(tmp_path, monkeypatch, hidden):
+    """Neither format writes a file that says there is none; without GDAL the error says what to install."""
+    keys = {1024: 1, 2048: 4267, 3072: 32767, 3074: 16013} if hidden else {1024: 1, 3072: 32767, 3075: 32767}
+    if hidden:
+        monkeypatch.setitem(sys.modules, hidden, None)
+    place = Georeference(None, PLACES["north up"][1], tags=GeoKeys(keys).to_tags())
+    polygons = PolygonsOutput(RasterOutput(CLASSES[None], nodata=255, georeference=place))
+    words = r"pip install .*\[gdal\]" if hidden else "assign it, as with gdal_edit.py -a_srs"
+    for suffix in (".parquet", ".geojson"):
+        with pytest.raises(SaveError, match=rf"not understood here \(.*{words}"):
+            polygons.save(tmp_path / f"out{suffix}")
+        assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SaveError, match="not understood here"):
+        check_writable(place)
+    polygons.save(tmp_path / "out.tif")
+    assert geopandas.read_parquet(result(None).save(tmp_path / "nowhere.parquet")).crs is None

@@ -70,7 +70,7 @@ def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | Par
         if scene is not None:
             return scene
         opened = inputs.whole(opened)
-    _check_place(binding, params, target, opened.source.georeference)
+    _check_place(binding, params, target, opened.source.georeference, tiles=False)
     nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
     names = binding.choice.pick(params.processor)
     finish = _finish(opened.source, target, binding.model, names[0])
@@ -92,7 +92,7 @@ def _scene(
         if grid is None:
             return None
         _check_suffix(binding, params, target)
-        _check_place(binding, params, target, view.georeference)
+        _check_place(binding, params, target, view.georeference, tiles=True)
         folder = None if target is None else target.path if target.folder else target.path.parent
         return Scene(view, grid, params, binding, _finish(None, target), folder, reopen)
     except BaseException:
@@ -110,18 +110,33 @@ def _check_suffix(binding: Binding, params: OutputParams, target: Target | None)
             raise unknown_suffix(target.path, formats, "; a folder ends with /")
 
 
-def _check_place(binding: Binding, params: OutputParams, target: Target | None, place: Georeference | None) -> None:
-    """Refuse a format of vectors that cannot hold an input's place, or needs a package, before the model runs."""
-    if target is None:
-        return
+def _check_place(
+    binding: Binding, params: OutputParams, target: Target | None, place: Georeference | None, *, tiles: bool
+) -> None:
+    """Refuse what cannot hold an input's place, or needs a package, before the model runs.
+
+    Rasters of ``tiles`` are joined in a GeoTIFF, whether or not one is asked for.
+    """
     for name in binding.choice.pick(params.processor):
-        formats = binding.processors[name].formats(params) or {"": ""}
-        suffix = next(iter(formats)) if target.folder else target.path.suffix.lower()  # the usual one
-        if formats.get(suffix) == "geojson":
-            others = (other for other, format_ in formats.items() if format_ != "geojson")
-            placement(place, instead=next(others, "another format"))
-        elif formats.get(suffix) == "geoparquet":
-            check_writable(place)
+        processor = binding.processors[name]
+        format_ = _check_vectors(processor.formats(params), target, place)
+        if place is not None and processor.modality == "raster" and (tiles or format_ == "tiff"):
+            place.to_tags()
+
+
+def _check_vectors(formats: Mapping[str, str] | None, target: Target | None, place: Georeference | None) -> str | None:
+    """Refuse a format of vectors that cannot hold a place, or needs a package; the name of the format otherwise."""
+    if target is None:
+        return None
+    formats = formats or {"": ""}
+    suffix = next(iter(formats)) if target.folder else target.path.suffix.lower()  # the usual one
+    format_ = formats.get(suffix)
+    if format_ == "geojson":
+        others = (other for other, name in formats.items() if name != "geojson")
+        placement(place, instead=next(others, "another format"))
+    elif format_ == "geoparquet":
+        check_writable(place)
+    return format_
 
 
 _PROMPT_KEYS = frozenset({"multi_modal_data", "prompt", "prompt_token_ids", "prompt_embeds", "type"})

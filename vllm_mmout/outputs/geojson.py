@@ -69,7 +69,7 @@ def placement(georeference: Georeference | None, *, instead: str) -> tuple[str, 
         )
     code = None if georeference.crs is None else epsg_code(georeference.crs)
     if code is None:
-        has = "no coordinate system" if georeference.crs is None else "a coordinate system without an EPSG code"
+        has = georeference.why_no_crs if georeference.crs is None else "a coordinate system without an EPSG code"
         raise SaveError(
             f"GeoJSON names a coordinate system by its EPSG code, this result's input has {has}; reproject it first"
             f" (gdalwarp -t_srs EPSG:n), or save the result as {instead}"

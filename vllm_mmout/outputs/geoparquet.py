@@ -43,12 +43,33 @@ def check_writable(georeference: Georeference | None) -> None:
         georeference: of their raster.
 
     Raises:
-        SaveError: pyarrow or pyproj is not installed, or the coordinate system is unknown to PROJ.
+        SaveError: pyarrow or pyproj is not installed, or the coordinate system is not understood or unknown to PROJ.
 
     """
     _arrow()
-    if georeference is not None and georeference.transform is not None and georeference.crs is not None:
-        _projjson(georeference.crs)
+    system = system_of(georeference)
+    if system is not None:
+        _projjson(system)
+
+
+def system_of(georeference: Georeference | None) -> str | None:
+    """The coordinate system of polygons, as `write_geoparquet` takes it; None where there is none to name.
+
+    Args:
+        georeference: of their raster.
+
+    Raises:
+        SaveError: the file would say that there is none, where there is one that is not understood.
+
+    """
+    if georeference is None or georeference.transform is None:
+        return None
+    if georeference.unread_keys:
+        raise SaveError(
+            f"GeoParquet names the coordinate system, this result's input has {georeference.why_no_crs};"
+            " or save the result as .tif"
+        )
+    return georeference.crs
 
 
 def write_geoparquet(

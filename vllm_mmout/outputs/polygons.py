@@ -12,7 +12,7 @@ from vllm_mmout.outputs.base import MediaOutput, no_options
 from vllm_mmout.outputs.class_rows import check_classes, class_rows
 from vllm_mmout.outputs.features import Described, features, write_geojson
 from vllm_mmout.outputs.geojson import placement
-from vllm_mmout.outputs.geoparquet import write_geoparquet
+from vllm_mmout.outputs.geoparquet import system_of, write_geoparquet
 from vllm_mmout.raster.areas import pixel_areas
 from vllm_mmout.vectors.lattice import PIXELS, Lattice
 from vllm_mmout.vectors.region_stream import polygons
@@ -143,7 +143,7 @@ class PolygonsOutput(MediaOutput):
             crs, _ = placement(self.classes.georeference, instead=".parquet")
             write_geojson(file, self._traced(folder), self._lattice(), self._described(), crs)
         else:
-            system = None if self.classes.transform is None else self.classes.crs
+            system = system_of(self.classes.georeference)
             write_geoparquet(file, self._traced(folder), self._lattice(), self._described(), system)
 
     def _traced(self, folder: Path | None = None) -> Iterator[Polygons]:
