@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,6 +112,21 @@ def test_a_result_is_written(plugin_llm, scene, tmp_path, name, tile):
     assert answer.data == str(tmp_path / (name or "scene.tif"))
     with rasterio.open(answer.data) as file:
         np.testing.assert_array_equal(file.read(), classes(ARRAY))
+
+
+def test_a_result_without_a_place_goes_where_terratorchs_goes(plugin_llm, scene, tmp_path, monkeypatch):
+    """To the folder of its configuration, under a name that no other file has."""
+    monkeypatch.setenv("TERRATORCH_SEGMENTATION_IO_PROCESSOR_CONFIG", json.dumps({"output_path": str(tmp_path)}))
+    answers = [
+        encoded(plugin_llm, scene, data_format="path", out_data_format="path", image_format="", indices=[])
+        for _ in range(2)
+    ]
+    assert {Path(answer.data) for answer in answers} == set(tmp_path.glob("*.tif"))
+    assert len({answer.data for answer in answers}) == 2
+    for answer in answers:
+        assert answer.data_format == "path"
+        with rasterio.open(answer.data) as file:
+            np.testing.assert_array_equal(file.read(), classes(ARRAY))
 
 
 def test_mistakes_are_errors_of_their_own(plugin_llm, scene, tmp_path):

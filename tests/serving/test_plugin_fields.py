@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,10 @@ def test_options_stand_in_data():
         ({**BLOG, "indices": [0], "bands": [1]}, "bands", "bands and indices are both set"),
         ({**BLOG, "processor": ["segmentation"]}, "processor", "must be one name"),
         ({**BLOG, "out_data_format": "path"}, "out_data_format", "/v1/scenes"),
-        ({**BLOG, "out_path": "out"}, "out_path", "give both, or neither"),
+        ({**BLOG, "out_path": 5}, "out_path", "must be a folder or a file, got 5"),
+        ({**BLOG, "image_format": 0}, "image_format", "got '0'"),
+        ({**BLOG, "data_format": ""}, "data_format", "must be one of url, path, b64_json, got ''"),
+        ({**BLOG, "bands": []}, "bands", "bands"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -139,14 +143,77 @@ def test_several_files_are_one_input():
 
 
 def test_a_caller_on_this_machine_says_where_to(tmp_path):
-    """``out_path`` with ``out_data_format`` "path", both or neither."""
+    """``out_path`` with ``out_data_format`` "path"; with another one it is nothing, as to TerraTorch's plugin."""
     given = {"data": tmp_path / "in.tif", "data_format": "path", "out_data_format": "path", "out_path": tmp_path}
     asked = plugin_data(given, local=True)
-    assert asked.params.path == str(tmp_path)
+    assert (asked.params.path, asked.folder) == (str(tmp_path), None)
+    assert asked.params_of(Binding(), "classes") == asked.params
     assert asked.local_input == tmp_path / "in.tif"
-    for left_out in ("out_data_format", "out_path"):
-        wrong = {name: value for name, value in given.items() if name != left_out}
-        assert "give both, or neither" in refusal(wrong, local=True).message
+    assert plugin_data({**BLOG, "out_path": str(tmp_path)}) == plugin_data(BLOG)
+
+
+@pytest.mark.parametrize("empty", [{"image_format": ""}, {"indices": []}, {"out_path": ""}, {"indices": ()}], ids=str)
+def test_empty_fields_are_as_left_out(empty):
+    """TerraTorch's plugin takes them so."""
+    least = {"data": URL, "data_format": "url"}
+    assert plugin_data({**least, **empty}) == plugin_data(least)
+
+
+class TestNoPath:
+    """``out_data_format`` "path" of a caller on this machine who says no ``out_path``."""
+
+    GIVEN = {"data": "/in.tif", "data_format": "path", "out_data_format": "path"}  # noqa: RUF012 - not changed
+    CONFIG = "TERRATORCH_SEGMENTATION_IO_PROCESSOR_CONFIG"
+
+    @pytest.mark.parametrize("config", [None, "", "{}", '{"output_path": null}', '{"output_path": "", "other": 1}'])
+    def test_it_goes_home(self, monkeypatch, tmp_path, config):
+        """As TerraTorch's plugin has it, to a file of its own."""
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv(self.CONFIG, raising=False)
+        if config is not None:
+            monkeypatch.setenv(self.CONFIG, config)
+        paths = {Path(plugin_data(self.GIVEN, local=True).params_of(Binding(), "classes").path) for _ in range(2)}
+        assert len(paths) == 2
+        assert {(path.parent, path.suffix) for path in paths} == {(tmp_path, ".tif")}
+
+    @pytest.mark.parametrize(
+        ("asked", "suffix"), [({}, ".tif"), ({"image_format": "png"}, ".png"), ({"output": "areas"}, ".json")]
+    )
+    def test_a_configured_folder(self, monkeypatch, tmp_path, asked, suffix):
+        """That of TerraTorch's plugin; the name ends as the result's format wants it."""
+        folder = tmp_path / "results"
+        folder.mkdir()
+        monkeypatch.setenv(self.CONFIG, json.dumps({"output_path": str(folder)}))
+        data = plugin_data({**self.GIVEN, **asked}, local=True)
+        assert data.check(Binding()) == "classes"
+        path = Path(data.params_of(Binding(), "classes").path)
+        assert (path.parent, path.suffix) == (folder, suffix)
+        assert not list(folder.iterdir())
+
+    @pytest.mark.parametrize(
+        ("config", "words"),
+        [
+            ('{"output_path": "/no/such/folder"}', "/no/such/folder, which TERRATORCH_"),
+            ('{"output_path": 5}', "must be such as"),
+            ("no json", "or give out_path"),
+        ],
+    )
+    def test_what_is_wrong_with_it(self, monkeypatch, config, words):
+        """Is said with the name of the variable."""
+        monkeypatch.setenv(self.CONFIG, config)
+        error = refusal(self.GIVEN, local=True)
+        assert words in error.message
+        assert self.CONFIG in error.message
+        assert error.param == "out_path"
+
+    def test_results_without_a_format(self, monkeypatch, tmp_path):
+        """Of those nobody knows how a file is called."""
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv(self.CONFIG, raising=False)
+        binding = Binding()
+        binding.processors = {"any": type("Any", (), {"formats": lambda self, params: None})()}
+        with pytest.raises(MMOutError, match="results of any have no usual format; name the file with out_path"):
+            plugin_data(self.GIVEN, local=True).params_of(binding, "any")
 
 
 class Processor:

@@ -63,7 +63,35 @@ def test_the_blogs_command_line_is_taken(launched, caplog, task):
     assert (blogs.model_impl, blogs.io_processor_plugin, blogs.enforce_eager) == ("terratorch", "mmout", True)
 
 
-@pytest.mark.parametrize("arguments", [("m", "--task"), ("m", "--tasks", "embed"), ("--", "m", "--task", "embed")])
+def test_a_file_of_arguments_is_taken(launched, caplog, tmp_path):
+    """``task`` in a file of ``--config`` is left out as well, and the rest of the file counts."""
+    file = tmp_path / "serve.yaml"
+    file.write_text("model: org/model\nport: 8123\n")
+    assert serve("--config", str(file)) == 0
+    file.write_text("model: org/model\ntask: embed\nport: 8123\n")
+    with heard(caplog.handler):
+        assert serve("--config", str(file)) == 0
+        assert serve("other/model", "--task", "classify", "--config", str(file)) == 0
+    for value in ("embed", "classify"):
+        assert f"--task {value} is no longer an argument of vLLM, and is left out" in caplog.text
+    (plain, _), (with_task, _), (both, _) = launched
+    assert without_folder(with_task) == without_folder(plain)
+    assert (with_task.port, both.port, both.model_tag) == (8123, 8123, "other/model")
+
+
+def test_the_help_does_not_show_it(launched, capsys):
+    """It is no flag to be used."""
+    with pytest.raises(SystemExit, match="0"):
+        serve("--help=all")
+    shown = capsys.readouterr().out
+    assert "--task" not in shown
+    assert "--mmout-max-upload" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("m", "--task"), ("m", "--task", "--port", "1"), ("m", "--tasks", "embed"), ("--", "m", "--task", "embed")],
+)
 def test_what_is_not_that_flag_stays(launched, capsys, arguments):
     """A flag without its value, another flag, and what follows ``--`` are for vLLM's parser to refuse."""
     with pytest.raises(SystemExit, match="2"):

@@ -20,6 +20,7 @@ GENERAL_PLUGIN: Final = "vllm_mmout"
 """Our entry point among vLLM's general plugins, without which no process of the engine knows our models."""
 TASK: Final = "--task"
 """A flag that vLLM had."""
+_TASK: Final = f"{PREFIX}task"
 USAGE: Final = "vllm-mmout serve [MODEL] [options]"
 _log = logging.getLogger("vllm.mmout")
 
@@ -80,34 +81,30 @@ def _parsed(arguments: Sequence[str]) -> tuple[Any, argparse.Namespace]:
 
     command = ServeSubcommand()
     parser = FlexibleArgumentParser(prog="vllm-mmout")  # type: ignore[no-untyped-call]
-    serve = command.subparser_init(parser.add_subparsers(required=True, dest="subparser"))
+    serve: argparse.ArgumentParser = command.subparser_init(parser.add_subparsers(required=True, dest="subparser"))
     serve.usage = USAGE
     serve.epilog = (serve.epilog or "").replace("vllm serve", "vllm-mmout serve")
     ServingOptions.add_arguments(serve)
     if not serve._option_string_actions.keys() & {TASK}:  # noqa: SLF001 - argparse tells what a parser takes nowhere else
-        arguments = _without_task(arguments)
+        serve.add_argument(TASK, nargs="?", dest=_TASK, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     # vLLM's parser finds the model, and a file of arguments, by the name of the command before them.
     args: argparse.Namespace = parser.parse_args(["serve", *arguments])
+    if hasattr(args, _TASK):
+        _leave_out_task(serve, args)
     return command, args
 
 
-def _without_task(arguments: Sequence[str]) -> list[str]:
-    """The arguments without ``--task VALUE``, which command lines for older releases of vLLM have; says so."""
-    left: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
-        if argument == "--":
-            return [*left, argument, *rest]
-        name, sign, value = argument.partition("=")
-        if name != TASK or not (sign or (value := next(rest, ""))):
-            left.append(argument)
-            continue
-        _log.warning(
-            "%s %s is no longer an argument of vLLM, and is left out: what a model answers follows from its folder",
-            TASK,
-            value,
-        )
-    return left
+def _leave_out_task(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Forget ``--task VALUE``, which command lines and files for older releases of vLLM have, and say so."""
+    value = getattr(args, _TASK)
+    if value is None:
+        parser.error(f"unrecognized arguments: {TASK}")
+    delattr(args, _TASK)
+    _log.warning(
+        "%s %s is no longer an argument of vLLM, and is left out: what a model answers follows from its folder",
+        TASK,
+        value,
+    )
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -20,6 +20,7 @@ from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.field_checks import check_fields
 from vllm_mmout.serving.field_types import OPTIONS, from_json, shown
 from vllm_mmout.serving.options import flag
+from vllm_mmout.serving.plugin_paths import new_file, out_path, usual_folder
 from vllm_mmout.serving.uploads import Upload
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ OUT_FORMATS: Final = ("b64_json", "path")
 _OWN: Final = ("data", "data_format", "image_format", "out_data_format", "out_path")
 FIELDS: Final = (*_OWN, *OPTIONS)
 """All that may stand in ``data``."""
+_EMPTY: Final = ("image_format", "out_path", "indices")
+"""Fields that are as good as left out where they are empty, as TerraTorch's plugin has it."""
 
 
 class PluginData(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +45,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         image_format: format of the result; None: the usual one of a file, GeoTIFF of a raster.
         out_data_format: whether the answer holds the result in base64, or the path of the file that it was written to.
         params: how the input is read and what is made of it; its ``path`` is the client's ``out_path``.
+        folder: where a caller who names no ``out_path`` finds the file, under a name of its own.
 
     """
 
@@ -51,6 +55,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
     image_format: str | None = None
     out_data_format: Literal["b64_json", "path"] = "b64_json"
     params: OutputParams = OutputParams()
+    folder: Path | None = None
 
     @property
     def asked(self) -> Asked:
@@ -118,6 +123,21 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
                 )
         return name
 
+    def params_of(self, binding: Binding, name: str) -> OutputParams:
+        """The params, with a file to write the result to where the caller names none; ``name`` is that of `check`.
+
+        Raises:
+            OptionError: the processor does not say what files its results are.
+
+        """
+        if self.folder is None:
+            return self.params
+        formats = binding.processors[name].formats(self.params)
+        if formats is None:
+            raise OptionError(f"results of {name} have no usual format; name the file with out_path", param="out_path")
+        file = new_file(self.folder, formats, chosen_format(formats, self.asked))
+        return msgspec.structs.replace(self.params, path=str(file))
+
     def _input(self, text: str) -> str | Upload:
         if self.data_format == "b64_json":
             content = _decoded(text)
@@ -152,17 +172,19 @@ def plugin_data(given: Any, *, local: bool = False) -> PluginData:
             f" {shown(given)}",
             param="data",
         )
-    fields = {name: value for name, value in given.items() if value is not None}
+    fields = {name: value for name, value in given.items() if not _is_unset(name, value)}
     for name in fields:
         _check_known(name)
     out_data_format = _choice(fields, "out_data_format", OUT_FORMATS, "b64_json")
+    path = out_path(fields, out_data_format, local=local)
     return PluginData(
         data_format=_choice(fields, "data_format", DATA_FORMATS, None),
         data=_texts(fields),
         names=tuple(fields["data"]) if isinstance(fields["data"], Mapping) else (),
         image_format=_image_format(fields),
         out_data_format=out_data_format,
-        params=_params(fields, _path(fields, out_data_format, local=local)),
+        params=_params(fields, path),
+        folder=usual_folder() if out_data_format == "path" and path is None else None,
     )
 
 
@@ -183,6 +205,11 @@ def check_size(data: PluginData, most: int) -> None:
             f" larger {flag('max_upload')}",
             param="data",
         )
+
+
+def _is_unset(name: Any, value: Any) -> bool:
+    """Whether a field says nothing; clients of TerraTorch's plugin send some of them empty."""
+    return value is None or (name in _EMPTY and isinstance(value, str | list | tuple) and not value)
 
 
 def _check_known(name: Any) -> None:
@@ -237,25 +264,6 @@ def _image_format(fields: Mapping[str, Any]) -> str | None:
     except ApiError as error:
         raise ApiError(400, error.message.replace("output_format", "image_format", 1), param="image_format") from None
     return spelt["output_format"]
-
-
-def _path(fields: Mapping[str, Any], out_data_format: str, *, local: bool) -> str | None:
-    """Where the result is written."""
-    if out_data_format == "path" and not local:
-        raise ApiError(
-            400,
-            "out_data_format 'path' is for Python on the machine itself: a client cannot choose where the server"
-            " writes; leave it out for base64, or send the scene as a job to /v1/scenes and fetch its file",
-            param="out_data_format",
-        )
-    path = fields.get("out_path")
-    if (out_data_format == "path") != (path is not None):
-        raise ApiError(
-            400, "out_path is for out_data_format 'path', and that needs it; give both, or neither", param="out_path"
-        )
-    if path is not None and not (isinstance(path, str | Path) and str(path)):
-        raise ApiError(400, f"out_path must be a folder or a file, got {shown(path)}", param="out_path")
-    return None if path is None else str(path)
 
 
 def _params(fields: Mapping[str, Any], path: str | None) -> OutputParams:

@@ -136,7 +136,8 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
             asked = plugin_data(data, local=True)
             binding = llm.llm_engine.output_processor.binding
             name = asked.check(binding)
-            (result,) = llm.generate([asked.local_input], asked.params, use_tqdm=use_tqdm, lora_request=lora_request)
+            params = asked.params_of(binding, name)
+            (result,) = llm.generate([asked.local_input], params, use_tqdm=use_tqdm, lora_request=lora_request)
             output = result.outputs
         except (ApiError, MMOutError) as error:
             raise _client_error(error) from error.__cause__
