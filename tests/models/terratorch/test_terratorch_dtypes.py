@@ -194,7 +194,9 @@ class TestReflectance:
         """Standardised as they are, they would be some ten thousand."""
         pixels = written(tmp_path / "a.tif", dtype=dtype)
         config = config_of(means=self.MEANS, stds=self.STDS, scale=scale)
-        words = 'pixel_values holds integers, .* give scale=0.0001 in the request .*"input": {"constant_scale": 0.0001}'
+        words = (
+            'pixel_values holds integers, .* give scale=0.0001 in the request, .*"input": {"constant_scale": 0.0001}'
+        )
         with pytest.raises(InputError, match=words) as raised:
             mapped(config, tmp_path / "a.tif")
         assert raised.value.param == "scale"
@@ -202,10 +204,11 @@ class TestReflectance:
             found = mapped(config, tmp_path / "a.tif", scale=told)["pixel_values_raw"]
             np.testing.assert_array_equal(found, pixels.astype(np.float32) * np.float32(told))
 
-    def test_the_folder_may_say_it(self, tmp_path):
-        """Then integers are taken."""
+    @pytest.mark.parametrize("scale", [1e-4, 1])
+    def test_the_folder_may_say_it(self, tmp_path, scale):
+        """Then integers are taken; 1 too, as masks need it."""
         written(tmp_path / "a.tif")
-        config = config_of(means=self.MEANS, stds=self.STDS) | {"mmout": {"input": {"constant_scale": 1e-4}}}
+        config = config_of(means=self.MEANS, stds=self.STDS) | {"mmout": {"input": {"constant_scale": scale}}}
         assert mapped(config, tmp_path / "a.tif")["pixel_values_raw"].dtype == np.int16
 
     def test_floats_are_reflectance(self, tmp_path):

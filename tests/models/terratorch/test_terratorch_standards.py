@@ -97,9 +97,10 @@ def test_each_image_has_its_own():
     ],
 )
 def test_reflectance_without_a_scale_is_seen(means, stds, scale, lacks):
-    """By the model too, which knows statistics that only the data module says."""
-    found = flood_standard(None, {"means": means, "stds": stds, "constant_scale": scale})
-    assert found.lacks_scale is lacks
+    """By the model too, which knows statistics that only the data module says; 1 in the ``mmout`` table is meant."""
+    arguments = {"means": means, "stds": stds, "constant_scale": scale}
+    assert flood_standard({"class_path": "Any", "init_args": arguments}).lacks_scale is lacks
+    assert not flood_standard(None, arguments).lacks_scale
 
 
 def test_data_modules_of_others_are_not_imported():

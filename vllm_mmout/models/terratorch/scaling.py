@@ -26,6 +26,8 @@ class Scaling:
     means: tuple[float, ...] | None
     """All numbers there are, by band or by band and date; None: the data module's own."""
     stds: tuple[float, ...] | None
+    sure: bool = False
+    """Whether the ``mmout`` table says the scale: then 1 is meant, as of masks."""
 
     def lacks_scale(self, means: Sequence[float] | None = None, stds: Sequence[float] | None = None) -> bool:
         """Whether integers would be standardised as they are, by statistics of reflectance.
@@ -35,8 +37,10 @@ class Scaling:
             stds: as ``means``.
 
         """
-        found = means or self.means, stds or self.stds
-        return self.scale == 1 and None not in found and of_reflectance(found[0] or (), found[1] or ())
+        means, stds = means or self.means, stds or self.stds
+        if self.scale != 1 or self.sure or means is None or stds is None:
+            return False
+        return of_reflectance(means, stds)
 
 
 def of_reflectance(means: Iterable[float], stds: Iterable[float]) -> bool:
@@ -50,9 +54,8 @@ def no_scale(image: str) -> str:
     """What to say where integers come and `Scaling.lacks_scale`."""
     return (
         f"{image} holds integers, and the model's means and standard deviations are those of reflectance, while its"
-        f" {SCALE} is 1: digital numbers would be taken for reflectance; give scale=0.0001 in the request (what they"
-        f' are to be multiplied by; 1.0 where they need it not), or say it in config.json: "mmout": {{"input":'
-        f' {{"{SCALE}": 0.0001}}}}'
+        f" {SCALE} is 1: digital numbers would be taken for reflectance; give scale=0.0001 in the request, or say it in"
+        f' config.json: "mmout": {{"input": {{"{SCALE}": 0.0001}}}}; 1 there, where they are not to be multiplied'
     )
 
 
@@ -90,7 +93,7 @@ def scaling_of(
     data: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
     said = statistics_said(data, overrides)
     means, stds = (_flat(of_image(said.get(name), image, bands, alone=alone)) for name in (MEANS, STDS))
-    return Scaling(_scale(image, module, {**data, **overrides}), means, stds)
+    return Scaling(_scale(image, module, {**data, **overrides}), means, stds, SCALE in overrides)
 
 
 def of_image(values: Any, image: str, bands: Sequence[str], *, alone: bool) -> Any:

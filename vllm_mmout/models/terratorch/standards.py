@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +18,6 @@ from vllm_mmout.models.terratorch.scaling import (
     STDS,
     in_terratorch,
     of_image,
-    of_reflectance,
     statistics_said,
 )
 
@@ -76,7 +75,8 @@ def _standard(one: Modality, module: str, means: Any, stds: Any, *, alone: bool)
     mean, std = (_numbers(one, what, alone=alone) for what in (means, stds))
     if bool((std == 0).any()):
         raise ModelError(f"a standard deviation of {one.name} is 0; {_REMEDY}")
-    return Standard(scale, mean, std, scale == 1 and of_reflectance(mean.flatten().tolist(), std.flatten().tolist()))
+    lacks_scale = replace(one.scaling, scale=scale).lacks_scale(mean.flatten().tolist(), std.flatten().tolist())
+    return Standard(scale, mean, std, lacks_scale)
 
 
 def _numbers(one: Modality, values: Any, *, alone: bool) -> Tensor:
