@@ -69,8 +69,8 @@ def encode_exactly(network: nn.Module) -> bool:
     """
     from terratorch.models.backbones.prithvi_mae import LocationEncoder, TemporalEncoder
 
-    def in_own_dtype(_module: nn.Module, _given: Any, encoded: Tensor) -> Tensor:
-        return encoded.to(next(network.parameters()).dtype)
+    def in_own_dtype(encoder: Any, _given: Any, encoded: Tensor) -> Tensor:
+        return encoded.to(encoder.scale.dtype)
 
     encoders = [module for module in network.modules() if isinstance(module, LocationEncoder | TemporalEncoder)]
     for encoder in encoders:
