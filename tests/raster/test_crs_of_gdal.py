@@ -82,6 +82,18 @@ def test_netcdf_on_a_sphere_or_ellipsoid_is_written_as_geotiff(tmp_path, proj):
     assert systems[0].equals(systems[1], ignore_axis_order=True)
 
 
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_a_shift_of_a_known_datum_is_kept(tmp_path):
+    """The code of the datum's system would lose it."""
+    wkt = CRS.from_epsg(32632).to_wkt().removesuffix(',AUTHORITY["EPSG","32632"]]') + "]"
+    wkt = wkt.replace(',AUTHORITY["EPSG","7030"]]', "],TOWGS84[10,20,30,0,0,0,0]", 1).replace(
+        ',AUTHORITY["EPSG","6326"]', ""
+    )
+    assert CRS.from_wkt(wkt).to_epsg() == 32632
+    with open_raster(vrt(tmp_path / "a.vrt", CRS.from_wkt(wkt))) as raster:
+        assert "TOWGS84[10,20,30" in raster.georeference.crs
+
+
 SYSTEMS = {
     "Lambert": "+proj=laea +lat_0=12 +lon_0=3 +datum=WGS84",
     "sinusoidal": "+proj=sinu +R=6371007.181 +units=m",
@@ -110,6 +122,16 @@ def test_a_geotiff_and_its_vrt_lie_on_one_grid(tmp_path, name):
     with open_raster(points) as one, open_raster(converted(points, tmp_path / "points.vrt", "VRT")) as other:
         assert one.georeference.gcps_crs is not None
         assert aligned(one, other).exact
+
+
+def test_points_in_different_systems_are_told_apart(tmp_path):
+    """Equal numbers lie elsewhere in another system."""
+    points = [rasterio.control.GroundControlPoint(*at, *at) for at in ((0, 0), (0, 5), (4, 0))]
+    paths = [tiff(tmp_path / f"{code}.tif", ARRAY, crs=f"EPSG:{code}", gcps=points) for code in (32632, 32633)]
+    said = error_of(*paths)
+    assert "are not placed alike" in said
+    assert "EPSG:32632" in said
+    assert "EPSG:32633" in said
 
 
 def error_of(one, other):

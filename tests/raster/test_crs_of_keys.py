@@ -209,6 +209,24 @@ def test_a_projection_that_is_not_known_here_is_gdals(name):
     check_same_places(georeference, oracle, ([1000 / unit, 90000 / unit], [2000 / unit, 80000 / unit]))
 
 
+MERCATOR = {1024: 1, 2048: 4326, 3072: 32767, 3074: 32767, 3075: 7, 3076: 9001, 3080: (10.0,)}
+
+
+@pytest.mark.parametrize(
+    "keys", [{3092: (0.9,)}, {3092: (0.9,), 3081: (0.0,)}, {3092: (1.0,), 3078: (41.0,)}, {3093: (0.9,), 3081: (0.0,)}]
+)
+def test_mercator_is_true_along_one_parallel(keys):
+    """A scale, or the latitude where it is 1, and keys of other projections are those of GDAL."""
+    check_same_places(*read({**MERCATOR, **keys}), ([1000, 9e6], [2000, 8e6]))
+
+
+@pytest.mark.parametrize("keys", [{3081: (40.0,), 3092: (1.0,)}, {3078: (41.0,), 3092: (1.0,)}])
+def test_without_rasterio_mercator_is_true_along_the_equator_alone(keys, monkeypatch):
+    """Any other is none."""
+    monkeypatch.setitem(sys.modules, "rasterio", None)
+    assert Georeference.from_tags(GeoKeys({**MERCATOR, **keys}).to_tags()).crs is None
+
+
 GEOGRAPHIC = {
     "a sphere": "+proj=longlat +R=6371229",
     "an ellipsoid": "+proj=longlat +a=6378000 +rf=298",

@@ -31,7 +31,7 @@ _METHODS: dict[int, tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]] = {
         "Transverse_Mercator",
         (("latitude_of_origin", _LATITUDE), ("central_meridian", _LONGITUDE), ("scale_factor", _SCALE), *_FALSE),
     ),
-    7: ("Mercator_1SP", (("central_meridian", _LONGITUDE), ("scale_factor", _SCALE), *_FALSE)),
+    7: ("Mercator_1SP", (("central_meridian", _LONGITUDE), ("scale_factor", (3092,)), *_FALSE)),
     8: (
         "Lambert_Conformal_Conic_2SP",
         (("latitude_of_origin", _LATITUDE), ("central_meridian", _LONGITUDE), *_PARALLELS, *_FALSE),
