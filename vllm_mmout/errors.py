@@ -53,7 +53,10 @@ class RequestError(MMOutError):
 
 
 class ForwardError(RequestError):
-    """The model's ``forward`` raised for this request, or gave something else than tensors."""
+    """The model's ``forward`` raised for this request, or gave something else than tensors.
+
+    An `InputError` that it raised itself, about what it was given, stays one.
+    """
 
 
 class ReduceError(RequestError):

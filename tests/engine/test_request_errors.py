@@ -114,6 +114,19 @@ def test_a_request_on_which_forward_raises_fails_alone(right):
             np.testing.assert_array_equal(result.outputs.array, expected, strict=True)
 
 
+def test_a_request_that_forward_refuses_is_the_callers_fault(right):
+    """An `InputError` of the model stays one, with its own words; what stands in the step beside it is not touched."""
+    llm, network = right
+    inputs = [pixels(number) for number in range(0, 8, 2)]
+    inputs[1][0, 0, 0] = np.inf
+    good, refused, *others = llm.generate(inputs, use_tqdm=False)
+    assert type(refused.error) is InputError
+    assert str(refused.error) == "a pixel is infinite; mask it"
+    for result, array in zip((good, *others), (inputs[0], *inputs[2:]), strict=True):
+        expected = network(torch.from_numpy(array)[None])[0].numpy()
+        np.testing.assert_array_equal(result.outputs.array, expected, strict=True)
+
+
 def test_encode_gives_an_empty_tensor_where_forward_raises(right, caplog):
     """A raw tensor cannot say what failed: it is empty; the others of the step are whole."""
     llm, network = right

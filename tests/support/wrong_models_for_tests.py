@@ -8,6 +8,7 @@ from models_for_tests import THREE_BANDS, whole_numbers
 from torch import nn
 
 from vllm_mmout import MULTIMODAL_INPUT_REGISTRY
+from vllm_mmout.errors import InputError
 from vllm_mmout.models.mapper import MappedInput, RasterMapper
 from vllm_mmout.models.tensor_spec import TensorSpec
 
@@ -16,7 +17,10 @@ register_input_mapper = MULTIMODAL_INPUT_REGISTRY.register_input_mapper
 
 @register_input_mapper(lambda config: THREE_BANDS)
 class RightNet(nn.Module):
-    """Nothing is wrong with it; the others are made of it. A negative pixel is refused by its forward."""
+    """Nothing is wrong with it; the others are made of it.
+
+    Its forward fails on a negative pixel, and refuses an infinite one.
+    """
 
     def __init__(self, config):
         super().__init__()
@@ -27,6 +31,8 @@ class RightNet(nn.Module):
     def forward(self, pixel_values):
         if (pixel_values < 0).any():
             raise ValueError("a pixel is negative")
+        if pixel_values.isinf().any():
+            raise InputError("a pixel is infinite; mask it")
         return self.head(pixel_values.float())
 
 

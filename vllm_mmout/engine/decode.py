@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from vllm_mmout.engine import codec
 from vllm_mmout.engine.log import logger
 from vllm_mmout.engine.observer import SILENT, Observer, blame
-from vllm_mmout.errors import DecodeError, ForwardError, MMOutError, ReduceError
+from vllm_mmout.errors import DecodeError, ForwardError, InputError, MMOutError, ReduceError
 from vllm_mmout.processors.base import OutputProcessor, Part
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
         The output object; with several picks a dict of them by name, in the order asked.
 
     Raises:
-        ForwardError: the model failed in the worker.
+        InputError: the model refused its input in the worker.
+        ForwardError: the model failed there.
         ReduceError: ``reduce`` failed there.
         DecodeError: a processor failed here; its exception is the cause.
 
@@ -63,7 +64,7 @@ def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
     started = time.monotonic()
     unpacked = codec.unpack(buffer)
     if isinstance(unpacked, codec.Failure) and not unpacked.processor:
-        raise ForwardError(unpacked.message)
+        raise (InputError if unpacked.kind == InputError.__name__ else ForwardError)(unpacked.message)
     if isinstance(unpacked, codec.Failure):
         failed = f"{unpacked.processor}.reduce failed in the worker: {unpacked.kind}: {unpacked.message}"
         raise blame(ReduceError(failed), unpacked.processor)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from vllm_mmout.errors import MMOutError, ModelError
+from vllm_mmout.errors import InputError, MMOutError, ModelError
 from vllm_mmout.processors.raw import checked_group, describe
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def run(model: nn.Module, alike: Sequence[Mapping[str, torch.Tensor]]) -> Raw:
         What the model gave, the requests on axis 0.
 
     Raises:
-        ModelError: it raised, or gave something else.
+        InputError: it raised one, about what it was given.
+        ModelError: it raised anything else, or gave something else.
 
     """
     try:
@@ -59,6 +60,8 @@ def run(model: nn.Module, alike: Sequence[Mapping[str, torch.Tensor]]) -> Raw:
         output = model(**{name: torch.stack([tensors[name] for tensors in alike]) for name in alike[0]})
         if hasattr(output, "to_tuple"):  # an output class of transformers: a dict that may hold tuples beside tensors
             output = {name: value for name, value in output.items() if isinstance(value, torch.Tensor)}
+    except InputError:
+        raise
     except (Exception, SystemExit) as error:
         given = ", ".join(f"{name} {describe(tensor)}" for name, tensor in alike[0].items())
         many = f"{len(alike)} inputs of" if len(alike) > 1 else "an input of"

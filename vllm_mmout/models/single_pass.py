@@ -12,7 +12,7 @@ from vllm.model_executor.models.interfaces import IsAttentionFree, SupportsMulti
 from vllm.model_executor.models.interfaces_base import is_vllm_model
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
-from vllm_mmout.errors import MMOutError, ModelError
+from vllm_mmout.errors import InputError, MMOutError, ModelError
 from vllm_mmout.models.author import build, run
 from vllm_mmout.models.config import config_json
 from vllm_mmout.models.keywords import Keywords
@@ -119,14 +119,14 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
     def _run(self, alike: list[dict[str, torch.Tensor]]) -> Outcome:
         try:
             return run(self.model, alike)
-        except ModelError as error:
+        except (InputError, ModelError) as error:
             if self.measuring:
                 raise ModelError(
                     f"{error}. vLLM measures memory with as many inputs of the largest size as a step can hold,"
                     f" {len(alike)}: if that is too much, lower max_num_seqs"
                 ) from error
             logger.debug("a group of %d requests failed", len(alike), exc_info=error)
-            return ModelError(str(error))  # without its frames, which hold all that forward had computed
+            return type(error)(str(error))  # without its frames, which hold all that forward had computed
 
     def _taken(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """One request's tensors in the dtype of a model of transformers, whose processors give float32 always."""

@@ -120,8 +120,9 @@ class TokenLayout:
         return frozenset(chain(single, self.begin, self.end, *codes))
 
     def opened_by(self, prompt: Sequence[int]) -> bool:
-        """Whether the answer to a prompt begins inside a medium: one of an ``opened`` layout, or one that the prompt
-        ends with the ``begin`` of.
+        """Whether the answer to a prompt begins inside a medium.
+
+        So it does where the layout is ``opened``, and where the prompt ends with ``begin``.
 
         Args:
             prompt: its token ids.

@@ -80,7 +80,7 @@ def test_what_the_engine_is_asked(fixed):
 
 
 def test_the_models_own_sampling_holds_where_a_client_says_nothing(painter):
-    """``generation_config.json``: a client's field wins over it; its limit of tokens cuts no picture of a known size."""
+    """``generation_config.json``: a client's field wins; its limit of tokens cuts no picture of a known size."""
     usual = {"temperature": 0.25, "top_p": 0.5}
     alone, markers = 24, 2
     for layout, limit, most in (
