@@ -28,6 +28,7 @@ def run(name, *, path=(), environment=None, timeout=1200, **arguments):
         env={
             **os.environ,
             "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # fixtures of other tests may have set it for their time
+            "PYTHONFAULTHANDLER": "1",
             "PYTHONPATH": os.pathsep.join(folders),
             **(environment or {}),
         },
@@ -38,7 +39,7 @@ def run(name, *, path=(), environment=None, timeout=1200, **arguments):
         stdin=subprocess.DEVNULL,
     )
     answers = [line.removeprefix(ANSWER) for line in done.stdout.splitlines() if line.startswith(ANSWER)]
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\nit ended with {done.returncode}"
     assert len(answers) == 1, f"{done.stdout}\n{done.stderr}"
     return {**json.loads(answers[0]), "log": done.stdout + done.stderr}
 
