@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import rasterio
 from beside_tiffs import SIZE, UTM, check, mask, pam, scene
+from files_open import open_below
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.raster import Window, open_raster, read_raster
@@ -100,9 +101,7 @@ def test_a_wrong_mask_is_an_error(tmp_path: Path) -> None:
     for says in wrong_masks(tmp_path):
         with pytest.raises(InputError, match=rf"^{tmp_path}/x\.tif\.msk {says}"):
             read_raster(path)
-        assert not [
-            link for link in Path("/proc/self/fd").iterdir() if os.path.realpath(link).startswith(str(tmp_path))
-        ]
+        assert open_below(tmp_path) == []
 
 
 def test_the_mask_is_closed_with_its_raster(tmp_path: Path) -> None:
@@ -112,7 +111,7 @@ def test_the_mask_is_closed_with_its_raster(tmp_path: Path) -> None:
     pam(path)
     with open_raster(path) as opened:
         opened.read(Window(0, 0, 1, 1))
-    assert not [link for link in Path("/proc/self/fd").iterdir() if os.path.realpath(link).startswith(str(tmp_path))]
+    assert open_below(tmp_path) == []
 
 
 def test_folders_and_pipes_are_no_neighbours(tmp_path: Path) -> None:

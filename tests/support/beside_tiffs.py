@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import rasterio
 from rasterio.control import GroundControlPoint
 from rasterio.crs import CRS
 
+from vllm_mmout.errors import InputError
 from vllm_mmout.raster import Window, open_raster, read_raster
 
 SIZE = (40, 56)
@@ -44,6 +46,13 @@ def mask(path: Path, array: np.ndarray[Any, Any], flags: int | None = 2, **optio
 def pam(path: Path, *parts: str, root: str = "PAMDataset") -> None:
     """GDAL's PAM of a raster."""
     path.with_name(path.name + ".aux.xml").write_text(f"<{root}>{''.join(parts)}</{root}>")
+
+
+def check_refused(path: Path, says: str) -> None:
+    """That a raster is refused for a file beside it, by an error that begins so and says what to do with that file."""
+    with pytest.raises(InputError, match=f"^{path.parent}/{says}") as caught:
+        read_raster(path)
+    assert str(caught.value).endswith("; correct it, or remove it to read the raster without")
 
 
 def check(path: Path) -> Any:

@@ -7,6 +7,15 @@ from contextlib import suppress
 from pathlib import Path
 
 
+def open_targets(process="self"):
+    """What each descriptor of a process is open for, as the kernel says it."""
+    found = []
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.append(str(link.readlink()))
+    return found
+
+
 def open_below(*folders, process="self"):
     """What a process has open in folders, those without a name too.
 
@@ -21,9 +30,5 @@ def open_below(*folders, process="self"):
         The paths, as the kernel gives them, in order; one for each descriptor.
 
     """
-    found = []
-    for link in Path(f"/proc/{process}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            found.append(str(link.readlink()))
     starts = tuple(f"{os.path.realpath(folder)}/" for folder in folders)
-    return sorted(path for path in found if path.startswith(starts))
+    return sorted(path for path in open_targets(process) if path.startswith(starts))

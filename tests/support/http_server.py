@@ -19,6 +19,7 @@ from unittest import mock
 from urllib.parse import urlsplit
 
 import pytest
+from files_open import open_targets
 
 PROXIES = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"]
 
@@ -190,8 +191,7 @@ def running(context=None):
 def open_sockets():
     """Sockets of this process, with which it could speak to a server."""
     gc.collect()
-    found = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    return {target for target in found if target.startswith("socket:")}
+    return {target for target in open_targets() if target.startswith("socket:")}
 
 
 @contextmanager

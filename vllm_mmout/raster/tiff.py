@@ -17,7 +17,7 @@ from vllm_mmout.raster.geotag import GEO_TAGS
 from vllm_mmout.raster.kind import is_tiff, looks_like
 from vllm_mmout.raster.segments import DECODER_ERRORS, Segments, UnknownStorageError
 from vllm_mmout.raster.sequence import read_windows
-from vllm_mmout.raster.sidecars.neighbours import MASK, PAM
+from vllm_mmout.raster.sidecars.neighbours import MASK, PAM, REMEDY
 from vllm_mmout.raster.sidecars.pam import Pam, read_pam
 from vllm_mmout.raster.sidecars.place import placed
 from vllm_mmout.raster.windowed import Facts, OpenRaster
@@ -201,11 +201,10 @@ def _mask_beside(neighbours: Neighbours, image: Segments) -> _Mask | None:
         return None
     with ExitStack() as stack:
         stack.callback(file.close)
-        remedy = f"correct it, or remove it to read {neighbours.name} without"
         head = file.read_at(0, 512)
         if not is_tiff(head):
             raise InputError(
-                f"{file.name} should be the mask of {neighbours.name}, and is {looks_like(head)}; {remedy}"
+                f"{file.name} should be the mask of {neighbours.name}, and is {looks_like(head)}; {REMEDY}"
             )
         directory, *_ = read_directories(cast("BinaryIO", file), file.name)
         with _parsed(file) as tiff:
@@ -219,7 +218,7 @@ def _mask_beside(neighbours: Neighbours, image: Segments) -> _Mask | None:
         if (segments.height, segments.width) != (image.height, image.width) or (by_band and masks < bands):
             raise InputError(
                 f"{file.name} has {segments.height} x {segments.width} pixels and {masks} bands, and cannot be the mask"
-                f" of {neighbours.name}, which has {image.height} x {image.width} and {bands}; {remedy}"
+                f" of {neighbours.name}, which has {image.height} x {image.width} and {bands}; {REMEDY}"
             )
         stack.pop_all()  # the raster closes it
         return _Mask(segments, file, by_band)

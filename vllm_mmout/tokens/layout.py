@@ -128,7 +128,11 @@ class TokenLayout:
             prompt: its token ids.
 
         """
-        return self.opened or (bool(self.begin) and tuple(prompt[-len(self.begin) :]) == self.begin)
+        return self.opened or self.ends_with_begin(prompt)
+
+    def ends_with_begin(self, tokens: Sequence[int]) -> bool:
+        """Whether tokens end with the ``begin`` of a medium; never without such a marker."""
+        return bool(self.begin) and tuple(tokens[-len(self.begin) :]) == self.begin
 
     @property
     def delay(self) -> int:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 PAM, MASK = ".aux.xml", ".msk"
 """What GDAL appends to a file's name for what it keeps of the file, and for its mask."""
+REMEDY = "correct it, or remove it to read the raster without"
+"""What to do with a file beside a raster that is wrong; ends the message."""
 Opener: TypeAlias = Callable[[str], SharedFile | None]
 """Opens a file of the folder by its name; None where there is none."""
 

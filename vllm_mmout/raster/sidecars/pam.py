@@ -15,7 +15,7 @@ from xml.parsers import expat
 from vllm_mmout.errors import InputError
 from vllm_mmout.raster.geokeys import epsg_code
 from vllm_mmout.raster.placement import GroundControlPoint
-from vllm_mmout.raster.sidecars.neighbours import PAM
+from vllm_mmout.raster.sidecars.neighbours import PAM, REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -154,7 +154,4 @@ class _Reader:
         return GroundControlPoint(row=row, col=col, x=x, y=y, z=z)
 
     def _wrong(self, fact: str) -> InputError:
-        return InputError(
-            f"{self._file.name}, in which GDAL keeps what is known of {self._raster}, {fact}; correct it, or remove it"
-            " to read the raster without"
-        )
+        return InputError(f"{self._file.name}, in which GDAL keeps what is known of {self._raster}, {fact}; {REMEDY}")

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.raster.sidecars.neighbours import REMEDY
 
 if TYPE_CHECKING:
     from vllm_mmout.raster.placement import Affine
@@ -50,7 +51,4 @@ def find_world_file(neighbours: Neighbours) -> SharedFile | None:
 
 
 def _wrong(name: str, raster: str, fact: str) -> InputError:
-    return InputError(
-        f"{name}, the world file of {raster}, must hold six numbers, one a line, and {fact}; correct it, or remove it"
-        " to read the raster without"
-    )
+    return InputError(f"{name}, the world file of {raster}, must hold six numbers, one a line, and {fact}; {REMEDY}")

@@ -72,7 +72,7 @@ class PromptTokens:
         Nothing where it ends with the begin marker, or with a medium that has begun, as a voice to go on with.
         """
         begin, end = list(self._layout.begin), self._layout.end
-        if not self._layout.opened or not begin or ids[-len(begin) :] == begin:
+        if not self._layout.opened or not begin or self._layout.ends_with_begin(ids):
             return ()
         starts = [at for at in range(len(ids)) if ids[at : at + len(begin)] == begin]
         goes_on = bool(starts) and (end[0] not in ids[starts[-1] :] if end else self._layout.text_inside)
