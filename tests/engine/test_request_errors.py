@@ -121,7 +121,7 @@ def test_a_request_that_forward_refuses_is_the_callers_fault(right):
     inputs[1][0, 0, 0] = np.inf
     good, refused, *others = llm.generate(inputs, use_tqdm=False)
     assert type(refused.error) is InputError
-    assert str(refused.error) == "a pixel is infinite; mask it"
+    assert str(refused.error) == "1 pixels are infinite; mask them"
     for result, array in zip((good, *others), (inputs[0], *inputs[2:]), strict=True):
         expected = network(torch.from_numpy(array)[None])[0].numpy()
         np.testing.assert_array_equal(result.outputs.array, expected, strict=True)

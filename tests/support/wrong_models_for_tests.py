@@ -15,6 +15,13 @@ from vllm_mmout.models.tensor_spec import TensorSpec
 register_input_mapper = MULTIMODAL_INPUT_REGISTRY.register_input_mapper
 
 
+class InfiniteError(InputError):
+    """An author's own, made of something else than a message."""
+
+    def __init__(self, pixel_values):
+        super().__init__(f"{int(pixel_values.isinf().sum())} pixels are infinite; mask them")
+
+
 @register_input_mapper(lambda config: THREE_BANDS)
 class RightNet(nn.Module):
     """Nothing is wrong with it; the others are made of it.
@@ -32,7 +39,7 @@ class RightNet(nn.Module):
         if (pixel_values < 0).any():
             raise ValueError("a pixel is negative")
         if pixel_values.isinf().any():
-            raise InputError("a pixel is infinite; mask it")
+            raise InfiniteError(pixel_values)
         return self.head(pixel_values.float())
 
 

@@ -126,7 +126,8 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
                     f" {len(alike)}: if that is too much, lower max_num_seqs"
                 ) from error
             logger.debug("a group of %d requests failed", len(alike), exc_info=error)
-            return type(error)(str(error))  # without its frames, which hold all that forward had computed
+            kind = InputError if isinstance(error, InputError) else ModelError
+            return kind(str(error))  # without its frames, which hold all that forward had computed
 
     def _taken(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """One request's tensors in the dtype of a model of transformers, whose processors give float32 always."""

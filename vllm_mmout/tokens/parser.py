@@ -41,7 +41,7 @@ class StreamParser:
         self._body: Body | None = None  # its codes, once its begin marker is whole
         self._due: tuple[int, ...] = ()  # what is left of a marker that has begun, or that alone may follow
         self._stop = 0  # one past the last token of the medium that has begun; 0: of that of the prompt there is none
-        self._ends = False  # whether that medium is complete when its end marker is
+        self._complete = False  # whether that medium is complete when its end marker is
         self._last = -1  # position of the token that ended the stream
         if layout.opened if opened is None else opened:
             self._start = 0
@@ -130,14 +130,14 @@ class StreamParser:
             if self._body is None:
                 self._body = _body_of(self._layout)
             else:
-                self._close(complete=self._ends)
+                self._close(complete=self._complete)
         return False
 
     def _take_after(self, body: Body, token: int, at: int) -> bool:
         """Take a token that is none of the medium's body."""
         end, begin = self._layout.end, self._layout.begin
         if token in end[:1]:
-            self._due, self._ends = end, body.may_end
+            self._due, self._complete = end, body.may_end
             return self._take_marker(token, at)
         if self._layout.text_inside and token not in self._media:
             return True
@@ -149,7 +149,7 @@ class StreamParser:
 
     def _fill(self) -> None:
         """A medium has all of its codes: its end marker is due, if it has one."""
-        self._due, self._ends = self._layout.end, True
+        self._due, self._complete = self._layout.end, True
         if not self._due:
             self._close(complete=True)
 
@@ -169,7 +169,7 @@ class StreamParser:
 
     def _all_came(self, body: Body) -> bool:
         """Whether a medium after which the stream ends has all of its codes."""
-        return self._ends if self._due else body.filled or (self._is_run and body.whole)
+        return self._complete if self._due else body.filled or (self._is_run and body.whole)
 
     @property
     def _is_run(self) -> bool:

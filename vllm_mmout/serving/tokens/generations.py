@@ -112,9 +112,9 @@ def _length(wanted: int | None, usual: int | None, *, opened: bool) -> int | Non
         opened: whether the answer begins inside the picture; else the model may write a text before it.
 
     """
-    if wanted is None or (usual is None and not opened):
-        return usual
-    return wanted if usual is None or opened else max(usual, wanted)
+    if wanted is None or opened:
+        return usual if wanted is None else wanted
+    return None if usual is None else max(usual, wanted)
 
 
 async def _encoded(maker: Maker, pictures: Sequence[Any], form: Asked, name: str) -> list[Encoded]:
