@@ -251,7 +251,7 @@ def closes_after(count):
     def function(answer):
         start, stop = answer.part
         said = {"Content-Range": f"bytes {start}-{stop - 1}/{len(LONG)}"}
-        answer.give(206, LONG[start:stop], said, sent=min(count, stop - start))
+        answer.give(206, LONG[start:stop], said, sent=count if count < stop - start else None)  # a whole one stays open
 
     return function
 
