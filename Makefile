@@ -1,26 +1,50 @@
-# Each target prepares .venv first; when it is prepared already that takes no time and installs nothing.
+# Each target prepares its environment first; when it is prepared already that takes no time and installs nothing.
 # Another interpreter than the first suitable one on PATH: make demo PYTHON=/path/to/python3.12
 
-.PHONY: demo test test-engines test-terratorch lint bench bench-peers setup setup-dev setup-terratorch clean distclean
+.PHONY: help demo check test test-all test-python test-rasterio test-engines test-terratorch lint bench bench-peers \
+	setup setup-dev setup-check setup-terratorch clean distclean
 .NOTPARALLEL:
+
+# Rewriting the assertions of all tests takes longer than many of them.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+# Two workers of pytest-xdist; engines and servers are shared within each. One alone: PYTEST_ARGS="-n 0 ...".
+PYTEST = .venv/bin/python -m pytest -n 2
+# An environment without an engine: one for each interpreter that is named.
+CHECK = .venv-check$(if $(PYTHON),-$(notdir $(PYTHON)))
+WITHOUT_ENGINE = $(CHECK)/bin/python -m pytest -n 2 -q -m
+
+help:  ## this list
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target does; do \
+		printf '%-16s %s\n' "$$target" "$$does"; done
 
 demo: setup  ## the embedded model on the embedded scene: a GeoTIFF and a PNG in demo-output/
 	.venv/bin/python -m vllm_mmout.cli demo -o demo-output
 
-test: setup-dev  ## the tests; one of them: make test PYTEST_ARGS="tests/raster -k rotated"
-	.venv/bin/python -m pytest $(PYTEST_ARGS)
+check: setup-check  ## in seconds, without an engine: ruff, and the quick tests of what needs none
+	$(CHECK)/bin/python -m ruff check --quiet .
+	$(CHECK)/bin/python -m ruff format --check --quiet .
+	HYPOTHESIS_PROFILE=check $(WITHOUT_ENGINE) "not engine and not slow and not heavy" $(PYTEST_ARGS)
+
+test: setup-dev  ## each promise once, end to end; one test: make test PYTEST_ARGS="tests/geo/raster -k rotated"
+	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+
+test-all: setup-dev  ## all tests, as continuous integration runs them
+	$(PYTEST) $(PYTEST_ARGS)
+
+test-python: setup-check  ## what needs no engine, on another interpreter: make test-python PYTHON=python3.13
+	$(WITHOUT_ENGINE) "not engine and not slow" $(PYTEST_ARGS)
+
+test-rasterio:  ## the tests of rasters with rasterio 1.4 and with the newest that pip has for PYTHON
+	@bash scripts/test_rasterio.sh $(PYTEST_ARGS)
 
 test-engines: setup-dev  ## the hook's tests against each vLLM release of scripts/engine_sources.py
 	.venv/bin/python scripts/test_engines.py $(PYTEST_ARGS)
 
 test-terratorch: setup-terratorch  ## the tests of TerraTorch's models, where TerraTorch is installed
-	.venv-terratorch/bin/python -m pytest tests/terratorch $(PYTEST_ARGS)
-
-bench-peers: setup-terratorch  ## TerraTorch's IO Processor plugin and ours, side by side
-	.venv-terratorch/bin/python -m benchmarks peers $(BENCH_ARGS)
+	.venv-terratorch/bin/python -m pytest -n 2 tests/wings/terratorch/engine $(PYTEST_ARGS)
 
 lint: setup-dev  ## ruff and mypy
 	.venv/bin/python -m ruff check .
@@ -30,11 +54,17 @@ lint: setup-dev  ## ruff and mypy
 bench: setup-dev  ## the benchmarks: a table and a JSON file
 	.venv/bin/python -m benchmarks $(BENCH_ARGS)
 
+bench-peers: setup-terratorch  ## TerraTorch's IO Processor plugin and ours, side by side
+	.venv-terratorch/bin/python -m benchmarks peers $(BENCH_ARGS)
+
 setup:
 	@bash scripts/setup.sh
 
 setup-dev:
 	@bash scripts/setup.sh dev
+
+setup-check:
+	@bash scripts/setup.sh check $(CHECK)
 
 setup-terratorch: setup-dev
 	@bash scripts/setup_terratorch.sh
@@ -44,5 +74,5 @@ clean:  ## what tests, builds and the demo leave behind
 	rm -rf examples/own_model/build examples/own_model/*.egg-info examples/own_model/.*_cache
 	find vllm_mmout tests benchmarks examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
-distclean: clean  ## that, and the environment
-	rm -rf .venv .venv-terratorch
+distclean: clean  ## that, and the environments
+	rm -rf .venv .venv-check* .venv-terratorch

@@ -21,6 +21,7 @@ MEASUREMENTS = (
     "serving_health",
     "serving_gone",
     "token_media",
+    "modules_crossed",
 )
 ELSEWHERE = ("peers", "peer_faults")
 """Measurements that need another environment: ``make bench-peers``."""

@@ -1,104 +1,94 @@
-"""What a cloud-optimised GeoTIFF costs a large scene: its last pass, and its overviews and statistics.
+"""What it costs to write a cloud-optimised GeoTIFF block by block, where no model takes its time.
 
-The embedded model takes a scene with ``path=...``. The last pass (`GeoTiffBlocks.finish`: directories, then all encoded
-blocks copied in order) is timed within `LLM.generate`. Each round runs the scene twice, with overviews and statistics
-and without, in turn, as the two differ by less than a machine's speed does in a minute.
+Classes, whose overviews take the nearest, and float32, whose overviews are means. Each is written in a process of its
+own, which says how long blocks and the last pass (`GeoTiffBlocks.finish`: statistics, overviews, the file in its order)
+took, and how much memory it had at most.
 
-``COG_PASS_SIZE=4096`` takes a smaller scene than one of 8192 pixels square; ``SCENE_FOLDER`` says where it is.
+``COG_PASS_SIZE=4096`` takes rasters of that and of twice as many pixels square, in place of 8192 and 16384;
+``SCENE_FOLDER`` says where they are.
 """
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
+import resource
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
+
+import numpy as np
 
 from benchmarks.report import Row
-from benchmarks.scene_files import BANDS, Scene, disk_folder, make_scene
-from vllm_mmout import OutputParams, embedded_model
-from vllm_mmout.raster.writing.blocks import GeoTiffBlocks
-from vllm_mmout.raster.writing.layout import Layout
-from vllm_mmout.raster.writing.statistics import Statistics
+from benchmarks.scene_files import disk_folder
 
 SIZE = int(os.environ.get("COG_PASS_SIZE", "8192"))
-OUTPUTS = ("classes", "probabilities")
-"""Classes, whose overviews take the nearest, and float32, whose overviews are means."""
+KINDS = ("classes", "floats")
 ROUNDS = 3
-ASKED_SHARE = 0.1
+ASKED_GROWTH_MIB = 32
+_SIDE = 512
 
 
 def run() -> list[Row]:
     """Measure."""
-    from vllm import LLM
-
-    llm: Any = LLM(str(embedded_model("water-index")), gpu_memory_utilization=0.3, distributed_executor_backend="uni")
-    try:
-        with disk_folder(2 * SIZE**2 * BANDS * 2) as name:
-            scene = make_scene(Path(name), SIZE, "tiled")
-            _generate(llm, scene, OUTPUTS[0])  # what only the first one costs
-            return [row for output in OUTPUTS for row in _measure(llm, scene, output)]
-    finally:
-        llm.llm_engine.engine_core.shutdown()
-
-
-def _measure(llm: Any, scene: Scene, output: str) -> list[Row]:
-    whole, last, plain = [], [], []
-    for _ in range(ROUNDS):
-        with _timed_finish() as passes:
-            whole.append(_generate(llm, scene, output))
-        last.append(sum(passes))
-        with _without_overviews():
-            plain.append(_generate(llm, scene, output))
-    wall, final = statistics.median(whole), statistics.median(last)
-    share = statistics.median(one / (all_ - one) for one, all_ in zip(last, whole, strict=True))
-    ratio = statistics.median(one / other for one, other in zip(whole, plain, strict=True))
-    name = f"{output} of a scene of {SIZE} to a path"
-    figures = {"last pass ms": 1e3 * final, "of the rest": share}
-    return [
-        Row(f"{name}, last pass", figures, f"<= {ASKED_SHARE:g} of the rest", share <= ASKED_SHARE),
-        Row(f"{name}", {"s": wall, "without overviews s": statistics.median(plain), "ratio": ratio}),
-    ]
+    rows = []
+    with disk_folder(4 * 4 * (2 * SIZE) ** 2) as folder:
+        for kind in KINDS:
+            found = {}
+            for size in (SIZE, 2 * SIZE):
+                rounds = [_measured(folder, kind, size) for _ in range(ROUNDS)]
+                found[size] = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+                rows.append(Row(f"{kind} of {size} by blocks", found[size]))
+            growth = found[2 * SIZE]["peak MiB"] - found[SIZE]["peak MiB"]
+            asked = f"<= {ASKED_GROWTH_MIB} MiB"
+            rows.append(Row(f"{kind}, {2 * SIZE}", {"more MiB": growth}, asked, growth <= ASKED_GROWTH_MIB))
+    return rows
 
 
-def _generate(llm: Any, scene: Scene, output: str) -> float:
-    """Seconds that a scene takes; its result is compared with what it must be."""
-    target = scene.path.with_suffix(".out.tif")
-    params = OutputParams(path=str(target), output=output)
-    started = time.perf_counter()
-    llm.generate(str(scene.path), params, use_tqdm=False)
-    seconds = time.perf_counter() - started
-    if output == OUTPUTS[0]:
-        scene.check(target)
-    target.unlink()
-    return seconds
+def _measured(folder: str, kind: str, size: int) -> dict[str, float]:
+    """The figures of one process."""
+    command = [sys.executable, "-m", __spec__.name, folder, kind, str(size)]
+    found: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return found
 
 
-@contextlib.contextmanager
-def _timed_finish() -> Iterator[list[float]]:
-    """Seconds of each last pass."""
-    passes: list[float] = []
-    finish = GeoTiffBlocks.finish
+def write(folder: Path, kind: str, size: int) -> dict[str, float]:
+    """Write a raster and remove it; what it took."""
+    from vllm_mmout.geo.raster import Georeference
+    from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 
-    def timed(blocks: GeoTiffBlocks, **told: Any) -> Path:
-        started = time.perf_counter()
-        path = finish(blocks, **told)
-        passes.append(time.perf_counter() - started)
-        return path
+    pool = [_pixels(kind, number) for number in range(16)]
+    place = Georeference("EPSG:32614", (10.0, 0.0, 5e5, 0.0, -10.0, 5e6))
+    told: dict[str, Any] = {"nodata": -9999.0}
+    if kind == "classes":
+        told = {"nodata": 255, "colormap": np.arange(24, dtype=np.uint8).reshape(8, 3), "categories": "abcdefgh"}
+    processor, started = time.process_time(), time.perf_counter()
+    blocks = GeoTiffBlocks(folder, bands=1, height=size, width=size, dtype=pool[0].dtype)
+    for number, (row, col) in enumerate(np.ndindex(size // _SIDE, size // _SIDE)):
+        blocks.write(row, col, pool[number % len(pool)])
+    written = time.perf_counter()
+    blocks.finish(georeference=place, **told).unlink()
+    ended = time.perf_counter()
+    return {
+        "s": ended - started,
+        "last pass s": ended - written,
+        "processor s": time.process_time() - processor,
+        "peak MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
 
-    with mock.patch.object(GeoTiffBlocks, "finish", timed):
-        yield passes
+
+def _pixels(kind: str, seed: int) -> Any:
+    """A block of a smooth surface with noise: eight classes, or numbers."""
+    random = np.random.default_rng(seed)
+    waves = np.sin(np.arange(_SIDE) / 40 + seed)
+    surface = 2 * np.add.outer(waves, waves) + random.normal(scale=0.05, size=(_SIDE, _SIDE))
+    if kind == "classes":
+        return np.clip(surface + 4, 0, 7).astype(np.uint8)[np.newaxis]
+    return surface.astype(np.float32)[np.newaxis]
 
 
-@contextlib.contextmanager
-def _without_overviews() -> Iterator[None]:
-    """Files as they would be without overviews and statistics."""
-    with (
-        mock.patch.object(Layout, "levels", lambda layout: [layout]),
-        mock.patch.object(Statistics, "add"),
-    ):
-        yield
+if __name__ == "__main__":
+    print(json.dumps(write(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))))

@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from vllm_mmout import embedded_model
-from vllm_mmout.models.water_index import WaterIndex
+from vllm_mmout.models.embedded.water_index import WaterIndex
 
 VARIABLE = "BENCHMARK_BATCHES"
 """Names the file that batches are noted in, a line each: seconds of the monotonic clock, requests."""

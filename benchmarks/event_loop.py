@@ -34,11 +34,11 @@ async def _measure(rounds: int = 5) -> list[Row]:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from vllm_mmout.models.wire import as_mm_input
+    from vllm_mmout.models.forward_inputs import as_mm_input
 
     engine: Any = AsyncLLM.from_engine_args(
         AsyncEngineArgs(
-            model=str(embedded_model("water-index")),
+            model=embedded_model("water-index"),
             gpu_memory_utilization=0.3,
             distributed_executor_backend="uni",
             additional_config={"mmout": {"output_processor": "benchmarks.png_processor:LogitsToPNG"}},

@@ -61,8 +61,8 @@ def run() -> list[Row]:
 
 def make_mask(path: Path, size: int) -> Path:
     """Write a mask, block by block."""
-    from vllm_mmout.raster import Georeference
-    from vllm_mmout.raster.writing.blocks import GeoTiffBlocks
+    from vllm_mmout.geo.raster import Georeference
+    from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 
     heights = np.random.default_rng(3).standard_normal((size // _GRAIN + 4,) * 2).astype(np.float32)
     blocks = GeoTiffBlocks(path.parent, bands=1, height=size, width=size, dtype=np.uint8)
@@ -110,9 +110,9 @@ def _call(mask: Path, out: Path) -> dict[str, float]:
 
 def measure(mask: Path, out: Path) -> dict[str, float]:
     """Memory and time of saving polygons of a mask; their number and that of corners are counted afterwards."""
+    from vllm_mmout.geo.raster import open_raster
     from vllm_mmout.outputs import PolygonsOutput, RasterOutput
     from vllm_mmout.outputs.stored import StoredRaster
-    from vllm_mmout.raster import open_raster
 
     before = tmpfs_used()
     with open_raster(mask) as opened:

@@ -80,7 +80,7 @@ def speed(*, scenes: list[str], repeats: list[int], image: str, out: str, rounds
     from benchmarks.counted_model import VARIABLE, batches_between, counted_folder, while_many_remain
 
     os.environ[VARIABLE] = str(Path(model) / "batches")
-    llm = _engine(counted_folder(Path(model)))
+    llm = _engine(str(counted_folder(Path(model))))
     most = llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
     llm.generate(image, use_tqdm=False)
     llm.generate(scenes[0], OutputParams(path=out), use_tqdm=False)  # what only the first scene costs
@@ -102,7 +102,7 @@ def speed(*, scenes: list[str], repeats: list[int], image: str, out: str, rounds
 
 def note_decodes(scene: str) -> list[Any]:
     """Give a list that gets the reader's counts whenever this process closes the scene's file."""
-    from vllm_mmout.raster.opened import OpenRaster
+    from vllm_mmout.geo.raster.opened import OpenRaster
 
     counts: list[Any] = []
     close = OpenRaster.close
@@ -116,7 +116,7 @@ def note_decodes(scene: str) -> list[Any]:
     return counts
 
 
-def _engine(model: Path) -> Any:
+def _engine(model: str) -> Any:
     from vllm import LLM
 
     return LLM(str(model), gpu_memory_utilization=0.3, distributed_executor_backend="uni")

@@ -61,7 +61,7 @@ async def _measure(scenes: list[Scene], images: list[Scene]) -> Found:
 
     engine: Any = AsyncLLM.from_engine_args(
         AsyncEngineArgs(
-            model=str(embedded_model("water-index")), gpu_memory_utilization=0.3, distributed_executor_backend="uni"
+            model=embedded_model("water-index"), gpu_memory_utilization=0.3, distributed_executor_backend="uni"
         )
     )
     found = Found()

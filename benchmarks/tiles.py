@@ -21,7 +21,7 @@ def run(rounds: int = 5) -> list[Row]:
     """Measure."""
     from vllm import LLM
 
-    llm: Any = LLM(str(embedded_model("water-index")), gpu_memory_utilization=0.3, distributed_executor_backend="uni")
+    llm: Any = LLM(embedded_model("water-index"), gpu_memory_utilization=0.3, distributed_executor_backend="uni")
     tiles = list(np.random.default_rng(1).integers(0, 10_000, (TILES, 6, SIZE, SIZE), dtype=np.uint16))
     walls: dict[str, list[float]] = {"generate": [], "encode": []}
     masks: dict[str, list[Any]] = {}

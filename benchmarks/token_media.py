@@ -27,7 +27,7 @@ from benchmarks.report import Row
 from benchmarks.token_model import CODES, layout, write_decoder, write_model
 from benchmarks.token_text import CORES, Load, Run
 from vllm_mmout import OutputParams
-from vllm_mmout.tokens import Medium
+from vllm_mmout.wings.tokens.layouts import Medium
 
 PICTURES = int(os.environ.get("TOKEN_PICTURES", "64"))
 ROUNDS = int(os.environ.get("TOKEN_ROUNDS", "5"))
@@ -60,8 +60,8 @@ def run() -> list[Row]:
 
 def _in_batches(decoder: Path, device: str) -> Row:
     """Pictures a second in batches and one by one, in turns."""
-    from vllm_mmout.engine.tokens.batcher import MediaBatcher
-    from vllm_mmout.processors import VQImageProcessor
+    from vllm_mmout.wings.tokens import VQImageProcessor
+    from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher
 
     options = {"layout": layout(SIDE), "decoder": str(decoder), "device": device}
     processor = VQImageProcessor.from_config({}, options)

@@ -7,7 +7,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from vllm_mmout import MMOutError, OutputParams, embedded_model
-from vllm_mmout.models.scene import NODATA, make_scene
+from vllm_mmout.models.embedded.scene import NODATA, make_scene
 
 TILE = 128
 PARAMS = OutputParams(nodata=NODATA)
@@ -27,9 +27,7 @@ async def main() -> None:
     tiles = {f"tile {row}/{col}": scene[:, row : row + TILE, col : col + TILE] for row, col in corners}
     tiles["broken tile"] = scene[:4]
 
-    engine = AsyncLLM.from_engine_args(
-        AsyncEngineArgs(model=str(embedded_model("water-index")), gpu_memory_utilization=0.3)
-    )
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=embedded_model("water-index"), gpu_memory_utilization=0.3))
     try:
         tasks = {name: asyncio.create_task(water_in(engine, name, tile)) for name, tile in tiles.items()}
         tasks["tile 0/0"].cancel()  # aborts its request, wherever it is

@@ -3,13 +3,13 @@
 from vllm import LLM
 
 from vllm_mmout import OutputParams, embedded_model
-from vllm_mmout.models.embedded import embedded_scene
+from vllm_mmout.models.embedded.folders import embedded_scene
 
 
 def main() -> None:
     """Run the model once on each of two questions."""
     scene = embedded_scene("scene.tif")  # any GeoTIFF will do; OutputParams(bands=[...]) picks six of its bands
-    llm = LLM(str(embedded_model("water-index")), gpu_memory_utilization=0.3)
+    llm = LLM(embedded_model("water-index"), gpu_memory_utilization=0.3)
 
     water = llm.generate(scene)[0].outputs
     print(f"{(water.array[0] == 1).sum()} pixels of water, {water.crs}, corner at {water.transform[2::3]}")

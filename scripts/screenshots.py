@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from PIL import Image
 
-from vllm_mmout.models.embedded import embedded_scene
-from vllm_mmout.models.scene import make_scene
+from vllm_mmout.models.embedded.folders import embedded_scene
+from vllm_mmout.models.embedded.scene import make_scene
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

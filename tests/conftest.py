@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sys
 import tempfile
 from contextlib import contextmanager
+from importlib.util import find_spec
 from multiprocessing.util import Finalize
 from pathlib import Path
 
@@ -34,31 +36,48 @@ sys.path.insert(0, str(SUPPORT))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+HAS_ENGINE = find_spec("vllm") is not None
+FEW = 5
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
 settings.register_profile("long", settings.get_profile("default"), max_examples=2000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default"))
+settings.register_profile("check", settings.get_profile("ci"), max_examples=FEW)
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default")
+settings.load_profile(PROFILE)
 
 ENGINE_ARGUMENTS = {"gpu_memory_utilization": 0.3, "distributed_executor_backend": "uni"}
 """Keeps an engine small: one process for the core and its worker, a third of the memory at most."""
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Offer both cores of a small machine to the tests."""
-    parser.addoption("--two-processes", action="store_true", help="run the tests in two processes at the same time")
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """Share the tests with another process, where that was asked for."""
-    if config.getoption("--two-processes"):
-        import two_processes
+    """Have two workers start each engine once, where pytest-xdist is installed."""
+    if config.pluginmanager.hasplugin("xdist"):
+        from shared_engines import Plugin
 
-        config.pluginmanager.register(two_processes.plugin())
+        config.pluginmanager.register(Plugin())
+    if hasattr(config, "workerinput"):  # tests ask what of the folder for temporary files is open, their own among it
+        config.option.basetemp = f"{TEMPORARY}/pytest"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests of engines after all others: a broken unit shows first."""
-    items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
+ALL_OF_ENGINES = re.compile(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.engine", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out files and folders that are all about engines where none is installed: they could not be imported."""
+    return True if not HAS_ENGINE and _all_of_engines(collection_path) else None
+
+
+def _all_of_engines(path: Path) -> bool:
+    files = [*path.rglob("test_*.py")] if path.is_dir() else [path]
+    return bool(files) and all(ALL_OF_ENGINES.search(file.read_text()) for file in files)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give each property a few examples only under the profile "check", whatever it asks for itself."""
+    function = getattr(item.obj, "__func__", item.obj) if isinstance(item, pytest.Function) else None
+    own = getattr(function, "_hypothesis_internal_use_settings", None)
+    if own is not None and PROFILE == "check":
+        function._hypothesis_internal_use_settings = settings(own, max_examples=min(own.max_examples, FEW))
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +116,7 @@ def water_index() -> str:
     """The embedded model's folder."""
     from vllm_mmout import embedded_model
 
-    return str(embedded_model("water-index"))
+    return embedded_model("water-index")
 
 
 def every_processor(**settings: object) -> dict[str, object]:
@@ -139,6 +158,47 @@ def nursery_of_one_thread(holds: Path):
 
 
 @pytest.fixture(scope="session")
+def water_server():
+    """A server of the embedded model, with the flags that a user gets by default."""
+    from serving import served
+
+    with served("water-index") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def guarded_server(tmp_path_factory: pytest.TempPathFactory, nursery):
+    """A server with a key and small limits, which may fetch from this machine, and read files of one folder.
+
+    The folder is ``local`` in the one that the fixture `guarded_folder` names.
+    """
+    from serving import served
+
+    folder = tmp_path_factory.getbasetemp() / "guarded"
+    (folder / "local").mkdir(parents=True)
+    options = {
+        "--api-key": "secret",
+        "--mmout-max-waiting": 2,
+        "--mmout-max-upload": "2M",
+        "--mmout-result-ttl": 2,
+        "--mmout-receive-timeout": 1,
+        "--mmout-send-timeout": 1,
+        "--allowed-media-domains": "127.0.0.1",
+        "--allowed-local-media-path": folder / "local",
+    }
+    limits = {"MMOUT_FETCH_TIMEOUT": "1", "MMOUT_FETCH_RETRIES": "0", "MMOUT_FETCH_LIMIT": "1M"}
+    flags = [str(text) for option in options.items() for text in option]
+    with served("water-index", *flags, environment=limits, nursery=nursery) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def guarded_folder(guarded_server: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds the folder ``local`` of `guarded_server`."""
+    return tmp_path_factory.getbasetemp() / "guarded"
+
+
+@pytest.fixture(scope="session")
 def llm(water_index: str):
     """An ``LLM`` of the embedded model with every processor of the tests, in this process."""
     from vllm import LLM
@@ -153,10 +213,11 @@ def llm(water_index: str):
 @pytest.fixture(scope="session")
 def mp_llm(water_index: str):
     """The same in processes of its own."""
+    from quick_engines import quick_engines
     from vllm import LLM
     from vllm.v1.engine.core_client import SyncMPClient
 
-    with multiprocessing("1"):
+    with multiprocessing("1"), quick_engines():
         llm = LLM(water_index, additional_config=every_processor(), **ENGINE_ARGUMENTS)
     assert isinstance(llm.llm_engine.engine_core, SyncMPClient)
     yield llm

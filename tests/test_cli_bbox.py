@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scenes_for_tests import classes
 
-from vllm_mmout.models.embedded import embedded_scene
-from vllm_mmout.models.scene import make_scene
+from vllm_mmout.models.embedded.folders import embedded_scene
+from vllm_mmout.models.embedded.scene import make_scene
 
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 pytestmark = pytest.mark.engine

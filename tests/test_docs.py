@@ -1,4 +1,4 @@
-"""What docs/processors.md shows works, and what it says of options is what constructors have."""
+"""What docs/processors.md and docs/formats.md show works, and what they list is what there is."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ import pytest
 from vllm_mmout import OutputParams
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError
+from vllm_mmout.geo.tiling.grid import TileGrid
+from vllm_mmout.outputs.formats import FORMATS
 from vllm_mmout.outputs.source import Source
 from vllm_mmout.processors import Part
-from vllm_mmout.processors.parts import Parts
+from vllm_mmout.processors.base import Parts
 from vllm_mmout.registry import OutputRegistry
 from vllm_mmout.registry.installed import BUILT_IN
 from vllm_mmout.registry.resolve import resolve
-from vllm_mmout.tiling.grid import TileGrid
+from vllm_mmout.wing import wings
 
-GUIDE = (Path(__file__).resolve().parents[1] / "docs" / "processors.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+GUIDE = (DOCS / "processors.md").read_text(encoding="utf-8")
 SECTIONS = {part.partition("\n")[0].strip(): part for part in re.split(r"^## ", GUIDE, flags=re.MULTILINE)[1:]}
 """Heading -> text."""
+NAMES = [*BUILT_IN, *(name for wing in wings() for name in wing.output_processors)]
+"""The processors that any model can be given by name."""
 
 
 @pytest.fixture(autouse=True)
@@ -74,9 +79,10 @@ def options_of(processor):
 
 def test_every_built_in_processor_has_a_section_of_its_name():
     """Nobody has to read code to learn of a processor."""
-    assert [heading for heading in SECTIONS if heading in BUILT_IN] == list(BUILT_IN)
+    assert [heading for heading in SECTIONS if heading in NAMES] == NAMES
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("snippet", code_blocks(GUIDE, "json"))
 def test_every_json_snippet_makes_its_processors(snippet):
     """A snippet is a table "mmout" of config.json; it names built-in processors and only options that they take."""
@@ -90,7 +96,8 @@ def test_a_snippet_with_an_unknown_option_would_be_found():
         created('{"mmout": {"output_processor": "segmentation", "palete": ["#000000"]}}')
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.engine
+@pytest.mark.parametrize("name", NAMES)
 def test_a_section_shows_its_processor_with_all_its_options(name):
     """A section has a snippet that makes its processor, and its table names the options with their defaults."""
     section = SECTIONS[name]
@@ -119,7 +126,7 @@ def test_the_processor_that_averages_before_it_decides_does_so():
     exec(compile(snippet, "<docs/processors.md>", "exec"), names)  # noqa: S102 - the snippet is our own
     processor, grid = names["FloodMask"](), TileGrid(50, 70, 32, 8)
     logits = torch.tensor(np.random.default_rng(0).normal(size=(1, 2, 50, 70)), dtype=torch.float32)
-    params = OutputParams(overlap=8, part=True)
+    params = OutputParams(overlap=8).of_part()
     parts = []
     for index in range(len(grid)):
         window = grid.window(index)
@@ -130,3 +137,49 @@ def test_the_processor_that_averages_before_it_decides_does_so():
     assert (joined.array.dtype, joined.nodata) == (np.uint8, 255)
     whole = processor.decode(processor.reduce(logits, OutputParams())[0], OutputParams())
     assert np.array_equal(joined.array, whole.array)
+
+
+KINDS = {
+    "image": "pictures",
+    "structured": "data",
+    "raster": "rasters",
+    "tensor": "arrays",
+    "areas": "areas",
+    "boxes": "boxes",
+    "polygons": "polygons",
+    "classes": "polygons",
+    "audio": "sounds",
+}
+"""Kind of output in code -> what the page of formats calls it."""
+
+
+def test_the_page_of_formats_is_the_table():
+    """A row for each format, in its order: name, title, suffixes, media type, what has it, and the extra it needs."""
+    page = (DOCS / "formats.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    told = [[cell.strip("`| ") for cell in row] for row in rows]
+    assert told == [
+        [
+            form.name,
+            form.title,
+            ", ".join(f"`{suffix}`" for suffix in form.suffixes).strip("`"),
+            form.media_type,
+            ", ".join(KINDS[kind] for kind in form.writers),
+            *([form.extra] if form.extra else []),
+        ]
+        for form in FORMATS.values()
+    ]
+    for form in FORMATS.values():
+        assert form.extra is None or f"\n{form.extra} =\n" in (DOCS.parent / "setup.cfg").read_text(encoding="utf-8")
+
+
+@pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")  # in rioxarray
+def test_the_snippet_of_the_page_of_formats_runs():
+    """As it stands, with what it makes."""
+    pytest.importorskip("rioxarray", reason="xarray's accessor of places")
+    pytest.importorskip("geopandas")
+    names = {}
+    (snippet,) = code_blocks((DOCS / "formats.md").read_text(encoding="utf-8"), "python")
+    exec(compile(snippet, "<docs/formats.md>", "exec"), names)  # noqa: S102 - the snippet is our own
+    assert names["array"].rio.crs.to_epsg() == names["frame"].crs.to_epsg() == 32632
+    assert len(names["frame"]) == 6

@@ -9,7 +9,7 @@ import pytest
 
 from scripts import run_script
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = pytest.mark.engine
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
@@ -28,7 +28,7 @@ def test_every_example_is_run():
         "client.py": "serving/test_client_example.py",
         "flood.ipynb": "test_notebook.py",
         "own_model": "test_own_model_package.py",
-        "terratorch": "terratorch/test_terratorch_examples.py",
+        "terratorch": "wings/terratorch/engine/test_terratorch_examples.py",
     }
     for example, test in others.items():
         assert f"examples/{example}" in (Path(__file__).parent / test).read_text()
@@ -55,7 +55,7 @@ def test_flood(tmp_path):
 
 def test_async_many(tmp_path):
     """Fifteen tiles answer, the cancelled and the broken one say so, and the shares are those of the whole scene."""
-    from vllm_mmout.models.scene import NODATA, make_scene
+    from vllm_mmout.models.embedded.scene import NODATA, make_scene
 
     lines = run("async_many.py", tmp_path).splitlines()
     assert lines.count("one tile was cancelled") == 1

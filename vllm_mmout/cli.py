@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from vllm_mmout import __version__
-from vllm_mmout.commands import demo, doctor, processors, run, serve, submit
-from vllm_mmout.errors import MMOutError, OptionError
+from vllm_mmout.commands import demo, doctor, processors, run, serve
+from vllm_mmout.errors import MMOutError, OptionError, RegistrationError
+from vllm_mmout.wing import wings
 
-COMMANDS = (demo, run, serve, submit, processors, doctor)
+COMMANDS = (demo, run, serve, processors, doctor)
 INTERRUPTED = 130
 """Exit status of a command that was ended by Ctrl-C, as shells have it."""
 
@@ -40,13 +42,24 @@ def _run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="vllm-mmout", description="Images, rasters and structured data out of vLLM.")
     parser.add_argument("--version", action="version", version=f"vllm-mmout {__version__}")
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in COMMANDS:
+    for command in (*COMMANDS, *_of_wings()):
         command.add_parser(subparsers)
     options, rest = parser.parse_known_args(arguments)
     if rest and not getattr(options, "takes_engine_flags", False):
         parser.error(f"unknown arguments: {' '.join(rest)}")
     options.engine_flags = rest
     return int(options.run(options))
+
+
+def _of_wings() -> Iterator[Any]:
+    """The commands of wings; one that cannot be imported is told, and left out."""
+    for wing in wings():
+        try:
+            command = wing.load("command")
+        except RegistrationError as error:
+            print(f"vllm-mmout: {error}", file=sys.stderr)
+        else:
+            yield from () if command is None else (command,)
 
 
 def _status(command: Callable[[], int]) -> int:

@@ -69,3 +69,16 @@ class DecodeError(RequestError):
 
 class AbortedError(RequestError):
     """The request was aborted before its result was delivered."""
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says of itself; where the ``__str__`` of an author's class raises, that it does."""
+    try:
+        return str(error)
+    except Exception as second:  # noqa: BLE001 - an author's code, called to tell of a failure: it must not be another
+        return f"(its message cannot be read: {type(second).__name__})"
+
+
+def type_and_message(error: BaseException) -> str:
+    """An exception as Python prints it, "KeyError: 'x'"."""
+    return f"{type(error).__name__}: {message_of(error)}"

@@ -21,7 +21,7 @@ from typing import Any
 
 FOLDER = Path(os.environ["START_COST"])
 PACKAGE = "vllm_mmout"
-HOOKS = "vllm_mmout.engine.wrappers"
+HOOKS = "vllm_mmout.engine.hooks.wrappers"
 inside: list[list[float]] = []
 """For each timed call that runs, the wall clock and CPU time spent in vLLM below it."""
 

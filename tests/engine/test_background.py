@@ -8,7 +8,9 @@ import threading
 import pytest
 from vllm.platforms import current_platform
 
-from vllm_mmout.engine.background import giving_way
+from vllm_mmout.engine.threads import giving_way
+
+pytestmark = pytest.mark.engine
 
 
 @pytest.mark.skipif(not current_platform.is_cpu(), reason="on a GPU nothing changes")

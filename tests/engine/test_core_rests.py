@@ -9,9 +9,11 @@ from types import SimpleNamespace
 import pytest
 from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 
-from vllm_mmout.engine.core import rest_while_workers_compute
+from vllm_mmout.engine.worker.core import rest_while_workers_compute
 
+pytestmark = pytest.mark.engine
 WAITS_S = 0.6
+TRIES = 3
 
 
 @pytest.fixture
@@ -34,13 +36,13 @@ def test_it_sleeps_until_a_worker_answers(queues):
     writer, reader = queues
     writer.enqueue("first")
     assert reader.dequeue(timeout=60) == "first"
-    spent = _waiting_for(reader, writer)
-    assert spent > WAITS_S / 3, "vLLM's own queue does not spin any more: this is superfluous"
+    spent = max(_waiting_for(reader, writer) for _ in range(TRIES))  # beside others it gets a part of a processor
+    assert spent > WAITS_S / 6, "vLLM's own queue does not spin any more: this is superfluous"
 
     rest_while_workers_compute(SimpleNamespace(response_mqs=[reader]))
 
     for _ in range(2):
-        assert _waiting_for(reader, writer) < WAITS_S / 6
+        assert _waiting_for(reader, writer) < WAITS_S / 30
 
 
 def test_an_executor_without_queues_is_left_alone():

@@ -10,10 +10,11 @@ import weakref
 
 import pytest
 
-from vllm_mmout.engine import decode_pool
-from vllm_mmout.engine.decode_pool import DecodePool
+from vllm_mmout.engine.request import decode_pool
+from vllm_mmout.engine.request.decode_pool import DecodePool
 from vllm_mmout.errors import AbortedError, DecodeError
 
+pytestmark = pytest.mark.engine
 LONG = 60
 """Seconds that nothing here takes."""
 

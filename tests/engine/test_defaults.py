@@ -11,7 +11,7 @@ from threading import Thread
 
 import pytest
 
-from vllm_mmout.engine.defaults import ALL_DEVICES, CPU, MAX_NUM_SEQS, fill_in
+from vllm_mmout.engine.hooks.defaults import ALL_DEVICES, CPU, MAX_NUM_SEQS, fill_in
 from vllm_mmout.errors import OptionError
 
 pytestmark = pytest.mark.engine
@@ -76,7 +76,7 @@ def test_our_models_get_defaults_that_work(water_index):
 
 def test_gpus_take_larger_batches(water_index, monkeypatch):
     """On a GPU sixteen inputs share a forward."""
-    monkeypatch.setattr("vllm_mmout.engine.defaults._device", lambda: "gpu")
+    monkeypatch.setattr("vllm_mmout.engine.hooks.defaults._device", lambda: "gpu")
     assert changed(arguments(water_index))["max_num_seqs"] == 16
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+pytest.importorskip("vllm", reason="vLLM's engine is what it waits for")
+
 from vllm_mmout import OutputParams
-from vllm_mmout.engine.scene import Scene
+from vllm_mmout.engine.parts.scene import Scene
 from vllm_mmout.errors import SaveError
 from vllm_mmout.outputs import RasterOutput
+
+pytestmark = pytest.mark.engine
 
 
 def test_a_delivered_file_goes_with_its_sidecar_where_another_fails(tmp_path):

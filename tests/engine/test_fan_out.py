@@ -10,13 +10,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from vllm_mmout.engine.fan_out import FanOut
-from vllm_mmout.engine.lane import StoppedError
-from vllm_mmout.engine.part_input import PartInput
-from vllm_mmout.engine.tile_budget import TileBudget
+from vllm_mmout.engine.parts.fan_out import FanOut
+from vllm_mmout.engine.parts.parts_request import PartInput
+from vllm_mmout.engine.parts.queues import StoppedError
+from vllm_mmout.engine.request.budgets import TileBudget
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, SaveError
-from vllm_mmout.raster.window import Window
+from vllm_mmout.geo.raster.window import Window
 
+pytestmark = pytest.mark.engine
 DEADLINE = 120
 """Seconds that no step of these tests takes, on whatever machine."""
 TOTAL = 6

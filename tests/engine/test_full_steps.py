@@ -10,9 +10,9 @@ from processors_for_tests import StepSize
 from scenes_for_tests import TILE, pixels
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine.core import WAITS_S
 from vllm_mmout.engine.marker import BATCH
-from vllm_mmout.models.raster_view import RasterView
+from vllm_mmout.engine.worker.core import WAITS_S
+from vllm_mmout.models.inputs.raster_view import RasterView
 
 pytestmark = pytest.mark.engine
 

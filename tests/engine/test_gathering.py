@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from vllm_mmout.engine import gathering
-from vllm_mmout.engine.gathering import Gathering
-from vllm_mmout.engine.tile_budget import TileBudget
+from vllm_mmout.engine.parts import queues as gathering
+from vllm_mmout.engine.parts.queues import Gathering
+from vllm_mmout.engine.request.budgets import TileBudget
 
 pytestmark = pytest.mark.engine
 

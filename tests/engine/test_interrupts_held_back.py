@@ -7,7 +7,11 @@ import threading
 
 import pytest
 
-from vllm_mmout.engine.interrupts import Interrupts
+pytest.importorskip("vllm", reason="vLLM's engine is what it waits for")
+
+from vllm_mmout.engine.request.llm_engine import Interrupts
+
+pytestmark = pytest.mark.engine
 
 
 def test_one_interrupt_waits_for_the_end_of_the_block():

@@ -17,7 +17,6 @@ from vllm_mmout.errors import AbortedError, DecodeError, InputError, MMOutError,
 
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
@@ -102,7 +101,7 @@ def let_go(name):
 
 async def assert_idle(engine):
     """Nothing is left of any request: no state, no decode, no credit, nobody who waits for one."""
-    credits = engine.mmout_credits
+    credits = engine.mmout.credits
     await until(lambda: not engine.output_processor.pool._running, "no decoder runs")
     assert leftovers(engine.output_processor) == {}
     assert (credits.used_count, credits.used_bytes, len(credits._waiting)) == (0, 0, 0)
@@ -207,7 +206,7 @@ class TestCancelling:
 
     async def test_before_the_engine(self, engine):
         """A request that is cancelled while it waits for a credit leaves its place in the line."""
-        credits = engine.mmout_credits
+        credits = engine.mmout.credits
         params = OutputParams(processor="DecodeWaits")
         inside = [asyncio.create_task(answer(engine, scene(i), params, f"in-{i}")) for i in range(credits.count)]
         await until(lambda: credits.used_count == credits.count, "all credits are taken")
@@ -443,7 +442,7 @@ async def test_shutdown_fails_pending_decodes(engine):
 async def assert_idle_credits(engine):
     """All credits are back and no decode is left."""
     assert leftovers(engine.output_processor) == {}
-    assert (engine.mmout_credits.used_count, engine.mmout_credits.used_bytes) == (0, 0)
+    assert (engine.mmout.credits.used_count, engine.mmout.credits.used_bytes) == (0, 0)
 
 
 def decode_threads():

@@ -14,6 +14,8 @@ from vllm_mmout.errors import DecodeError, InputError, OptionError, ReduceError
 
 pytestmark = pytest.mark.engine
 
+UNREADABLE = r"UnreadableError: \(its message cannot be read: ZeroDivisionError\)"
+
 FAILURES = {
     "ReduceRaisesItsName": (ReduceError, "ReduceRaisesItsName.reduce failed.*ValueError: no reduce for {name}$"),
     "ReduceReturnsList": (ReduceError, "tensor or a dict of tensors, got list"),
@@ -21,6 +23,9 @@ FAILURES = {
     "ReduceReturnsSparse": (ReduceError, "sparse"),
     "ReduceReturnsQuantised": (ReduceError, "qint8|quanti"),
     "DecodeRaisesItsName": (DecodeError, "LookupError: no decode for {name}$"),
+    "ReduceRaisesUnreadable": (ReduceError, rf"ReduceRaisesUnreadable.reduce failed.*{UNREADABLE}"),
+    "DecodeRaisesUnreadable": (DecodeError, rf"DecodeRaisesUnreadable \(.*\) failed: {UNREADABLE}"),
+    "AssembleRaisesUnreadable": (DecodeError, rf"AssembleRaisesUnreadable \(.*\) failed: {UNREADABLE}"),
     "DecodeExits": (DecodeError, "SystemExit: 3"),
     "DecodeReturnsNone": (DecodeError, "returned None"),
     "DecodeHangs": (DecodeError, "limit of 2 s.*decode_timeout_s"),

@@ -18,7 +18,7 @@ MODULE = '''\
 from torch import nn
 
 from vllm_mmout import MULTIMODAL_INPUT_REGISTRY, register_output_processor
-from vllm_mmout.models.mapper import RasterMapper
+from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.processors import SegmentationProcessor
 
 

@@ -15,12 +15,12 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from water_oracle import echo, scene
 
 from vllm_mmout import OutputParams, errors
-from vllm_mmout.engine.async_llm import BoundAsyncLLM
-from vllm_mmout.engine.decode import as_it_is
+from vllm_mmout.engine.hooks.validation import InvalidInputError, InvalidOptionError
 from vllm_mmout.engine.observer import KINDS, OTHER, SILENT, counted, kind_of
+from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
+from vllm_mmout.engine.request.decode import as_it_is
+from vllm_mmout.engine.request.routed import Mark
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
-from vllm_mmout.engine.routed import Mark
-from vllm_mmout.engine.validation import InvalidInputError, InvalidOptionError
 from vllm_mmout.errors import DecodeError, MMOutError
 
 pytestmark = pytest.mark.engine

@@ -18,15 +18,13 @@ from vllm.exceptions import VLLMValidationError
 from water_oracle import leftovers
 
 from vllm_mmout import ImageOutput, OutputParams
-from vllm_mmout.engine import scene as scenes
+from vllm_mmout.engine.parts import scene as scenes
 from vllm_mmout.errors import AbortedError, DecodeError, InputError
-from vllm_mmout.outputs.growing import Copy
-from vllm_mmout.outputs.watch import Watch
+from vllm_mmout.outputs.partial_images import PartialImage, PreviewRequest
 
 pytest.importorskip("rasterio", reason="it writes the scenes")
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning"),
 ]
@@ -54,8 +52,8 @@ async def engine(module_engine, tmp_path):
     RELEASE.set()
     await until(lambda: not leftovers(module_engine.output_processor))
     assert left.all(module_engine.output_processor) == {}
-    assert module_engine.mmout_scenes == set()
-    assert (module_engine.mmout_budget.used_count, module_engine.mmout_budget.used_bytes) == (0, 0)
+    assert module_engine.mmout.scenes == set()
+    assert (module_engine.mmout.budget.used_count, module_engine.mmout.budget.used_bytes) == (0, 0)
 
 
 async def answers(engine, data=GROWS, request_id=None, **options):
@@ -127,7 +125,7 @@ async def test_as_many_pictures_as_were_asked_for(engine, wanted):
 
 async def test_without_pictures_nothing_makes_any(engine, monkeypatch):
     """Reports have no output then, and nothing looks at the tiles."""
-    monkeypatch.setattr(scenes, "Growing", None)
+    monkeypatch.setattr(scenes, "PartialImages", None)
     *reports, last = await answers(engine, partial_images=0)
     assert reports
     assert pictures(reports) == []
@@ -214,7 +212,7 @@ async def test_who_looks_away_gets_the_newest_picture(engine, monkeypatch):
         before = []
         while not before or before[-1].outputs is None:
             before.append(await anext(stream))
-        (run,) = engine.mmout_scenes
+        (run,) = engine.mmout.scenes
         waits.go(200)
         await until(lambda: run.fan_out.finished)
         after = [answer async for answer in stream]
@@ -228,7 +226,7 @@ async def test_who_looks_away_gets_the_newest_picture(engine, monkeypatch):
 
 async def test_pictures_that_somebody_asks_for(engine, monkeypatch):
     """Each comes with the tile after it was asked for, once, beside those of given moments, and the index counts on."""
-    waits, watch = Waits(engine, monkeypatch), Watch()
+    waits, watch = Waits(engine, monkeypatch), PreviewRequest()
     moments = sorted(np.random.default_rng().choice(np.arange(1, 110), 6, replace=False).tolist())
     reports = []
 
@@ -261,7 +259,7 @@ async def test_pictures_that_somebody_asks_for(engine, monkeypatch):
 
 async def test_pictures_asked_for_at_any_moment(engine):
     """While the scene runs as fast as it can: never more than were asked for, and what is seen stays."""
-    watch, ended, asked = Watch(), threading.Event(), []
+    watch, ended, asked = PreviewRequest(), threading.Event(), []
 
     def ask():
         random = np.random.default_rng()
@@ -284,11 +282,11 @@ async def test_pictures_asked_for_at_any_moment(engine):
 
 async def test_a_watch_that_nobody_asks(engine):
     """Nothing is yielded but progress; what fits one forward has no picture though one is asked for."""
-    *reports, last = [answer async for answer in engine.generate(GROWS, OutputParams(tile=16), watch=Watch())]
+    *reports, last = [answer async for answer in engine.generate(GROWS, OutputParams(tile=16), watch=PreviewRequest())]
     assert reports
     assert pictures(reports) == []
     last.outputs.close()
-    watch = Watch()
+    watch = PreviewRequest()
     watch.ask()
     (answer,) = [answer async for answer in engine.generate(pixels(1, 20, 20), watch=watch)]
     assert answer.finished
@@ -297,18 +295,18 @@ async def test_a_watch_that_nobody_asks(engine):
 async def test_pictures_that_are_due_together_all_come_to_who_waits(engine, monkeypatch):
     """The time that one of them takes costs no other."""
     waits, made, go = Waits(engine, monkeypatch), threading.Event(), threading.Event()
-    image = Copy.image
+    image = PartialImage.image
 
     def slow(self):
         made.set()
         assert go.wait(DEADLINE)
         return image(self)
 
-    monkeypatch.setattr(Copy, "image", slow)
+    monkeypatch.setattr(PartialImage, "image", slow)
     waits.go(DUE[0])
     task = asyncio.create_task(answers(engine))
     await until(made.is_set)
-    (run,) = engine.mmout_scenes
+    (run,) = engine.mmout.scenes
     waits.go(200)
     await until(lambda: run.fan_out.finished)
     go.set()
@@ -329,7 +327,7 @@ async def test_a_scene_that_is_given_up_after_its_first_picture(engine, how, mon
     report = await anext(stream)
     while report.outputs is None:
         report = await anext(stream)
-    (run,) = engine.mmout_scenes
+    (run,) = engine.mmout.scenes
     if how == "aborted":
         waits.go(200)
         await engine.abort("mine")
@@ -346,7 +344,7 @@ async def test_a_scene_that_is_given_up_after_its_first_picture(engine, how, mon
         waits.go(200)
         with pytest.raises(asyncio.CancelledError):
             await task
-    await until(lambda: not engine.mmout_scenes)
+    await until(lambda: not engine.mmout.scenes)
     assert run.growing.take() is None
     assert run.growing._picture is None
     assert report.outputs.width == 176
@@ -361,13 +359,13 @@ async def test_a_scene_that_is_given_up_while_a_picture_is_made(engine, monkeypa
         assert go.wait(DEADLINE)
         ended.set()
 
-    monkeypatch.setattr(Copy, "image", slow)
+    monkeypatch.setattr(PartialImage, "image", slow)
     task = asyncio.create_task(answers(engine))
     await until(made.is_set)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert engine.mmout_scenes == set()
+    assert engine.mmout.scenes == set()
     go.set()
     await until(ended.is_set)
 
@@ -385,13 +383,13 @@ async def test_a_scene_that_fails_shows_no_further_picture(engine, monkeypatch):
 
     def shown(self):
         made.set()
-        (run,) = engine.mmout_scenes
+        (run,) = engine.mmout.scenes
         while run.fan_out.error is None:
             time.sleep(0.002)
         return ImageOutput(np.zeros((1, 1), np.uint8))
 
     monkeypatch.setattr(processor, "decode", fails, raising=False)
-    monkeypatch.setattr(Copy, "image", shown)
+    monkeypatch.setattr(PartialImage, "image", shown)
     reports = []
 
     async def consume():

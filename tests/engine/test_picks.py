@@ -7,8 +7,8 @@ import pytest
 
 from vllm_mmout import OutputParams, RasterOutput, TensorOutput
 from vllm_mmout.errors import DecodeError, MMOutError, OptionError, ReduceError, SaveError
-from vllm_mmout.models.embedded import embedded_scene
-from vllm_mmout.models.scene import make_scene
+from vllm_mmout.models.embedded.folders import embedded_scene
+from vllm_mmout.models.embedded.scene import make_scene
 
 pytestmark = pytest.mark.engine
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 import wrong_models_for_tests as wrong
-from model_folders import config_of, engine_here, says, weights_of, write_folder
+from model_folders import config_of, engine_here, runner_of, says, weights_of, write_folder
 
-from vllm_mmout.errors import ForwardError, InputError
+from vllm_mmout.errors import ForwardError, InputError, ModelError
 
 pytestmark = pytest.mark.engine
 CONFIG = config_of(wrong.RightNet)
@@ -25,6 +25,7 @@ TAKES = "TwoTensors.forward takes pixel_values, dates, extra (optional)"
 GOOD = wrong.ObeyingMapper.GOOD
 BAD_INPUTS = {
     "raises": ["mapper of TwoTensors", "KeyError: 'no such band'", "correct the input"],
+    "raises unreadable": ["mapper of TwoTensors", "UnreadableError: (its message cannot be read: ZeroDivisionError)"],
     "nothing": ["mapper of TwoTensors", "MappedInput or a dict", "got NoneType"],
     "a list": ["mapper of TwoTensors", "got list"],
     "an array": ["mapper of TwoTensors", "got ndarray"],
@@ -112,6 +113,46 @@ def test_a_request_on_which_forward_raises_fails_alone(right):
         else:
             expected = network(torch.from_numpy(inputs[number])[None])[0].numpy()
             np.testing.assert_array_equal(result.outputs.array, expected, strict=True)
+
+
+def test_an_exception_of_forward_that_cannot_be_read_is_its_requests(right):
+    """Where the ``__str__`` of what forward raises fails too, that request alone fails, and the engine goes on."""
+    llm, network = right
+    inputs = [pixels(number) for number in range(0, 8, 2)]
+    inputs[2][0, 0, 0] = -2
+    results = llm.generate(inputs, use_tqdm=False)
+    failed = results.pop(2)
+    assert type(failed.error) is ForwardError
+    says(failed.error, "RightNet", "UnreadableError: (its message cannot be read: ZeroDivisionError)")
+    for result, array in zip(results, inputs[:2] + inputs[3:], strict=True):
+        expected = network(torch.from_numpy(array)[None])[0].numpy()
+        np.testing.assert_array_equal(result.outputs.array, expected, strict=True)
+
+
+def test_a_step_that_fails_outside_the_model_fails_its_requests_alone(right, monkeypatch):
+    """Whatever breaks between vLLM and the model is an error of the requests of that step; the engine goes on."""
+    llm, network = right
+    inputs = [pixels(number) for number in range(0, 8, 2)]
+
+    def broken(values, keywords):
+        raise KeyError("tensors")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vllm_mmout.models.single_pass.tensors_of", broken)
+        for result in llm.generate(inputs, use_tqdm=False):
+            assert type(result.error) is ForwardError
+            says(result.error, "RightNet", "KeyError: 'tensors'")
+    for result, array in zip(llm.generate(inputs, use_tqdm=False), inputs, strict=True):
+        expected = network(torch.from_numpy(array)[None])[0].numpy()
+        np.testing.assert_array_equal(result.outputs.array, expected, strict=True)
+
+
+def test_a_step_without_inputs_has_an_error_for_each_request(right):
+    """Where vLLM hands none over, as it does for an encoder-decoder, forward gives one failure a request."""
+    model = runner_of(right[0]).get_model()
+    parts = model.forward(torch.ones(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)).parts
+    assert [type(part) for part in parts] == [ModelError] * 3
+    says(parts[0], "RightNet", "KeyError: 'tensors'")
 
 
 def test_a_request_that_forward_refuses_is_the_callers_fault(right):

@@ -51,7 +51,7 @@ def test_pooling_models_of_text(llama):
 def test_token_models_never(llama, monkeypatch):
     """A model that generates tokens is never kept from it, with a processor named or not, and nothing is looked up."""
     configs = [config_of(llama), config_of(llama, additional_config=TENSOR)]
-    monkeypatch.setattr("vllm_mmout.engine.runner.resolve_choice", lambda config: pytest.fail("looked up"))
+    monkeypatch.setattr("vllm_mmout.engine.hooks.bind.resolve_choice", lambda config: pytest.fail("looked up"))
     assert [unsupported(config) for config in configs] == [[], []]
 
 
@@ -84,6 +84,6 @@ def test_configs_without_a_model():
     """A config without a model, as vLLM makes for some tests of its own, needs nothing."""
     from types import SimpleNamespace
 
-    from vllm_mmout.engine.runner import v1_only_features
+    from vllm_mmout.engine.hooks.bind import v1_only_features
 
     assert v1_only_features(SimpleNamespace(model_config=None)) == []

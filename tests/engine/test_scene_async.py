@@ -16,7 +16,6 @@ from vllm_mmout.outputs.stored import StoredRaster
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning"),
 ]

@@ -25,7 +25,7 @@ from water_oracle import echo, scene
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import InputError
-from vllm_mmout.tiling.grid import TileGrid
+from vllm_mmout.geo.tiling.grid import TileGrid
 
 pytest.importorskip("rasterio", reason="it writes the scenes")
 pytestmark = [

@@ -17,8 +17,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from water_oracle import echo, leftovers, scene
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine import inputs
-from vllm_mmout.engine.tile_budget import TileBudget
+from vllm_mmout.engine.request import inputs
+from vllm_mmout.engine.request.budgets import TileBudget
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, ReduceError
 
 pytest.importorskip("rasterio", reason="it writes the scenes")
@@ -73,11 +73,11 @@ async def assert_clean(engine, left):
     await until(lambda: not engine.output_processor.pool._running, "no decoder runs")
     await until(lambda: not leftovers(engine.output_processor), "the engine is idle")
     assert left.all(engine.output_processor) == {}
-    budget, credits = engine.mmout_budget, engine.mmout_credits
+    budget, credits = engine.mmout.budget, engine.mmout.credits
     assert (budget.used_count, budget.used_bytes, len(budget._turns)) == (0, 0, 0)
     assert (credits.used_count, credits.used_bytes, len(credits._waiting)) == (0, 0, 0)
-    assert engine.mmout_scenes == set()
-    await until(lambda: engine.mmout_scene_slots._value == MAX_SCENES, "all slots are free")
+    assert engine.mmout.scenes == set()
+    await until(lambda: engine.mmout.slots._value == MAX_SCENES, "all slots are free")
     others = {task.get_coro().__qualname__ for task in asyncio.all_tasks() if "Scene" in task.get_coro().__qualname__}
     assert others == set()
 
@@ -173,7 +173,7 @@ async def test_a_processor_that_cannot_join(engine, assemble, message):
 
 async def test_a_file_that_shrinks_while_it_waits(engine, monkeypatch, tmp_path):
     """The first tile that is gone is named."""
-    monkeypatch.setattr(engine.mmout_budget, "count", 2)
+    monkeypatch.setattr(engine.mmout.budget, "count", 2)
     path = write(tmp_path / "in.tif", GOOD, tiled=True, blockxsize=32, blockysize=32, compress="deflate")
     go, joined = threading.Event(), []
     async with changed(engine, assemble=holds(go, joined)):
@@ -219,10 +219,10 @@ async def test_a_scene_that_is_given_up_while_its_tiles_are_joined(engine, tmp_p
 
         task = asyncio.create_task(consume())
         await until(lambda: joined, "the first tile is joined")
-        assert len(engine.mmout_scenes) == 1
+        assert len(engine.mmout.scenes) == 1
         threading.Timer(0.1, go.set).start()
         await end(engine, task, stream, how, "mine")
-        await until(lambda: not engine.mmout_scenes and not scene_ends.threads(), "it has ended")
+        await until(lambda: not engine.mmout.scenes and not scene_ends.threads(), "it has ended")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -232,7 +232,7 @@ async def test_a_generator_that_is_closed_after_some_progress(engine):
         async for result in stream:
             assert not result.finished
             break
-    assert engine.mmout_scenes == set()
+    assert engine.mmout.scenes == set()
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -248,12 +248,12 @@ async def test_a_scene_that_is_given_up_while_it_waits_for_its_slot(engine, how)
             return [result async for result in stream]
 
         task = asyncio.create_task(consume())
-        await until(lambda: len(engine.mmout_scenes) == MAX_SCENES + 1, "it waits")
+        await until(lambda: len(engine.mmout.scenes) == MAX_SCENES + 1, "it waits")
         await asyncio.sleep(0.02)
         await end(engine, task, stream, how, "waits")
         assert not [one for one in running if one.done()]
-        await until(lambda: len(engine.mmout_scenes) == MAX_SCENES, "it has ended")
-        assert engine.mmout_scene_slots._value == 0
+        await until(lambda: len(engine.mmout.scenes) == MAX_SCENES, "it has ended")
+        assert engine.mmout.slots._value == 0
         go.set()
         await asyncio.gather(*running)
     await most_at_once(engine)
@@ -296,7 +296,7 @@ async def test_a_request_that_is_cancelled_while_its_input_is_opened(engine, tmp
         opened.append(prepare(*args))
         return opened[0]
 
-    monkeypatch.setattr("vllm_mmout.engine.async_llm.prepare", slow)
+    monkeypatch.setattr("vllm_mmout.engine.request.async_llm.prepare", slow)
     task = asyncio.create_task(answer(engine, path))
     await until(opening.is_set, "it is being opened")
     task.cancel()
@@ -329,7 +329,7 @@ async def test_the_budget_is_kept_over_several_scenes(engine, monkeypatch):
         return taken
 
     monkeypatch.setattr(TileBudget, "take", watched)
-    monkeypatch.setattr(engine.mmout_budget, "count", 4)
+    monkeypatch.setattr(engine.mmout.budget, "count", 4)
     outputs = await asyncio.gather(*(answer(engine, pixels(seed)) for seed in range(5)))
     for seed, output in enumerate(outputs):
         np.testing.assert_array_equal(output.array, classes(pixels(seed)))
@@ -388,7 +388,7 @@ async def test_shutdown_in_the_middle_of_scenes(module_engine, tmp_path):
     async with changed(engine, assemble=holds(go, joined)):
         params = [OutputParams(tile=TILE, path=str(tmp_path / f"{number}.tif")) for number in range(4)]
         scenes = [asyncio.create_task(answer(engine, GOOD, one)) for one in params]
-        await until(lambda: len(joined) == MAX_SCENES and len(engine.mmout_scenes) == 4, "two run, two wait")
+        await until(lambda: len(joined) == MAX_SCENES and len(engine.mmout.scenes) == 4, "two run, two wait")
         engine.shutdown()
         go.set()
         async with asyncio.timeout(DEADLINE):
@@ -396,7 +396,7 @@ async def test_shutdown_in_the_middle_of_scenes(module_engine, tmp_path):
     assert [type(one) for one in ended] == [AbortedError] * 4
     await until(lambda: not scene_ends.threads(), "their threads have ended")
     assert left.all(engine.output_processor, but={"request_states"}) == {}
-    assert (engine.mmout_budget.used_count, engine.mmout_scenes) == (0, set())
+    assert (engine.mmout.budget.used_count, engine.mmout.scenes) == (0, set())
     assert list(tmp_path.iterdir()) == []
     with pytest.raises((EngineDeadError, AbortedError)):
         await answer(engine, GOOD)

@@ -13,7 +13,7 @@ from scenes_for_tests import TILE, classes
 from vllm_mmout import OutputParams
 from vllm_mmout.cli import main
 from vllm_mmout.errors import InputError
-from vllm_mmout.tiling.grid import TileGrid
+from vllm_mmout.geo.tiling.grid import TileGrid
 
 rasterio = pytest.importorskip("rasterio", reason="it writes the scenes")
 pytestmark = [

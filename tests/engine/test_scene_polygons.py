@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -141,11 +142,16 @@ def test_geojson_of_a_place_without_a_name_is_refused_before_the_model_runs(
 
 
 @pytest.mark.parametrize("tile", [TILE, None], ids=["tiles", "one forward"])
-def test_parquet_without_its_package_is_refused_before_the_model_runs(llm, sent, scene, tmp_path, tile, monkeypatch):
+@pytest.mark.parametrize(
+    ("suffix", "package", "extra"), [(".parquet", "pyarrow", "geoparquet"), (".gpkg", "pyogrio", "vector")]
+)
+def test_vectors_without_their_package_are_refused_before_the_model_runs(
+    llm, sent, scene, tmp_path, tile, suffix, package, extra, monkeypatch
+):
     """The extra is named."""
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(SaveError, match=r"pyarrow; pip install .*\[geoparquet\]"):
-        generate(llm, str(scene), output="polygons", tile=tile, path=str(tmp_path / "x.parquet"))
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SaveError, match=rf"{package}; pip install .*\[{extra}\]"):
+        generate(llm, str(scene), output="polygons", tile=tile, path=str(tmp_path / f"x{suffix}"))
     assert sent == []
 
 
@@ -155,11 +161,13 @@ def test_an_unknown_output_names_the_new_ones(llm, scene):
         generate(llm, str(scene), output="shapes")
 
 
-def test_parquet_of_a_scene(llm, scene, tmp_path):
-    """Reads back as the mask, with fewer corners where asked."""
+@pytest.mark.parametrize("suffix", [".parquet", ".gpkg", ".fgb"])
+def test_vectors_of_a_scene(llm, scene, tmp_path, suffix):
+    """Read back as the mask, with fewer corners where asked."""
     geopandas = pytest.importorskip("geopandas")
-    found = generate(llm, str(scene), output="polygons", path=str(tmp_path / "x.parquet"))
-    read = geopandas.read_parquet(found.path)
+    found = generate(llm, str(scene), output="polygons", path=str(tmp_path / f"x{suffix}"))
+    read = geopandas.read_parquet(found.path) if suffix == ".parquet" else geopandas.read_file(found.path)
+    assert [child.name for child in Path(found.path).parent.glob("*x*")] == [f"x{suffix}"]
     pairs = zip(read.geometry.__geo_interface__["features"], read["class"].tolist(), strict=True)
     features = [{"geometry": one["geometry"], "properties": {"class": number}} for one, number in pairs]
     np.testing.assert_array_equal(rasterised(features), MASK)

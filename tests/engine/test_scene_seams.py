@@ -9,8 +9,8 @@ from scenes_for_tests import generate
 from smooth_model import CONFIG, RADIUS, SmoothWaterIndex
 
 from vllm_mmout import OutputParams
-from vllm_mmout.models.scene import make_scene
-from vllm_mmout.tiling.grid import TileGrid
+from vllm_mmout.geo.tiling.grid import TileGrid
+from vllm_mmout.models.embedded.scene import make_scene
 
 pytestmark = pytest.mark.engine
 
@@ -22,7 +22,7 @@ QUARTERS = 4 * RADIUS
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory):
     """An engine of the smoothing model."""
-    from vllm_mmout.models.make_weights import water_index_weights
+    from vllm_mmout.models.embedded.make_weights import water_index_weights
 
     folder, _ = folder_of(tmp_path_factory.mktemp("smooth") / "model", SmoothWaterIndex, **CONFIG)
     from safetensors.numpy import save_file

@@ -18,8 +18,8 @@ from scenes_for_tests import TILE, classes
 from water_oracle import echo, scene
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine import llm_run
-from vllm_mmout.engine.tile_budget import TileBudget
+from vllm_mmout.engine.request import llm_run
+from vllm_mmout.engine.request.budgets import TileBudget
 
 pytest.importorskip("rasterio", reason="it writes the scenes")
 pytestmark = [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing.process
 import subprocess
 
+import engine_scripts
 import pytest
 
-from vllm_mmout import MMOutError
+from vllm_mmout import MULTIMODAL_INPUT_REGISTRY, MMOutError
 from vllm_mmout.errors import OptionError, RegistrationError
 
 pytestmark = pytest.mark.engine
@@ -97,4 +99,62 @@ def test_a_right_table_would_start_processes(inspected, started, water_index):
     """The control of the test above: with nothing wrong the engine does start one."""
     with pytest.raises(AssertionError, match="was started"):
         with_llm(water_index, {"decode_threads": 1})
+    assert started
+
+
+DECORATORS = {
+    "register_input_mapper": lambda registry: registry.register_image_input_mapper(),
+    "register_max_tokens": lambda registry: registry.register_max_image_tokens(576),
+    "register_dummy_data": lambda registry: registry.register_dummy_data(dict),
+    "register_input_processor": lambda registry: registry.register_input_processor(dict),
+}
+
+
+@pytest.fixture
+def generating(inspected, tmp_path, monkeypatch):
+    """Makes the folder of a model that generates, of a class of its own that is decorated."""
+    from vllm import ModelRegistry
+    from vllm.model_executor.models.llama import LlamaForCausalLM
+
+    def make(*decorators):
+        model = type("GeneratingNet", (LlamaForCausalLM,), {})
+        for decorate in decorators:
+            model = decorate(MULTIMODAL_INPUT_REGISTRY)(model)
+        ModelRegistry.register_model("GeneratingNet", model)
+        engine_scripts.make_llama(tmp_path)
+        file = tmp_path / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "architectures": ["GeneratingNet"]}))
+        return str(tmp_path)
+
+    monkeypatch.setattr(MULTIMODAL_INPUT_REGISTRY, "_models", {})
+    yield make
+    ModelRegistry.models.pop("GeneratingNet", None)
+
+
+@pytest.mark.parametrize("processors", [{}, {"output_processor": "vq_image"}], ids=["text alone", "pictures"])
+@pytest.mark.parametrize("make", [with_llm, with_async_llm])
+@pytest.mark.parametrize("name", DECORATORS)
+def test_a_decorator_that_nothing_would_call_starts_nothing(generating, started, name, make, processors):
+    """The decorators of single-pass models' inputs on a model that generates: the error names them and the remedy."""
+    folder = generating(DECORATORS[name])
+    with pytest.raises(RegistrationError) as caught:
+        make(folder, processors)
+    for part in ("GeneratingNet generates", name, "never be called", "MULTIMODAL_REGISTRY.register_processor"):
+        assert part in str(caught.value)
+    assert started == []
+
+
+def test_all_decorators_that_nothing_would_call_are_named(generating, started):
+    """Each of a class, and those of its bases."""
+    folder = generating(*DECORATORS.values())
+    with pytest.raises(RegistrationError) as caught:
+        with_llm(folder, {})
+    assert ", ".join(DECORATORS) in str(caught.value)
+
+
+def test_a_model_that_generates_without_decorators_would_start_processes(generating, started):
+    """The control of the tests above."""
+    folder = generating()
+    with pytest.raises(AssertionError, match="was started"):
+        with_llm(folder, {})
     assert started

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("vllm", reason="the report is part of the engine")
 pytestmark = pytest.mark.engine
 
-from vllm_mmout.engine import startup  # noqa: E402 - after the import that may skip
+from vllm_mmout.engine.hooks import startup  # noqa: E402 - after the import that may skip
 from vllm_mmout.errors import ModelError, RegistrationError  # noqa: E402 - as above
 
 

@@ -69,7 +69,7 @@ def assert_untouched(answer):
 
 def test_output_processor_is_vllms_class(with_plugin):
     """With the plugin loaded, a text engine's output processor is of vLLM's class, the class object itself."""
-    assert "vllm_mmout.engine.hooks" in with_plugin["modules"]
+    assert "vllm_mmout.engine.hooks.install" in with_plugin["modules"]
     assert with_plugin["vllms_class"]
 
 
@@ -105,8 +105,8 @@ def test_profiler_sees_our_functions_on_a_routed_model(profiled, water_index):
     assert not answer["vllms_class"]
     assert answer["said"] == ["(1, 32, 32)"] * 2
     frontend, core, worker = (process(answer, landmark) for landmark in (FRONTEND, CORE, WORKER))
-    assert "engine/routed.py:RoutedOutputProcessor.process_outputs" in ours(frontend)
+    assert "engine/request/routed.py:RoutedOutputProcessor.process_outputs" in ours(frontend)
     decoding = {function for name, called in frontend["calls"].items() if "mmout" in name for function in called}
     assert any("processors/segmentation.py" in function for function in decoding), "threads are profiled too"
-    assert "engine/reduce.py:ReducingPooler.forward" in ours(worker)
+    assert "engine/worker/reduce.py:ReducingPooler.forward" in ours(worker)
     assert not core["unprofiled"]

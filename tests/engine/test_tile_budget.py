@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from vllm_mmout.engine.tile_budget import TileBudget
+from vllm_mmout.engine.request.budgets import TileBudget
 
 DEADLINE = 120
 """Seconds that no step of these tests takes, on whatever machine."""

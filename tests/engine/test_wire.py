@@ -13,7 +13,7 @@ import zmq
 from vllm_mmout import OutputParams
 from vllm_mmout.engine import marker
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = pytest.mark.engine
 
 SIZE = 512
 CLASSES = OutputParams(processor="segmentation", output="classes")
@@ -46,7 +46,7 @@ def plain_network(water_index):
     """The embedded model as plain PyTorch, without an engine."""
     from safetensors.torch import load_file
 
-    from vllm_mmout.models.water_index import WaterIndex
+    from vllm_mmout.models.embedded.water_index import WaterIndex
 
     network = WaterIndex(json.loads(Path(water_index, "config.json").read_text()))
     network.load_state_dict(load_file(f"{water_index}/model.safetensors"))
@@ -72,7 +72,7 @@ def add(engine, name, tile, params):
     """Give the engine a request, decoded if there are params, raw as from ``LLM.encode`` if not."""
     from vllm.pooling_params import PoolingParams
 
-    from vllm_mmout.models.wire import as_mm_input
+    from vllm_mmout.models.forward_inputs import as_mm_input
 
     extra = None if params is None else marker.mark(params)
     engine.add_request(

@@ -8,8 +8,9 @@ import resource
 import pytest
 import torch
 
-from vllm_mmout.engine.worker_memory import keep_freed_memory
+from vllm_mmout.engine.worker.bound import keep_freed_memory
 
+pytestmark = pytest.mark.engine
 PIXELS = 16 << 20
 """Of float32: 64 MiB, 16384 pages."""
 PAGES = PIXELS * 4 // resource.getpagesize()
@@ -47,5 +48,5 @@ def test_the_next_step_gets_memory_that_is_there():
 
 def test_the_users_own_process_is_left_alone(monkeypatch):
     """An engine in the user's process does not decide what that process does with its memory."""
-    monkeypatch.setattr("vllm_mmout.engine.worker_memory.ctypes.CDLL", lambda _: pytest.fail("called"))
+    monkeypatch.setattr("vllm_mmout.engine.worker.bound.ctypes.CDLL", lambda _: pytest.fail("called"))
     keep_freed_memory()

@@ -24,8 +24,8 @@ from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 import vllm_mmout
 from vllm_mmout import OutputParams
 from vllm_mmout.engine import codec, marker
-from vllm_mmout.engine.bind import bind_async_llm, bind_llm_engine
 from vllm_mmout.engine.binding import Binding
+from vllm_mmout.engine.hooks.bind import bind_async_llm, bind_llm_engine
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.registry.choice import Choice
 
@@ -137,7 +137,8 @@ def llm_engine(*, tokenizer=None, binding=None, **options):
 def async_llm(**options):
     """An asynchronous one; its own handler task runs, and has captured the output processor, before the bind."""
     engine = object.__new__(AsyncLLM)
-    vars(engine).update(_parts(None, options), output_handler=None)
+    model_config = SimpleNamespace(io_processor_plugin=None, hf_config=None)
+    vars(engine).update(_parts(None, options), output_handler=None, model_config=model_config)
     engine._run_output_handler()
     bind_async_llm(engine, make_binding())
     return engine

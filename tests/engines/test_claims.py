@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import configparser
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -13,13 +13,17 @@ from engine_sources import ENGINES
 from packaging.requirements import Requirement
 
 import vllm_mmout
-from vllm_mmout.engine import hooks
-from vllm_mmout.engine.hook_table import ATTRIBUTES, HOOKS
+from vllm_mmout.contacts import faults
+from vllm_mmout.engine.hooks import install as hooks
+from vllm_mmout.engine.hooks.attributes import ATTRIBUTES
+from vllm_mmout.engine.hooks.table import hooks as rows_of_all
+from vllm_mmout.engine.hooks.table import names
 from vllm_mmout.errors import HookError
 
 pytestmark = pytest.mark.engine
 
 PACKAGE = Path(vllm_mmout.__file__).parent
+HOOKS = rows_of_all()
 TARGETS = frozenset(row.target for row in (*HOOKS, *ATTRIBUTES))
 BEYOND = {"0.33.0": frozenset()}
 """Releases that no claim covers: the targets of the hook table, and the names we import, that have drifted there."""
@@ -66,61 +70,21 @@ def test_the_hook_table_holds():
     assert {row.target for row in (*HOOKS, *ATTRIBUTES) if drifted(row)} == expected_drift() & TARGETS
 
 
-class Imports(ast.NodeVisitor):
-    """The names of vLLM that a module imports when it runs, and may not do without."""
-
-    def __init__(self):
-        self.names = set()
-
-    def visit_If(self, node):
-        for part in node.orelse if "TYPE_CHECKING" in ast.unparse(node.test) else [*node.body, *node.orelse]:
-            self.visit(part)
-
-    def visit_Try(self, node):
-        """What is only tried has an alternative."""
-        if not any(
-            handler.type is not None and "ImportError" in ast.unparse(handler.type) for handler in node.handlers
-        ):
-            self.generic_visit(node)
-
-    def visit_Import(self, node):
-        self.names |= {(alias.name, "") for alias in node.names if alias.name.split(".")[0] == "vllm"}
-
-    def visit_ImportFrom(self, node):
-        if node.module.split(".")[0] == "vllm":
-            self.names |= {(node.module, alias.name) for alias in node.names}
-
-
-def imports_of(file):
-    """Module and name of each."""
-    imports = Imports()
-    imports.visit(ast.parse(file.read_text()))
-    return imports.names
-
-
-IMPORTS = {file: imports_of(file) for file in sorted(PACKAGE.rglob("*.py"))}
-"""By file, none for those that are not about vLLM."""
-
-
-def is_there(module, name):
-    try:
-        found = importlib.import_module(module)
-        if name and not hasattr(found, name):
-            importlib.import_module(f"{module}.{name}")
-    except ImportError:
-        return False
-    return True
-
-
-def test_the_names_we_import_exist():
-    """Every name that the package imports from vLLM, at its start or inside a function, is there."""
-    names = set().union(*IMPORTS.values())
-    assert len(names) > 20
-    missing = {f"{module}.{name}".strip(".") for module, name in names if not is_there(module, name)}
+def test_the_names_we_rely_on_exist():
+    """Every further name of the table, which is every name that the package imports from vLLM, is there."""
+    missing = {fault.split()[0] for fault in faults(names())}
     assert missing == expected_drift() - TARGETS
 
 
-@pytest.mark.parametrize("file", [file for file, names in IMPORTS.items() if names], ids=lambda file: file.stem)
+ABOUT_VLLM = [
+    file
+    for file in sorted(PACKAGE.rglob("*.py"))
+    if re.search(r"^ *(from|import) vllm\b", file.read_text(), re.MULTILINE)
+]
+"""Files that import something of it."""
+
+
+@pytest.mark.parametrize("file", ABOUT_VLLM, ids=lambda file: file.stem)
 def test_our_modules_load(file):
     """Every module of the package that is about vLLM can be imported."""
     importlib.import_module(".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts))
@@ -130,7 +94,7 @@ def test_chat_without_a_tokenizer_is_refused_as_vllm_does():
     """A model without a tokenizer refuses chats with the error that vLLM's own renderer raises."""
     from vllm.renderers import hf
 
-    from vllm_mmout.engine.renderer import NoChat
+    from vllm_mmout.engine.hooks.renderer import NoChat
 
     with pytest.raises(hf.ChatTemplateResolutionError, match="no tokenizer"):
-        NoChat().render_messages([])
+        NoChat.render_messages(None, [])

@@ -11,7 +11,7 @@ import torch
 from hand_fed import Waits, add_async, answered, async_llm, ended, marked, packed, unmarked
 from vllm.outputs import PoolingRequestOutput
 
-from vllm_mmout.engine.async_llm import BoundAsyncLLM
+from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.errors import AbortedError, DecodeError, RequestError
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_mmout.engine.input_files import name_of, paths_of
 from vllm_mmout.errors import InputError
-from vllm_mmout.models.mapper import RasterMapper
+from vllm_mmout.models.inputs.input_forms import name_of, paths_of
+from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.params import OutputParams
 
 

@@ -96,3 +96,14 @@ def test_an_output_that_is_none_is_refused(output, says):
     """What forward gave, and what it must give."""
     with pytest.raises(ModelError, match=says):
         run(giving(output), [{"x": torch.ones(3)}] * 2)
+
+
+def test_of_an_output_of_transformers_what_belongs_to_requests_counts():
+    """An output class may hold tuples, and tensors with the layers on axis 0, as D-FINE's does."""
+    from transformers.modeling_outputs import ModelOutput
+
+    logits, layers = torch.ones(1, 4), torch.ones(2, 1, 4)
+    whole = ModelOutput(logits=logits, layers=layers, hidden=(logits,))
+    assert list(run(giving(whole), [{"x": torch.ones(3)}])) == ["logits"]
+    with pytest.raises(ModelError, match=r"must keep the requests on axis 0: got shape \[2, 1, 4\] for 1 requests"):
+        run(giving(ModelOutput(layers=layers)), [{"x": torch.ones(3)}])

@@ -11,9 +11,9 @@ from files_open import open_below
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.models.mapper import RasterMapper
-from vllm_mmout.raster import Georeference, write_geotiff
-from vllm_mmout.raster.window import Window
+from vllm_mmout.geo.raster import Georeference, write_geotiff
+from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.models.inputs.mapper import RasterMapper
 
 ARRAY = np.random.default_rng(2).integers(1, 999, (2, 40, 50)).astype("uint16")
 PLACE = Georeference("EPSG:32632", (10.0, 0.0, 5e5, 0.0, -10.0, 5e6))

@@ -56,3 +56,17 @@ def test_sizes_of_a_language_model_are_not_looked_for():
     """Heads of an image model may be a list, which vLLM would divide by."""
     text = MMOutConfig.from_dict(dict(WRITTEN)).get_text_config()
     assert (text.num_attention_heads, text.hidden_size) == (1, 0)
+
+
+@pytest.mark.parametrize("said_by", ["the folder", "hf_overrides"])
+def test_no_model_is_an_encoder_decoder_to_vllm(said_by):
+    """As one its decoder's tokens would be scheduled, and there are none; an author's code sees what was written."""
+    from vllm.transformers_utils.config import is_encoder_decoder
+
+    said = {"is_encoder_decoder": True}
+    config = MMOutConfig.from_dict(WRITTEN | (said if said_by == "the folder" else {}))
+    if said_by == "hf_overrides":
+        config.update(said)
+    for one in (config, pickle.loads(pickle.dumps(config))):  # noqa: S301 - our own
+        assert not is_encoder_decoder(one)
+        assert config_json(one) == WRITTEN | said

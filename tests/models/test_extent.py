@@ -10,7 +10,7 @@ pytestmark = pytest.mark.engine
 import numpy as np  # noqa: E402 - after the import that may skip
 from transformers import CLIPImageProcessor, ConvNextImageProcessor, ViTImageProcessor  # noqa: E402 - as above
 
-from vllm_mmout.models.extent import keeps_extent  # noqa: E402 - as above
+from vllm_mmout.models.inputs.make_mapper import keeps_extent  # noqa: E402 - as above
 
 
 def pixels_of(processor):

@@ -7,9 +7,9 @@ import pytest
 from several_files import PLACE, mapper, seen, write
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.models.mapper import RasterMapper
+from vllm_mmout.geo.raster import Georeference, Raster, Window, write_geotiff
+from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.params import OutputParams
-from vllm_mmout.raster import Georeference, Raster, Window, write_geotiff
 
 CONFIG = {"architectures": ["CropNet"], "bands": ["red", "nir"], "max_size": 64, "num_frames": 3}
 WANTED = [[1, 2, 3], [11, 12, 13]]
@@ -83,6 +83,7 @@ def test_all_forms_give_the_same_tensor(model, tmp_path, form):
     assert seen(model, data) == WANTED
 
 
+@pytest.mark.engine
 def test_a_tensor_of_four_axes(model):
     """As torch has it; bands are chosen along its first axis."""
     import torch

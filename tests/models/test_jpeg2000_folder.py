@@ -10,7 +10,7 @@ from rasterio.enums import Resampling
 from rasterio.transform import Affine
 from rasterio.vrt import WarpedVRT
 
-from vllm_mmout.models.mapper import RasterMapper
+from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.params import OutputParams
 
 BANDS = {"B02": 10, "B04": 10, "B8A": 20, "B11": 20, "B09": 60}

@@ -12,9 +12,10 @@ torch = pytest.importorskip("torch", reason="models are torch modules")
 pytest.importorskip("vllm", reason="models are announced to vLLM")
 pytestmark = pytest.mark.engine
 
-from vllm_mmout.engine import plugin  # noqa: E402 - as above
+from vllm_mmout.engine.hooks import plugin  # noqa: E402 - as above
 from vllm_mmout.errors import OptionError, RegistrationError  # noqa: E402 - after the imports that may skip
-from vllm_mmout.models import known, vllm_registry  # noqa: E402 - as above
+from vllm_mmout.models import model_folders as known  # noqa: E402 - as above
+from vllm_mmout.models import vllm_registry  # noqa: E402 - as above
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY, InputRegistry  # noqa: E402 - as above
 
 
@@ -91,7 +92,9 @@ def test_a_class_defined_anew_replaces_the_old_one(announced):
 
 def test_our_own_model_needs_no_import(announced):
     """A class of the package's table is known without anybody having imported it."""
-    assert announced(architectures=["WaterIndex"]) == {"WaterIndex": "vllm_mmout.models.water_index:WaterIndex"}
+    assert announced(architectures=["WaterIndex"]) == {
+        "WaterIndex": "vllm_mmout.models.embedded.water_index:WaterIndex"
+    }
 
 
 def test_what_vllm_knows_itself_is_left_to_it():

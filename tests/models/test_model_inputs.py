@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch", reason="models are torch modules")
 pytestmark = pytest.mark.engine
 
 from vllm_mmout.errors import InputError, OptionError, RegistrationError  # noqa: E402 - after the import that may skip
-from vllm_mmout.models.context import DummyData, InputContext  # noqa: E402 - as above
-from vllm_mmout.models.mapper import MappedInput, RasterMapper  # noqa: E402 - as above
-from vllm_mmout.models.model_inputs import ModelInputs  # noqa: E402 - as above
-from vllm_mmout.models.tensor_spec import TensorSpec  # noqa: E402 - as above
+from vllm_mmout.models.forward_inputs import TensorSpec  # noqa: E402 - as above
+from vllm_mmout.models.inputs.context import DummyData, InputContext  # noqa: E402 - as above
+from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper  # noqa: E402 - as above
+from vllm_mmout.models.inputs.model_inputs import ModelInputs  # noqa: E402 - as above
 from vllm_mmout.outputs.source import Source  # noqa: E402 - as above
 from vllm_mmout.params import OutputParams  # noqa: E402 - as above
 from vllm_mmout.registry import InputRegistry  # noqa: E402 - as above
@@ -243,6 +243,8 @@ DUMMY = np.ones((2, 3, 3), np.float32)
         DummyData(None, {"image": DUMMY}),
         ("sequence", {"image": DUMMY}),
         {"image": DUMMY},
+        {"multi_modal_data": {"image": DUMMY}},
+        {"seq_data": "sequence", "multi_modal_data": {"image": [DUMMY]}, "multi_modal_placeholders": None},
         DummyData(multi_modal_data={"image": [DUMMY]}),
     ],
 )
@@ -256,10 +258,18 @@ def test_dummy_data_in_each_form_of_the_first_registries(made):
     assert inputs_of(RASTER, REGISTRY.register_dummy_data(factory)).dummy() is DUMMY
 
 
-def test_dummy_data_that_is_none_is_refused():
+def test_dummy_data_may_be_the_tensors_of_forward():
+    """In place of an image the keyword tensors are taken, alone or where the image would be."""
+    tensors = {"pixel_values": DUMMY}
+    for made in (tensors, DummyData(None, tensors), {"multi_modal_data": tensors}):
+        assert inputs_of(RASTER, REGISTRY.register_dummy_data(lambda *_, made=made: made)).dummy() is tensors
+
+
+@pytest.mark.parametrize("made", [None, {"multi_modal_data": None}, DummyData("sequence")])
+def test_dummy_data_that_is_none_is_refused(made):
     """The error says what it must give."""
     with pytest.raises(RegistrationError, match="the dummy data of Net must be DummyData with multi_modal_data"):
-        inputs_of(RASTER, REGISTRY.register_dummy_data(lambda *_: None)).dummy()
+        inputs_of(RASTER, REGISTRY.register_dummy_data(lambda *_: made)).dummy()
 
 
 def test_without_a_function_the_dummy_is_the_largest_that_the_mapper_takes():

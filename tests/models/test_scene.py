@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.models import scene as module
-from vllm_mmout.models.scene import LAND, NODATA, UNOBSERVED, WATER, make_scene, water_iou
+from vllm_mmout.models.embedded import scene as module
+from vllm_mmout.models.embedded.scene import LAND, NODATA, UNOBSERVED, WATER, make_scene, water_iou
 
 GREEN, SWIR_1 = 1, 4
 
@@ -25,6 +25,7 @@ def by_index(scene):
     return (bands[GREEN] > bands[SWIR_1]).astype(np.uint8)
 
 
+@pytest.mark.heavy
 def test_a_scene_is_the_same_each_time(scene):
     """The same arguments give the same scene, another seed another one."""
     again, other = make_scene(128, 96, seed=3), make_scene(128, 96, seed=4)
@@ -42,6 +43,7 @@ def test_a_scene_is_what_it_says(scene):
     assert set(np.unique(scene.truth)) == {LAND, WATER, UNOBSERVED}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
 def test_the_index_finds_the_water_but_not_all_of_it(seed):
     """A water index reaches an IoU of 0.9 on any seed, and is wrong somewhere: the truth is not made of the pixels."""
@@ -129,8 +131,9 @@ def test_iou_needs_equal_shapes():
         water_iou(np.zeros((1, 2, 2), np.uint8), np.zeros((2, 2), np.uint8))
 
 
+@pytest.mark.heavy
 def test_scenes_are_made_without_torch():
     """The generator needs numpy alone."""
-    code = "import sys; sys.modules['torch'] = sys.modules['vllm'] = None; import vllm_mmout.models.embedded"
+    code = "import sys; sys.modules['torch'] = sys.modules['vllm'] = None; import vllm_mmout.models.embedded.folders"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -11,8 +11,8 @@ import pytest
 from several_files import LANDSAT, PLACE, SENTINEL, mapper, seen, write
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster import Georeference, write_geotiff
 from vllm_mmout.params import OutputParams
-from vllm_mmout.raster import Georeference, write_geotiff
 
 
 @pytest.fixture
@@ -104,6 +104,7 @@ def test_two_files_of_one_name_are_both_named(landsat):
     assert seen(mapper("B4"), [second]) == [44]
 
 
+@pytest.mark.heavy
 def test_of_many_files_of_one_name_some_are_named(tmp_path):
     """The message of a folder of a hundred dates stays short."""
     for day in range(100):
@@ -118,7 +119,7 @@ def test_of_many_files_of_one_name_some_are_named(tmp_path):
 def test_files_of_a_folder_that_are_not_chosen_do_not_matter(landsat):
     """Not their grid, nor that one of them cannot be opened; one that is chosen says what is wrong with it."""
     (landsat / LANDSAT.format("B9")).write_bytes(b"II*\0 damaged")
-    write(landsat / "PAN_B8.TIF", 8, georeference=Georeference(crs="EPSG:4326", transform=(1, 0, 0, 0, -1, 0)))
+    write(landsat / "PAN_B8.TIF", 8, georeference=Georeference(crs="EPSG:4326", transform=(1, 0, 0, 0, -1, 1)))
     assert seen(mapper("B4", "B3"), landsat) == [4, 3]
     with pytest.raises(InputError, match=LANDSAT.format("B9")):
         seen(mapper("B4", "B9"), landsat)
@@ -196,7 +197,7 @@ def test_the_error_of_a_wrong_number_lists_what_the_file_says(tmp_path):
 
 def test_files_that_are_not_chosen_or_fail_are_closed(tmp_path, monkeypatch):
     """What was opened before an error, and what nobody chose."""
-    from vllm_mmout.models import band_files
+    from vllm_mmout.models.inputs import open_input as band_files
 
     opened = []
     original = band_files.opened_raster

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vllm_mmout.models.embedded import embedded_model
-from vllm_mmout.models.scene import make_scene
+from vllm_mmout.models.embedded.folders import embedded_model
+from vllm_mmout.models.embedded.scene import make_scene
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors import SegmentationProcessor
 
@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="the network is a torch module")
 pytestmark = pytest.mark.engine
 
 HLS = Path(__file__).resolve().parents[2] / "../shared/data/hls_10band_utm14n_224.tif"
-CONFIG = json.loads((embedded_model() / "config.json").read_text())
+CONFIG = json.loads(Path(embedded_model(), "config.json").read_text())
 GREEN, SWIR_1 = 1, 4
 
 
@@ -24,10 +24,10 @@ def network(**config):
     """The network with the shipped weights."""
     from safetensors.torch import load_file
 
-    from vllm_mmout.models.water_index import WaterIndex
+    from vllm_mmout.models.embedded.water_index import WaterIndex
 
     made = WaterIndex(CONFIG | config)
-    made.load_state_dict(load_file(embedded_model() / "model.safetensors"), strict=True)
+    made.load_state_dict(load_file(Path(embedded_model(), "model.safetensors")), strict=True)
     return made.requires_grad_(False)
 
 
@@ -141,9 +141,9 @@ def test_a_batch_gives_what_its_members_give_alone():
 
 def test_the_shipped_weights_are_those_that_the_module_makes(tmp_path):
     """The file in the package equals, byte for byte, the one that make_weights writes."""
-    from vllm_mmout.models.make_weights import write_weights
+    from vllm_mmout.models.embedded.make_weights import write_weights
 
-    shipped = embedded_model() / "model.safetensors"
+    shipped = Path(embedded_model(), "model.safetensors")
     assert write_weights(tmp_path).read_bytes() == shipped.read_bytes()
 
 
@@ -159,6 +159,6 @@ def test_the_config_says_what_the_network_is():
 
 def test_the_whole_model_stays_under_thirty_lines():
     """What an author has to write is short: the embedded model is the proof, imports and docstrings counted."""
-    from vllm_mmout.models import water_index
+    from vllm_mmout.models.embedded import water_index
 
     assert len(Path(water_index.__file__).read_text().splitlines()) < 30

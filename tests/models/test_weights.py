@@ -9,7 +9,7 @@ nn = torch.nn
 pytestmark = pytest.mark.engine
 
 from vllm_mmout.errors import ModelError  # noqa: E402 - after the import that may skip
-from vllm_mmout.models.weights import load_strictly  # noqa: E402 - as above
+from vllm_mmout.models.author import load_strictly  # noqa: E402 - as above
 
 
 class Net(nn.Module):

@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("pydantic", reason="pydantic comes with the engine")
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster import Georeference
+from vllm_mmout.geo.raster.areas import pixel_areas
 from vllm_mmout.outputs import AreasOutput, RasterOutput, Source
 from vllm_mmout.outputs.stored import StoredRaster
-from vllm_mmout.raster import Georeference
-from vllm_mmout.raster.areas import pixel_areas
 
 NAMES = ("land", "water, deep", "ice")
 CLASSES = np.random.default_rng(6).choice([0, 1, 4, 255], (700, 40), p=[0.5, 0.3, 0.1, 0.1]).astype(np.uint8)

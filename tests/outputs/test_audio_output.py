@@ -294,10 +294,10 @@ def test_what_is_no_rate_is_refused(rate: object) -> None:
         (9, 48000, "flac", {}, "flac takes up to 8 channels, got 9"),
         (1, 48000, "flac", {"subtype": "FLOAT"}, r"flac has no subtype 'FLOAT' \(known: PCM_16, PCM_24\)"),
         (1, 48000, "wav", {"subtype": "PCM_8"}, r"no subtype 'PCM_8' \(known: PCM_16, PCM_24, FLOAT\)"),
-        (1, 48000, "mp3", {"subtype": "PCM_16"}, "mp3 has one coding and no subtype, got 'PCM_16'; leave it out"),
-        (1, 48000, "pcm", {"subtype": "PCM_24"}, "pcm has one coding and no subtype"),
+        (1, 48000, "mp3", {"subtype": "PCM_16"}, "mp3 has no subtype; leave it out, or save as FLAC or WAV"),
+        (1, 48000, "pcm", {"subtype": "PCM_24"}, "pcm has no subtype"),
         (1, 48000, "wav", {"quality": 3}, r"unknown option quality for wav \(known: subtype"),
-        (1, 48000, "aac", {}, r"cannot be written as 'aac' \(known: wav, flac, mp3, opus, ogg, pcm\)"),
+        (1, 48000, "aac", {}, r"cannot be written as 'aac' \(known: wav, mp3, opus, ogg, flac, pcm\)"),
     ],
 )
 def test_what_a_format_cannot_do_is_refused(

@@ -45,6 +45,7 @@ def test_any_box_fits_any_picture(size: tuple[int, int], boxes: list[tuple[float
     assert (image.mode, image.size) == ("RGB", size)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("ground", GROUNDS)
 @pytest.mark.parametrize("side", [64, 256, 2000])
 def test_captions_stand_out(side: int, ground: str) -> None:
@@ -63,6 +64,7 @@ def test_text_grows_with_the_picture(side: int) -> None:
     assert max(10, 0.025 * side) <= height <= max(24, 0.06 * side)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("ground", GROUNDS)
 @pytest.mark.parametrize("side", [64, 256, 4000])
 @pytest.mark.parametrize("colour", [ORANGE, (0, 0, 0), (255, 255, 255)])

@@ -14,6 +14,7 @@ from PIL import Image
 
 from vllm_mmout.errors import InputError, SaveError
 from vllm_mmout.outputs import ImageOutput
+from vllm_mmout.outputs.formats import FORMATS
 
 RNG = np.random.default_rng(1)
 GREY = RNG.integers(0, 255, (20, 30)).astype("uint8")
@@ -38,7 +39,15 @@ def test_lossless_formats_give_the_samples_back(array: np.ndarray, name: str) ->
 
 @pytest.mark.parametrize(
     ("suffix", "kind"),
-    [(".png", "PNG"), (".jpg", "JPEG"), (".JPEG", "JPEG"), (".webp", "WEBP"), (".tif", "TIFF"), (".tiff", "TIFF")],
+    [
+        (".png", "PNG"),
+        (".jpg", "JPEG"),
+        (".JPEG", "JPEG"),
+        (".webp", "WEBP"),
+        (".avif", "AVIF"),
+        (".tif", "TIFF"),
+        (".tiff", "TIFF"),
+    ],
 )
 def test_the_suffix_tells_the_format(tmp_path: Path, suffix: str, kind: str) -> None:
     """The path comes back, and the file has the format that its suffix names, in either case."""
@@ -48,7 +57,7 @@ def test_the_suffix_tells_the_format(tmp_path: Path, suffix: str, kind: str) -> 
         assert (image.format, image.size, image.mode) == (kind, (30, 20), "RGB")
 
 
-@pytest.mark.parametrize("name", ["jpeg", "webp"])
+@pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.lossy])
 def test_quality_is_what_pillow_makes_of_it(name: str) -> None:
     """A quality gives Pillow's own bytes; a higher one gives more of them; without one it is 90."""
     output = ImageOutput(RGB)
@@ -116,13 +125,13 @@ def test_what_is_no_picture_is_refused(array: np.ndarray) -> None:
     ("array", "name", "options", "words"),
     [
         (RGBA, "jpeg", {}, "JPEG has no transparency"),
-        (RGB, "png", {"quality": 80}, "png is lossless and has no quality"),
-        (RGB, "tiff", {"quality": 80}, "tiff is lossless"),
+        (RGB, "png", {"quality": 80}, "png has no quality; leave it out, or save as WebP"),
+        (RGB, "tiff", {"quality": 80}, "tiff has no quality"),
         (RGB, "jpeg", {"quality": 0}, "quality must be an integer from 1 to 100, got 0"),
         (RGB, "jpeg", {"quality": True}, "got True"),
         (RGB, "webp", {"quality": 0.9}, "got 0.9"),
         (RGB, "webp", {"level": 3}, r"unknown option level for webp \(known: quality"),
-        (RGB, "heic", {}, r"ImageOutput cannot be written as 'heic' \(known: png, jpeg, webp, tiff\)"),
+        (RGB, "heic", {}, r"ImageOutput cannot be written as 'heic' \(known: png, webp, jpeg, .*tiff\)"),
         (np.zeros((1, 17000), "uint8"), "webp", {}, "webp cannot hold a picture of 17000 x 1"),
     ],
 )
@@ -138,7 +147,7 @@ def test_what_a_format_cannot_do_is_refused(
 def test_an_unknown_suffix_lists_the_known_ones(tmp_path: Path, name: str) -> None:
     """Nothing is written, and the error lists the suffixes."""
     with pytest.raises(
-        SaveError, match=r"(tells the|is that of no) format \(known: \.png, \.jpg, \.jpeg, \.webp, \.tif, \.tiff\)"
+        SaveError, match=r"(tells the|is that of no) format \(known: \.png, \.webp, \.jpg, \.jpeg, .*\.tif, \.tiff\)"
     ):
         ImageOutput(RGB).save(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
@@ -146,6 +155,6 @@ def test_an_unknown_suffix_lists_the_known_ones(tmp_path: Path, name: str) -> No
 
 def test_an_error_leaves_no_file(tmp_path: Path) -> None:
     """A picture that JPEG cannot hold leaves nothing behind."""
-    with pytest.raises(SaveError, match="save it as PNG or WebP"):
+    with pytest.raises(SaveError, match="save it as PNG"):
         ImageOutput(RGBA).save(tmp_path / "a.jpg")
     assert list(tmp_path.iterdir()) == []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pickle
-import sys
+import subprocess
 
 import numpy as np
 import pytest
@@ -16,12 +17,12 @@ from absent import without_package  # noqa: E402
 from traced import blobs  # noqa: E402 - needs shapely
 
 from vllm_mmout.errors import InputError, OptionError, SaveError  # noqa: E402
-from vllm_mmout.outputs import PolygonsOutput, RasterOutput, Source, features  # noqa: E402
-from vllm_mmout.outputs.geoparquet import check_writable  # noqa: E402
+from vllm_mmout.geo.raster import Georeference  # noqa: E402
+from vllm_mmout.outputs import PolygonsOutput, RasterOutput, Source  # noqa: E402
+from vllm_mmout.outputs.formats import FORMATS, arrow, geojson, ogr  # noqa: E402
 from vllm_mmout.outputs.stored import StoredRaster  # noqa: E402
-from vllm_mmout.raster import Georeference  # noqa: E402
-from vllm_mmout.raster.geokeys import GeoKeys  # noqa: E402
 
+_POPEN = subprocess.Popen
 CLASSES = blobs(150, 14).astype(np.uint8)
 CLASSES[:20, :30] = 255
 CLASSES[40:44, 9] = 255
@@ -51,11 +52,11 @@ def rasterised(pairs, transform, size=CLASSES.shape):
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("suffix", [".geojson", ".parquet"])
+@pytest.mark.parametrize("suffix", [".geojson", ".parquet", ".gpkg", ".fgb"])
 def test_files_are_the_raster(place, suffix, tmp_path):
     """Rasterised again they give each pixel its class; polygons are valid and turn left, in the raster's system."""
     path = result(place).save(tmp_path / f"out{suffix}")
-    read = geopandas.read_file(path) if suffix == ".geojson" else geopandas.read_parquet(path)
+    read = geopandas.read_parquet(path) if suffix == ".parquet" else geopandas.read_file(path)
     crs, transform = PLACES[place]
     assert read.crs.to_epsg() == int(crs[5:])
     back = rasterised(zip(read.geometry, read["class"], strict=True), transform)
@@ -82,6 +83,80 @@ def test_both_files_and_the_features_say_the_same(tmp_path):
     bytes_of = polygons.to_bytes()
     assert bytes_of == (tmp_path / "out.geojson").read_bytes() == polygons.to_bytes("geojson")
     assert geopandas.read_parquet(tmp_path / "out.parquet").equals(parquet)
+
+
+@pytest.mark.parametrize("place", ["in thirds", "rotated", "longitude and latitude", None])
+@pytest.mark.parametrize("suffix", [".gpkg", ".fgb"])
+def test_files_of_gdal_hold_what_a_geoparquet_holds(place, suffix, tmp_path):
+    """Row by row, digit for digit, though a FlatGeobuf has them in the order of its index; also what lies nowhere."""
+    polygons = result(place)
+    expected = geopandas.read_parquet(polygons.save(tmp_path / "out.parquet"))
+    read = geopandas.read_file(polygons.save(tmp_path / f"out{suffix}"))
+    assert list(read.columns) == list(expected.columns)
+    tables = [table.assign(text=table.geometry.to_wkb()).sort_values("text") for table in (read, expected)]
+    for column in ("class", "name", "pixels", "area_m2", "text"):
+        found, wanted = (one[column].astype(object).where(one[column].notna(), None).tolist() for one in tables)
+        assert found == wanted, column
+    assert read.crs == expected.crs if place else read.crs is None or read.crs.name.startswith("Undefined")
+    assert sorted(child.name for child in tmp_path.iterdir()) == sorted(["out.parquet", f"out{suffix}"])
+
+
+@pytest.mark.parametrize("name", ["geopackage", "flatgeobuf"])
+def test_files_of_gdal_come_in_batches(name, monkeypatch, tmp_path):
+    """However small they are, and as bytes too; the index finds a part of the layer."""
+    expected = result().to_geodataframe()
+    monkeypatch.setattr(arrow, "_ROWS", 7)
+    monkeypatch.setattr(arrow, "_BYTES", 900)
+    path = result().save(tmp_path / f"out{FORMATS[name].suffixes[0]}")
+    assert len(geopandas.read_file(path)) == len(expected)
+    (tmp_path / f"bytes{path.suffix}").write_bytes(result().to_bytes(name))
+    assert len(geopandas.read_file(tmp_path / f"bytes{path.suffix}")) == len(expected)
+    import pyogrio
+    from shapely.geometry import box
+
+    assert pyogrio.list_layers(path).tolist() == [["polygons", "Polygon"]]
+    assert pyogrio.read_info(path)["capabilities"]["fast_spatial_filter"]
+    west, south, east, north = expected.total_bounds
+    part = box(west, south, (west + east) / 2, (south + north) / 2)
+    assert len(geopandas.read_file(path, bbox=part.bounds)) == expected.intersects(part).sum() < len(expected)
+
+
+def test_a_frame_is_what_the_files_hold(tmp_path):
+    """The same features as reading them back."""
+    polygons = result("rotated")
+    frame = polygons.to_geodataframe()
+    assert frame.equals(geopandas.read_parquet(polygons.save(tmp_path / "out.parquet")))
+    read = geopandas.read_file(polygons.save(tmp_path / "out.geojson"))
+    assert frame.geometry.to_wkb().tolist() == read.geometry.to_wkb().tolist()
+    assert frame["name"].fillna("").tolist() == read["name"].fillna("").tolist()
+    assert frame.crs == read.crs
+
+
+def test_what_gdal_says_is_the_error(monkeypatch, tmp_path):
+    """A process that ends early is reported in its own words, and nothing is left."""
+    monkeypatch.setattr(ogr, "_CHILD", "import sys\nsys.exit('the disk is full')")
+    with pytest.raises(SaveError, match=r"^GDAL cannot write \.gpkg: the disk is full") as raised:
+        result().save(tmp_path / "out.gpkg")
+    assert isinstance(raised.value.__cause__, OSError)  # a server says that it is not the client's fault
+    monkeypatch.setattr(ogr, "_CHILD", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(SaveError, match=r"GDAL cannot write \.fgb: it ended with status -9"):
+        result().to_bytes("fgb")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_ends_the_process_that_writes(monkeypatch, tmp_path):
+    """And leaves nothing."""
+    started = []
+    monkeypatch.setattr(ogr.subprocess, "Popen", lambda *a, **b: started.append(_POPEN(*a, **b)) or started[-1])
+    monkeypatch.setattr(arrow.ArrowPolygons, "_batch", _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        result().save(tmp_path / "out.gpkg")
+    assert started[0].poll() == -9
+    assert not list(tmp_path.iterdir())
+
+
+def _interrupt(_):
+    raise KeyboardInterrupt
 
 
 def test_geojson_is_what_rfc_7946_asks():
@@ -116,25 +191,23 @@ def test_geoparquet_comes_in_row_groups(monkeypatch, tmp_path):
     """Of bounded size, with all polygons."""
     from pyarrow import parquet
 
-    from vllm_mmout.outputs import geoparquet
-
-    monkeypatch.setattr(geoparquet, "_ROWS", 10)
+    monkeypatch.setattr(arrow, "_ROWS", 10)
     path = result().save(tmp_path / "out.parquet")
     count = len(list(result().features()))
     assert parquet.read_metadata(path).num_row_groups == -(-count // 10)
     assert len(geopandas.read_parquet(path)) == count
-    monkeypatch.setattr(geoparquet, "_BYTES", 1)
+    monkeypatch.setattr(arrow, "_BYTES", 1)
     assert parquet.read_metadata(result().save(path)).num_row_groups == count
 
 
 def test_text_in_small_pieces_is_the_same(monkeypatch):
     """However few corners are written at once, and wherever polygons are cut into blocks."""
-    from vllm_mmout.vectors import trace
+    from vllm_mmout.geo.vectors import trace
 
     frame = np.pad(np.zeros((3, 3), np.uint8), 2, constant_values=1)
     expected = result().to_bytes(), result("rotated").to_bytes("parquet"), result(classes=frame).to_bytes()
     for piece, block in ((1, 2**17), (7, 40), (2**16, 1)):
-        monkeypatch.setattr(features, "_TEXT", piece)
+        monkeypatch.setattr(geojson, "_TEXT", piece)
         monkeypatch.setattr(trace, "BLOCK", block)
         assert result().to_bytes() == expected[0]
         assert result("rotated").to_bytes("parquet") == expected[1]
@@ -201,6 +274,22 @@ def test_without_pyarrow_the_extra_is_named(monkeypatch):
     assert result().to_bytes("geojson")
 
 
+def test_without_pyogrio_the_extra_is_named(monkeypatch):
+    """Before anything is traced."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyogrio" else find(name))
+    for name, title in (("gpkg", "GeoPackage"), ("fgb", "FlatGeobuf")):
+        with pytest.raises(SaveError, match=rf"saving {title} needs pyogrio; pip install .*\[vector\]"):
+            result().to_bytes(name)
+
+
+def test_without_geopandas_the_extra_is_named(monkeypatch):
+    """In the words of whoever misses a module."""
+    without_package(monkeypatch, "geopandas")
+    with pytest.raises(ModuleNotFoundError, match=r"needs geopandas; pip install .*\[geopandas\]"):
+        result().to_geodataframe()
+
+
 def test_the_raster_stays_at_hand(tmp_path):
     """Its picture, its file, its pixels; polygons can be pickled, and are simplified as asked."""
     polygons = result(simplify=1.5)
@@ -252,29 +341,29 @@ def test_simplify_is_a_distance(distance):
         PolygonsOutput(RasterOutput(np.zeros((1, 2, 2), np.uint8)), simplify=distance)
 
 
-def test_a_raster_of_nodata_alone_gives_empty_files():
-    """Both formats hold no polygon, and are read."""
+def test_a_raster_of_nodata_alone_gives_empty_files(tmp_path):
+    """All formats hold no polygon, and are read."""
     from io import BytesIO
 
     empty = result(classes=np.full((5, 6), 255, np.uint8))
     assert json.loads(empty.to_bytes("geojson"))["features"] == []
     assert len(geopandas.read_parquet(BytesIO(empty.to_bytes("parquet")))) == 0
+    assert len(empty.to_geodataframe()) == 0
+    for suffix in (".gpkg", ".fgb"):
+        read = geopandas.read_file(empty.save(tmp_path / f"out{suffix}"))
+        assert (len(read), read.crs.to_epsg()) == (0, 32614)
 
 
-@pytest.mark.parametrize("hidden", ["rasterio", None], ids=["without GDAL", "not even by GDAL"])
-def test_a_system_that_is_not_understood_is_not_left_out(tmp_path, monkeypatch, hidden):
-    """Neither format writes a file that says there is none; without GDAL the error says what to install."""
-    keys = {1024: 1, 2048: 4267, 3072: 32767, 3074: 16013} if hidden else {1024: 1, 3072: 32767, 3075: 32767}
-    if hidden:
-        monkeypatch.setitem(sys.modules, hidden, None)
-    place = Georeference(None, PLACES["north up"][1], tags=GeoKeys(keys).to_tags())
+def test_a_system_that_is_not_understood_is_not_left_out(tmp_path):
+    """No format writes a file that says there is none; the error says what to do."""
+    place = Georeference(None, PLACES["north up"][1], unread_keys={1024: 1, 3072: 30999})
     polygons = PolygonsOutput(RasterOutput(CLASSES[None], nodata=255, georeference=place))
-    words = r"pip install .*\[gdal\]" if hidden else "assign it, as with gdal_edit.py -a_srs"
-    for suffix in (".parquet", ".geojson"):
-        with pytest.raises(SaveError, match=rf"not understood here \(.*{words}"):
+    for suffix in (".parquet", ".geojson", ".gpkg", ".fgb"):
+        with pytest.raises(SaveError, match=r"not understood here \(assign it, as with gdal_edit.py -a_srs"):
             polygons.save(tmp_path / f"out{suffix}")
         assert list(tmp_path.iterdir()) == []
-    with pytest.raises(SaveError, match="not understood here"):
-        check_writable(place)
+    for name in ("geojson", "geoparquet", "geopackage", "flatgeobuf"):
+        with pytest.raises(SaveError, match="not understood here"):
+            FORMATS[name].check_place(place, ".tif")
     polygons.save(tmp_path / "out.tif")
     assert geopandas.read_parquet(result(None).save(tmp_path / "nowhere.parquet")).crs is None

@@ -18,7 +18,7 @@ from on_disk import CLASSES, PALETTE, stored
 
 from vllm_mmout.errors import SaveError
 from vllm_mmout.outputs import RasterOutput
-from vllm_mmout.outputs.sidecars import remove_saved
+from vllm_mmout.outputs.formats.geotiff import remove_saved
 from vllm_mmout.outputs.stored import StoredRaster
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
@@ -65,6 +65,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.heavy
 @MAKERS
 def test_gdalinfo_shows_all_that_is_known(
     tmp_path: Path, gdalinfo: Callable[[Path], dict[str, Any]], make: Callable[..., RasterOutput]
@@ -230,7 +231,7 @@ def test_the_message_of_a_full_disk_names_the_file_asked_for(tmp_path: Path, mon
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("vllm_mmout.raster.writing.write.write_pyramid", full)
+    monkeypatch.setattr("vllm_mmout.geo.raster.writing.PixelsFile.save", full)
     with pytest.raises(SaveError) as caught:
         RasterOutput(IDS).save(tmp_path / "asked.tif")
     assert str(caught.value) == f"cannot write {tmp_path / 'asked.tif'}: No space left on device"

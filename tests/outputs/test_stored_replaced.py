@@ -12,8 +12,8 @@ import pytest
 from on_disk import stored
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.window import Window
 from vllm_mmout.outputs.stored import StoredRaster
-from vllm_mmout.raster.window import Window
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

@@ -120,16 +120,17 @@ def test_without_a_picture_the_error_says_what_to_do(tmp_path: Path, output: Cou
 def test_other_formats_are_refused(tmp_path: Path) -> None:
     """An unknown suffix, format or option is an error that lists the known ones; nothing is written."""
     with pytest.raises(
-        SaveError, match=r"suffix '\.txt' is that of no format \(known: \.json, \.png, \.jpg, \.jpeg, \.webp\)"
+        SaveError, match=r"suffix '\.txt' is that of no format \(known: \.json, \.png, \.webp, \.jpg, \.jpeg.*\)"
     ):
         Count(ships=1).save(tmp_path / "a.txt")
-    with pytest.raises(SaveError, match=r"Count cannot be written as 'xml' \(known: json, png, jpeg, webp\)"):
+    with pytest.raises(SaveError, match=r"Count cannot be written as 'xml' \(known: json, png, webp, jpeg.*\)"):
         Count(ships=1).to_bytes("xml")
     with pytest.raises(SaveError, match="json takes no options, got indent"):
         Count(ships=1).save(tmp_path / "a.json", indent=3)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.heavy
 def test_without_pydantic_the_error_names_it() -> None:
     """Only structured outputs ask for pydantic, and say where it comes from."""
     code = (

@@ -60,6 +60,7 @@ def test_several_arrays_are_found_by_name() -> None:
         output.to_bytes("npy")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "shape",
     [(), (0,), (3, 0), (32_768,), (32_769,), (70_000, 1), (5, 40_000), (2, 3, 33_000), (200, 300), (3, 182, 181)],

@@ -10,6 +10,7 @@ import torch
 from tiles_for_tests import pieces, same_bits, shuffled
 
 from vllm_mmout.errors import DecodeError, OptionError
+from vllm_mmout.geo.tiling import TileGrid, axis_weights
 from vllm_mmout.outputs import RasterOutput, TensorOutput
 from vllm_mmout.outputs.source import Source
 from vllm_mmout.outputs.stored import StoredRaster
@@ -26,8 +27,8 @@ from vllm_mmout.processors import (
     SegmentationProcessor,
     TensorProcessor,
 )
-from vllm_mmout.tiling import TileGrid, axis_weights
 
+pytestmark = pytest.mark.engine
 GRID = TileGrid(37, 41, 16, 8)
 
 
@@ -42,7 +43,7 @@ def scene_of(
 ) -> RasterOutput:
     """What a processor makes of a scene of whose tiles the model made these outputs."""
     asked = OutputParams(overlap=GRID.overlap, **options)
-    params = OutputParams(overlap=GRID.overlap, part=True, **options)
+    params = OutputParams(overlap=GRID.overlap, **options).of_part()
     parts = []
     for index, output in enumerate(outputs):
         window = GRID.window(index)
@@ -93,7 +94,7 @@ def test_without_blending_class_ids_are_cut_in_the_middle():
     """With "none" ids travel, and each pixel is that of the tile in whose middle it lies."""
     outputs = noise(3)
     processor = SegmentationProcessor()
-    travelling = processor.reduce(torch.zeros(1, 3, 4, 4), OutputParams(overlap=8, blend="none", part=True))
+    travelling = processor.reduce(torch.zeros(1, 3, 4, 4), OutputParams(overlap=8, blend="none").of_part())
     assert travelling.dtype == torch.uint8
     ids = scene_of(processor, outputs, blend="none")
     expected = blended([output.argmax(axis=0, keepdims=True) for output in outputs], "none")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
+from vllm_mmout.outputs.classes import default_palette
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors import SegmentationProcessor
-from vllm_mmout.processors.palette import default_palette
 
 torch = pytest.importorskip("torch", reason="processors are given torch tensors")
 pytestmark = pytest.mark.engine

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.geo.raster import Georeference
+from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.tiling.grid import TileGrid
 from vllm_mmout.outputs import AreasOutput, PolygonsOutput, RasterOutput, Source
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors import SegmentationProcessor
-from vllm_mmout.processors.base import Part
-from vllm_mmout.processors.parts import Parts
-from vllm_mmout.raster import Georeference
-from vllm_mmout.raster.window import Window
-from vllm_mmout.tiling.grid import TileGrid
+from vllm_mmout.processors.base import Part, Parts
 
 torch = pytest.importorskip("torch", reason="processors are given torch tensors")
 pytestmark = pytest.mark.engine
@@ -36,8 +35,7 @@ def test_only_ids_travel_for_vectors(output):
     """As for classes: one byte a pixel; probabilities where tiles are to be averaged."""
     processor = SegmentationProcessor()
     assert torch.equal(processor.reduce(logits(), asked(output)), processor.reduce(logits(), asked("classes")))
-    tile = {"part": True, "overlap": 4}
-    assert processor.reduce(logits(), asked(output, **tile)).shape == (1, 3, 20, 30)
+    assert processor.reduce(logits(), asked(output, overlap=4).of_part()).shape == (1, 3, 20, 30)
 
 
 def test_one_input_becomes_polygons_and_areas():
@@ -64,7 +62,7 @@ def test_tiles_become_what_their_classes_become(output, overlap, tmp_path):
     whole = logits()
 
     def assembled(name):
-        params = asked(name, overlap=overlap, part=True)
+        params = asked(name, overlap=overlap).of_part()
         parts = []
         for index in range(len(grid)):
             window = grid.window(index)
@@ -98,7 +96,7 @@ def test_formats_are_those_of_what_is_asked_for():
 
 def test_a_tile_is_a_raster():
     """A part of a scene is joined before polygons are made of it."""
-    params = asked("polygons", part=True)
+    params = asked("polygons").of_part()
     processor = SegmentationProcessor()
     part = processor.decode(processor.reduce(logits(), params)[0], params)
     assert type(part) is RasterOutput

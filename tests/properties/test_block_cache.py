@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.raster.remote.block_cache import BlockCache
+from vllm_mmout.geo.raster.remote.block_cache import BlockCache
 
 DATA = bytes(number * 37 % 251 for number in range(1000))
 SIZES = st.integers(1, 200)

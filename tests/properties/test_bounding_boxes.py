@@ -16,9 +16,9 @@ from shapely import area as shapely_area
 from shapely import box as shapely_box
 from shapely import intersection, polygons
 
-from vllm_mmout.raster import Georeference, Window
-from vllm_mmout.raster.box.bounding_box import window_of_box
-from vllm_mmout.raster.box.rings import ring
+from vllm_mmout.geo.raster import Georeference, Window
+from vllm_mmout.geo.raster.bounding_box import window_of_box
+from vllm_mmout.geo.raster.pixel_grid import ring
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")  # rasterio's own use
 
@@ -110,6 +110,7 @@ SYSTEMS = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("system", SYSTEMS)
 @settings(max_examples=30)
 @given(st.data())
@@ -180,6 +181,7 @@ CUT = {"Lambert's cone": 85.0}
 """Longitude along which a map is cut open; a box across it has two parts, and its window is larger than they are."""
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", MAPS)
 @settings(max_examples=25)
 @given(st.floats(-179, 150), st.floats(25, 100), st.floats(-80, 80), st.floats(8, 170))

@@ -12,20 +12,21 @@ from sent_requests import Sent, incoming, sent_by
 from starlette.requests import ClientDisconnect
 
 from vllm_mmout.params import OutputParams
-from vllm_mmout.serving.body import Form, Upload, read_form, read_json
 from vllm_mmout.serving.errors import ApiError, error_response
-from vllm_mmout.serving.field_types import FIELDS
-from vllm_mmout.serving.fields import (
+from vllm_mmout.serving.options import ServingOptions
+from vllm_mmout.serving.request.body import Form, Upload, read_form, read_json
+from vllm_mmout.serving.request.image_request import (
+    FIELDS,
+    VARIATIONS,
     ImageRequest,
     edit_request,
     edit_request_json,
     generation_request,
-    variation_request,
 )
-from vllm_mmout.serving.options import ServingOptions
-from vllm_mmout.testing.param_strategies import output_params
+from vllm_mmout.testing.strategies import output_params
 
 pytestmark = pytest.mark.engine
+
 
 OPTIONS = ServingOptions(max_upload=1 << 20)
 NUMBERS = st.floats(-1e6, 1e6, width=32).filter(bool)
@@ -53,6 +54,11 @@ def all_params(draw: st.DrawFn) -> OutputParams:
         "partial_images": 0,  # a field of streams
     }
     return msgspec.structs.replace(some, **more)
+
+
+def as_variation(form) -> ImageRequest:
+    """The request of a form for ``/v1/images/variations``."""
+    return edit_request(form, VARIATIONS)
 
 
 def as_form(sent: Sent) -> ImageRequest:
@@ -150,7 +156,7 @@ JSON = st.recursive(
 def test_any_fields_are_a_request_or_an_error(fields: dict[str, list[str]], files: list[str]) -> None:
     """Nothing else comes of a form, and the error can be sent."""
     uploads = {name: [Upload("a.png", None, 5)] for name in files}
-    for parse in (edit_request, variation_request):
+    for parse in (edit_request, as_variation):
         try:
             assert isinstance(parse(Form({"image": ["data:,x"]} | fields, uploads)), ImageRequest)
         except ApiError as error:

@@ -13,13 +13,17 @@ from hypothesis import strategies as st
 
 pytest.importorskip("vllm")
 
-from vllm_mmout.engine import hooks, plugin
-from vllm_mmout.engine.compat import vllm_version
-from vllm_mmout.engine.hook import ANYWHERE, CORE, FRONTEND, Attribute, Hook
-from vllm_mmout.engine.hook_table import ATTRIBUTES, HOOKS
+from vllm_mmout.engine.hooks import install as hooks
+from vllm_mmout.engine.hooks import plugin
+from vllm_mmout.engine.hooks.attributes import ATTRIBUTES
+from vllm_mmout.engine.hooks.compat import vllm_version
+from vllm_mmout.engine.hooks.hook import ANYWHERE, CORE, FRONTEND, Attribute, Hook
+from vllm_mmout.engine.hooks.table import hooks as rows_of_all
 from vllm_mmout.errors import HookError
 
 pytestmark = pytest.mark.engine
+
+HOOKS = rows_of_all()
 
 
 def owner_of(row):

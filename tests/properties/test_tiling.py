@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiles_for_tests import joined, parts_of, pieces, pixels, same_bits, shuffled
 
+from vllm_mmout.geo.tiling import TileGrid, axis_weights
+from vllm_mmout.geo.tiling.blending import Axis
 from vllm_mmout.outputs import RasterOutput
-from vllm_mmout.tiling import TileGrid, axis_weights
-from vllm_mmout.tiling.axis import Axis
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 quick = settings(max_examples=60, deadline=None)
@@ -102,6 +102,7 @@ def test_cutting_and_joining_is_the_identity(grid, blend, dtype, bands, seed):
     assert same_bits(got, scene.view("uint8") if dtype == "bool" else scene)
 
 
+@pytest.mark.heavy
 @quick
 @given(grids(), BLENDS, st.integers(0, 2**32))
 def test_the_order_of_tiles_makes_no_difference(grid, blend, seed):

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import vllm_mmout.processors
+import vllm_mmout
 from vllm_mmout.errors import RegistrationError
 from vllm_mmout.processors.base import OutputProcessor
-from vllm_mmout.processors.decoders.processor import DecoderProcessor
-from vllm_mmout.processors.io_plugin import IOPluginProcessor
-from vllm_mmout.processors.tokens import TokenProcessor
+from vllm_mmout.processors.own_inputs import OwnInputsProcessor
 from vllm_mmout.registry import OutputRegistry
 from vllm_mmout.registry.installed import BUILT_IN, ENTRY_POINT_GROUP
+from vllm_mmout.registry.registration import import_processor
+from vllm_mmout.wing import wings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,27 +32,23 @@ def install(folder, monkeypatch, package, points):
 
 
 def test_every_processor_of_this_package_is_registered():
-    """Every OutputProcessor that a module of vllm_mmout.processors defines has its entry among the built-in ones.
-
-    But for the one that stands for IO plugins, each of which has a name of its own, and what those of tokens share.
-    """
+    """Every OutputProcessor of this package, its wings too, has a name, but for what several of them share."""
     defined = set()
-    for module_info in pkgutil.iter_modules(vllm_mmout.processors.__path__):
-        module = importlib.import_module(f"vllm_mmout.processors.{module_info.name}")
-        for value in vars(module).values():
-            if (
-                isinstance(value, type)
-                and issubclass(value, OutputProcessor)
-                and value not in {OutputProcessor, IOPluginProcessor, TokenProcessor, DecoderProcessor}
-            ):
-                defined.add(f"{value.__module__}:{value.__qualname__}")
-    assert defined == set(BUILT_IN.values())
+    for module_info in pkgutil.walk_packages(vllm_mmout.__path__, "vllm_mmout."):
+        if ".processors." in module_info.name:
+            values = vars(importlib.import_module(module_info.name)).values()
+            defined |= {one for one in values if isinstance(one, type) and issubclass(one, OutputProcessor)}
+    paths = [*BUILT_IN.values(), *(path for wing in wings() for path in wing.output_processors.values())]
+    registered = {import_processor(path) for path in paths}
+    shared = {OwnInputsProcessor, *(base for processor in registered for base in processor.__mro__)}
+    assert registered <= defined <= registered | shared
 
 
 def test_built_in_names_are_the_ones_the_classes_define():
     """A built-in processor has one name, whether it is found by name or registered as a class."""
     registry = OutputRegistry()
-    assert {name: registry.installed(name).load().name for name in BUILT_IN} == {name: name for name in BUILT_IN}
+    names = [*BUILT_IN, *(name for wing in wings() for name in wing.output_processors)]
+    assert [registry.installed(name).load().name for name in names] == names
 
 
 def test_metadata_announces_the_built_in_ones():
@@ -75,8 +71,7 @@ def test_built_in_ones_need_no_metadata(tmp_path, monkeypatch):
         "classification",
         "detection",
         "embedding",
-        "vq_image",
-        "codec_audio",
+        *(name for wing in wings() for name in wing.output_processors),
     ]
     assert registry.installed("tensor").path == "vllm_mmout.processors.tensor:TensorProcessor"
 

@@ -36,8 +36,8 @@ HERE = __name__
 @pytest.fixture
 def registry(monkeypatch):
     """A fresh registry where "tensor" and "segmentation" are all that is installed."""
-    for module in ("installed", "io_plugins"):
-        monkeypatch.setattr(f"vllm_mmout.registry.{module}.entry_points", lambda group: [])
+    monkeypatch.setattr("vllm_mmout.registry.installed.entry_points", lambda group: [])
+    monkeypatch.setattr("vllm_mmout.registry.installed.wings", lambda: ())
     monkeypatch.setattr(
         "vllm_mmout.registry.installed.BUILT_IN", {"tensor": f"{HERE}:Tensor", "segmentation": f"{HERE}:Mask"}
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_mmout.serving.accept import PICTURE, accepted
-from vllm_mmout.serving.encoded import MEDIA_TYPES
 from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.response.format_choice import PICTURE, accepted
+from vllm_mmout.serving.response.result_files import MEDIA_TYPES
+
+pytestmark = pytest.mark.engine
 
 
 @pytest.mark.parametrize(

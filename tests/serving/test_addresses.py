@@ -12,11 +12,11 @@ import pytest
 from http_server import a_running_server, a_server, no_proxies, running  # noqa: F401 - fixtures
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.raster.remote import connections
-from vllm_mmout.raster.remote.fetch_options import FetchOptions
-from vllm_mmout.raster.remote.opened import open_remote
-from vllm_mmout.serving import addresses
-from vllm_mmout.serving.addresses import Domains, Guarded, host_of, is_public
+from vllm_mmout.geo.raster.remote import connections
+from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
+from vllm_mmout.geo.raster.remote.http_file import open_remote
+from vllm_mmout.serving.inputs import addresses
+from vllm_mmout.serving.inputs.addresses import Domains, Guarded, host_of, is_public
 
 pytestmark = pytest.mark.engine
 

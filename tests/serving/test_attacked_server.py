@@ -27,7 +27,6 @@ from http_server import a_running_server, a_server  # noqa: F401 - fixtures
 rasterio = pytest.importorskip("rasterio", reason="it writes the files")
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.slow,
 ]
 PLACE = rasterio.Affine(30, 0, 5, 0, -30, 7)
 EDITS, POOLING = "/v1/images/edits", "/pooling"

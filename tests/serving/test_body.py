@@ -24,9 +24,9 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from vllm_mmout.serving.body import discard, read_form, read_json
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.options import ServingOptions
+from vllm_mmout.serving.request.body import discard, read_form, read_json
 
 pytestmark = pytest.mark.engine
 
@@ -104,7 +104,7 @@ async def test_a_large_file_is_written_in_threads_alone(monkeypatch: pytest.Monk
 
         return Watched()
 
-    monkeypatch.setattr("vllm_mmout.serving.uploads.tempfile.TemporaryFile", watched)
+    monkeypatch.setattr("vllm_mmout.serving.request.uploads.tempfile.TemporaryFile", watched)
     form = await form_of(multipart(("image", ("x.tif", LARGE))))
     assert writers
     assert threading.get_ident() not in writers
@@ -211,7 +211,7 @@ async def test_a_body_that_stops_coming_is_refused() -> None:
 @pytest.fixture
 def ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each wait for a piece seems to take ten seconds."""
-    monkeypatch.setattr("vllm_mmout.serving.body.monotonic", count(0, 10).__next__)
+    monkeypatch.setattr("vllm_mmout.serving.request.body.monotonic", count(0, 10).__next__)
 
 
 @pytest.mark.usefixtures("ten_seconds")
@@ -320,7 +320,7 @@ async def test_counts_and_text_are_limited(monkeypatch: pytest.MonkeyPatch) -> N
         (await form_of(multipart(*[one] * many))).close()
         sent = multipart(*[one] * (many + 1))
         assert (await refused(incoming(sent.body, sent.headers))).status == 413
-    monkeypatch.setattr("vllm_mmout.serving.multipart.MAX_TEXT", 1000)
+    monkeypatch.setattr("vllm_mmout.serving.request.multipart.MAX_TEXT", 1000)
     await form_of(multipart(("a", "x" * 500), ("b", "x" * 500)))
     sent = multipart(("a", "x" * 500), ("b", "x" * 501))
     error = await refused(incoming(sent.body, sent.headers))

@@ -10,7 +10,7 @@ from PIL import Image
 
 from scripts import run_script
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = pytest.mark.engine
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/client.py"
 
 

@@ -20,6 +20,7 @@ from PIL import Image
 from rasterio.io import MemoryFile
 
 from vllm_mmout.errors import DecodeError, OptionError, SaveError
+from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 from vllm_mmout.outputs import (
     AreasOutput,
     ClassificationOutput,
@@ -33,15 +34,19 @@ from vllm_mmout.outputs import (
     TensorOutput,
 )
 from vllm_mmout.outputs.base import Savable
+from vllm_mmout.outputs.formats import FORMATS, SENT, listed
 from vllm_mmout.outputs.stored import StoredRaster
 from vllm_mmout.params import OutputParams
-from vllm_mmout.raster.writing.blocks import GeoTiffBlocks
-from vllm_mmout.serving.encode import Asked, chosen_format, encode, response_of
-from vllm_mmout.serving.encoded import Encoded, own_folder
+from vllm_mmout.serving.response.encode import encode, response_of
+from vllm_mmout.serving.response.format_choice import FormatChoice, chosen_format
+from vllm_mmout.serving.response.result_files import Encoded, own_folder
 
+pytestmark = pytest.mark.engine
 IDS = np.random.default_rng(0).integers(0, 3, (1, 70, 60), "uint8")
 IDS[0, :10, :7] = 255
 SIDE = 17_000
+PICTURES = [name for name, form in FORMATS.items() if form.picture]
+LOSSY = [name for name in PICTURES if FORMATS[name].lossy]
 RGBA = np.random.default_rng(1).integers(0, 256, (20, 30, 4), "uint8")
 LABELS = ClassificationOutput(classes=[ClassScore(id=1, label="water", score=0.75)])
 BOXES = DetectionOutput(detections=[{"id": 0, "label": "ship", "score": 0.5, "box": (1, 2, 3, 4)}])
@@ -95,16 +100,16 @@ USUAL = {
 def test_usual_format_of_each_output(kind):
     """Without a format a picture is PNG, a tensor and data JSON, polygons GeoJSON."""
     output, name, media_type, size = USUAL[kind]
-    encoded = encode(output, Asked())
+    encoded = encode(output, FormatChoice())
     assert (encoded.format, encoded.media_type, encoded.size) == (name, media_type, size)
     assert content(encoded) == output.to_bytes(name)
 
 
-@pytest.mark.parametrize("name", ["png", "webp", "jpeg", "tiff"])
+@pytest.mark.parametrize("name", [*PICTURES, "tiff"])
 def test_pictures_of_an_image(name):
     """An image has every picture format, which Pillow reads as what was asked for."""
     array = RGBA[..., :3] if name == "jpeg" else RGBA
-    encoded = encode(ImageOutput(array), Asked(output_format=name))
+    encoded = encode(ImageOutput(array), FormatChoice(output_format=name))
     if name == "tiff":
         assert encoded.media_type == "image/tiff"
         assert encoded.size == "30x20"
@@ -119,7 +124,7 @@ def test_pictures_of_an_image(name):
 def test_geotiff_is_that_of_save(on_disk, tmp_path, temporary):
     """GDAL reads pixels, place, nodata and colours; once sent, nothing of it is left on the disk."""
     output = stored(IDS, tmp_path, **CLASSES) if on_disk else raster()
-    encoded = encode(output, Asked(output_format="tiff"))
+    encoded = encode(output, FormatChoice(output_format="tiff"))
     assert (encoded.media_type, encoded.size, encoded.background) == ("image/tiff", "60x70", None)
     with MemoryFile(content(encoded)) as file, file.open() as read:
         np.testing.assert_array_equal(read.read(), IDS)
@@ -137,7 +142,7 @@ def test_raster_on_disk_hands_its_file_over(tmp_path):
     """The file of a raster on disk is renamed, neither read nor copied, and needs no memory."""
     output = stored(IDS, tmp_path, **CLASSES)
     inode = output._file.stat().st_ino
-    encoded = encode(output, Asked(output_format="tiff"))
+    encoded = encode(output, FormatChoice(output_format="tiff"))
     assert encoded._content.stat().st_ino == inode
     assert not output._remove
 
@@ -154,8 +159,8 @@ def test_large_raster_on_disk_in_bounded_memory(tmp_path):
     with closing(StoredRaster.from_blocks(blocks, **known)) as output:
         tracemalloc.start()
         try:
-            assert picture(encode(output, Asked())).size == (2048, 2048)
-            encoded = encode(output, Asked(output_format="tiff"))
+            assert picture(encode(output, FormatChoice())).size == (2048, 2048)
+            encoded = encode(output, FormatChoice(output_format="tiff"))
             while_read = max(len(encoded.read(at, 1 << 20)) for at in range(0, encoded.nbytes, 1 << 20))
             _, peak = tracemalloc.get_traced_memory()
         finally:
@@ -163,40 +168,71 @@ def test_large_raster_on_disk_in_bounded_memory(tmp_path):
         assert while_read <= 1 << 20
         assert peak < 64 << 20, peak
         with pytest.raises(OptionError, match=r"npz is made in memory, this result has 275 MiB.*more than 256"):
-            encode(output, Asked(output_format="npz"))
+            encode(output, FormatChoice(output_format="npz"))
         encoded.close()
 
 
 def test_large_polygons_go_to_a_file(tmp_path, temporary):
     """Polygons are written to a file as they are traced, and the file goes with the result."""
     polygons = PolygonsOutput(stored(IDS, tmp_path, **CLASSES))
-    encoded = encode(polygons, Asked(output_format="json"))
+    encoded = encode(polygons, FormatChoice(output_format="json"))
     assert isinstance(encoded._content, Path)
     assert json.loads(content(encoded)) == json.loads(polygons.to_bytes("geojson"))
     assert not list(temporary.iterdir())
-    with MemoryFile(content(encode(polygons, Asked(output_format="tiff")))) as file, file.open() as read:
+    with MemoryFile(content(encode(polygons, FormatChoice(output_format="tiff")))) as file, file.open() as read:
         np.testing.assert_array_equal(read.read(), IDS)
+
+
+@pytest.mark.parametrize("name", ["geojson", "geoparquet", "geopackage", "flatgeobuf"])
+def test_polygons_in_every_format_of_vectors(name, tmp_path, temporary):
+    """As `save` writes them: the same features, whatever the format; nothing is left once they are sent."""
+    geopandas = pytest.importorskip("geopandas", reason="the oracle is geopandas")
+    encoded = encode(PolygonsOutput(raster()), FormatChoice(name))
+    assert (encoded.format, encoded.media_type, encoded.size) == (name, FORMATS[name].media_type, None)
+    file = tmp_path / f"result{encoded.suffix}"
+    file.write_bytes(content(encoded))
+    read = geopandas.read_parquet(file) if name == "geoparquet" else geopandas.read_file(file)
+    assert read["pixels"].sum() == (IDS != 255).sum()
+    assert read.crs.to_epsg() == 32614
+    assert not list(temporary.iterdir())
+
+
+def test_every_result_in_every_format_it_has(tmp_path):
+    """What the table lists for a kind of output is sent, under the name and the media type of its row."""
+    polygons = PolygonsOutput(stored(IDS, tmp_path, **CLASSES))
+    ground = Image.new("RGB", (90, 40), "navy")
+    boxes = BOXES.placed(Source(size=(40, 90), georeference=PLACE, picture=lambda: ground))
+    areas = AreasOutput.of(raster()).placed(Source(size=(40, 90), picture=lambda: ground))
+    outputs = [ImageOutput(RGBA[..., :3]), raster(), TensorOutput(np.arange(3.0)), areas, boxes, polygons]
+    seen = set()
+    for output in outputs:
+        for name in dict.fromkeys(output.formats.values()):
+            with closing(encode(output, FormatChoice(name))) as encoded:
+                assert (encoded.format, encoded.media_type) == (name, FORMATS[name].media_type)
+                assert encoded.nbytes
+                seen.add(name)
+    assert seen == set(SENT)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_npz_of_a_raster(on_disk, tmp_path):
     """The archive holds the pixels and what is known of them."""
     output = stored(IDS, tmp_path, **CLASSES) if on_disk else raster()
-    with np.load(io.BytesIO(content(encode(output, Asked(output_format="npz"))))) as read:
+    with np.load(io.BytesIO(content(encode(output, FormatChoice(output_format="npz"))))) as read:
         np.testing.assert_array_equal(read["array"], IDS)
         assert read["class_names"].tolist() == CLASSES["class_names"]
 
 
-@pytest.mark.parametrize("name", ["png", "webp"])
+@pytest.mark.parametrize("name", [name for name in PICTURES if FORMATS[name].transparent])
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_backgrounds(name, on_disk, tmp_path):
     """Nodata is transparent, by itself or when asked for, and white in an opaque picture; the rest stays."""
     output = stored(IDS, tmp_path, **CLASSES) if on_disk else raster()
     for background in ("auto", "transparent"):
-        shown = np.asarray(picture(encode(output, Asked(name, background=background))))
+        shown = np.asarray(picture(encode(output, FormatChoice(name, background=background))))
         np.testing.assert_array_equal(shown[..., 3] == 0, IDS[0] == 255)
     opaque = picture(
-        encode(output, Asked(name, background="opaque", output_compression=100 if name == "webp" else None))
+        encode(output, FormatChoice(name, background="opaque", output_compression=100 if name in LOSSY else None))
     )
     assert opaque.mode == "RGB"
     if name == "png":
@@ -208,35 +244,35 @@ def test_backgrounds(name, on_disk, tmp_path):
 
 def test_jpeg_of_what_has_gaps():
     """A JPEG of a raster is that of save, black in gaps; opaque makes gaps white, also of an image with alpha."""
-    assert content(encode(raster(), Asked("jpeg"))) == raster().to_bytes("jpeg")
-    assert np.asarray(picture(encode(raster(), Asked("jpeg", background="opaque"))))[:8, :5].min() > 200
+    assert content(encode(raster(), FormatChoice("jpeg"))) == raster().to_bytes("jpeg")
+    assert np.asarray(picture(encode(raster(), FormatChoice("jpeg", background="opaque"))))[:8, :5].min() > 200
     clear = RGBA.copy()
     clear[..., 3] = 0
-    assert np.asarray(picture(encode(ImageOutput(clear), Asked("jpeg", background="opaque")))).min() == 255
+    assert np.asarray(picture(encode(ImageOutput(clear), FormatChoice("jpeg", background="opaque")))).min() == 255
     with pytest.raises(OptionError, match=r"^JPEG has no transparency, the picture has an alpha channel; this result"):
-        encode(ImageOutput(RGBA), Asked("jpeg"))
+        encode(ImageOutput(RGBA), FormatChoice("jpeg"))
 
 
-@pytest.mark.parametrize("name", ["jpeg", "webp"])
+@pytest.mark.parametrize("name", LOSSY)
 def test_compression_is_quality(name):
     """100 is the best, 0 the least; without it the quality is that of save."""
     image = ImageOutput(np.random.default_rng(2).integers(0, 256, (64, 64, 3), "uint8"))
-    sizes = [encode(image, Asked(name, output_compression=quality)).nbytes for quality in (0, 50, 100)]
+    sizes = [encode(image, FormatChoice(name, output_compression=quality)).nbytes for quality in (0, 50, 100)]
     assert sizes == sorted(set(sizes))
     for quality in (1, 37, 100):
         expected = image.to_bytes(name, quality=quality)
-        assert content(encode(image, Asked(name, output_compression=quality))) == expected
-    assert content(encode(image, Asked(name))) == image.to_bytes(name)
+        assert content(encode(image, FormatChoice(name, output_compression=quality))) == expected
+    assert content(encode(image, FormatChoice(name))) == image.to_bytes(name)
 
 
 def test_structured_results_as_data_and_drawn():
     """A structured result is its fields, or the drawing over its input."""
     ground = Image.new("RGB", (90, 40), "navy")
     placed = BOXES.placed(Source(size=(40, 90), georeference=PLACE, picture=lambda: ground))
-    assert DetectionOutput.model_validate_json(content(encode(placed, Asked("json")))) == placed
-    drawn = picture(encode(placed, Asked("png")))
+    assert DetectionOutput.model_validate_json(content(encode(placed, FormatChoice("json")))) == placed
+    drawn = picture(encode(placed, FormatChoice("png")))
     np.testing.assert_array_equal(np.asarray(drawn), np.asarray(placed.image))
-    for asked in (Asked(accept="geojson"), Asked("json", accept="geojson")):
+    for asked in (FormatChoice(accept="geojson"), FormatChoice("geojson"), FormatChoice("json", accept="geojson")):
         encoded = encode(placed, asked)
         assert encoded.media_type == "application/geo+json"
         assert json.loads(content(encoded)) == json.loads(json.dumps(placed.geojson))
@@ -245,26 +281,41 @@ def test_structured_results_as_data_and_drawn():
 @pytest.mark.parametrize(
     ("kind", "asked", "param", "message"),
     [
-        ("tensor", Asked("png"), "output_format", "cannot be 'png'; it can be npz, json"),
-        ("tensor", Asked(accept="image"), "output_format", "cannot be 'image'; it can be npz, json"),
-        ("tensor", Asked(accept="tiff"), "output_format", "cannot be 'tiff'; it can be npz, json"),
-        ("raster", Asked("json"), "output_format", "cannot be 'json'; it can be png, webp, jpeg, tiff, npz"),
-        ("raster", Asked(accept="geojson"), "output_format", "cannot be 'geojson'"),
-        ("image", Asked("npz"), "output_format", "cannot be 'npz'; it can be png, webp, jpeg, tiff"),
-        ("classification", Asked("tiff"), "output_format", "it can be png, webp, jpeg, json"),
-        ("classification", Asked("png"), "output_format", "it lies on no input; this result can be png"),
-        ("polygons", Asked("png"), "output_format", "cannot be 'png'; it can be tiff, json"),
-        ("detection", Asked(accept="geojson"), "output_format", "GeoJSON needs a georeferenced input"),
-        ("raster", Asked("png", accept="tiff"), "output_format", "asks for 'png', the header Accept for 'tiff'"),
-        ("raster", Asked("json", accept="image"), "output_format", "asks for 'json', the header Accept for 'image'"),
-        ("raster", Asked("png", 50), "output_compression", "for jpeg and webp, not png"),
-        ("raster", Asked(None, 50), "output_compression", "for jpeg and webp, not png"),
-        ("raster", Asked("tiff", 50), "output_compression", "for jpeg and webp, not tiff"),
-        ("tensor", Asked(None, 50), "output_compression", "for jpeg and webp, not json"),
-        ("raster", Asked("jpeg", background="transparent"), "background", "jpeg has no transparent background"),
-        ("raster", Asked("tiff", background="transparent"), "background", "tiff has no transparent background"),
-        ("raster", Asked("tiff", background="opaque"), "background", "tiff has no background"),
-        ("classification", Asked(background="opaque"), "background", "json has no background"),
+        ("tensor", FormatChoice("png"), "output_format", "cannot be 'png'; it can be npz, npy, json"),
+        ("tensor", FormatChoice(accept="image"), "output_format", "cannot be 'image'; it can be npz, npy, json"),
+        ("tensor", FormatChoice(accept="tiff"), "output_format", "cannot be 'tiff'; it can be npz, npy, json"),
+        (
+            "raster",
+            FormatChoice("json"),
+            "output_format",
+            f"cannot be 'json'; it can be {', '.join(PICTURES)}, tiff, npz",
+        ),
+        ("raster", FormatChoice(accept="geojson"), "output_format", "cannot be 'geojson'"),
+        ("image", FormatChoice("npz"), "output_format", f"cannot be 'npz'; it can be {', '.join(PICTURES)}, tiff"),
+        ("classification", FormatChoice("tiff"), "output_format", f"it can be {', '.join(PICTURES)}, json"),
+        ("classification", FormatChoice("png"), "output_format", "it lies on no input; this result can be png"),
+        (
+            "polygons",
+            FormatChoice("png"),
+            "output_format",
+            "cannot be 'png'; it can be tiff, geojson, geoparquet, geopackage, flatgeobuf",
+        ),
+        ("detection", FormatChoice(accept="geojson"), "output_format", "GeoJSON needs a georeferenced input"),
+        ("raster", FormatChoice("png", accept="tiff"), "output_format", "asks for 'png', the header Accept for 'tiff'"),
+        (
+            "raster",
+            FormatChoice("json", accept="image"),
+            "output_format",
+            "asks for 'json', the header Accept for 'image'",
+        ),
+        ("raster", FormatChoice("png", 50), "output_compression", f"for {listed(LOSSY, 'and')}, not png"),
+        ("raster", FormatChoice(None, 50), "output_compression", f"for {listed(LOSSY, 'and')}, not png"),
+        ("raster", FormatChoice("tiff", 50), "output_compression", f"for {listed(LOSSY, 'and')}, not tiff"),
+        ("tensor", FormatChoice(None, 50), "output_compression", f"for {listed(LOSSY, 'and')}, not json"),
+        ("raster", FormatChoice("jpeg", background="transparent"), "background", "jpeg has no transparent background"),
+        ("raster", FormatChoice("tiff", background="transparent"), "background", "tiff has no transparent background"),
+        ("raster", FormatChoice("tiff", background="opaque"), "background", "tiff has no background"),
+        ("classification", FormatChoice(background="opaque"), "background", "json has no background"),
     ],
 )
 def test_what_cannot_be_is_refused(kind, asked, param, message, temporary):
@@ -281,11 +332,13 @@ def test_what_a_format_cannot_hold_is_refused(temporary):
     with pytest.raises(
         OptionError, match=r"webp cannot hold a picture of 17000 x 1.*; this result can be png"
     ) as raised:
-        encode(ImageOutput(np.zeros((1, 17_000), "uint8")), Asked("webp"))
+        encode(ImageOutput(np.zeros((1, 17_000), "uint8")), FormatChoice("webp"))
     assert raised.value.param == "output_format"
     nowhere = PolygonsOutput(RasterOutput(IDS, nodata=255))
-    with pytest.raises(OptionError, match=r"^GeoJSON needs a georeferenced input, .*; this result can be tiff, json$"):
-        encode(nowhere, Asked())
+    with pytest.raises(
+        OptionError, match=r"^GeoJSON needs a georeferenced input, .*; this result can be tiff, geojson, geoparquet"
+    ):
+        encode(nowhere, FormatChoice())
     assert not list(temporary.iterdir())
 
 
@@ -300,36 +353,36 @@ def test_full_disk_is_the_servers(tmp_path, monkeypatch, temporary):
     with pytest.raises(
         SaveError, match=r"^the result cannot be written on the server: No space left on device$"
     ) as raised:
-        encode(output, Asked("tiff"))
+        encode(output, FormatChoice("tiff"))
     assert isinstance(raised.value.__cause__, OSError)
     assert not list(temporary.iterdir())
     output.close()
 
 
-@pytest.mark.parametrize("given", ["png", "webp", "jpeg", "tiff", "npz", "json", None])
+@pytest.mark.parametrize("given", [*PICTURES, "tiff", "npz", "json", None])
 def test_formats_are_checked_before_a_scene_is_run(given):
     """The formats of a processor alone tell what a raster will be, or that it cannot be."""
     if given == "json":
-        with pytest.raises(OptionError, match="it can be png, webp, jpeg, tiff, npz"):
-            chosen_format(RasterOutput.formats, Asked(given))
+        with pytest.raises(OptionError, match=f"it can be {', '.join(PICTURES)}, tiff, npz"):
+            chosen_format(RasterOutput.formats, FormatChoice(given))
     else:
-        assert chosen_format(RasterOutput.formats, Asked(given)) == (given or "png")
+        assert chosen_format(RasterOutput.formats, FormatChoice(given)) == (given or "png")
 
 
-@pytest.mark.parametrize("name", [None, "png", "webp", "jpeg", "tiff", "npz", "json"])
+@pytest.mark.parametrize("name", [None, *PICTURES, "tiff", "npz", "json"])
 def test_previews_are_pictures(name):
     """A preview has the picture format that was asked for, with its compression, and PNG where that is none."""
-    preview = Asked(name, 30 if name in ("webp", "jpeg") else None, "auto", accept="image").for_preview
+    preview = FormatChoice(name, 30 if name in LOSSY else None, "auto", accept="image").for_preview
     encoded = encode(ImageOutput(RGBA[..., :3]), preview)
-    assert encoded.format == (name if name in ("png", "webp", "jpeg") else "png")
-    if name in ("webp", "jpeg"):
+    assert encoded.format == (name if name in PICTURES else "png")
+    if name in LOSSY:
         assert content(encoded) == ImageOutput(RGBA[..., :3]).to_bytes(name, quality=30)
 
 
 @pytest.mark.parametrize("background", ["auto", "opaque"])
 def test_a_preview_in_jpeg_is_flat(background):
     """Where nothing is finished it is as where a result in JPEG is nodata; a result that is RGBA itself is refused."""
-    preview = encode(ImageOutput(RGBA), Asked("jpeg", 90, background).for_preview)
+    preview = encode(ImageOutput(RGBA), FormatChoice("jpeg", 90, background).for_preview)
     ground = Image.new("RGBA", (30, 20), "black" if background == "auto" else "white")
     made = io.BytesIO()
     Image.alpha_composite(ground, Image.fromarray(RGBA)).convert("RGB").save(made, "JPEG", quality=90)
@@ -338,7 +391,7 @@ def test_a_preview_in_jpeg_is_flat(background):
     assert np.abs(shown - wanted).mean() < 3
     assert preview.background == "opaque"
     with pytest.raises(OptionError, match="transparency"):
-        encode(ImageOutput(RGBA), Asked("jpeg"))
+        encode(ImageOutput(RGBA), FormatChoice("jpeg"))
 
 
 class Sound(Savable):
@@ -352,19 +405,20 @@ class Sound(Savable):
 
 def test_outputs_of_others_that_can_be_saved():
     """A class with formats of its own is sent in its usual one, with the media type that its suffix has."""
-    encoded = encode(Sound(), Asked())
+    encoded = encode(Sound(), FormatChoice())
     assert (encoded.format, encoded.suffix, content(encoded)) == ("aiff", ".bin", b"FORM")
     assert encoded.media_type in ("audio/x-aiff", "audio/aiff")
     with pytest.raises(OptionError, match="this result cannot be 'png'; it can be aiff"):
-        encode(Sound(), Asked("png"))
+        encode(Sound(), FormatChoice("png"))
 
 
 @pytest.mark.parametrize(
     ("given", "media_type", "name", "expected"),
     [
         ((b"<svg/>", "image/svg+xml"), "image/svg+xml", "bin", b"<svg/>"),
-        ((bytearray(b"a,b"), "text/csv; charset=utf-8"), "text/csv; charset=utf-8", "bin", b"a,b"),
+        ((bytearray(b"a,b"), "text/csv; charset=utf-8"), "text/csv; charset=utf-8", "csv", b"a,b"),
         ((b"\x89PNG", "image/png"), "image/png", "png", b"\x89PNG"),
+        ((b"ID3", "audio/mpeg"), "audio/mpeg", "bin", b"ID3"),
         ({"yield": 2.5}, "application/json", "json", b'{"yield":2.5}'),
         ([1, None, "x"], "application/json", "json", b'[1,null,"x"]'),
         (None, "application/json", "json", b"null"),
@@ -379,20 +433,20 @@ def test_what_to_response_gives(given, media_type, name, expected):
         return given
 
     params = OutputParams()
-    encoded = encode("a result", Asked(), response_of(SimpleNamespace(to_response=to_response), params))
+    encoded = encode("a result", FormatChoice(), response_of(SimpleNamespace(to_response=to_response), params))
     assert (encoded.media_type, encoded.format, content(encoded)) == (media_type, name, expected)
     assert asked_for == [("a result", params)]
 
 
 def test_to_response_has_the_format_it_has():
     """A format may be asked for where it is that one; another, compression or a background cannot be honoured."""
-    assert encode(object(), Asked("json"), lambda _: {}).format == "json"
+    assert encode(object(), FormatChoice("json"), lambda _: {}).format == "json"
     for asked, param in [
-        (Asked("png"), "output_format"),
-        (Asked(accept="tiff"), "output_format"),
-        (Asked(None, 5), "output_compression"),
-        (Asked(background="opaque"), "background"),
-        (Asked(background="transparent"), "background"),
+        (FormatChoice("png"), "output_format"),
+        (FormatChoice(accept="tiff"), "output_format"),
+        (FormatChoice(None, 5), "output_compression"),
+        (FormatChoice(background="opaque"), "background"),
+        (FormatChoice(background="transparent"), "background"),
     ]:
         with pytest.raises(OptionError) as raised:
             encode(object(), asked, lambda _: {})
@@ -403,7 +457,7 @@ def test_without_to_response_the_method_is_named():
     """An object without a form over HTTP is refused by an error that names what its author can define."""
     assert response_of(object(), OutputParams()) is None
     with pytest.raises(OptionError, match=r"returns dict, which has no form over HTTP.*to_response\(output, params\)"):
-        encode({"a": 1}, Asked(), None)
+        encode({"a": 1}, FormatChoice(), None)
 
 
 def _raise(_):
@@ -428,7 +482,7 @@ def _raise(_):
 def test_wrong_answers_of_to_response(to_response, message):
     """What an author did wrong is an error of the server's that says what it was."""
     with pytest.raises(DecodeError, match=message):
-        encode("a result", Asked(), to_response)
+        encode("a result", FormatChoice(), to_response)
 
 
 def test_pictures_are_drawn_by_the_output():
@@ -441,12 +495,12 @@ def test_pictures_are_drawn_by_the_output():
             return Image.new("RGB", (3, 4), "red")
 
     placed = Yield(tonnes=2).placed(Source(picture=lambda: Image.new("L", (9, 9))))
-    assert picture(encode(placed, Asked("png"))).getpixel((0, 0)) == (255, 0, 0)
+    assert picture(encode(placed, FormatChoice("png"))).getpixel((0, 0)) == (255, 0, 0)
 
 
 def test_forgotten_results_leave_nothing(tmp_path, temporary):
     """A result that nobody closes removes its file when it is collected."""
-    encoded = encode(stored(IDS, tmp_path, **CLASSES), Asked("tiff"))
+    encoded = encode(stored(IDS, tmp_path, **CLASSES), FormatChoice("tiff"))
     encoded.read(0, 10)
     assert list(temporary.iterdir())
     del encoded

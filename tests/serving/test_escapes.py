@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_mmout.serving import escapes
-from vllm_mmout.serving.escapes import unescaped
+from vllm_mmout.serving.request import escapes
+from vllm_mmout.serving.request.escapes import unescaped
 
 
 @given(st.lists(st.sampled_from(["%", "%4", "%41", "%fF", "%G0", "0", "a", "z", "+", ",", "\0"])), st.integers(3, 70))

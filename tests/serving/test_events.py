@@ -24,9 +24,10 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.serving.encoded import Encoded, own_folder
-from vllm_mmout.serving.events import EventsResponse, completed, partial_image
+from vllm_mmout.serving.response.events import EventsResponse, completed, partial_image
+from vllm_mmout.serving.response.result_files import Encoded, own_folder
 
+pytestmark = pytest.mark.engine
 PNG = b"\x89PNG" + bytes(range(256))
 LARGE = bytes(range(256)) * 6000 + b"xy"
 

@@ -13,15 +13,20 @@ from sent_requests import IMAGE, Sent, answered_with, client, edited, filled, mu
 
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, error_body
-from vllm_mmout.serving.fields import (
+from vllm_mmout.serving.request.image_request import (
+    VARIATIONS,
     ImageRequest,
     edit_request,
     edit_request_json,
     generation_request,
-    variation_request,
 )
 
 pytestmark = pytest.mark.engine
+
+
+def as_variation(form) -> ImageRequest:
+    """The request of a form for ``/v1/images/variations``."""
+    return edit_request(form, VARIATIONS)
 
 
 def test_an_edit_of_openais_client() -> None:
@@ -51,7 +56,6 @@ def test_an_edit_of_openais_client() -> None:
         output_compression=80,
         background="opaque",
         stream=True,
-        partial_images=3,
         user="me",
         options=OutputParams(partial_images=3),
     )
@@ -184,10 +188,10 @@ def test_variations_of_openais_client() -> None:
             image=("a.png", b"x"), model="m", n=1, response_format="url", user="me", extra_body={"bands": [2]}
         )
     )
-    request = read(sent, variation_request)
+    request = read(sent, as_variation)
     assert (request.model, request.response_format, request.options.bands) == ("m", "url", (2,))
     for name, text in (("prompt", "x"), ("stream", "true"), ("partial_images", "1")):
-        error = refusal(filled, (name, text), parse=variation_request)
+        error = refusal(filled, (name, text), parse=as_variation)
         assert error.param == name
         assert "/v1/images/edits" in error.message
 
@@ -205,7 +209,6 @@ def test_generations_of_openais_client() -> None:
         prompt="a lake",
         output_format="png",
         stream=True,
-        partial_images=2,
         options=OutputParams(tile=64, partial_images=2),
     )
     for body, param in (({}, "prompt"), ({"prompt": ""}, "prompt"), ({"prompt": "x", "image": "data:,x"}, "image")):

@@ -20,7 +20,6 @@ from scenes_for_tests import classes, pixels, write
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning"),
 ]
 ARRAY = pixels(31)

@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("vllm", reason="errors are told apart by vLLM's classes")
 
+from vllm_mmout.messages import shown
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.field_types import shown
-from vllm_mmout.serving.fields import edit_request_json
-from vllm_mmout.serving.json_fields import decoded
+from vllm_mmout.serving.request.fields import decoded
+from vllm_mmout.serving.request.image_request import edit_request_json
 
 pytestmark = pytest.mark.engine
 

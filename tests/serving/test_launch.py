@@ -21,7 +21,7 @@ import pytest
 from serving import COMMAND, START_S, served, stop
 
 from vllm_mmout import cli
-from vllm_mmout.engine.routes import SWITCH
+from vllm_mmout.engine.hooks.endpoint_plugin import SWITCH
 from vllm_mmout.errors import HookError, MMOutError
 from vllm_mmout.serving.options import ServingOptions
 
@@ -230,7 +230,7 @@ def test_wrong_flags_are_refused(launched, capsys, tmp_path, monkeypatch):
 
 def test_drift_ends_the_command(launched, capsys, monkeypatch):
     """Where a hook has no place to be, nothing is started."""
-    from vllm_mmout.engine import hooks
+    from vllm_mmout.engine.hooks import install as hooks
 
     def install():
         raise HookError("vLLM differs")
@@ -308,7 +308,7 @@ def loads():
     """Names of the endpoint plugins that a server would load, with our hook and without."""
     from vllm import envs, plugins
 
-    from vllm_mmout.engine.wrappers import load_endpoint_plugins
+    from vllm_mmout.engine.hooks.wrappers import load_endpoint_plugins
 
     original = plugins.load_endpoint_plugins
     original = getattr(original, "__wrapped__", original)  # another test's hook
@@ -361,7 +361,7 @@ def test_alone_it_is_loaded_without_a_warning(loads, monkeypatch, caplog):
 
 def test_without_the_entry_point_nothing_is_started(launched, capsys, monkeypatch):
     """A package that was updated and not installed again would give a server without our routes."""
-    routes = importlib.import_module("vllm_mmout.engine.routes")
+    routes = importlib.import_module("vllm_mmout.engine.hooks.endpoint_plugin")
     monkeypatch.setattr(routes.importlib.metadata, "entry_points", lambda **_: ())
     status, line = refused(launched, capsys, "org/model")
     assert status == 1

@@ -15,7 +15,6 @@ from metrics_page import page, read
 from processors_for_tests import RELEASE
 from prometheus_client.parser import text_string_to_metric_families
 from scenes_for_tests import TILE, pixels
-from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 from water_oracle import scene
 
@@ -24,7 +23,7 @@ from vllm_mmout.engine.observer import KINDS, SILENT
 from vllm_mmout.errors import AbortedError, MMOutError
 from vllm_mmout.serving.metrics import Metrics, collectors, observe
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = pytest.mark.engine
 on_the_loop = pytest.mark.asyncio(loop_scope="module")
 DEADLINE = 120
 ECHO = OutputParams(processor="Echo")
@@ -197,18 +196,6 @@ async def test_who_does_not_want_statistics_gets_none(engine):
         assert "loud" in page()
     finally:
         router.observer = SILENT
-
-
-@on_the_loop
-async def test_an_engine_without_an_output_processor_is_left_alone():
-    """A text model's, and the engine that a server for rendering alone has not."""
-    router = OutputProcessor(None, log_stats=True)
-    before = dict(vars(router))
-    assert observe(client(router), "text") is SILENT
-    assert observe(None, "render") is SILENT
-    assert vars(router) == before
-    assert "text" not in page()
-    assert "render" not in page()
 
 
 COUNTING = """

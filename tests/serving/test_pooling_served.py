@@ -22,7 +22,6 @@ from served_models import CALM, PLACES, WAITS
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning"),
 ]
 ARRAY = pixels(41)

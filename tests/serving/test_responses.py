@@ -21,9 +21,10 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from watched_results import watched
 
-from vllm_mmout.serving.encoded import Encoded, own_folder
-from vllm_mmout.serving.responses import bare_response, json_response, pieces
+from vllm_mmout.serving.response.responses import bare_response, json_response, pieces
+from vllm_mmout.serving.response.result_files import Encoded, own_folder
 
+pytestmark = pytest.mark.engine
 _READ = 3 << 17
 SIZES = (0, 1, 2, 3, 1000, _READ - 1, _READ, _READ + 1, 5 * _READ + 2)
 PNG = io.BytesIO()

@@ -11,13 +11,13 @@ import sys
 import pytest
 from files_open import open_below
 
-from vllm_mmout.serving.results_folder import ResultsFolder
+from vllm_mmout.serving.response.result_files import ResultsFolder
 
 SERVER = """
 import sys
 from pathlib import Path
 
-from vllm_mmout.serving.results_folder import ResultsFolder
+from vllm_mmout.serving.response.result_files import ResultsFolder
 
 assert "vllm" not in sys.modules
 folder = ResultsFolder(Path(sys.argv[1]))

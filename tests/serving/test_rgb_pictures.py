@@ -15,12 +15,10 @@ pytest.importorskip("vllm", reason="the service is of vLLM's server")
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.params import OutputParams
-from vllm_mmout.serving.named_file import named
+from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
 from vllm_mmout.serving.options import ServingOptions
-from vllm_mmout.serving.pictures import rgb_picture
-from vllm_mmout.serving.service import Service
-from vllm_mmout.serving.sources import Sources
-from vllm_mmout.serving.uploads import Upload
+from vllm_mmout.serving.request.uploads import Upload, named
+from vllm_mmout.serving.service import ForwardService
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")]
 PIXELS = np.random.default_rng(3).integers(0, 256, (90, 80, 3), np.uint8)
@@ -86,13 +84,13 @@ def test_a_picture_above_pillows_limit_is_an_error_of_the_input(monkeypatch):
 @pytest.mark.parametrize("kind", ["six bands", "a PNG that ends early"])
 def test_a_model_without_a_mapper_refuses_them(kind):
     """What the service opens for one is a picture, or an error of the input."""
-    binding = SimpleNamespace(inputs=None, plugin_of=lambda params: None)
+    binding = SimpleNamespace(inputs=None, own_inputs=lambda params: None)
     known = {
         "engine": SimpleNamespace(output_processor=SimpleNamespace(binding=binding)),
         "sources": Sources(ServingOptions(), local_path=None, domains=None),
         "store": SimpleNamespace(shared=SimpleNamespace(enter=lambda: None)),
     }
-    service = Service(**{field.name: known.get(field.name) for field in fields(Service)})
+    service = ForwardService(**{field.name: known.get(field.name) for field in fields(ForwardService)})
 
     def sent(content):
         return Upload("scene.tif", io.BytesIO(content), len(content))

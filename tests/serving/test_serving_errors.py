@@ -18,7 +18,7 @@ from vllm.exceptions import VLLMNotFoundError, VLLMUnprocessableEntityError, VLL
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 import vllm_mmout.errors
-from vllm_mmout.engine.validation import InvalidInputError, InvalidOptionError, as_client_error
+from vllm_mmout.engine.hooks.validation import InvalidInputError, InvalidOptionError, as_client_error
 from vllm_mmout.errors import (
     AbortedError,
     DecodeError,

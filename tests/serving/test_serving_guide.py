@@ -13,14 +13,17 @@ pytest.importorskip("vllm", reason="the server is vLLM's")
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from vllm_mmout.serving import errors, field_checks
-from vllm_mmout.serving.encoded import MEDIA_TYPES
-from vllm_mmout.serving.field_types import FIELDS, OPTIONS
+from vllm_mmout.serving import errors
 from vllm_mmout.serving.metrics import collectors
 from vllm_mmout.serving.options import ServingOptions
+from vllm_mmout.serving.request.image_request import FIELDS, OPTIONS
+from vllm_mmout.serving.response.format_choice import accepted
+from vllm_mmout.serving.response.result_files import MEDIA_TYPES
 
 pytestmark = pytest.mark.engine
-GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+GUIDE = (DOCS / "serving.md").read_text(encoding="utf-8")
+FORMATS = (DOCS / "formats.md").read_text(encoding="utf-8")
 SECTIONS = {part.partition("\n")[0].strip(): part for part in re.split(r"^## ", GUIDE, flags=re.MULTILINE)[1:]}
 """Heading -> text."""
 
@@ -51,21 +54,24 @@ def test_the_table_of_fields_and_the_list_of_options_have_every_field():
     listed = SECTIONS["Options of a request"].partition("What they mean")[0]
     options = [name for name in names(listed) if name != "OutputParams"]
     assert fields | set(options) == {"image", *FIELDS}
-    assert tuple(options) == OPTIONS
+    assert options == list(OPTIONS)
 
 
-@pytest.mark.parametrize("field", field_checks._CHOICES)
+@pytest.mark.parametrize("field", ["background", "response_format", "size", "quality", "n"])
 def test_a_field_of_a_choice_lists_it(field):
     """The values of a field are those that it may have."""
     (values,) = [cells[1] for cells in rows("Fields") if names(cells[0]) == [field]]
-    assert tuple(names(values)) == field_checks._CHOICES[field]
+    assert names(values) == [str(choice) for choice in FIELDS[field].choices]
 
 
-def test_bare_bytes_name_every_media_type():
-    """What ``Accept`` may ask for is listed."""
-    (told,) = re.findall(r"^\*\*Bare bytes\*\*(.+?)\n\n", SECTIONS["Answers"], flags=re.MULTILINE | re.DOTALL)
-    types = {name for name in names(told) if "/" in name} - {"/pooling"}
-    assert types == {*MEDIA_TYPES.values(), "image/*"} - {"application/json"}
+def test_what_can_be_asked_for_is_what_the_table_of_formats_lists():
+    """The field by name, ``Accept`` by media type; the page of formats has a row of each, and sounds are no results."""
+    cells = [row.split(" | ") for row in re.findall(r"^\| (`\w+` \|.+) \|$", FORMATS, flags=re.MULTILINE)]
+    listed = {names(name)[0]: names(media_type)[0] for name, _, _, media_type, of, *_ in cells if of != "sounds"}
+    assert tuple(listed) == FIELDS["output_format"].choices
+    assert listed == MEDIA_TYPES
+    for name, media_type in listed.items():
+        assert accepted(media_type) == (None if name == "json" else name)
 
 
 def test_the_table_of_errors_has_the_types_of_its_statuses():

@@ -19,14 +19,14 @@ from http_server import a_running_server, a_server, no_proxies, open_sockets  # 
 from PIL import Image
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.models.mapper import RasterMapper
-from vllm_mmout.models.open_input import opened_planes
+from vllm_mmout.geo.raster import open_raster
+from vllm_mmout.models.inputs.mapper import RasterMapper
+from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.params import OutputParams
-from vllm_mmout.raster import open_raster
-from vllm_mmout.serving import data_url, escapes
+from vllm_mmout.serving.inputs.sources import Sources
 from vllm_mmout.serving.options import ServingOptions
-from vllm_mmout.serving.sources import Sources
-from vllm_mmout.serving.uploads import Upload
+from vllm_mmout.serving.request import escapes
+from vllm_mmout.serving.request.uploads import Upload
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")]
 
@@ -129,7 +129,7 @@ def test_texts_of_models_that_take_text():
 def test_files_opened_before_one_is_refused_are_closed(server, tmp_path, monkeypatch):
     """None is left open, of this machine or of others."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(data_url, "_IN_MEMORY", 1)
+    monkeypatch.setattr("vllm_mmout.serving.inputs.sources._IN_MEMORY", 1)
     server.quiet()
     before = open_sockets()
     address = server.serve("/scene.tif", as_tiff(np.zeros((1, 600, 600), np.uint16)))
@@ -416,7 +416,7 @@ def test_more_pixels_than_the_server_takes():
 
 def test_more_than_can_be_decoded_at_once(monkeypatch):
     """Is refused though the pixels are few."""
-    monkeypatch.setattr("vllm_mmout.serving.sources._AT_ONCE", 2**20)
+    monkeypatch.setattr("vllm_mmout.serving.inputs.sources._AT_ONCE", 2**20)
     refused(upload(as_png(np.zeros((3, 600, 600), np.uint8))), "takes 1 MiB to be decoded, .* gdal_translate -of COG")
 
 
@@ -602,7 +602,7 @@ def test_exchanged_between_check_and_opening(folder, tmp_path, monkeypatch, what
 
 def test_exchanged_on_other_systems(folder, tmp_path, monkeypatch):
     """Where the system does not say what is open, the path is followed once more."""
-    monkeypatch.setattr("vllm_mmout.serving.local_files._FILES", tmp_path / "no-proc")
+    monkeypatch.setattr("vllm_mmout.serving.inputs.local_files._FILES", tmp_path / "no-proc")
     made = sources(str(folder))
     assert pixels(f"file://{folder}/good.tif", made).shape == ARRAY.shape
     test_exchanged_between_check_and_opening(folder, tmp_path, monkeypatch, "folder")

@@ -22,13 +22,13 @@ from watched_results import Watched, watched
 
 pytest.importorskip("vllm", reason="the log is vLLM's")
 
-from vllm_mmout.serving.encoded import Encoded
-from vllm_mmout.serving.events import EventsResponse, completed
-from vllm_mmout.serving.gone import Held
-from vllm_mmout.serving.images import get_result
 from vllm_mmout.serving.options import ServingOptions
-from vllm_mmout.serving.responses import bare_response, json_response
-from vllm_mmout.serving.store import ResultStore
+from vllm_mmout.serving.request.disconnects import ClosingResponse
+from vllm_mmout.serving.response.events import EventsResponse, completed
+from vllm_mmout.serving.response.responses import bare_response, json_response
+from vllm_mmout.serving.response.result_files import Encoded
+from vllm_mmout.serving.response.store import ResultStore
+from vllm_mmout.serving.routes import get_result
 
 pytestmark = pytest.mark.engine
 
@@ -63,7 +63,7 @@ def held(entry):
     """An answer that holds a place until it is sent."""
     stack = AsyncExitStack()
     stack.callback(entry.close)
-    return Held(Response(b"small", headers={"X-Large": "x" * 200}), stack)
+    return ClosingResponse(Response(b"small", headers={"X-Large": "x" * 200}), stack)
 
 
 ANSWERS = {

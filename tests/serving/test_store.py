@@ -26,10 +26,12 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.serving.encoded import MEDIA_TYPES, SUFFIXES, Encoded, own_folder
 from vllm_mmout.serving.errors import ApiError, error_response
-from vllm_mmout.serving.images import get_result
-from vllm_mmout.serving.store import ResultStore
+from vllm_mmout.serving.response.result_files import MEDIA_TYPES, SUFFIXES, Encoded, own_folder
+from vllm_mmout.serving.response.store import ResultStore
+from vllm_mmout.serving.routes import get_result
+
+pytestmark = pytest.mark.engine
 
 
 class Clock:
@@ -61,7 +63,7 @@ def clock() -> Clock:
 def store(tmp_path: Path, clock: Clock):
     """A store of 100 bytes for 10 seconds, whose thread never wakes by itself."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vllm_mmout.serving.store._sweeping", lambda *_: None)
+        patch.setattr("vllm_mmout.serving.response.store._sweeping", lambda *_: None)
         yield ResultStore(tmp_path / "results", 10, 100, clock=clock)
 
 
@@ -256,7 +258,7 @@ def test_names_that_are_none(store, name, monkeypatch):
     def opened(*_):
         raise AssertionError("the file system was asked")
 
-    monkeypatch.setattr("vllm_mmout.serving.store._opened", opened)
+    monkeypatch.setattr("vllm_mmout.serving.response.store._opened", opened)
     assert store.find(name) is None
 
 
@@ -433,8 +435,8 @@ TestLife.settings = settings(stateful_step_count=30)
 FILLING = """
 import sys
 from pathlib import Path
-from vllm_mmout.serving.encoded import Encoded
-from vllm_mmout.serving.store import ResultStore
+from vllm_mmout.serving.response.result_files import Encoded
+from vllm_mmout.serving.response.store import ResultStore
 
 assert "vllm" not in sys.modules
 store = ResultStore(Path(sys.argv[1]), 1000, 5000)

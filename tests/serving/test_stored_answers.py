@@ -13,9 +13,9 @@ pytest.importorskip("vllm", reason="answers are of requests of vLLM's engine")
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.serving.answers import Results, answer
-from vllm_mmout.serving.encode import Asked
-from vllm_mmout.serving.encoded import Encoded, own_folder
-from vllm_mmout.serving.store import ResultStore
+from vllm_mmout.serving.response.format_choice import FormatChoice
+from vllm_mmout.serving.response.result_files import Encoded, own_folder
+from vllm_mmout.serving.response.store import ResultStore
 
 pytestmark = pytest.mark.engine
 
@@ -41,7 +41,7 @@ def answering(store, entries):
         return Results(entries, 1)
 
     names = tuple(f"processor {number}" for number in range(len(entries)))
-    work = SimpleNamespace(result=result, asked=Asked(), service=SimpleNamespace(store=store), named=names)
+    work = SimpleNamespace(result=result, asked=FormatChoice(), service=SimpleNamespace(store=store), named=names)
     request = SimpleNamespace(url_for=lambda route, name: f"http://host/{name}")
     return answer(work, request, stored=True)
 

@@ -35,6 +35,7 @@ REQUESTS = {
     "chat": ("/v1/chat/completions", {**SAMPLED, "messages": MESSAGES, "logprobs": True}),
     "chat, streamed": ("/v1/chat/completions", {**SAMPLED, **STREAMED, "messages": MESSAGES}),
     "chat, two answers": ("/v1/chat/completions", {**SAMPLED, "messages": MESSAGES, "n": 2}),
+    "chat in text": ("/v1/chat/completions", {**SAMPLED, "messages": MESSAGES, "modalities": ["text"]}),
     "completion": ("/v1/completions", {**SAMPLED, "prompt": "w4 w5", "echo": True, "temperature": 0}),
     "completion, streamed": ("/v1/completions", {**SAMPLED, **STREAMED, "prompt": "w4 w5"}),
     "tokens": ("/tokenize", {"model": "llama", "prompt": "w6 w7"}),
@@ -86,6 +87,12 @@ def by_openai(url):
         return whole, "".join(chunk.choices[0].delta.content or "" for chunk in stream)
 
 
+def asked_for_pictures(url):
+    """The answer to a chat that is to hold a picture."""
+    body = {**SAMPLED, "messages": MESSAGES, "modalities": ["text", "image"]}
+    return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120, trust_env=False)
+
+
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """Of each server: its answers, and the exit status of its end; both start as users start them.
@@ -99,7 +106,8 @@ def answers(tmp_path_factory):
 
     def of(**start):
         with served(folder, *FLAGS, "--chat-template", str(template), environment=ONE_THREAD, **start) as server:
-            return by_httpx(server.url), by_openai(server.url), stop(server.process, signal.SIGTERM)
+            pictures = asked_for_pictures(server.url)
+            return by_httpx(server.url), by_openai(server.url), stop(server.process, signal.SIGTERM), pictures
 
     return {"ours": of(), "vllm's": of(command=VLLMS_OWN)}
 
@@ -126,11 +134,18 @@ def test_there_are_answers_to_compare(answers):
 
 def test_the_client_of_openai_reads_them(answers):
     """Its text is the same from both, and the same whole and streamed."""
-    (_, ours, _), (_, vllms, _) = answers["ours"], answers["vllm's"]
+    (_, ours, *_), (_, vllms, *_) = answers["ours"], answers["vllm's"]
     assert ours == vllms
     whole, streamed = ours
     assert len(whole.split()) == 12
     assert streamed == whole
+
+
+def test_a_chat_that_asks_for_pictures_is_refused(answers):
+    """It is told so, and not answered with text alone as by vLLM's server."""
+    ours, vllms = answers["ours"][3], answers["vllm's"][3]
+    assert (ours.status_code, ours.json()["error"]["param"]) == (400, "modalities")
+    assert (vllms.status_code, vllms.json()["choices"][0]["finish_reason"]) == (200, "length")
 
 
 def test_it_ends_as_vllms(answers):

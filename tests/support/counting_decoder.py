@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from vllm_mmout.engine.tokens import batcher as module
-from vllm_mmout.engine.tokens.batcher import MediaBatcher
 from vllm_mmout.params import OutputParams
-from vllm_mmout.processors.tokens import TokenProcessor
-from vllm_mmout.tokens import Medium, TokenLayout
+from vllm_mmout.wings.tokens.engine import batcher as module
+from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher
+from vllm_mmout.wings.tokens.layouts import Medium, TokenLayout
+from vllm_mmout.wings.tokens.processors.base import TokenProcessor
 
 LONG = 60
 """Seconds that nothing here takes."""

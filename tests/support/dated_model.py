@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from vllm_mmout import MULTIMODAL_INPUT_REGISTRY
-from vllm_mmout.models.mapper import RasterMapper
+from vllm_mmout.models.inputs.mapper import RasterMapper
 
 CONFIG = {
     "bands": ["B4", "B8"],

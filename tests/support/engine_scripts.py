@@ -189,7 +189,7 @@ def drifted(model, routed_model):
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from vllm_mmout.engine import hooks
+    from vllm_mmout.engine.hooks import install as hooks
 
     llm = LLM(model, distributed_executor_backend="mp", **TEXT, **SMALL)
     outputs = llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=16, ignore_eos=True), use_tqdm=False)

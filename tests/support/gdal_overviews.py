@@ -1,4 +1,4 @@
-"""Overviews and statistics as GDAL makes them, through rasterio."""
+"""Overviews as GDAL's COG driver makes them of a plain file, through rasterio."""
 
 from __future__ import annotations
 
@@ -6,27 +6,16 @@ import numpy as np
 import rasterio
 from rasterio.enums import Resampling
 from rasterio.io import MemoryFile
-
-ONE_CHUNK = {"GDAL_OVR_CHUNK_MAX_SIZE": "100000000"}
-"""GDAL computes overviews in chunks; where a side is odd, what lies at a border of chunks depends on their size."""
+from rasterio.shutil import copy
 
 
 def by_gdal(array: np.ndarray, nodata: float | None, resampling: Resampling) -> list[np.ndarray]:
-    """All overviews of an array [bands, height, width], each made of the one before.
-
-    That is how GDAL's COG driver makes them, and `gdaladdo` those of wide rasters; for others it takes the nearest of
-    the full resolution, which differs where a side is odd.
-    """
-    found = []
-    while max(array.shape[1:]) > 512:
-        with MemoryFile() as memory:
-            written(memory, array, nodata).close()
-            with rasterio.Env(**ONE_CHUNK), rasterio.open(memory.name, "r+") as file:
-                file.build_overviews([2], resampling)
-            with memory.open(OVERVIEW_LEVEL=0) as file:
-                found.append(file.read())
-        array = found[-1].astype(array.dtype)  # GDAL reads float16 as float32
-    return found
+    """All overviews of an array [bands, height, width]."""
+    with MemoryFile() as memory, MemoryFile() as cog:
+        written(memory, array, nodata).close()
+        half = {"NBITS": "16"} if array.dtype == np.float16 and len(array) == 1 else {}
+        copy(memory.name, cog.name, driver="COG", overview_resampling=resampling.name, **half)
+        return overviews_of(cog.name)
 
 
 def written(
@@ -34,13 +23,14 @@ def written(
 ) -> rasterio.io.DatasetWriter:
     """A GeoTIFF of the array, open for more."""
     half = array.dtype == np.float16
+    kept = "float32" if half else array.dtype
     bands, height, width = array.shape
     file = memory.open(
-        driver="GTiff", count=bands, height=height, width=width, dtype="float32" if half else array.dtype,
+        driver="GTiff", count=bands, height=height, width=width, dtype=kept,
         nodata=nodata, tiled=True, blockxsize=512, blockysize=512, compress="deflate", interleave="band", BIGTIFF="NO",
-        **({"nbits": 16} if half else {}), **options,
+        **({"nbits": 16} if half and bands == 1 else {}), **options,
     )  # fmt: skip
-    file.write(array.astype("float32") if half else array)
+    file.write(array.astype(kept))
     return file
 
 

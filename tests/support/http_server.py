@@ -127,9 +127,13 @@ class Answer(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def write(self, data):
-        """Send bytes of a body."""
-        self.wfile.write(data)
+        """Send bytes of a body, which count before somebody has them."""
         self.asked.sent += len(data)
+        try:
+            self.wfile.write(data)
+        except ConnectionError:
+            self.asked.sent -= len(data)
+            raise
 
     def redirect(self, location, status=302):
         """Say that it is elsewhere."""

@@ -55,7 +55,7 @@ class InterruptAtLine:
 
     def __init__(self, line, files):
         self.left = line
-        self.files = {str(ENGINE / name) for name in files}
+        self.files = {str(file) for file in ENGINE.rglob("*.py") if file.name in files}
         self.fired = None
 
     def __enter__(self):

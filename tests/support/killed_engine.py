@@ -69,7 +69,7 @@ def sync(folder, looks):
     from vllm import LLM
 
     before = started_before()
-    llm = LLM(str(embedded_model("water-index")), **ENGINE)
+    llm = LLM(embedded_model("water-index"), **ENGINE)
     killing(llm.llm_engine, before)
     params, errors = OutputParams(tile=TILE, path=str(folder / "out.tif")), []
     for _ in range(2):
@@ -86,7 +86,7 @@ async def asynchronous(folder, looks):
     from vllm.v1.engine.async_llm import AsyncLLM
 
     before = started_before()
-    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(str(embedded_model("water-index")), **ENGINE))
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(embedded_model("water-index"), **ENGINE))
     killing(engine, before)
 
     async def one(name):
@@ -95,11 +95,11 @@ async def asynchronous(folder, looks):
 
     ended = await asyncio.gather(one("a.tif"), one("b.tif"), return_exceptions=True)
     ended += await asyncio.gather(one("c.tif"), return_exceptions=True)
-    budget = engine.mmout_budget
+    budget = engine.mmout.budget
     answer = {
         "errors": [told(error) for error in ended],
         "left": left(folder, looks, engine.output_processor),
-        "budget": [budget.used_count, budget.used_bytes, len(engine.mmout_scenes), engine.mmout_scene_slots._value],
+        "budget": [budget.used_count, budget.used_bytes, len(engine.mmout.scenes), engine.mmout.slots._value],
     }
     engine.shutdown()
     return answer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vllm_mmout.tokens import TokenLayout
+from vllm_mmout.wings.tokens.layouts import TokenLayout
 
 EMU3 = TokenLayout(
     modality="image", first=151854, size=32768, row_end=151846, begin=(151851,), end=(151847, 151853), opened=True

@@ -84,9 +84,10 @@ def engine_here(folder, **arguments):
 
 def engine_elsewhere(folder):
     """An ``LLM`` whose engine runs in processes of its own; end it with ``engine_core.shutdown()``."""
+    from quick_engines import quick_engines
     from vllm import LLM
 
-    with vllm_starts("1"):
+    with vllm_starts("1"), quick_engines():
         return LLM(folder, **ENGINE)
 
 

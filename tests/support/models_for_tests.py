@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from vllm_mmout import MULTIMODAL_INPUT_REGISTRY
-from vllm_mmout.models.mapper import RasterMapper
+from vllm_mmout.models.inputs.mapper import RasterMapper
 
 THREE_BANDS = RasterMapper("three-bands", ("red", "green", "blue"), 64)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from vllm_mmout.geo.raster import Georeference
+from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 from vllm_mmout.outputs.stored import StoredRaster
-from vllm_mmout.raster import Georeference
-from vllm_mmout.raster.writing.blocks import GeoTiffBlocks
 
 PLACE = Georeference(crs="EPSG:32614", transform=(30.0, 0.0, 440280.0, 0.0, -30.0, 3159720.0))
 PALETTE = np.array([[10, 20, 30], [0, 0, 255], [200, 100, 0]], "uint8")

@@ -22,7 +22,7 @@ from vllm_mmout import (
     RasterOutput,
     register_output_processor,
 )
-from vllm_mmout.models.mapper import RasterMapper
+from vllm_mmout.models.inputs.mapper import RasterMapper
 
 PIXELS = np.arange(12, dtype=np.float32).reshape(1, 3, 4)
 """Becomes depths 0, 0.5, 1, ... in the model."""

@@ -82,7 +82,7 @@ class CountsForwards(OutputProcessor):
     forwards = 0
 
     def __init__(self):
-        from vllm_mmout.models.water_index import WaterIndex
+        from vllm_mmout.models.embedded.water_index import WaterIndex
 
         forward = WaterIndex.forward
         if getattr(forward, "counted", False):
@@ -155,6 +155,28 @@ class DecodeRaisesItsName(Echo):
 
     def decode(self, raw, params, state=None):
         raise LookupError(f"no decode for {params.nodata:g}")
+
+
+class UnreadableError(Exception):
+    """An author's exception with a fault of its own."""
+
+    def __str__(self):
+        raise ZeroDivisionError("no message today")
+
+
+class ReduceRaisesUnreadable(Echo):
+    def reduce(self, output, params):
+        raise UnreadableError
+
+
+class DecodeRaisesUnreadable(Echo):
+    def decode(self, raw, params, state=None):
+        raise UnreadableError
+
+
+class AssembleRaisesUnreadable(Echo):
+    def assemble(self, parts, params):
+        raise UnreadableError
 
 
 class DecodeRaises(Echo):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 
 import pytest
@@ -32,6 +33,12 @@ class _Process(ForkServerProcess):
 
 class _Context(ForkServerContext):
     Process = _Process
+
+
+def start_fork_server():
+    """Start it before it is needed, where a test counts processes."""
+    _Context().set_forkserver_preload(list(IMPORTED))
+    forkserver.ensure_running()
 
 
 @contextmanager

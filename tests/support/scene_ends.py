@@ -17,8 +17,8 @@ from files_open import open_below
 from processors_for_tests import RELEASE
 from scenes_for_tests import pixels
 
+from vllm_mmout.geo.raster.window import Window
 from vllm_mmout.processors import Parts
-from vllm_mmout.raster.window import Window
 
 DEADLINE = 60
 """Seconds that no step of these tests takes, on whatever machine."""

@@ -12,7 +12,7 @@ from scenes_for_tests import TILE, classes, pixels, write
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import DecodeError
-from vllm_mmout.models import raster_view
+from vllm_mmout.models.inputs import raster_view
 
 DEADLINE = 120
 """Seconds that no step of these tests takes, on whatever machine."""

@@ -14,10 +14,10 @@ import pytest
 from openai.types import image_edit_params
 from starlette.requests import Request
 
-from vllm_mmout.serving.body import read_form, read_json
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.fields import ImageRequest, edit_request, edit_request_json, generation_request
 from vllm_mmout.serving.options import ServingOptions
+from vllm_mmout.serving.request.body import read_form, read_json
+from vllm_mmout.serving.request.image_request import ImageRequest, edit_request, edit_request_json, generation_request
 
 # OpenAI's client comes with a client of HTTP of its own choice, which makes the bytes that are tested here.
 _http = importlib.import_module(openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0])

@@ -93,7 +93,7 @@ class Chart(Mute):
     """Bytes of a kind of their own."""
 
     def to_response(self, output, params):
-        return output.text, "text/csv; charset=utf-8"
+        return output.text, "text/tab-separated-values; charset=utf-8"
 
 
 class Failing(Mute):

@@ -153,6 +153,7 @@ def serve(arguments, log, environment):
     tempfile.tempdir = None
     resource_tracker.ensure_running()  # as of a server that spawns; one of the engine's own ends with it too early
     sys.argv, sys.path[0] = arguments[1:], str(Path.cwd())
+    sys.path[1:1] = [entry for entry in environment["PYTHONPATH"].split(os.pathsep) if entry not in sys.path]
     runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     sys.exit()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from vllm_mmout.models.mapper import RasterMapper
+from vllm_mmout.geo.raster import Georeference, write_geotiff
+from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.params import OutputParams
-from vllm_mmout.raster import Georeference, write_geotiff
 
 LANDSAT = "LC08_L2SP_193024_20200101_20200113_02_T1_SR_{}.TIF"
 SENTINEL = "T32TQM_20200101T100000_{}_10m.tif"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import torch
 from torch.nn.functional import avg_pool2d
 
 from vllm_mmout import MULTIMODAL_INPUT_REGISTRY, RasterMapper, embedded_model, register_output_processor
-from vllm_mmout.models.water_index import WaterIndex
+from vllm_mmout.models.embedded.water_index import WaterIndex
 from vllm_mmout.processors import SegmentationProcessor
 
 RADIUS = 8
@@ -16,7 +17,7 @@ RADIUS = 8
 
 CONFIG = {
     key: value
-    for key, value in json.loads((embedded_model("water-index") / "config.json").read_text()).items()
+    for key, value in json.loads(Path(embedded_model("water-index"), "config.json").read_text()).items()
     if key not in ("mmout", "architectures")
 }
 

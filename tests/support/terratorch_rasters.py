@@ -7,7 +7,7 @@ import rasterio
 from affine import Affine
 
 from vllm_mmout import OutputParams
-from vllm_mmout.models.terratorch.mapper import TerratorchMapper
+from vllm_mmout.wings.terratorch.mapper import TerratorchMapper
 
 NUMBERS = np.random.default_rng(7)
 PLACE = Affine(10, 0, 700000, 0, -10, 4400000)

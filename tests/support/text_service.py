@@ -16,7 +16,7 @@ class TextEngine:
             model="painter",
             inputs=SimpleNamespace(opens_files=False, takes="text"),
             choice=SimpleNamespace(pick=lambda asked: ("image",)),
-            plugin_of=lambda params: None,
+            own_inputs=lambda params: None,
             check_params=lambda params: None,
             processors={"image": processor},
         )
@@ -34,13 +34,12 @@ def text_app():
     from fastapi import FastAPI
 
     from vllm_mmout.engine.observer import Observer
+    from vllm_mmout.serving.inputs.sources import Sources
     from vllm_mmout.serving.options import ServingOptions
     from vllm_mmout.serving.plugin import ServingPlugin
-    from vllm_mmout.serving.scenes.board import SceneBoard
-    from vllm_mmout.serving.scenes.runner import SceneRunner
-    from vllm_mmout.serving.service import Service, slots
-    from vllm_mmout.serving.sources import Sources
-    from vllm_mmout.serving.store import ResultStore
+    from vllm_mmout.serving.response.store import ResultStore
+    from vllm_mmout.serving.routes import Slots
+    from vllm_mmout.serving.service import ForwardService
 
     options = ServingOptions()
     app = FastAPI()
@@ -50,7 +49,6 @@ def text_app():
     store = ResultStore.temporary(options.result_ttl, options.max_results)
     sources = Sources(options, local_path=None, domains=None)
     observer = Observer()
-    scenes = SceneRunner(SceneBoard(store))  # not started: this model has none
-    app.state.mmout = Service(TextEngine(), models, options, sources, store, scenes, observer)
-    app.state.mmout_slots = slots(options)
+    app.state.mmout = ForwardService(TextEngine(), models, options, store, observer, sources)
+    app.state.mmout_slots = Slots(options.max_waiting)
     return app

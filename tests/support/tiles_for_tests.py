@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from vllm_mmout.geo.tiling import TileGrid, reflected
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.outputs.source import Source
 from vllm_mmout.outputs.stored import StoredRaster
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors import Part, Parts
-from vllm_mmout.tiling import TileGrid, reflected
 
 
 def pieces(array: np.ndarray, grid: TileGrid) -> list[np.ndarray]:
@@ -53,7 +53,7 @@ def joined(
     source: Source | None = None,
 ) -> StoredRaster:
     """Parts joined as a request with these options asks for it."""
-    params = OutputParams(overlap=grid.overlap, blend=blend, part=True)
+    params = OutputParams(overlap=grid.overlap, blend=blend).of_part()
     source = source or Source(size=(grid.height, grid.width))
     return Parts(parts, grid=grid, source=source, folder=folder).mosaic(params, finish)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from vllm_mmout.tokens import Medium, StreamParser, TokenLayout
+from vllm_mmout.wings.tokens.layouts import Medium, StreamParser, TokenLayout
 
 TEXT = [*range(50), *range(7000, 7010)]
 """Token ids that no layout of these strategies uses."""

@@ -36,7 +36,7 @@ class Steps:
 
 def image_processor(prompt=None, **layout):
     """Pictures, of any size where no grid is given."""
-    from vllm_mmout.processors import VQImageProcessor
+    from vllm_mmout.wings.tokens import VQImageProcessor
 
     layout = {"row_end": ROW_END, "begin": [BEGIN], "end": [END], **layout}
     layout = {"modality": "image", "first": FIRST, "size": IMAGE_CODES, **layout}
@@ -46,7 +46,7 @@ def image_processor(prompt=None, **layout):
 
 def audio_processor(prompt=None, **options):
     """Sounds."""
-    from vllm_mmout.processors import CodecAudioProcessor
+    from vllm_mmout.wings.tokens import CodecAudioProcessor
 
     layout = {"modality": "audio", "first": FIRST, "size": AUDIO_CODES, "begin": [BEGIN], "end": [END]}
     return CodecAudioProcessor(layout=layout, decoder=Steps(), prompt=prompt, sampling_rate=RATE, **options)
@@ -55,7 +55,7 @@ def audio_processor(prompt=None, **options):
 def picture_of(processor, codes, **known):
     """What the decoder makes of codes [rows, columns]."""
     from vllm_mmout import OutputParams
-    from vllm_mmout.tokens import Medium
+    from vllm_mmout.wings.tokens.layouts import Medium
 
     codes = np.asarray(codes)
     medium = Medium(0, codes.size, (codes,), **{"complete": True, **known})
@@ -77,6 +77,7 @@ class TokenEngine:
         self.asked = []
         self.answer = None
         """Called with prompt and sampling params; gives the media of each answer, or raises."""
+        self.log_stats = False
         self.finish_reason = "stop"
         self.closed = 0
         self.waits = None
@@ -109,9 +110,9 @@ def token_app(processors, tokenizer, **engine):
 
     from vllm_mmout.serving.options import ServingOptions
     from vllm_mmout.serving.plugin import ServingPlugin
-    from vllm_mmout.serving.service import slots
-    from vllm_mmout.serving.store import ResultStore
-    from vllm_mmout.serving.tokens.service import TokenService
+    from vllm_mmout.serving.response.store import ResultStore
+    from vllm_mmout.serving.routes import Slots
+    from vllm_mmout.wings.tokens.serving.service import TokenService
 
     options = ServingOptions()
     app = FastAPI()
@@ -121,7 +122,7 @@ def token_app(processors, tokenizer, **engine):
     store = ResultStore.temporary(options.result_ttl, options.max_results)
     made = TokenEngine(processors, tokenizer, **engine)
     app.state.mmout = TokenService.of(made, models, options, store)
-    app.state.mmout_slots = slots(options)
+    app.state.mmout_slots = Slots(options.max_waiting)
     return app, made
 
 

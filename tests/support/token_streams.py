@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from token_models import AUDIO_LAYOUT, BYTES, IMAGE_LAYOUT
 
-from vllm_mmout.tokens import TokenLayout
+from vllm_mmout.wings.tokens.layouts import TokenLayout
 
 PICTURE = TokenLayout.from_mapping(IMAGE_LAYOUT)
 SOUND = TokenLayout.from_mapping(AUDIO_LAYOUT)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from shapely.geometry import Polygon, shape
 
-from vllm_mmout.vectors.region_stream import polygons
-from vllm_mmout.vectors.rings import without_flags
+from vllm_mmout.geo.vectors.polygon import without_flags
+from vllm_mmout.geo.vectors.region_stream import polygons
 
 
 def traced(classes, **options):

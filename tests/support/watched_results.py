@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from vllm_mmout.serving.encoded import Encoded, own_folder
+from vllm_mmout.serving.response.result_files import Encoded, own_folder
 
 
 class Watched(Encoded):

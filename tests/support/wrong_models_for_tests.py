@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 from models_for_tests import THREE_BANDS, whole_numbers
+from processors_for_tests import UnreadableError
 from torch import nn
 
 from vllm_mmout import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.errors import InputError
-from vllm_mmout.models.mapper import MappedInput, RasterMapper
-from vllm_mmout.models.tensor_spec import TensorSpec
+from vllm_mmout.models.forward_inputs import TensorSpec
+from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper
 
 register_input_mapper = MULTIMODAL_INPUT_REGISTRY.register_input_mapper
 
@@ -26,7 +27,7 @@ class InfiniteError(InputError):
 class RightNet(nn.Module):
     """Nothing is wrong with it; the others are made of it.
 
-    Its forward fails on a negative pixel, and refuses an infinite one.
+    Its forward fails on a negative pixel, below -1 with an error that has no message, and refuses an infinite one.
     """
 
     def __init__(self, config):
@@ -36,6 +37,8 @@ class RightNet(nn.Module):
         whole_numbers(self)
 
     def forward(self, pixel_values):
+        if (pixel_values.float() < -1).any():  # for bytes, -1 itself would become 255
+            raise UnreadableError
         if (pixel_values < 0).any():
             raise ValueError("a pixel is negative")
         if pixel_values.isinf().any():
@@ -187,6 +190,8 @@ class ObeyingMapper:
     def __call__(self, data, params):
         if data == "raises":
             raise KeyError("no such band")
+        if data == "raises unreadable":
+            raise UnreadableError
         return self.given[data]
 
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch", reason="vllm_mmout.testing needs it")
 
 from vllm_mmout.processors import TensorProcessor
-from vllm_mmout.testing.interleave import interleaved, lines_of, packages_of
+from vllm_mmout.testing.threads import interleaved, lines_of, packages_of
 
 pytestmark = pytest.mark.engine
 

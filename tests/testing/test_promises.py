@@ -174,7 +174,7 @@ def test_what_cannot_travel_is_named(make, says):
 def test_the_worker_refuses_what_the_check_refuses(make):
     """The pooler in the worker has a failure for all of it too, and for none of what the check lets pass."""
     from vllm_mmout.engine import codec
-    from vllm_mmout.engine.reduce import ReducingPooler
+    from vllm_mmout.engine.worker.reduce import ReducingPooler
 
     def fails(make):
         pooler = ReducingPooler(torch.nn.Identity(), {"one": make()})

@@ -31,8 +31,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command: writes the scene, a GeoTIFF and a PNG, and prints how well the water was found."""
     from vllm_mmout.commands.engine import engine
-    from vllm_mmout.models.embedded import embedded_scene
-    from vllm_mmout.models.scene import make_scene, water_iou
+    from vllm_mmout.models.embedded.folders import embedded_scene
+    from vllm_mmout.models.embedded.scene import make_scene, water_iou
 
     folder = _made(Path(options.out))
     scene = make_scene()

@@ -9,7 +9,9 @@ from collections.abc import Callable
 
 from vllm_mmout.commands import Subparsers
 from vllm_mmout.commands.environment import prepare_environment
+from vllm_mmout.contacts import faults, third_party_faults
 from vllm_mmout.errors import HookError
+from vllm_mmout.wing import failures, wings
 
 CODECS = ("deflate", "lzw", "zstd", "jpeg", "webp", "lerc", "packbits", "lzma")
 """Compressions of GeoTIFF that are met most."""
@@ -28,7 +30,15 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(_: argparse.Namespace) -> int:
     """Run the command: one line a finding, exit status 1 if any needs something done."""
     prepare_environment()
-    checks: tuple[Callable[[], tuple[bool, str]], ...] = (_package, _engine, _hooks, _allowed, _codecs)
+    checks: tuple[Callable[[], tuple[bool, str]], ...] = (
+        _package,
+        _engine,
+        _hooks,
+        _contacts,
+        _wings,
+        _allowed,
+        _codecs,
+    )
     healthy = True
     for check in checks:
         fine, finding = check()
@@ -65,14 +75,29 @@ def _hooks() -> tuple[bool, str]:
         import vllm  # noqa: F401 - whether it can be
     except ImportError:
         return False, "hooks: not checked, as there is no engine"
-    from vllm_mmout.engine.hook_table import HOOKS
-    from vllm_mmout.engine.hooks import verify
+    from vllm_mmout.engine.hooks.install import verify
+    from vllm_mmout.engine.hooks.table import hooks, names
 
     try:
         verify()
+        missing = [*faults(names())]
     except HookError as error:
         return False, f"hooks: {error}"
-    return True, f"hooks: all {len(HOOKS)} targets found"
+    if missing:
+        return False, f"hooks: vLLM has changed: {'; '.join(missing)}; install a release that this version supports"
+    return True, f"hooks: all {len(hooks())} targets found, and {sum(len(row.names) for row in names())} further names"
+
+
+def _contacts() -> tuple[bool, str]:
+    missing = third_party_faults()
+    if missing:
+        return False, f"packages: {'; '.join(missing)}; install the versions that vllm-mmout requires"
+    return True, "packages: urllib3, tifffile, rasterio and others are as they are relied on"
+
+
+def _wings() -> tuple[bool, str]:
+    failed = list(failures().values())
+    return not failed, "; ".join(failed) or f"wings: {', '.join(wing.name for wing in wings()) or 'none'}"
 
 
 def _allowed() -> tuple[bool, str]:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs
 
-    from vllm_mmout.engine.llm import LLMGenerate
+    from vllm_mmout.engine.request.llm import BoundLLM
 
 
 @contextmanager
-def engine(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> Iterator[LLMGenerate]:
+def engine(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> Iterator[BoundLLM]:
     """Start an engine, and end it with all its processes.
 
     Args:
@@ -38,17 +38,17 @@ def engine(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> I
         MMOutError: the engine does not start, or the model has no output processor.
 
     """
-    from vllm_mmout.models.found import found_model
+    from vllm_mmout.models.embedded.folders import found_model
 
     folder = found_model(model)
     prepare_environment()
     check_installed()
-    from vllm_mmout.engine.hooks import install
+    from vllm_mmout.engine.hooks.install import install
 
     install()
     llm = _start(model, _parsed(folder, flags, own_flags))
     try:
-        yield cast("LLMGenerate", llm)  # bound: a model without an output processor was refused
+        yield cast("BoundLLM", llm)  # bound: a model without an output processor was refused
     finally:
         llm.llm_engine.engine_core.shutdown()
 

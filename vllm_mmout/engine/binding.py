@@ -2,47 +2,58 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import msgspec
-
+from vllm_mmout.engine.engine_binding import EngineBinding
 from vllm_mmout.engine.log import logger
-from vllm_mmout.engine.model_class import choose, config_of, model_inputs
+from vllm_mmout.engine.model_class import check_inputs_of_generating, choose, config_of, model_inputs
+from vllm_mmout.engine.parts.queues import Gathering
+from vllm_mmout.engine.request.budgets import Credits, TileBudget
 from vllm_mmout.engine.settings import EngineSettings
-from vllm_mmout.errors import OptionError
+from vllm_mmout.errors import OptionError, RegistrationError
+from vllm_mmout.importing import import_path
 from vllm_mmout.params import OutputParams
-from vllm_mmout.processors.io_plugin import IOPluginProcessor
-from vllm_mmout.processors.tokens import TokenProcessor
+from vllm_mmout.processors.own_inputs import OwnInputsProcessor
 from vllm_mmout.registry import MULTIMODAL_OUTPUT_REGISTRY
+from vllm_mmout.wing import extensions
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.renderers import BaseRenderer
 
-    from vllm_mmout.engine.foreign.plugin import Plugin, PluginClass
-    from vllm_mmout.engine.tokens.binding import TokenBinding
-    from vllm_mmout.models.model_inputs import ModelInputs
-    from vllm_mmout.processors.base import OutputProcessor
+    from vllm_mmout.engine.parts.async_scene import AsyncScene
+    from vllm_mmout.models.inputs.model_inputs import ModelInputs
     from vllm_mmout.registry.choice import Choice
 
 OPTIONS_KEY = "mmout"
 """Our table in ``additional_config``."""
-_OF_PLUGINS = frozenset({"processor", "indices", "partial_images", "part"})
-"""Options of requests through IO plugins; pictures of what grows they have none, as other processors of no rasters."""
+
+
+@dataclass(slots=True)
+class AsyncRuntime:
+    """What a bound ``AsyncLLM`` whose model answers in one forward keeps beside what vLLM's has."""
+
+    credits: Credits
+    readers: asyncio.Semaphore
+    """Inputs that may be read, or wait for their credit, at once."""
+    budget: TileBudget
+    """Tiles of all scenes that are in flight."""
+    gathering: Gathering[AsyncScene]
+    """Tiles of all scenes that are ready and not sent."""
+    slots: asyncio.Semaphore
+    """Scenes that may be cut at once."""
+    scenes: set[AsyncScene] = field(default_factory=set)
+    """Scenes that are not delivered."""
+    shut_down: bool = False
 
 
 @dataclass(frozen=True)
-class Binding:
-    """The processors and settings of one bound engine."""
+class Binding(EngineBinding):
+    """Of an engine whose model answers in one forward."""
 
-    model: str
-    """Served name, for messages."""
-    processors: Mapping[str, OutputProcessor]
-    """This process's instances by name, the default first."""
-    settings: EngineSettings
     inputs: ModelInputs | None
     """The model's input side; None: vLLM renders the inputs."""
     raw_input: bool
@@ -51,38 +62,71 @@ class Binding:
     """Requests of a full step."""
     max_in_flight: int
     max_tiles: int
-    choice: Choice
-    plugin_classes: Mapping[str, PluginClass] = field(default_factory=dict)
-    """The IO plugins among the processors, by the same names."""
-    plugins: Mapping[str, Plugin] = field(default_factory=dict)
-    """Their objects, which are made when the engine is there."""
 
-    def with_plugins(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> Binding:
-        """The same with the objects of its IO plugins.
+    generates: ClassVar[bool] = False
+    async_llm: ClassVar[str] = "vllm_mmout.engine.request.async_llm:BoundAsyncLLM"
+    llm_engine: ClassVar[str] = "vllm_mmout.engine.request.llm_engine:BoundLLMEngine"
+    llm: ClassVar[str] = "vllm_mmout.engine.request.llm:BoundLLM"
+    output_processor: ClassVar[str] = "vllm_mmout.engine.request.routed:RoutedOutputProcessor"
 
-        Raises:
-            RegistrationError: one cannot be made.
+    @classmethod
+    def make(
+        cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
+    ) -> Self:
+        """See `EngineBinding.make`."""
+        settings = EngineSettings.from_mapping(choice.settings)
+        processors = choice.create(config)
+        for processor in processors.values():
+            if isinstance(processor, OwnInputsProcessor):
+                processor.load()
+        model_config = vllm_config.model_config
+        requests = vllm_config.scheduler_config.max_num_seqs
+        return cls(
+            model=model,
+            processors=processors,
+            settings=settings,
+            choice=choice,
+            inputs=model_inputs(model_config, in_process=in_process),
+            raw_input=model_config.is_multimodal_raw_input_only_model,
+            max_num_seqs=requests,
+            max_in_flight=settings.max_in_flight or max(16, 4 * requests),
+            max_tiles=settings.max_tiles or 2 * requests,
+        )
 
-        """
-        plugins = {name: found.make(vllm_config, renderer) for name, found in self.plugin_classes.items()}
-        responding = {
-            name: processor.responding(plugins[name].output_to_response)
+    def started(self, engine: Any) -> Self:
+        """See `EngineBinding.started`."""
+        own = {
+            name: processor.started(engine.vllm_config, engine.renderer)
             for name, processor in self.processors.items()
-            if isinstance(processor, IOPluginProcessor)
+            if isinstance(processor, OwnInputsProcessor)
         }
-        return replace(self, plugins=plugins, processors={**self.processors, **responding})
+        return replace(self, processors={**self.processors, **own}) if own else self
 
-    def plugin_of(self, params: OutputParams) -> str | None:
-        """Name of the processor that a request asks for, where it is an IO plugin; else None."""
-        first = self.choice.pick(params.processor)[0]
-        return first if first in self.plugin_classes else None
+    def async_runtime(self) -> AsyncRuntime:
+        """See `EngineBinding.async_runtime`."""
+        budget = TileBudget(self.max_tiles, self.settings.max_tile_bytes)
+        return AsyncRuntime(
+            credits=Credits(self.max_in_flight, self.settings.max_in_flight_bytes),
+            readers=asyncio.Semaphore(self.max_in_flight),
+            budget=budget,
+            gathering=Gathering(self.max_num_seqs, budget),
+            slots=asyncio.Semaphore(self.settings.max_scenes),
+        )
+
+    def own_inputs(self, params: OutputParams) -> tuple[str, OwnInputsProcessor] | None:
+        """The processor that a request asks for and its name, where it makes the inputs itself; else None."""
+        for name in self.choice.pick(params.processor):
+            processor = self.processors[name]
+            if isinstance(processor, OwnInputsProcessor):
+                return name, processor
+        return None
 
     def check_params(self, params: OutputParams) -> None:
         """Check what a request asks of this model.
 
         Raises:
-            OptionError: a pick or an ``output`` does not exist here, the known ones are listed; or a pick is an IO
-                plugin, and there is another pick, or an option that it cannot honour.
+            OptionError: a pick or an ``output`` does not exist here, the known ones are listed; or a pick makes the
+                inputs itself, and there is another pick, or an option that it cannot honour.
 
         """
         if params.sampling is not None:
@@ -90,32 +134,32 @@ class Binding:
                 f"sampling is for models that generate tokens, and {self.model} answers in one forward; leave it out",
                 param="sampling",
             )
-        self._check_plugin(params)
+        self._check_own_inputs(params)
         for name in self.choice.pick(params.processor):
             choices = self.processors[name].outputs
             if params.output is not None and params.output not in choices:
                 has = f"known: {', '.join(choices)}" if choices else "it has one kind of output; leave the option out"
                 raise OptionError(f"output processor {name!r} has no output {params.output!r} ({has})", param="output")
 
-    def _check_plugin(self, params: OutputParams) -> None:
-        picks = self.choice.pick(params.processor)
-        plugin = next((name for name in picks if name in self.plugin_classes), None)
-        if plugin is None:
+    def _check_own_inputs(self, params: OutputParams) -> None:
+        own = self.own_inputs(params)
+        if own is None:
             return
-        if len(picks) > 1:
+        name, processor = own
+        others = [repr(pick) for pick in self.choice.pick(params.processor) if pick != name]
+        if others:
             raise OptionError(
-                f"output processor {plugin!r} is an IO plugin, which makes the model's inputs itself; ask for it alone,"
-                f" not together with {', '.join(repr(name) for name in picks if name != plugin)}",
+                f"output processor {name!r} makes the model's inputs itself; ask for it alone, not together with"
+                f" {', '.join(others)}",
                 param="processor",
             )
         plain = OutputParams()
-        for option in msgspec.structs.fields(OutputParams):
-            name = option.name
-            if name not in _OF_PLUGINS and getattr(params, name) != getattr(plain, name):
+        for option in OutputParams.__struct_fields__:
+            if option not in processor.honours and getattr(params, option) != getattr(plain, option):
                 raise OptionError(
-                    f"{name} is not for {plugin!r}: an IO plugin reads its input and makes its result itself; leave it"
-                    " out, or put what it means into the plugin's own data",
-                    param=name,
+                    f"{option} is not for {name!r}, which reads its input and makes its result itself; leave it out, or"
+                    " put what it means into the data that it is given",
+                    param=option,
                 )
 
 
@@ -132,7 +176,7 @@ def resolve_choice(vllm_config: VllmConfig) -> Choice | None:
     return choose(MULTIMODAL_OUTPUT_REGISTRY, vllm_config.model_config, table)
 
 
-def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Binding | TokenBinding | None:
+def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> EngineBinding | None:
     """Resolve, check and make what binds an engine; before any process of the engine is started.
 
     Args:
@@ -144,52 +188,70 @@ def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Bindin
 
     """
     choice = resolve_choice(vllm_config)
+    model_config = vllm_config.model_config
+    if model_config.runner_type == "generate":
+        check_inputs_of_generating(model_config)
     if choice is None:
         return None
-    model_config = vllm_config.model_config
-    config: dict[str, Any] = config_of(model_config)
     served = model_config.served_model_name
     name = _short_name(served if isinstance(served, str) else model_config.model)
-    if model_config.runner_type == "generate":
-        from vllm_mmout.engine.tokens.binding import make_token_binding
-
-        return make_token_binding(vllm_config, choice, config, name)
-    settings = EngineSettings.from_mapping(choice.settings)
-    processors = choice.create(config)
-    _refuse_tokens(processors, choice)
-    requests = vllm_config.scheduler_config.max_num_seqs
-    return Binding(
-        model=name,
-        processors=processors,
-        settings=settings,
-        inputs=model_inputs(model_config, in_process=in_process),
-        raw_input=model_config.is_multimodal_raw_input_only_model,
-        max_num_seqs=requests,
-        max_in_flight=settings.max_in_flight or max(16, 4 * requests),
-        max_tiles=settings.max_tiles or 2 * requests,
-        choice=choice,
-        plugin_classes=_plugin_classes(processors),
-    )
+    kind = _kind(choice, model_config.model, generates=model_config.runner_type == "generate")
+    return kind.make(vllm_config, choice, config_of(model_config), name, in_process=in_process)
 
 
-def _refuse_tokens(processors: Mapping[str, OutputProcessor], choice: Choice) -> None:
-    """Refuse processors of tokens for a model that answers in one forward."""
-    for name, processor in processors.items():
-        if isinstance(processor, TokenProcessor):
+def check_extensions(vllm_config: VllmConfig, *, bound: bool) -> None:
+    """Have wings refuse what cannot work with an engine, before a process of it is started.
+
+    Args:
+        vllm_config: the engine's.
+        bound: whether its model has an output processor. Where it has none, a wing that cannot be imported is only
+            logged: a text model goes on.
+
+    Raises:
+        OptionError: a wing refuses it.
+        RegistrationError: a wing cannot be imported.
+
+    """
+    try:
+        found = list(extensions("engine"))
+    except RegistrationError as error:
+        if bound:
+            raise
+        logger.error("%s", error)
+        return
+    for extension in found:
+        extension.check_engine(vllm_config, bound=bound)
+
+
+def _kind(choice: Choice, model: str, *, generates: bool) -> type[EngineBinding]:
+    """The way of binding that all processors of a model name.
+
+    Raises:
+        OptionError: one is for models of the other kind.
+        RegistrationError: it cannot be imported, or there are several.
+
+    """
+    kinds: dict[type[EngineBinding], str] = {}
+    for name, processor in choice.processors.items():
+        kind: Any = import_path(processor.binding, "binding")
+        if kind.generates and not generates:
             raise OptionError(
                 f"output processor {name!r} ({choice.chosen_by}) decodes generated tokens, and the model answers in one"
                 ' forward: name a processor of tensors, or start a model that generates with runner="generate"'
             )
-
-
-def _plugin_classes(processors: Mapping[str, OutputProcessor]) -> dict[str, PluginClass]:
-    """The classes of the IO plugins among processors, imported."""
-    wanted = {name: found.plugin for name, found in processors.items() if isinstance(found, IOPluginProcessor)}
-    if not wanted:
-        return {}
-    from vllm_mmout.engine.foreign.plugin import PluginClass
-
-    return {name: PluginClass.of(plugin) for name, plugin in wanted.items()}
+        if generates and not kind.generates:
+            raise OptionError(
+                f"model {model} generates tokens, and output processor {name!r} ({choice.chosen_by}) takes the tensors"
+                ' of models that answer in one forward: start it with runner="pooling", name a processor of tokens, or'
+                ' set additional_config={"mmout": {"output_processor": "none"}}'
+            )
+        kinds.setdefault(kind, name)
+    if len(kinds) > 1:
+        raise RegistrationError(
+            f"output processors {' and '.join(map(repr, kinds.values()))} ({choice.chosen_by}) bind an engine in"
+            " different ways; name one of them"
+        )
+    return next(iter(kinds))
 
 
 def _short_name(model: str) -> str:
@@ -197,7 +259,7 @@ def _short_name(model: str) -> str:
     return Path(model).name if Path(model).is_dir() else model
 
 
-def log_binding(binding: Binding | TokenBinding) -> None:
+def log_binding(binding: EngineBinding) -> None:
     """The one line at start."""
     logger.info(
         "vllm_mmout: model %s answers through %s, chosen by %s; the engine is bound",

@@ -1,4 +1,4 @@
-"""What the registries ask of vLLM: a model's class, its output processors, and vLLM's own objects for the rest."""
+"""What a model's configuration says of it: its class, its output processors, its inputs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.settings import EngineSettings
-from vllm_mmout.errors import MMOutError
-from vllm_mmout.models.known import check_for_children, is_served, served_class
-from vllm_mmout.models.terratorch.config import completed
+from vllm_mmout.errors import RegistrationError
+from vllm_mmout.models.families import family_of
+from vllm_mmout.models.model_folders import check_for_children, is_served, served_class
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.registry.resolve import resolve
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig
 
-    from vllm_mmout.models.model_inputs import ModelInputs
+    from vllm_mmout.models.inputs.model_inputs import ModelInputs
+    from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.registry.choice import Choice
     from vllm_mmout.registry.outputs import OutputRegistry
 
@@ -40,15 +41,18 @@ def choose(registry: OutputRegistry, model_config: ModelConfig, engine_table: An
         architectures=architectures_of(model_config),
         model_class=lambda: model_class(model_config),
         settings=EngineSettings.__struct_fields__,
+        # Of an author's model: one that gives a tensor is served by its mapper alone.
         fallback="tensor" if is_served(model_config.architecture) else None,
     )
 
 
 def config_of(model_config: ModelConfig) -> dict[str, Any]:
-    """The model's ``config.json``, as its author wrote it; that of a TerraTorch model says its output processor."""
+    """The model's ``config.json``, as its author wrote it; one of a wing's family says its output processor."""
     from vllm_mmout.models.config import config_json  # needs transformers
 
-    return completed(config_json(model_config.hf_config))
+    config = config_json(model_config.hf_config)
+    family = family_of(config)
+    return config if family is None else family.completed(config)
 
 
 def architectures_of(model_config: ModelConfig) -> list[str]:
@@ -74,6 +78,22 @@ def model_class(model_config: ModelConfig) -> type | None:
     return found
 
 
+def check_inputs_of_generating(model_config: ModelConfig) -> None:
+    """Refuse decorators of inputs on a model that generates, where nothing would call what they register.
+
+    Raises:
+        RegistrationError: the model's class carries one.
+
+    """
+    cls = model_class(model_config)
+    if cls is not None and (names := MULTIMODAL_INPUT_REGISTRY.registered(cls).decorators):
+        raise RegistrationError(
+            f"model {cls.__name__} generates, and vLLM's own processor of its class makes its inputs: what"
+            f" {', '.join(names)} registered would never be called; remove it, and register a processor with"
+            " @MULTIMODAL_REGISTRY.register_processor(...), or serve a model that answers in one forward"
+        )
+
+
 def model_inputs(model_config: ModelConfig, *, in_process: bool) -> ModelInputs | None:
     """The input side of a model of ours, or of one written for vLLM whose class has an input mapper; else None.
 
@@ -91,8 +111,8 @@ def model_inputs(model_config: ModelConfig, *, in_process: bool) -> ModelInputs 
     from vllm.model_executor.models.interfaces_base import is_vllm_model
     from vllm.utils.system_utils import get_mp_context
 
-    from vllm_mmout.models.context import InputContext
-    from vllm_mmout.models.model_inputs import ModelInputs
+    from vllm_mmout.models.inputs.context import InputContext
+    from vllm_mmout.models.inputs.model_inputs import ModelInputs
 
     served = is_served(model_config.architecture)
     adapted = served and not is_vllm_model(cls)
@@ -113,28 +133,13 @@ def _is_own_and_not_imported(model_config: ModelConfig) -> bool:
     return module.startswith("vllm.") and module not in sys.modules
 
 
-def text_output_processor() -> type:
-    """The output processor of vLLM itself, which turns tokens into text."""
-    from vllm.v1.engine.output_processor import OutputProcessor
+def create_output_processor(
+    registry: OutputRegistry, model_config: ModelConfig, engine_table: Any
+) -> OutputProcessor | type:
+    """Make the output processor of a model, see `OutputRegistry.create_output_processor`."""
+    choice = choose(registry, model_config, engine_table)
+    if choice is None:
+        from vllm.v1.engine.output_processor import OutputProcessor as TextOutputProcessor
 
-    found: type = OutputProcessor
-    return found
-
-
-def multimodal_registry() -> Any:
-    """The registry of vLLM for multimodal inputs.
-
-    Raises:
-        MMOutError: vLLM is not installed.
-
-    """
-    try:
-        from vllm.multimodal import MULTIMODAL_REGISTRY
-    except ModuleNotFoundError as error:
-        if error.name != "vllm":
-            raise
-        raise MMOutError(
-            "this part of the input registry is vLLM's, which is not installed;"
-            ' pip install "vllm-mmout[gpu]" or "vllm-mmout[cpu]"'
-        ) from error
-    return MULTIMODAL_REGISTRY
+        return TextOutputProcessor
+    return choice.create(config_of(model_config), choice.default)[choice.default]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vllm_mmout.models.known import announced
+from vllm_mmout.models.model_folders import announced
 
 
 def serve_announced() -> None:

@@ -35,6 +35,7 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # of __in
         as_written = copy.deepcopy(config_dict)
         config: Self = super().from_dict(config_dict, **kwargs)
         config._json = as_written
+        config._answer_as_single_pass()
         return config
 
     def to_dict(self) -> dict[str, Any]:
@@ -47,6 +48,15 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # of __in
         """As transformers'; vLLM's ``hf_overrides`` come here."""
         super().update(config_dict)
         vars(self).setdefault("_json", {}).update(copy.deepcopy(config_dict))
+        self._answer_as_single_pass()
+
+    def _answer_as_single_pass(self) -> None:
+        """Tell vLLM what holds of a single-pass model, whatever its folder says; a model is made of `config_json`.
+
+        transformers writes of every model of the DETR family that it is an encoder-decoder, by which vLLM schedules a
+        language model with an encoder's output beside the tokens.
+        """
+        self.is_encoder_decoder = False
 
     def get_text_config(self, *args: Any, **kwargs: Any) -> MMOutConfig:
         """Where vLLM looks for the sizes of a language model: there is none, whatever such names mean in the folder.

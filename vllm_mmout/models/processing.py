@@ -19,9 +19,9 @@ from vllm.multimodal.processing import (
 )
 
 from vllm_mmout.errors import ModelError
-from vllm_mmout.models.context import InputContext
-from vllm_mmout.models.known import served_class
-from vllm_mmout.models.model_inputs import ModelInputs
+from vllm_mmout.models.inputs.context import InputContext
+from vllm_mmout.models.inputs.model_inputs import ModelInputs
+from vllm_mmout.models.model_folders import served_class
 from vllm_mmout.params import OutputParams
 from vllm_mmout.registry.inputs import IMAGE
 

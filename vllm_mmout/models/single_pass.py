@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+from vllm.logger import init_logger
+from vllm.model_executor.layers.pooler import IdentityPooler
 from vllm.model_executor.models.interfaces import IsAttentionFree, SupportsMultiModal
 from vllm.model_executor.models.interfaces_base import is_vllm_model
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
-from vllm_mmout.errors import InputError, MMOutError, ModelError
-from vllm_mmout.models.author import build, run
+from vllm_mmout.errors import InputError, MMOutError, ModelError, message_of, type_and_message
+from vllm_mmout.models.author import build, load_strictly, run
 from vllm_mmout.models.config import config_json
-from vllm_mmout.models.keywords import Keywords
-from vllm_mmout.models.known import served_class
-from vllm_mmout.models.per_request import PerRequest, PlainPooler, logger
+from vllm_mmout.models.forward_inputs import FIELD, Keywords, as_tensor, tensors_of
+from vllm_mmout.models.model_folders import served_class
 from vllm_mmout.models.processing import SinglePassDummyInputs, SinglePassInfo, SinglePassProcessor, inputs_of
-from vllm_mmout.models.weights import load_strictly
-from vllm_mmout.models.wire import FIELD, as_tensor, tensors_of
 from vllm_mmout.params import OutputParams
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.v1.pool.metadata import PoolingMetadata
 
-    from vllm_mmout.models.per_request import Outcome
+    from vllm_mmout.processors.base import Raw
 
 _adapters: dict[str, type[SinglePassModel]] = {}
 
@@ -82,11 +82,12 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
     ) -> torch.Tensor:
         """Run the author's model once for all requests of the step that are alike.
 
-        A failure stays with its request: where a group fails, each of it is run alone.
+        A failure stays with its request: where a group fails, each of it is run alone. Nothing is raised, which would
+        end the engine: what fails outside the model is an error of all requests of the step.
 
         Args:
             input_ids: not used.
-            positions: not used.
+            positions: one a request.
             intermediate_tensors: not used.
             inputs_embeds: not used.
             inputs: for each request its tensors, in the order of the author's keywords.
@@ -95,7 +96,17 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             The model's output, the requests on axis 0; `PerRequest` where they are not alike.
 
         """
-        requests = [self._taken(tensors_of(values, self._keywords)) for values in inputs[FIELD]]
+        try:
+            return self._outcomes(inputs[FIELD])
+        except Exception as error:
+            if self.measuring:
+                raise
+            logger.exception("a step of %s failed", self.architecture)
+            failed = ModelError(f"the requests of a step of {self.architecture} failed: {type_and_message(error)}")
+            return PerRequest.of([failed] * positions.shape[-1], self._device)
+
+    def _outcomes(self, values_of_requests: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
+        requests = [self._taken(tensors_of(values, self._keywords)) for values in values_of_requests]
         groups: dict[tuple[Any, ...], list[int]] = {}
         for row, tensors in enumerate(requests):
             likeness = tuple((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items())
@@ -127,7 +138,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
                 ) from error
             logger.debug("a group of %d requests failed", len(alike), exc_info=error)
             kind = InputError if isinstance(error, InputError) else ModelError
-            return kind(str(error))  # without its frames, which hold all that forward had computed
+            return kind(message_of(error))  # without its frames, which hold all that forward had computed
 
     def _taken(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """One request's tensors in the dtype of a model of transformers, whose processors give float32 always."""
@@ -144,7 +155,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         except Exception as error:
             raise ModelError(
                 f"the weights of model {type(self.model).__name__} cannot be read from {self._model_config.model}:"
-                f" {type(error).__name__}: {error}; put there what safetensors.torch.save_file(model.state_dict(),"
+                f" {type_and_message(error)}; put there what safetensors.torch.save_file(model.state_dict(),"
                 ' "model.safetensors") writes'
             ) from error
         load = getattr(self.model, "load_from", None)  # of a class whose checkpoints have a form of their own
@@ -156,6 +167,8 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
 
     def try_out(self) -> None:
         """Run the model once, on its dummy input if it has one.
+
+        On every device: vLLM never does so on a CPU, where a wrong shape would show with the first request.
 
         Raises:
             MMOutError: it fails; so would every request.
@@ -178,3 +191,59 @@ def _parts(output: Any, count: int) -> list[Outcome]:
     if isinstance(output, dict):
         return [{name: tensor[row] for name, tensor in output.items()} for row in range(count)]
     return list(output)
+
+
+logger = init_logger("vllm.mmout")
+
+Outcome: TypeAlias = "Raw | MMOutError"
+"""What forward gave for a request, or what it failed with."""
+
+
+class PerRequest(torch.Tensor):
+    """An empty tensor [requests, 0] that carries one outcome a request.
+
+    vLLM takes from ``forward`` one tensor with the requests on axis 0, slices it and hands it to the pooler; outputs of
+    different shapes, or several of them, do not fit into one. The pooler takes them from ``parts``.
+    """
+
+    parts: list[Outcome]
+
+    @staticmethod
+    def of(parts: list[Outcome], device: torch.device) -> PerRequest:
+        """Wrap outcomes.
+
+        Args:
+            parts: for each request, in their order, its tensor or dict of tensors without axis 0, or its failure.
+            device: the model's device.
+
+        """
+        wrapped = torch.empty((len(parts), 0), device=device).as_subclass(PerRequest)
+        wrapped.parts = parts
+        return wrapped
+
+    def __getitem__(self, item: Any) -> Any:
+        """Slice along axis 0, the one thing that vLLM does with it."""
+        if isinstance(item, slice):
+            return PerRequest.of(self.parts[item], self.device)
+        return super().__getitem__(item)
+
+
+class PlainPooler(IdentityPooler):
+    """Hands vLLM what the model gave, as it is; of several outcomes those that vLLM can carry."""
+
+    def forward(self, hidden_states: torch.Tensor, pooling_metadata: PoolingMetadata) -> Any:
+        """One tensor with the requests on axis 0, or a list of one tensor a request."""
+        if isinstance(hidden_states, PerRequest):
+            return [plain(part) for part in hidden_states.parts]
+        return hidden_states
+
+
+def plain(outcome: Outcome) -> torch.Tensor:
+    """What a request without a processor gets; vLLM can carry no dict, so of several tensors the first.
+
+    It can carry no failure either: a request that failed gets an empty tensor, the log says why.
+    """
+    if isinstance(outcome, MMOutError):
+        logger.error("a request for raw tensors failed and gets an empty one: %s", outcome)
+        return torch.empty(0)
+    return outcome if isinstance(outcome, torch.Tensor) else next(iter(outcome.values()))

@@ -9,7 +9,7 @@ from typing import Any, cast
 from vllm.model_executor.models.registry import ModelRegistry, _BaseRegisteredModel, _ModelInfo
 
 from vllm_mmout.errors import OptionError, RegistrationError
-from vllm_mmout.models.known import BUILT_IN, author_class, forget, names, path_of, record
+from vllm_mmout.models.model_folders import author_class, forget, names, of_wings, path_of, record
 
 _of_vllm: dict[str, Any] = {}
 """What vLLM itself has for an architecture that is served by a class of ours."""
@@ -17,7 +17,11 @@ _of_vllm: dict[str, Any] = {}
 
 @dataclass(frozen=True, eq=False)  # vLLM caches what an entry gave, and the class of a name may change
 class AuthorsModel(_BaseRegisteredModel):
-    """One architecture; vLLM's own lazy entries are inspected in a further process and cached by a file's hash."""
+    """One architecture.
+
+    vLLM's own lazy entries do not serve: they are inspected in a further process, which knows neither scripts nor
+    notebooks, and cached by the hash of one file, so that a change of a base class would break the next start.
+    """
 
     architecture: str
 
@@ -53,7 +57,7 @@ def announce(config: Mapping[str, Any]) -> None:
     path = path_of(architecture, config)
     if path is not None:
         stands = getattr(ModelRegistry.models.get(architecture), "module_name", "")
-        if stands.startswith("vllm.") and BUILT_IN.get(architecture) != path:
+        if stands.startswith("vllm.") and of_wings().get(architecture) != path:
             raise RegistrationError(
                 f"vLLM has a model of its own called {architecture!r}, which {path} would replace; write another name"
                 ' into "architectures" of config.json'

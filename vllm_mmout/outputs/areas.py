@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-from io import StringIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from vllm_mmout.outputs.base import no_options
-from vllm_mmout.outputs.class_rows import check_classes, class_rows
-from vllm_mmout.outputs.colours import class_colour
+from vllm_mmout.geo.raster.areas import pixel_areas
+from vllm_mmout.outputs.classes import class_colour
 from vllm_mmout.outputs.drawing import Line, draw_caption
+from vllm_mmout.outputs.formats import formats_of
+from vllm_mmout.outputs.raster import check_classes, class_rows
 from vllm_mmout.outputs.structured import StructuredOutput
-from vllm_mmout.raster.areas import pixel_areas
 
 from pydantic import BaseModel, PrivateAttr  # isort: skip - the module above says what is missing without it
 
@@ -41,13 +39,14 @@ class ClassArea(BaseModel):
     share: float
     """Of all pixels that have a class, from 0 to 1."""
     area_m2: float | None
-    """Square metres, as `vllm_mmout.raster.areas.pixel_areas` has them; None where they cannot be told."""
+    """Square metres, as `vllm_mmout.geo.raster.areas.pixel_areas` has them; None where they cannot be told."""
 
 
 class AreasOutput(StructuredOutput):
     """How much of a raster each class covers: those that have a name or occur, by their numbers."""
 
-    formats: ClassVar[dict[str, str]] = {".csv": "csv", **StructuredOutput.formats}
+    output_kinds: ClassVar[tuple[str, ...]] = ("areas", *StructuredOutput.output_kinds)
+    formats: ClassVar[dict[str, str]] = {**formats_of("areas"), **StructuredOutput.formats}
 
     classes: list[ClassArea]
 
@@ -116,16 +115,6 @@ class AreasOutput(StructuredOutput):
         return draw_caption(
             picture, [Line(f"{one.share:.1%} {one.name or f'class {one.id}'}", self.colour_of(one.id)) for one in there]
         )
-
-    def _encode(self, name: str, options: dict[str, Any]) -> bytes:
-        if name != "csv":
-            return super()._encode(name, options)
-        no_options(name, options)
-        text = StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(ClassArea.model_fields)
-        writer.writerows(one.model_dump().values() for one in self.classes)
-        return text.getvalue().encode()
 
 
 def _counted(raster: RasterOutput) -> list[ClassArea]:

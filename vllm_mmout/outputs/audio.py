@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.outputs.arrays import as_numpy
-from vllm_mmout.outputs.base import MediaOutput
-from vllm_mmout.outputs.sounds import MOST_CHANNELS, SOUND_FORMATS, encode_sound
+from vllm_mmout.outputs.base import MediaOutput, as_numpy
+from vllm_mmout.outputs.formats import formats_of
+from vllm_mmout.outputs.formats.sounds import MOST_CHANNELS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +34,8 @@ class AudioOutput(MediaOutput):
 
     """
 
-    formats: ClassVar[dict[str, str]] = SOUND_FORMATS
+    output_kinds: ClassVar[tuple[str, ...]] = ("audio",)
+    formats: ClassVar[dict[str, str]] = formats_of("audio", first="wav")
 
     def __init__(self, samples: NDArray[np.float32], rate: int) -> None:
         given = as_numpy(samples)
@@ -75,9 +76,6 @@ class AudioOutput(MediaOutput):
         """A player for notebooks."""
         data = base64.b64encode(self.to_bytes("wav")).decode()
         return f'<audio controls src="data:audio/wav;base64,{data}"></audio>'
-
-    def _encode(self, name: str, options: dict[str, Any]) -> bytes:
-        return encode_sound(self.samples, self.rate, name, options)
 
 
 def _remedy(given: NDArray[Any]) -> str:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from vllm_mmout.errors import SaveError
-from vllm_mmout.raster.atomic import whole_file
+from vllm_mmout.geo.raster.files import whole_file
+from vllm_mmout.outputs.formats import FORMATS, format_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
 
 
 class Savable:
     """What can be written to a file and to bytes."""
 
+    output_kinds: ClassVar[tuple[str, ...]] = ()
+    """What it is, as `vllm_mmout.outputs.formats.Format.writers` call it, the most special first."""
     formats: ClassVar[dict[str, str]] = {}
     """Suffix of a file name -> name of the format, the usual one first."""
 
@@ -60,15 +68,14 @@ class Savable:
 
     def _format(self, asked: str | None) -> str:
         """The name of a format that is given by name or suffix."""
+        names = dict.fromkeys(self.formats.values())
         if asked is None:
-            return next(iter(self.formats.values()))
-        name = asked.lower().removeprefix(".")
-        if name in self.formats.values():
-            return name
-        if f".{name}" not in self.formats:
-            known = ", ".join(dict.fromkeys(self.formats.values()))
-            raise SaveError(f"{type(self).__name__} cannot be written as {asked!r} (known: {known})")
-        return self.formats[f".{name}"]
+            return next(iter(names))
+        form = format_named(asked)
+        name = self.formats.get(f".{asked.lower().removeprefix('.')}", asked.lower() if form is None else form.name)
+        if name not in names:
+            raise SaveError(f"{type(self).__name__} cannot be written as {asked!r} (known: {', '.join(names)})")
+        return name
 
     def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
         """Write the result to a new file; a format that need not be whole in memory overrides this."""
@@ -79,8 +86,12 @@ class Savable:
         return {}
 
     def _encode(self, name: str, options: dict[str, Any]) -> bytes:
-        """The bytes of the result in a format of `formats`."""
-        raise NotImplementedError(f"{type(self).__name__} must define _encode(name, options)")
+        """The bytes of the result in a format of `formats`; formats of an author's own override this."""
+        if name not in FORMATS:
+            raise NotImplementedError(f"{type(self).__name__} must define _encode(name, options)")
+        buffer = BytesIO()
+        FORMATS[name].write(self, buffer, options)
+        return buffer.getvalue()
 
 
 class MediaOutput(Savable):
@@ -95,17 +106,6 @@ class MediaOutput(Savable):
     not decoded from tokens."""
 
 
-def no_options(name: str, options: dict[str, Any]) -> None:
-    """Refuse options of a format that has none.
-
-    Raises:
-        SaveError: there is an option.
-
-    """
-    if options:
-        raise SaveError(f"{name} takes no options, got {', '.join(sorted(options))}; leave them out")
-
-
 def unknown_suffix(target: Path, formats: Iterable[str], hint: str = "") -> SaveError:
     """The error of a file name that tells no format.
 
@@ -117,3 +117,18 @@ def unknown_suffix(target: Path, formats: Iterable[str], hint: str = "") -> Save
     """
     wrong = f"suffix {target.suffix!r} is that of no format" if target.suffix else "no suffix tells the format"
     return SaveError(f"cannot save {target}: {wrong} (known: {', '.join(formats)}{hint})")
+
+
+def as_numpy(value: Any) -> NDArray[Any]:
+    """An array of what a decoder hands over, sharing its memory where it can; torch is not imported.
+
+    Args:
+        value: array, sequence, or torch tensor of any device. bfloat16, which NumPy does not have, becomes float32,
+            exactly.
+
+    """
+    if hasattr(value, "detach") and hasattr(value, "cpu"):
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":
+            value = value.float()
+    return np.asarray(value)

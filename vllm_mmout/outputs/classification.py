@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vllm_mmout.outputs.colours import class_colour
+from vllm_mmout.outputs.classes import class_colour
 from vllm_mmout.outputs.drawing import Line, draw_caption
 from vllm_mmout.outputs.structured import StructuredOutput
 

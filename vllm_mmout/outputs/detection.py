@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.outputs.base import no_options
-from vllm_mmout.outputs.colours import class_colour
+from vllm_mmout.outputs.classes import class_colour
 from vllm_mmout.outputs.drawing import MarkedBox, draw_boxes
-from vllm_mmout.outputs.geojson import feature_collection
+from vllm_mmout.outputs.formats import formats_of
+from vllm_mmout.outputs.formats.geojson import feature_collection
 from vllm_mmout.outputs.structured import StructuredOutput
 
 from pydantic import BaseModel  # isort: skip - the module above says what is missing without it
@@ -39,7 +38,8 @@ class Detection(BaseModel):
 class DetectionOutput(StructuredOutput):
     """The objects that were found in an input, the most certain first."""
 
-    formats: ClassVar[dict[str, str]] = {**StructuredOutput.formats, ".geojson": "geojson"}
+    output_kinds: ClassVar[tuple[str, ...]] = ("boxes", *StructuredOutput.output_kinds)
+    formats: ClassVar[dict[str, str]] = {**StructuredOutput.formats, **formats_of("boxes")}
 
     detections: list[Detection]
     """Sorted by score; may be empty."""
@@ -91,12 +91,6 @@ class DetectionOutput(StructuredOutput):
         return draw_boxes(
             picture, [MarkedBox(one.box, f"{one.label} {one.score:.2f}", class_colour(one.id)) for one in marked]
         )
-
-    def _encode(self, name: str, options: dict[str, Any]) -> bytes:
-        if name == "geojson":
-            no_options(name, options)
-            return json.dumps(self.geojson, allow_nan=False).encode()
-        return super()._encode(name, options)
 
 
 def within(detections: Iterable[Detection], width: float, height: float) -> list[Detection]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.outputs.arrays import as_numpy
-from vllm_mmout.outputs.base import MediaOutput
-from vllm_mmout.outputs.pictures import PICTURE_FORMATS, encode_picture
+from vllm_mmout.outputs.base import MediaOutput, as_numpy
+from vllm_mmout.outputs.formats import formats_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,7 +28,8 @@ class ImageOutput(MediaOutput):
 
     """
 
-    formats: ClassVar[dict[str, str]] = {**PICTURE_FORMATS, ".tif": "tiff", ".tiff": "tiff"}
+    output_kinds: ClassVar[tuple[str, ...]] = ("image",)
+    formats: ClassVar[dict[str, str]] = formats_of("image")
 
     def __init__(self, array: NDArray[np.uint8]) -> None:
         samples = as_numpy(array)
@@ -70,6 +70,3 @@ class ImageOutput(MediaOutput):
 
     def _repr_png_(self) -> bytes:
         return self.to_bytes("png")
-
-    def _encode(self, name: str, options: dict[str, Any]) -> bytes:
-        return encode_picture(self.image, name, options)

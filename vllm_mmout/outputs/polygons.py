@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.outputs.base import MediaOutput, no_options
-from vllm_mmout.outputs.class_rows import check_classes, class_rows
-from vllm_mmout.outputs.features import Described, features, write_geojson
-from vllm_mmout.outputs.geojson import placement
-from vllm_mmout.outputs.geoparquet import system_of, write_geoparquet
-from vllm_mmout.raster.areas import pixel_areas
-from vllm_mmout.vectors.lattice import PIXELS, Lattice
-from vllm_mmout.vectors.region_stream import polygons
+from vllm_mmout.geo.raster.areas import pixel_areas
+from vllm_mmout.geo.vectors.lattice import PIXELS, Lattice
+from vllm_mmout.geo.vectors.region_stream import polygons
+from vllm_mmout.outputs.base import MediaOutput
+from vllm_mmout.outputs.formats import FORMATS, formats_of
+from vllm_mmout.outputs.raster import check_classes, class_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from geopandas import GeoDataFrame
     from PIL.Image import Image
 
+    from vllm_mmout.geo.raster.georeference import Georeference
+    from vllm_mmout.geo.vectors.polygon import Polygons
     from vllm_mmout.outputs.areas import AreasOutput
     from vllm_mmout.outputs.raster import RasterOutput
     from vllm_mmout.outputs.source import Source
-    from vllm_mmout.vectors.found import Polygons
 
 
 class PolygonsOutput(MediaOutput):
@@ -34,7 +35,7 @@ class PolygonsOutput(MediaOutput):
     A region is what pixels of one class that share an edge make up; nodata is none. Its polygon follows the edges of
     the pixels, with holes, and is valid in the sense of OGC simple features: rasterised again, the polygons are the
     raster. Each has the properties ``class`` (number), ``name``, ``pixels`` and ``area_m2`` (that of its pixels; None
-    where it cannot be told, see `vllm_mmout.raster.areas.pixel_areas`).
+    where it cannot be told, see `vllm_mmout.geo.raster.areas.pixel_areas`).
 
     The raster is read and traced in bands of rows, files are written as polygons are finished: memory does not grow
     with the raster, but for the longest border (some 100 bytes a corner) and, in a GeoParquet, the largest polygon.
@@ -51,13 +52,8 @@ class PolygonsOutput(MediaOutput):
 
     """
 
-    formats: ClassVar[dict[str, str]] = {
-        ".geojson": "geojson",
-        ".parquet": "geoparquet",
-        ".geoparquet": "geoparquet",
-        ".tif": "tiff",
-        ".tiff": "tiff",
-    }
+    output_kinds: ClassVar[tuple[str, ...]] = ("polygons", "classes")
+    formats: ClassVar[dict[str, str]] = {**formats_of("polygons"), **formats_of("classes")}
 
     def __init__(self, classes: RasterOutput, *, simplify: float | None = None) -> None:
         check_classes(classes)
@@ -84,7 +80,25 @@ class PolygonsOutput(MediaOutput):
 
         Coordinates are those of the raster's system; without a transform columns and rows, from its upper left corner.
         """
-        return features(self._traced(), self._lattice(), self._described())
+        return self.traced().features()
+
+    def to_geodataframe(self) -> GeoDataFrame:
+        """The polygons as geopandas has them, a row each, with the columns of the GeoParquet.
+
+        Needs the extra: ``pip install "vllm-mmout[geopandas]"``. All polygons are in memory, for a moment twice.
+
+        Raises:
+            ModuleNotFoundError: geopandas is not installed.
+            SaveError: as `save` as GeoParquet.
+
+        """
+        try:
+            import geopandas
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                'to_geodataframe needs geopandas; pip install "vllm-mmout[geopandas]"', name="geopandas"
+            ) from error
+        return geopandas.read_parquet(BytesIO(self.to_bytes("geoparquet")))
 
     def placed(self, source: Source) -> PolygonsOutput:
         """The same result laid on the input it was made from."""
@@ -103,10 +117,11 @@ class PolygonsOutput(MediaOutput):
         return self.classes.to_bytes("png")
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the polygons to a file, .geojson or .parquet; or the raster of classes, .tif.
+        """Write the polygons to a file, .geojson, .parquet, .gpkg or .fgb; or the raster of classes, .tif.
 
         GeoJSON names the coordinate system in the member ``crs`` of 2008, as GDAL does: RFC 7946 knows longitude and
-        latitude alone. GeoParquet needs the extra: ``pip install "vllm-mmout[geoparquet]"``.
+        latitude alone. GeoParquet needs the extra ``geoparquet``, GeoPackage and FlatGeobuf need ``vector``:
+        ``pip install "vllm-mmout[vector]"``.
 
         Args:
             path: where to; the folder must exist.
@@ -117,7 +132,7 @@ class PolygonsOutput(MediaOutput):
 
         Raises:
             SaveError: the suffix is unknown, the file cannot be written, the raster lies nowhere that GeoJSON could
-                name, or a package for GeoParquet is missing.
+                name, or a package for the format is missing.
 
         """
         target = Path(path)
@@ -125,30 +140,15 @@ class PolygonsOutput(MediaOutput):
             return self.classes.save(target, **options)
         return super().save(target, **options)
 
-    def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
-        with path.open("wb") as file:
-            self._write_to(file, name, options, path.parent)
+    def traced(self, folder: Path | None = None) -> TracedPolygons:
+        """Trace the raster, for writers of formats.
 
-    def _encode(self, name: str, options: dict[str, Any]) -> bytes:
-        if name == "tiff":
-            return self.classes.to_bytes(name, **options)
-        buffer = BytesIO()
-        self._write_to(buffer, name, options, None)
-        return buffer.getvalue()
+        Args:
+            folder: where what waits for the rest of its polygon may go to a temporary file; None: into memory.
 
-    def _write_to(self, file: BinaryIO, name: str, options: dict[str, Any], folder: Path | None) -> None:
-        """Write a format of polygons; what waits for the rest of its polygon may go to a temporary file in a folder."""
-        no_options(name, options)
-        if name == "geojson":
-            crs, _ = placement(self.classes.georeference, instead=".parquet")
-            write_geojson(file, self._traced(folder), self._lattice(), self._described(), crs)
-        else:
-            system = system_of(self.classes.georeference)
-            write_geoparquet(file, self._traced(folder), self._lattice(), self._described(), system)
-
-    def _traced(self, folder: Path | None = None) -> Iterator[Polygons]:
+        """
         raster = self.classes
-        return polygons(
+        pieces = polygons(
             class_rows(raster),
             (raster.height, raster.width),
             nodata=raster.nodata,
@@ -156,10 +156,57 @@ class PolygonsOutput(MediaOutput):
             simplify=self.simplify or 0,
             folder=folder,
         )
+        measured = pixel_areas(raster.georeference, 1) is not None
+        lattice = Lattice(raster.transform or PIXELS, (raster.height, raster.width))
+        return TracedPolygons(pieces, lattice, raster.georeference, raster.class_names, measured)
 
-    def _lattice(self) -> Lattice:
-        return Lattice(self.classes.transform or PIXELS, (self.classes.height, self.classes.width))
+    def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
+        FORMATS[name].write(self, path, options)
 
-    def _described(self) -> Described:
-        measured = pixel_areas(self.classes.georeference, 1) is not None
-        return Described(self.classes.class_names, measured)
+
+@dataclass(frozen=True, slots=True)
+class TracedPolygons:
+    """The polygons of a raster while they are traced, once."""
+
+    pieces: Iterable[Polygons]
+    """Some at a time, in corners of pixels."""
+    lattice: Lattice
+    """Where these lie."""
+    georeference: Georeference | None
+    names: Sequence[str] | None
+    """Of each class, from 0."""
+    measured: bool
+    """Whether areas are known, in square metres."""
+
+    def name(self, number: int) -> str | None:
+        """Of a class, None for one without."""
+        return self.names[number] if self.names is not None and number < len(self.names) else None
+
+    def properties(self, number: int, pixels: int, area: float) -> dict[str, Any]:
+        """Of one polygon, as plain data."""
+        return {
+            "class": number,
+            "name": self.name(number),
+            "pixels": pixels,
+            "area_m2": area if self.measured else None,
+        }
+
+    def features(self) -> Iterator[dict[str, Any]]:
+        """Each polygon as a feature of GeoJSON, in plain data."""
+        rings: list[Any] = []
+        for piece in self.pieces:
+            rows, bounds = self.lattice.closed(piece.vertices, piece.counts)
+            points = self.lattice.points(rows).tolist()
+            ends = bounds.tolist()
+            ring = 0
+            for place, (number, pixels, area, count) in enumerate(piece.facts(), start=1):
+                rings += [points[ends[one] : ends[one + 1]] for one in range(ring, ring + count)]
+                ring += count
+                if place == len(piece.rings) and piece.continues:
+                    break
+                yield {
+                    "type": "Feature",
+                    "properties": self.properties(number, pixels, area),
+                    "geometry": {"type": "Polygon", "coordinates": rings},
+                }
+                rings = []

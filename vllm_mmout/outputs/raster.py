@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-from io import BytesIO
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
 
 import numpy as np
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.outputs.arrays import as_numpy
-from vllm_mmout.outputs.base import MediaOutput, no_options
-from vllm_mmout.outputs.known import Known, geotiff_options
-from vllm_mmout.outputs.pictures import PICTURE_FORMATS, encode_picture, flattened
-from vllm_mmout.outputs.placing import masked, merged, resized_mask
-from vllm_mmout.outputs.render import render
-from vllm_mmout.outputs.sidecars import geotiff_sidecars
-from vllm_mmout.outputs.tensor import save_arrays
-from vllm_mmout.raster.gdal_metadata import as_pixels_have_it
-from vllm_mmout.raster.raster import Raster
-from vllm_mmout.raster.window import Window, as_window
-from vllm_mmout.raster.writing.write import write_geotiff, write_geotiff_here
+from vllm_mmout.geo.raster.raster import Raster, as_pixels_have_it
+from vllm_mmout.geo.raster.window import Window, as_window
+from vllm_mmout.outputs.base import MediaOutput, as_numpy
+from vllm_mmout.outputs.formats import FORMATS, formats_of
+from vllm_mmout.outputs.rendering import render
+from vllm_mmout.outputs.source import masked, merged, resized_mask
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
     from PIL.Image import Image
+    from xarray import DataArray
 
+    from vllm_mmout.geo.raster.georeference import Georeference
+    from vllm_mmout.geo.raster.window import Affine
     from vllm_mmout.outputs.source import Source
-    from vllm_mmout.raster.georeference import Georeference
-    from vllm_mmout.raster.placement import Affine
-    from vllm_mmout.raster.writing.tags import Told
+
+_ROWS = 512
+"""Rows of classes that are read at once: a row of blocks."""
+
+
+class RasterMetadata(TypedDict, total=False):
+    """What is known of a raster beside its pixels, as `RasterOutput` takes it."""
+
+    nodata: float | None
+    georeference: Georeference | None
+    band_names: Sequence[str | None]
+    units: Sequence[str | None]
+    class_names: Sequence[str] | None
+    palette: NDArray[np.uint8] | None
+    metadata: Mapping[str, str] | None
 
 
 class RasterOutput(MediaOutput):
@@ -52,7 +60,8 @@ class RasterOutput(MediaOutput):
 
     """
 
-    formats: ClassVar[dict[str, str]] = {".tif": "tiff", ".tiff": "tiff", **PICTURE_FORMATS, ".npz": "npz"}
+    output_kinds: ClassVar[tuple[str, ...]] = ("raster",)
+    formats: ClassVar[dict[str, str]] = formats_of("raster", first="tiff")
 
     def __init__(
         self,
@@ -77,7 +86,7 @@ class RasterOutput(MediaOutput):
             metadata=metadata,
         )
 
-    def _describe(self, **known: Unpack[Known]) -> None:
+    def _describe(self, **known: Unpack[RasterMetadata]) -> None:
         """Keep what is known beside the pixels."""
         palette, names = known.get("palette"), known.get("class_names")
         nodata = known.get("nodata")
@@ -169,16 +178,41 @@ class RasterOutput(MediaOutput):
             array, nodata = masked(array, nodata, resized_mask(source.valid, size))
         if georeference is not None and source.size is not None:
             georeference = georeference.resized(source.size, size)
-        return RasterOutput(
-            array,
-            nodata=nodata,
-            georeference=georeference,
-            band_names=self.band_names,
-            units=self.units,
-            class_names=self.class_names,
-            palette=self.palette,
-            metadata=merged(source.metadata, self.metadata),
-        )
+        known = self.described
+        known["nodata"], known["georeference"] = nodata, georeference
+        known["metadata"] = merged(source.metadata, self.metadata)
+        return RasterOutput(array, **known)
+
+    @property
+    def described(self) -> RasterMetadata:
+        """All that is known beside the pixels."""
+        return {
+            "nodata": self.nodata,
+            "georeference": self.georeference,
+            "band_names": self.band_names,
+            "units": self.units,
+            "class_names": self.class_names,
+            "palette": self.palette,
+            "metadata": self.metadata,
+        }
+
+    def to_xarray(self) -> DataArray:
+        """The raster as xarray has it, with dimensions band, y, x, as rioxarray reads its GeoTIFF.
+
+        Needs the extra: ``pip install "vllm-mmout[xarray]"``. All pixels are in memory; they are not copied.
+
+        Returns:
+            With the coordinate system and the transform in the coordinate ``spatial_ref``, nodata as the attribute
+            ``_FillValue``, so that ``.rio`` finds them.
+
+        Raises:
+            ModuleNotFoundError: xarray, or pyproj for a raster with a coordinate system, is not installed.
+            InputError: the coordinate system is unknown to PROJ.
+
+        """
+        from vllm_mmout.outputs.data_array import data_array
+
+        return data_array(self)
 
     def close(self) -> None:
         """Free what the raster holds on disk; one in memory holds nothing."""
@@ -194,39 +228,15 @@ class RasterOutput(MediaOutput):
         return self.to_bytes("png")
 
     def _sidecars(self, name: str) -> Mapping[str, bytes | None]:
+        from vllm_mmout.outputs.formats.geotiff import geotiff_sidecars
+
         return geotiff_sidecars(self.class_names) if name == "tiff" else {}
 
     def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
         if name == "tiff":
-            no_options(name, options)
-            write_geotiff_here(path, self.array, **self._told())
+            FORMATS[name].write(self, path, options)
         else:
             super()._write(path, name, options)
-
-    def _encode(self, name: str, options: dict[str, Any]) -> bytes:
-        if name in PICTURE_FORMATS.values():
-            return encode_picture(flattened(self.image) if name == "jpeg" else self.image, name, options)
-        no_options(name, options)
-        buffer = BytesIO()
-        if name == "tiff":
-            write_geotiff(buffer, self.array, **self._told())
-        else:
-            save_arrays(buffer, self._arrays())
-        return buffer.getvalue()
-
-    def _told(self) -> Told:
-        """What a GeoTIFF says of the pixels."""
-        return geotiff_options(
-            self.count,
-            self.dtype,
-            nodata=self.nodata,
-            georeference=self.georeference,
-            band_names=self.band_names,
-            units=self.units,
-            class_names=self.class_names,
-            palette=self.palette,
-            metadata=self.metadata,
-        )
 
     def _checked_window(self, given: Window | Sequence[int]) -> Window:
         window = as_window(given)
@@ -237,18 +247,25 @@ class RasterOutput(MediaOutput):
             )
         return window
 
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        """What an .npz holds: the pixels, and as arrays of their own what is known beside them."""
-        known = {
-            "nodata": self.nodata,
-            "crs": self.crs,
-            "transform": self.transform,
-            "band_names": [name or "" for name in self.band_names] or None,
-            "units": [unit or "" for unit in self.units] or None,
-            "class_names": self.class_names,
-            "palette": self.palette,
-        }
-        return {"array": self.array, **{name: np.asarray(value) for name, value in known.items() if value is not None}}
+
+def check_classes(raster: RasterOutput) -> None:
+    """Refuse a raster that is none of classes.
+
+    Raises:
+        InputError: it has several bands, or another dtype than uint8 and uint16.
+
+    """
+    if raster.count != 1 or raster.dtype.name not in ("uint8", "uint16"):
+        raise InputError(
+            "polygons and areas are made of one band of classes, uint8 or uint16; got"
+            f" {raster.count} of {raster.dtype}; ask for another output"
+        )
+
+
+def class_rows(raster: RasterOutput) -> Iterator[NDArray[np.unsignedinteger]]:
+    """The classes from the top, [rows, width], some rows at a time."""
+    for row in range(0, raster.height, _ROWS):
+        yield raster.read(Window(row, 0, min(_ROWS, raster.height - row), raster.width))[0]
 
 
 def _checked_array(array: NDArray[Any]) -> NDArray[Any]:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.outputs.base import no_options
-from vllm_mmout.outputs.known import Known, are_classes, geotiff_options
-from vllm_mmout.outputs.preview import PREVIEW, preview, valid_mask
-from vllm_mmout.outputs.raster import RasterOutput
-from vllm_mmout.outputs.render import render
-from vllm_mmout.raster.opened import open_raster
-from vllm_mmout.raster.window import Window
+from vllm_mmout.geo.raster.opened import open_raster
+from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.outputs.classes import are_classes
+from vllm_mmout.outputs.formats import FORMATS
+from vllm_mmout.outputs.formats.geotiff import geotiff_options
+from vllm_mmout.outputs.raster import RasterMetadata, RasterOutput
+from vllm_mmout.outputs.rendering import PREVIEW, preview, render, valid_mask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
+    from vllm_mmout.geo.raster.opened import OpenRaster
+    from vllm_mmout.geo.raster.writing import GeoTiffBlocks
     from vllm_mmout.outputs.source import Source
-    from vllm_mmout.raster.opened import OpenRaster
-    from vllm_mmout.raster.writing.blocks import GeoTiffBlocks
 
 
 class StoredRaster(RasterOutput):
@@ -51,7 +51,7 @@ class StoredRaster(RasterOutput):
 
     """
 
-    def __init__(self, path: str | Path, *, owned: bool = False, **known: Unpack[Known]) -> None:
+    def __init__(self, path: str | Path, *, owned: bool = False, **known: Unpack[RasterMetadata]) -> None:
         self._lock = threading.RLock()
         self._closed = False
         self._file = Path(path).absolute()
@@ -63,7 +63,7 @@ class StoredRaster(RasterOutput):
         self._remove = weakref.finalize(self, _remove, self._file, os.getpid()) if owned else None
 
     @classmethod
-    def from_blocks(cls, blocks: GeoTiffBlocks, **known: Unpack[Known]) -> StoredRaster:
+    def from_blocks(cls, blocks: GeoTiffBlocks, **known: Unpack[RasterMetadata]) -> StoredRaster:
         """Finish a file of blocks, and own it.
 
         Args:
@@ -123,7 +123,7 @@ class StoredRaster(RasterOutput):
         """
         if max(self.height, self.width) <= PREVIEW:
             return super().image
-        classes = are_classes(self.dtype, class_names=self.class_names, palette=self.palette)
+        classes = are_classes(self.dtype, self.class_names, self.palette)
         with self._open() as raster:
             array, valid = preview(raster, self.nodata, classes=classes)
         return render(array, valid, self.palette)
@@ -166,7 +166,7 @@ class StoredRaster(RasterOutput):
         with self._lock:
             if tiff and self._remove is None and target.exists() and target.samefile(self._file):
                 self._check_file()
-                no_options("tiff", options)
+                FORMATS["tiff"].check_options(options, self.formats)
                 return target
             super().save(target, **options)
             if tiff and self._remove is not None:
@@ -218,14 +218,14 @@ class StoredRaster(RasterOutput):
         if name != "tiff":
             path.write_bytes(self._encode(name, options))
             return
-        no_options(name, options)
+        FORMATS[name].check_options(options, self.formats)
         if self._remove is None or not _linked(self._file, path):
             shutil.copyfile(self._file, path)
 
     def _encode(self, name: str, options: dict[str, Any]) -> bytes:
         if name != "tiff":
             return super()._encode(name, options)
-        no_options(name, options)
+        FORMATS[name].check_options(options, self.formats)
         with self._lock:
             self._check_file()
             return self._file.read_bytes()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.outputs.base import Savable, no_options
+from vllm_mmout.outputs.base import Savable
 from vllm_mmout.outputs.drawing import Line, draw_caption
-from vllm_mmout.outputs.pictures import PICTURE_FORMATS, encode_picture
+from vllm_mmout.outputs.formats import formats_of
 
 try:
     from pydantic import BaseModel, PrivateAttr
@@ -38,7 +38,8 @@ class StructuredOutput(Savable, BaseModel):
     Files are JSON of the fields, or the picture of `image`. To say how the result is drawn, override `draw`.
     """
 
-    formats: ClassVar[dict[str, str]] = {".json": "json", **PICTURE_FORMATS}
+    output_kinds: ClassVar[tuple[str, ...]] = ("structured",)
+    formats: ClassVar[dict[str, str]] = formats_of("structured", first="json")
 
     _path: str | None = PrivateAttr(default=None)
     _input: _Input = PrivateAttr(default=_Input())
@@ -97,9 +98,3 @@ class StructuredOutput(Savable, BaseModel):
     def _repr_png_(self) -> bytes | None:
         """What notebooks show; without a picture they fall back on the repr."""
         return None if self._source is None or self._source.picture is None else self.to_bytes("png")
-
-    def _encode(self, name: str, options: dict[str, Any]) -> bytes:
-        if name in PICTURE_FORMATS.values():
-            return encode_picture(self.image, name, options)
-        no_options(name, options)
-        return self.model_dump_json(indent=2).encode()

@@ -7,22 +7,17 @@ from typing import TYPE_CHECKING
 from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from vllm_mmout.processors.base import OutputProcessor, Part
+    from vllm_mmout.processors.base import OutputProcessor, Part, Parts
     from vllm_mmout.processors.classification import ClassificationProcessor
-    from vllm_mmout.processors.codec_audio import CodecAudioProcessor
     from vllm_mmout.processors.detection import DetectionProcessor
     from vllm_mmout.processors.embedding import EmbeddingProcessor
     from vllm_mmout.processors.image import ImageProcessor
-    from vllm_mmout.processors.parts import Parts
     from vllm_mmout.processors.regression import RegressionProcessor
     from vllm_mmout.processors.segmentation import SegmentationProcessor
     from vllm_mmout.processors.tensor import TensorProcessor
-    from vllm_mmout.processors.tokens import TokenProcessor
-    from vllm_mmout.processors.vq_image import VQImageProcessor
 
 __all__ = [
     "ClassificationProcessor",
-    "CodecAudioProcessor",
     "DetectionProcessor",
     "EmbeddingProcessor",
     "ImageProcessor",
@@ -32,26 +27,21 @@ __all__ = [
     "RegressionProcessor",
     "SegmentationProcessor",
     "TensorProcessor",
-    "TokenProcessor",
-    "VQImageProcessor",
     "Window",
 ]
 
 _HOMES = {
     "ClassificationProcessor": "vllm_mmout.processors.classification",
-    "CodecAudioProcessor": "vllm_mmout.processors.codec_audio",
     "DetectionProcessor": "vllm_mmout.processors.detection",
     "EmbeddingProcessor": "vllm_mmout.processors.embedding",
     "ImageProcessor": "vllm_mmout.processors.image",
     "OutputProcessor": "vllm_mmout.processors.base",
     "Part": "vllm_mmout.processors.base",
-    "Parts": "vllm_mmout.processors.parts",
+    "Parts": "vllm_mmout.processors.base",
     "RegressionProcessor": "vllm_mmout.processors.regression",
     "SegmentationProcessor": "vllm_mmout.processors.segmentation",
     "TensorProcessor": "vllm_mmout.processors.tensor",
-    "TokenProcessor": "vllm_mmout.processors.tokens",
-    "VQImageProcessor": "vllm_mmout.processors.vq_image",
-    "Window": "vllm_mmout.raster.window",
+    "Window": "vllm_mmout.geo.raster.window",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

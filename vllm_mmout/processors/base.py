@@ -1,13 +1,13 @@
-"""OutputProcessor: what the author of a model subclasses to turn raw tensors into an object a user can open."""
+"""OutputProcessor, which the author of a model subclasses, and the Parts of a scene that it is given."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import DecodeError
-from vllm_mmout.processors.parts import Parts
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from vllm_mmout.geo.raster.window import Window
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.raster.window import Window
 
     Raw: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
+    from vllm_mmout.geo.tiling.grid import TileGrid
+    from vllm_mmout.outputs import RasterOutput
+    from vllm_mmout.outputs.partial_images import PartialImages
+    from vllm_mmout.outputs.source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,9 @@ class OutputProcessor:
 
     outputs: ClassVar[tuple[str, ...]] = ()
     """Values of ``OutputParams.output`` that this processor knows, the default first; empty: it has no choice."""
+
+    binding: ClassVar[str] = "vllm_mmout.engine.binding:Binding"
+    """What an engine of a model with this processor is bound by, a subclass of `EngineBinding` as "module:Class"."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> OutputProcessor:
@@ -138,3 +145,71 @@ class OutputProcessor:
     def begin(self, params: OutputParams) -> Any:
         """What one request remembers between its own chunks, handed to ``decode`` as ``state``; nothing by default."""
         return None
+
+
+class Parts(Iterator["Part"]):
+    """Iterates over the parts that have an output, in order of arrival; each is given once.
+
+    Args:
+        parts: all parts, those without any observation included.
+        grid: where the tiles lie; ``Part.index`` counts them.
+        source: the scene.
+        folder: where a result on disk is to be made, None for the system's folder for temporary files.
+        growing: shown what `mosaic` has finished; None: nobody looks.
+
+    """
+
+    def __init__(
+        self,
+        parts: Iterable[Part],
+        *,
+        grid: TileGrid,
+        source: Source,
+        folder: Path | None = None,
+        growing: PartialImages | None = None,
+    ) -> None:
+        self._parts = iter(parts)
+        self.grid = grid
+        self.source = source
+        self.folder = folder
+        self._growing = growing
+
+    def __next__(self) -> Part:
+        return next(part for part in self._parts if part.output is not None)
+
+    def every(self) -> Iterator[Part]:
+        """Those parts as well that were not given to the model, since their input holds no observation."""
+        return self._parts
+
+    def mosaic(
+        self, params: OutputParams, finish: Callable[[RasterOutput], RasterOutput] | None = None
+    ) -> RasterOutput:
+        """Join tiles of a raster into one on disk.
+
+        The memory for it grows with a side of the scene where tiles overlap, never with its area.
+
+        Args:
+            params: options of the request; ``overlap`` and ``blend`` say how tiles are joined.
+            finish: makes the result of joined values, pixel by pixel: classes of averaged probabilities. It is called
+                on rectangles of any size.
+
+        Returns:
+            A `StoredRaster`, which lies on the scene.
+
+        Raises:
+            DecodeError: an output is no raster, or tiles do not fit together.
+            SaveError: the raster cannot be written.
+
+        """
+        from vllm_mmout.geo.tiling.mosaic import mosaic
+
+        blend = params.blend if params.overlap and self.grid.overlap else "none"
+        return mosaic(
+            self.every(),
+            self.grid,
+            blend=blend,
+            finish=finish,
+            folder=self.folder,
+            source=self.source,
+            growing=self._growing,
+        )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import DecodeError, ReduceError
 from vllm_mmout.processors.base import OutputProcessor
-from vllm_mmout.processors.labels import Labels, checked_names
+from vllm_mmout.processors.classes import Labels, checked_names
 from vllm_mmout.processors.option_values import checked_count, checked_part, checked_switch
 from vllm_mmout.processors.raw import describe, only_tensor
 

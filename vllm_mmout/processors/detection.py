@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
-from vllm_mmout.processors.base import OutputProcessor
+from vllm_mmout.processors.base import OutputProcessor, Parts
 from vllm_mmout.processors.boxes import FORMATS, as_corners, suppressed
-from vllm_mmout.processors.labels import Labels, checked_names
+from vllm_mmout.processors.classes import Labels, checked_names
 from vllm_mmout.processors.option_values import checked_count, checked_part, checked_switch
-from vllm_mmout.processors.parts import Parts
 from vllm_mmout.processors.raw import describe
 
 if TYPE_CHECKING:
@@ -182,7 +181,7 @@ class DetectionProcessor(OutputProcessor):
         """
         if not isinstance(parts, Parts):
             return super().assemble(parts, params)
-        from vllm_mmout.processors.joined_boxes import joined_boxes
+        from vllm_mmout.processors.boxes import joined_boxes
 
         threshold = _SAME if self._iou_threshold is None else self._iou_threshold
         return joined_boxes(parts, threshold, self._most)

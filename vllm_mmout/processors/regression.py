@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from msgspec.structs import replace
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import RasterOutput
-from vllm_mmout.processors.base import OutputProcessor
-from vllm_mmout.processors.labels import checked_names
-from vllm_mmout.processors.parts import Parts
+from vllm_mmout.processors.base import OutputProcessor, Parts
+from vllm_mmout.processors.classes import checked_names
 from vllm_mmout.processors.raw import describe, only_tensor, own_array
 
 if TYPE_CHECKING:
@@ -172,7 +170,7 @@ class RegressionProcessor(OutputProcessor):
 
         """
         self._check_asked(params)
-        if isinstance(parts, Parts) and self._travelling(replace(params, part=True)) != self._dtype:
+        if isinstance(parts, Parts) and self._travelling(params.of_part()) != self._dtype:
             return parts.mosaic(params, self._finished)
         return super().assemble(parts, params)
 

@@ -6,14 +6,12 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from msgspec.structs import replace
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import PolygonsOutput, RasterOutput
-from vllm_mmout.processors.base import OutputProcessor
-from vllm_mmout.processors.labels import checked_names
-from vllm_mmout.processors.palette import PaletteOption, default_palette, parse_palette
-from vllm_mmout.processors.parts import Parts
+from vllm_mmout.outputs.classes import default_palette
+from vllm_mmout.processors.base import OutputProcessor, Parts
+from vllm_mmout.processors.classes import PaletteOption, checked_names, parse_palette
 from vllm_mmout.processors.raw import describe, only_tensor, own_array
 
 if TYPE_CHECKING:
@@ -154,7 +152,7 @@ class SegmentationProcessor(OutputProcessor):
         if not isinstance(parts, Parts):
             return super().assemble(parts, params)
         finish = None
-        if asked != "probabilities" and replace(params, part=True).blends:
+        if asked != "probabilities" and params.of_part().blends:
             finish = self._finished_confidence if asked == "confidence" else self._finished_classes
         return _vectors(parts.mosaic(params, finish), asked, params)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vllm_mmout.errors import OptionError, RegistrationError
+from vllm_mmout.messages import close_match
 from vllm_mmout.processors.base import OutputProcessor
 
 
@@ -78,9 +78,3 @@ class Choice:
                     f"{kind.__name__}.from_config must return an OutputProcessor, got {made[name]!r}"
                 )
         return made
-
-
-def close_match(name: object, known: Mapping[str, Any] | Sequence[str]) -> str:
-    """A hint at the known name that ``name`` may be a slip of, empty without one."""
-    near = difflib.get_close_matches(str(name), list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""

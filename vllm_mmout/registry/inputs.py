@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, TypeAlias, TypeVar
 
-from vllm_mmout.errors import RegistrationError
+from vllm_mmout.errors import MMOutError, RegistrationError
 
 Model = TypeVar("Model", bound=type)
 
@@ -40,12 +40,19 @@ class InputRegistration:
     dummy_data: Callable[..., Any] | None = None
     input_processor: Callable[..., Any] | None = None
 
+    @property
+    def decorators(self) -> list[str]:
+        """The decorators that registered something."""
+        found = [field.name for field in fields(self) if getattr(self, field.name) is not None]
+        return [f"register_{'input_mapper' if name == 'mapper' else name}" for name in found]
+
 
 class InputRegistry:
     """The input half: everything of vLLM's ``MULTIMODAL_REGISTRY``, and the decorators of single-pass models.
 
     The decorators have the names of vLLM's first registries; each returns the class unchanged. A class that carries one
-    of them is served under its own name. What is not defined here is looked up on vLLM's registry, imported at first
+    of them is served under its own name; on a model that generates, which vLLM's own processors serve, they are an
+    error at the start of an engine. What is not defined here is looked up on vLLM's registry, imported at first
     use. A model registered with either is known to both, as vLLM keeps its factory on the model's class.
     """
 
@@ -118,7 +125,7 @@ class InputRegistry:
         """Decorate a model class with the input by which it is tried and its memory measured at start-up.
 
         Args:
-            factory: ``(context, seq_len, mm_counts)``, gives a `DummyData` (or a tuple or dict of the same), whose
+            factory: ``(context, seq_len, mm_counts)``, gives a `DummyData`, or a tuple or dict of the same, whose
                 ``multi_modal_data["image"]`` is one raw or processed input of the largest size.
 
         Raises:
@@ -190,9 +197,26 @@ class InputRegistry:
         """What vLLM's registry has under ``name``."""
         if name.startswith("__"):  # asked by copy, pickle and inspect: no reason to import vLLM
             raise AttributeError(f"InputRegistry has no attribute {name!r}")
-        from vllm_mmout.engine.model_class import multimodal_registry
+        return getattr(_vllms(), name)
 
-        return getattr(multimodal_registry(), name)
+
+def _vllms() -> Any:
+    """The registry of vLLM for multimodal inputs.
+
+    Raises:
+        MMOutError: vLLM is not installed.
+
+    """
+    try:
+        from vllm.multimodal import MULTIMODAL_REGISTRY
+    except ModuleNotFoundError as error:
+        if error.name != "vllm":
+            raise
+        raise MMOutError(
+            "this part of the input registry is vLLM's, which is not installed;"
+            ' pip install "vllm-mmout[gpu]" or "vllm-mmout[cpu]"'
+        ) from error
+    return MULTIMODAL_REGISTRY
 
 
 def _callable(value: Any, what: str) -> Any:

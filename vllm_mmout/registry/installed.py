@@ -1,13 +1,12 @@
-"""Output processors that any model can be given by name: the built-in ones, those of packages, and IO plugins."""
+"""Output processors that any model can be given by name: the built-in ones, those of wings, and those of packages."""
 
 from __future__ import annotations
 
 from importlib.metadata import entry_points
 
 from vllm_mmout.errors import RegistrationError
-from vllm_mmout.processors.io_plugin import IO_PLUGIN, io_plugin_processor
-from vllm_mmout.registry.io_plugins import installed_plugins, origin_of
-from vllm_mmout.registry.registration import Registration
+from vllm_mmout.registry.registration import ProcessorFamily, Registration
+from vllm_mmout.wing import wings
 
 ENTRY_POINT_GROUP = "vllm_mmout.output_processors"
 """Group under which a package announces its processors, ``name = pkg.mod:Class``."""
@@ -20,14 +19,12 @@ BUILT_IN = {
     "classification": "vllm_mmout.processors.classification:ClassificationProcessor",
     "detection": "vllm_mmout.processors.detection:DetectionProcessor",
     "embedding": "vllm_mmout.processors.embedding:EmbeddingProcessor",
-    "vq_image": "vllm_mmout.processors.vq_image:VQImageProcessor",
-    "codec_audio": "vllm_mmout.processors.codec_audio:CodecAudioProcessor",
 }
-"""Name -> class of the processors of this package, which are known also where it is not installed but on the path."""
+"""Name -> class of the core's processors, which are known also where this package is not installed but on the path."""
 
 
 class InstalledProcessors:
-    """The built-in processors, those of the entry points, and IO plugins; reads the entry points at first use, once."""
+    """The built-in processors, those of wings and of the entry points; reads these at first use, once."""
 
     def __init__(self) -> None:
         self._tables: dict[str, list[Registration]] | None = None
@@ -36,20 +33,22 @@ class InstalledProcessors:
         """Name -> everything that is announced under it; two different classes are an error only when asked for."""
         if self._tables is None:
             tables = {name: [Registration(name, path, "built in")] for name, path in BUILT_IN.items()}
+            for wing in wings():
+                for name, path in wing.output_processors.items():
+                    _add(tables, Registration(name, path, f"wing {wing.name}"))
             for point in entry_points(group=ENTRY_POINT_GROUP):
                 package = point.dist.name if point.dist else "unknown package"
-                new = Registration(point.name, f"{point.module}:{point.attr}", f"package {package}")
-                rivals = tables.setdefault(point.name, [])
-                if not any(new.same_target(old) for old in rivals):
-                    rivals.append(new)
-            for name, points in installed_plugins().items():
-                origin = f"IO plugin {' and '.join(map(origin_of, points))}"
-                tables[IO_PLUGIN + name] = [Registration(IO_PLUGIN + name, io_plugin_processor(name), origin)]
+                _add(tables, Registration(point.name, f"{point.module}:{point.attr}", f"package {package}"))
+            for wing in wings():
+                for prefix in wing.processor_families:
+                    family: ProcessorFamily = wing.load("processor_families", prefix)()
+                    for registration in family.installed():
+                        _add(tables, registration)
             self._tables = tables
         return self._tables
 
     def names(self) -> list[str]:
-        """All names, the built-in ones first, IO plugins last."""
+        """All names, the built-in ones first, families of wings last."""
         return list(self._read())
 
     def everything(self) -> list[Registration]:
@@ -70,3 +69,10 @@ class InstalledProcessors:
                 " one you mean instead of its name, or uninstall a package"
             )
         return rivals[0] if rivals else None
+
+
+def _add(tables: dict[str, list[Registration]], new: Registration) -> None:
+    """Note what is announced under a name; the same class once."""
+    rivals = tables.setdefault(new.name, [])
+    if not any(new.same_target(old) for old in rivals):
+        rivals.append(new)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.messages import close_match
 from vllm_mmout.processors.base import OutputProcessor
-from vllm_mmout.registry.choice import close_match
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vllm_mmout.errors import RegistrationError
+from vllm_mmout.importing import import_path
 from vllm_mmout.registry.installed import InstalledProcessors
 from vllm_mmout.registry.registration import ProcessorTarget, Registration, make_registration, with_added
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from vllm.config import ModelConfig
 
     from vllm_mmout.processors.base import OutputProcessor
+
+MAKER = "vllm_mmout.engine.model_class:create_output_processor"
+"""What makes an output processor of a model's configuration; named, since the engine stands on the registries."""
 
 Model = TypeVar("Model", bound=type)
 
@@ -130,12 +134,9 @@ class OutputRegistry:
             RegistrationError: a processor cannot be found or imported.
 
         """
-        from vllm_mmout.engine.model_class import choose, config_of, text_output_processor  # not before it is asked for
-
-        choice = choose(self, model_config, engine_table)
-        if choice is None:
-            return text_output_processor()
-        return choice.create(config_of(model_config), choice.default)[choice.default]
+        make: Any = import_path(MAKER, "maker of output processors")
+        made: OutputProcessor | type = make(self, model_config, engine_table)
+        return made
 
 
 def _check_architecture(architecture: object) -> None:

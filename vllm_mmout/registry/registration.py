@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, TypeGuard
+from typing import Protocol, TypeAlias, TypeGuard
 
 from vllm_mmout.errors import RegistrationError
+from vllm_mmout.importing import import_path, is_path
 from vllm_mmout.processors.base import OutputProcessor
-from vllm_mmout.processors.io_plugin import io_plugin_processor
-from vllm_mmout.registry.importing import import_path, is_path
-from vllm_mmout.registry.io_plugins import find_plugin, plugin_in
+from vllm_mmout.wing import wings
 
 ProcessorTarget: TypeAlias = type[OutputProcessor] | str
-"""An output processor's class, its path "pkg.mod:Class", or "io_plugin:NAME"."""
+"""An output processor's class, its path "pkg.mod:Class", or a name of a wing's family, as "io_plugin:NAME"."""
 
 NONE = "none"
 """The name that switches a model's output processor off; nothing can be registered under it."""
 
 _NAME = re.compile(r"[\w.-]+")
+
+
+class ProcessorFamily(Protocol):
+    """Output processors of a wing that are found by a prefix of their names."""
+
+    def installed(self) -> Iterable[Registration]:
+        """Those that can be named."""
+
+    def processor(self, name: str) -> type[OutputProcessor]:
+        """The class of this name.
+
+        Raises:
+            RegistrationError: there is none.
+
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +43,7 @@ class Registration:
     name: str
     """What requests and configs call it."""
     target: ProcessorTarget
-    """The class, its path "pkg.mod:Class", or "io_plugin:NAME"."""
+    """The class, its path "pkg.mod:Class", or a name of a wing's family."""
     origin: str
     """Who registered it, in words for people."""
 
@@ -64,7 +78,7 @@ def make_registration(processor: ProcessorTarget, name: str | None, origin: str)
 
     Args:
         processor: a subclass of OutputProcessor, or its path "pkg.mod:Class", which is not imported here; or
-            "io_plugin:NAME".
+            "io_plugin:NAME", the name of one of a wing's family.
         name: what it shall be called; None: the attribute ``name`` that the class itself defines, else the class' name
             (for a path always the latter, as it is not imported); an IO plugin is called "io_plugin:NAME".
         origin: who registers it.
@@ -85,7 +99,7 @@ def make_registration(processor: ProcessorTarget, name: str | None, origin: str)
     own = default_name(processor)
     if name is None:
         name = own
-    if not is_name(name) and (name != own or plugin_in(own) is None):
+    if not is_name(name) and (name != own or not is_of_family(own)):
         raise RegistrationError(
             f"{name!r} cannot be the name of an output processor; use letters, digits, '_', '-' and '.'"
             f' (and not "{NONE}", which switches processors off)'
@@ -112,17 +126,18 @@ def with_added(table: Mapping[str, Registration], new: Registration, owner: str)
 
 
 def import_processor(path: str) -> type[OutputProcessor]:
-    """Import the class at "pkg.mod:Class"; of "io_plugin:NAME" nothing is imported but what stands for the plugin.
+    """Import the class at "pkg.mod:Class", or have a wing's family find it by its name.
 
     Raises:
-        RegistrationError: module or class is not there, cannot be imported, or is no OutputProcessor; or no such plugin
-            is installed.
+        RegistrationError: module or class is not there, cannot be imported, or is no OutputProcessor; or the family has
+            none of this name.
 
     """
-    plugin = plugin_in(path)
-    if plugin is not None:
-        find_plugin(plugin)
-        return io_plugin_processor(plugin)
+    for wing in wings():
+        for prefix in wing.processor_families:
+            if path.startswith(prefix):
+                family: ProcessorFamily = wing.load("processor_families", prefix)()
+                return family.processor(path)
     found = import_path(path, "output processor")
     if not is_processor_class(found):
         raise RegistrationError(f"{path!r} must be a subclass of vllm_mmout.OutputProcessor, got {found!r}")
@@ -131,7 +146,12 @@ def import_processor(path: str) -> type[OutputProcessor]:
 
 def is_target(text: str) -> bool:
     """Whether ``text`` says itself what it means, "pkg.mod:Class" or "io_plugin:NAME", rather than by a known name."""
-    return plugin_in(text) is not None or is_path(text)
+    return is_of_family(text) or is_path(text)
+
+
+def is_of_family(name: str) -> bool:
+    """Whether a wing finds output processors that are called so."""
+    return any(name.startswith(prefix) for wing in wings() for prefix in wing.processor_families)
 
 
 def is_processor_class(value: object) -> TypeGuard[type[OutputProcessor]]:
@@ -150,6 +170,6 @@ def default_name(processor: ProcessorTarget) -> str:
     A name that a class inherits does not count: ``class FloodMask(SegmentationProcessor)`` is "FloodMask".
     """
     if isinstance(processor, str):
-        return processor if plugin_in(processor) is not None else processor.rpartition(":")[2].rpartition(".")[2]
+        return processor if is_of_family(processor) else processor.rpartition(":")[2].rpartition(".")[2]
     own = vars(processor).get("name")
     return own if isinstance(own, str) else processor.__name__

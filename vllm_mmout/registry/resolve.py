@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.registry.choice import Choice
-from vllm_mmout.registry.lookup import ModelsOwn, find_all
-from vllm_mmout.registry.naming import KEY, Wanted, parse_names
+from vllm_mmout.registry.lookup import KEY, ModelsOwn, Wanted, find_all, parse_names
 from vllm_mmout.registry.options import check_options, deal, taken_by
 
 if TYPE_CHECKING:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
+from uuid import uuid4
 
-from vllm_mmout.serving import events
-from vllm_mmout.serving.encode import Asked, chosen_format, encode, response_of
-from vllm_mmout.serving.encoded import Encoded
+from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.serving.errors import ApiError, api_error
-from vllm_mmout.serving.responses import bare_response, json_response
+from vllm_mmout.serving.request.disconnects import unless_gone
+from vllm_mmout.serving.response import events
+from vllm_mmout.serving.response.encode import encode, response_of
+from vllm_mmout.serving.response.events import EventsResponse
+from vllm_mmout.serving.response.format_choice import FormatChoice, accepted, chosen_format
+from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response
+from vllm_mmout.serving.response.result_files import Encoded
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -21,12 +27,13 @@ if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
 
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
-    from vllm_mmout.outputs.watch import Watch
+    from vllm_mmout.outputs.partial_images import PreviewRequest
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.serving.encode import ToResponse
-    from vllm_mmout.serving.events import Event
-    from vllm_mmout.serving.service import Field, Service
-    from vllm_mmout.serving.store import ResultStore
+    from vllm_mmout.serving.request.image_request import ImageRequest
+    from vllm_mmout.serving.response.encode import ToResponse
+    from vllm_mmout.serving.response.events import Event
+    from vllm_mmout.serving.response.store import ResultStore
+    from vllm_mmout.serving.service import Field, ForwardService
 
 
 class _Closable(Protocol):
@@ -34,6 +41,7 @@ class _Closable(Protocol):
 
 
 Made = TypeVar("Made", bound=_Closable)
+Kind: TypeAlias = Literal["image_edit", "image_generation"]
 
 _QUIET_S = 5.0
 """Seconds after which a stream says that it goes on."""
@@ -43,11 +51,11 @@ _QUIET_S = 5.0
 class Work:
     """One request of a client, ready to be run."""
 
-    service: Service
+    service: ForwardService
     data: Any
     """What the field of the input held."""
     params: OutputParams
-    asked: Asked
+    asked: FormatChoice
     request_id: str
     adapter: LoRARequest | None = None
     field: Field = "image"
@@ -85,7 +93,7 @@ class Work:
                 last = output
         return await self.encoded(last)
 
-    def running(self, watch: Watch | None = None) -> AsyncGenerator[MultimodalRequestOutput, None]:
+    def running(self, watch: PreviewRequest | None = None) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run it; what `AsyncLLM.generate` yields.
 
         Args:
@@ -123,14 +131,10 @@ class Work:
             ApiError: they cannot be made.
 
         """
-        encoding = asyncio.ensure_future(asyncio.to_thread(self._encoded, output.outputs))
         try:
-            entries = await asyncio.shield(encoding)
+            entries = await in_thread(lambda: self._encoded(output.outputs), close_entries)
         except Exception as error:
             raise api_error(error, self.request_id) from error
-        except asyncio.CancelledError:  # the thread goes on, and nobody wants what it makes
-            encoding.add_done_callback(close_made)
-            raise
         return Results(entries, 1 if output.progress is None else output.progress.total)
 
     def _encoded(self, outputs: Any) -> list[Encoded]:
@@ -147,6 +151,36 @@ class Results:
     """One a processor; whoever sends them closes them."""
     tiles: int
     """Forwards of the model that they took."""
+
+
+async def answered_images(
+    request: Request, service: ForwardService, asked: ImageRequest, data: Any, kind: Kind
+) -> Response:
+    """Run a request of OpenAI's image interface, checked as a whole before, and answer as it asks.
+
+    Args:
+        request: the client's.
+        service: runs it.
+        asked: its fields.
+        data: its input: images, or for a generation its prompt.
+        kind: of the request, and of a stream's events.
+
+    Raises:
+        ApiError: it cannot be honoured, or fails.
+
+    """
+    form = FormatChoice(
+        asked.output_format, asked.output_compression, asked.background, accepted(request.headers.get("accept"))
+    )
+    stored = asked.response_format == "url"
+    check_bare(form, asked.options, stored=stored, streamed=asked.stream)
+    name = request_id(request, "image")
+    field: Field = "prompt" if kind == "image_generation" else "image"
+    work = Work(service, data, asked.options, form, name, service.adapter(asked.model), field)
+    work.check()
+    if asked.stream:
+        return EventsResponse(stream(work, kind), name)
+    return await unless_gone(request, answer(work, request, stored=stored))
 
 
 async def answer(work: Work, request: Request, *, stored: bool) -> Response:
@@ -179,12 +213,7 @@ async def kept(store: ResultStore, entries: list[Encoded]) -> list[str]:
         The names by which they can be fetched.
 
     """
-    keeping = asyncio.ensure_future(asyncio.to_thread(_keep, store, entries))
-    try:
-        return await asyncio.shield(keeping)
-    except asyncio.CancelledError:  # the thread goes on, and nobody will know the names
-        keeping.add_done_callback(lambda kept: _remove(store, kept))
-        raise
+    return await in_thread(lambda: _keep(store, entries), partial(_remove, store))
 
 
 def _keep(store: ResultStore, entries: list[Encoded]) -> list[str]:
@@ -200,13 +229,12 @@ def _keep(store: ResultStore, entries: list[Encoded]) -> list[str]:
         return names
 
 
-def _remove(store: ResultStore, kept: asyncio.Future[list[str]]) -> None:
-    if not kept.cancelled() and kept.exception() is None:
-        for name in kept.result():
-            asyncio.get_running_loop().run_in_executor(None, store.remove, name)
+def _remove(store: ResultStore, names: Iterable[str]) -> None:
+    for name in names:
+        store.remove(name)
 
 
-def check_bare(asked: Asked, params: OutputParams, *, stored: bool, streamed: bool) -> None:
+def check_bare(asked: FormatChoice, params: OutputParams, *, stored: bool, streamed: bool) -> None:
     """Refuse the header ``Accept`` of a media type where the answer is more than the bytes of one result.
 
     Raises:
@@ -219,12 +247,12 @@ def check_bare(asked: Asked, params: OutputParams, *, stored: bool, streamed: bo
             raise ApiError(400, f"{param} needs an answer in JSON; leave out Accept, or {param}", param=param)
 
 
-async def stream(work: Work, kind: str) -> AsyncGenerator[Event | None, None]:
+async def stream(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
     """Run a request; previews while its result grows, then the results.
 
     Args:
         work: the request; its params say how many previews there are to be.
-        kind: "image_edit" or "image_generation".
+        kind: of the events.
 
     """
     last, said = None, 0.0
@@ -245,8 +273,7 @@ async def stream(work: Work, kind: str) -> AsyncGenerator[Event | None, None]:
         yield events.completed(kind, entry, tiles=results.tiles, processor=name if work.named else None)
 
 
-def close_made(encoding: asyncio.Future[list[Encoded]]) -> None:
-    """Let results go that nobody waits for any more."""
-    if not encoding.cancelled() and encoding.exception() is None:
-        for entry in encoding.result():
-            entry.close()
+def request_id(request: Request, kind: str) -> str:
+    """A name for a request: what the client calls it, and what no other request is called."""
+    given = "".join(sign for sign in request.headers.get("x-request-id", "")[:64] if sign.isalnum() or sign in "-_")
+    return "-".join(part for part in (kind, given, uuid4().hex) if part)

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from vllm_mmout.engine.log import logger
-from vllm_mmout.errors import AbortedError, InputError, MMOutError, OptionError, SaveError
+from vllm_mmout.errors import AbortedError, InputError, MMOutError, OptionError, SaveError, message_of
 
 # vLLM's names where it has one of its own; its others are the phrases of HTTP.
 _TYPES = {
@@ -125,12 +125,12 @@ def error_response(error: BaseException, request_id: str | None = None) -> JSONR
 def _of_client(error: Exception) -> ApiError | None:
     """An error of ours that is about what the client sent."""
     if isinstance(error, InputError):
-        return ApiError(400, str(error), param=error.param or "image")
+        return ApiError(400, message_of(error), param=error.param or "image")
     if isinstance(error, OptionError):
-        return ApiError(400, str(error), param=error.param)
+        return ApiError(400, message_of(error), param=error.param)
     # A disk that is full is not the client's fault, and the message has the path.
     if isinstance(error, SaveError) and not isinstance(error.__cause__, OSError):
-        return ApiError(400, str(error), param=error.param or "output_format")
+        return ApiError(400, message_of(error), param=error.param or "output_format")
     if isinstance(error, ClientDisconnect):
         return ApiError(400, "the connection was closed before the request was complete")
     return None

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from vllm_mmout.engine import io_plugin
-from vllm_mmout.engine.routes import SWITCH, our_endpoint
+from vllm_mmout.engine.hooks.endpoint_plugin import SWITCH, our_endpoint
 from vllm_mmout.errors import OptionError
-from vllm_mmout.models.found import found_model
+from vllm_mmout.models.embedded.folders import found_model
 from vllm_mmout.serving.options import PREFIX, ServingOptions
+from vllm_mmout.wing import extensions
 
 GENERAL_PLUGIN: Final = "vllm_mmout"
 """Our entry point among vLLM's general plugins, without which no process of the engine knows our models."""
@@ -44,7 +44,7 @@ def launch(arguments: Sequence[str]) -> None:
         _check(args)
         _let_in(args)
         _locate(args)
-        from vllm_mmout.engine.hooks import install
+        from vllm_mmout.engine.hooks.install import install
 
         install()
         our_endpoint()
@@ -121,10 +121,12 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _let_in(args: argparse.Namespace) -> None:
-    """Have a list of the user's plugins hold the IO Processor plugin that the arguments name, where that is ours."""
+    """Have a list of the user's plugins hold what the wings need for these arguments."""
     allowed = os.environ.get("VLLM_PLUGINS")
-    if allowed is not None and getattr(args, "io_processor_plugin", None) == io_plugin.NAME:
-        os.environ["VLLM_PLUGINS"] = _with(allowed, io_plugin.NAME)
+    if allowed is not None:
+        for extension in extensions("routes"):
+            for name in extension().needed_plugins(args):
+                os.environ["VLLM_PLUGINS"] = allowed = _with(allowed, name)
 
 
 def _with(allowed: str, name: str) -> str:

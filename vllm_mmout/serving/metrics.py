@@ -8,17 +8,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
 from vllm_mmout.engine.observer import KINDS, OTHER, SILENT, Observer, kind_of, mark_counted, was_counted
-from vllm_mmout.engine.routed import RoutedOutputProcessor
-from vllm_mmout.engine.tokens.routed import TokenOutputProcessor
 from vllm_mmout.serving.errors import ApiError
-
-if TYPE_CHECKING:
-    from vllm.engine.protocol import EngineClient
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 """Upper bounds of the buckets of seconds."""
@@ -126,22 +121,19 @@ def count_refusal(observer: Observer, error: Exception) -> None:
     mark_counted(error)
 
 
-def observe(engine_client: EngineClient | None, model_name: str) -> Observer:
+def observe(engine: Any, model_name: str) -> Observer:
     """Count an engine's work on ``/metrics`` from now on.
 
     Args:
-        engine_client: the server's engine.
+        engine: a bound one.
         model_name: name that the model is served under.
 
     Returns:
-        What hears of the work. It counts nothing where the engine has no output processor of ours, or is not to log
-        statistics (``--disable-log-stats``).
+        What hears of the work; it counts nothing where the engine is not to log statistics (``--disable-log-stats``).
 
     """
-    router = getattr(engine_client, "output_processor", None)
-    if not isinstance(router, RoutedOutputProcessor | TokenOutputProcessor):
+    if not engine.log_stats:
         return SILENT
-    if not getattr(engine_client, "log_stats", False):
-        return SILENT
-    router.observer = Metrics(model_name, router.binding.processors)
-    return router.observer
+    router = engine.output_processor
+    counted = router.observer = Metrics(model_name, router.binding.processors)
+    return counted

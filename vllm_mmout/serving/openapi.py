@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from vllm_mmout.serving.tokens import described as tokens
+from vllm_mmout.serving.request.image_request import EDITS, GENERATIONS, POOLING, VARIATIONS
+from vllm_mmout.serving.response.result_files import MEDIA_TYPES, UNKNOWN
+
+if TYPE_CHECKING:
+    from vllm_mmout.serving.extension import ServerExtension
 
 _ERROR: Final = {
     "type": "object",
@@ -57,58 +62,11 @@ _IMAGES: Final = {
         "usage": _USAGE,
     },
 }
-_NUMBERS: Final = {"type": "array", "items": {"type": "number"}}
-_WHOLES: Final = {"type": "array", "items": {"type": "integer"}}
-
-COMMON: Final[dict[str, Any]] = {
-    "model": {"type": "string", "description": "Served name; the server's model by default."},
-    "n": {"type": "integer", "enum": [1], "description": "A model that answers in one forward gives one answer."},
-    "size": {"type": "string", "enum": ["auto"], "description": "The answer has the size of the input."},
-    "quality": {"type": "string", "enum": ["auto", "standard"]},
-    "background": {"type": "string", "enum": ["auto", "transparent", "opaque"]},
-    "output_format": {"type": "string", "enum": ["png", "webp", "jpeg", "tiff", "npz", "json"]},
-    "output_compression": {"type": "integer", "minimum": 0, "maximum": 100},
-    "response_format": {"type": "string", "enum": ["b64_json", "url"]},
-    "stream": {"type": "boolean"},
-    "partial_images": {"type": "integer", "minimum": 0, "maximum": 3},
-    **tokens.USERS,
-}
-"""Fields of OpenAI's interface."""
-
-OPTIONS: Final[dict[str, Any]] = {
-    "processor": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-    "output": {"type": "string", "description": "What the processor returns: classes, probabilities, ..."},
-    "bands": {"type": "array", "items": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]}},
-    "indices": {"type": "array", "items": {"type": "integer", "minimum": 0}},
-    "nodata": {"type": "number"},
-    "scale": {"anyOf": [{"type": "number"}, _NUMBERS]},
-    "offset": {"anyOf": [{"type": "number"}, _NUMBERS]},
-    "window": {**_WHOLES, "minItems": 4, "maxItems": 4, "description": "row, column, height, width"},
-    "bbox": {**_NUMBERS, "minItems": 4, "maxItems": 4, "description": "west, south, east, north"},
-    "bbox_crs": {"type": "string"},
-    "resampling": {"type": "string", "enum": ["nearest", "bilinear"]},
-    "location": {**_NUMBERS, "minItems": 2, "maxItems": 2, "description": "latitude, longitude"},
-    "dates": {"type": "array", "items": {"type": "string", "format": "date"}},
-    "means": _NUMBERS,
-    "stds": _NUMBERS,
-    "tile": {"type": "integer", "minimum": 1},
-    "overlap": {"type": "integer", "minimum": 0},
-    "blend": {"type": "string", "enum": ["cosine", "linear", "none"]},
-    "simplify": {"type": "number", "minimum": 0},
-}
-"""Options of requests, those of `OutputParams`."""
-
 JSON: Final = "application/json"
 _BODIES: Final = {"form": "multipart/form-data", "texts": "application/x-www-form-urlencoded", "json": JSON}
-_KEPT: Final = {name: COMMON[name] for name in ("output_format", "output_compression", "background")}
 _BINARY: Final = {"type": "string", "format": "binary"}
 _FILES: Final = {"type": "string", "contentMediaType": "application/octet-stream", "format": "binary"}
 _NAMED: Final = {"type": "string", "description": "http(s), data or file URL."}
-
-
-def fields_of(properties: dict[str, Any], *required: str) -> dict[str, Any]:
-    """An object of just these fields."""
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
 def body_of(**schemas: dict[str, Any]) -> dict[str, Any]:
@@ -149,12 +107,8 @@ STATUSES: Final = {
     429: "As many requests as --mmout-max-waiting are being served; the header Retry-After says when to come back.",
 }
 MEDIA: Final = {
-    media_type: {"schema": _BINARY}
-    for media_type in (
-        "image/png", "image/webp", "image/jpeg", "image/tiff", "application/x-npz", "application/geo+json",
-        "application/octet-stream",
-    )
-}  # fmt: skip
+    media_type: {"schema": _BINARY} for media_type in (*MEDIA_TYPES.values(), UNKNOWN) if media_type != JSON
+}
 _ANSWER: Final = {
     "description": "The results; with a header Accept of their media type the bytes alone.",
     "content": {
@@ -185,60 +139,45 @@ OPENAIS: Final = {
         "additionalProperties": False,
     },
 }
-_NOT_IN_VARIATIONS: Final = ("prompt", "stream", "partial_images")
-
-FIELDS: Final = {"prompt": {"type": "string"}, **COMMON, **OPTIONS}
-_FEWER: Final = {name: schema for name, schema in FIELDS.items() if name not in _NOT_IN_VARIATIONS}
-
-EDITS: Final = {
+EDITED: Final = {
     "requestBody": body_of(
-        form=fields_of({"image": IMAGE, **FIELDS}, "image"),
-        texts=fields_of({"image": ADDRESSES, **FIELDS}, "image"),
-        json=fields_of({"image": ADDRESSES, "images": OPENAIS, **FIELDS}),
+        form=EDITS.schema("image", image=IMAGE),
+        texts=EDITS.schema("image", image=ADDRESSES),
+        json=EDITS.schema(image=ADDRESSES, images=OPENAIS),
     ),
     "responses": responses_of(_ANSWER, *_ALL),
 }
-VARIATIONS: Final = {
+VARIED: Final = {
     "requestBody": body_of(
-        form=fields_of({"image": IMAGE, **_FEWER}, "image"), texts=fields_of({"image": ADDRESSES, **_FEWER}, "image")
+        form=VARIATIONS.schema("image", image=IMAGE), texts=VARIATIONS.schema("image", image=ADDRESSES)
     ),
     "responses": responses_of(_ANSWER, *_ALL),
 }
-_PROMPT: Final = {"prompt": {"type": "string", "minLength": 1}}
-GENERATIONS: Final = {
-    "requestBody": body_of(
-        json={
-            "anyOf": [
-                fields_of({**FIELDS, **_PROMPT}, "prompt"),
-                fields_of({**tokens.IMAGES, **_PROMPT}, "prompt"),
-            ]
-        }
-    ),
-    "responses": responses_of(_ANSWER, *_ALL, 422),
-}
-SPEECH: Final = {
-    "requestBody": body_of(json=fields_of(tokens.SPEECH, "input")),
-    "responses": responses_of(
-        {
-            "description": "The sound as a file; where the model ended inside it there is a header X-MMOut-Partial.",
-            "content": {media_type: {"schema": _BINARY} for media_type in tokens.SOUNDS},
-        },
-        *BODY,
-        422,
-    ),
-}
+
+
+def generations(extensions: Sequence[ServerExtension]) -> dict[str, Any]:
+    """The route ``/v1/images/generations``, with what the services of wings take there."""
+    others = [dict(extension.generations) for extension in extensions if extension.generations is not None]
+    prompt = GENERATIONS.options["prompt"].schema | {"minLength": 1}
+    taken = GENERATIONS.schema("prompt", prompt=prompt)
+    return {
+        "requestBody": body_of(json={"anyOf": [taken, *others]} if others else taken),
+        "responses": responses_of(_ANSWER, *_ALL, *([422] if others else [])),
+    }
+
+
 RESULTS: Final = {
     "parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
     "responses": responses_of(
         {"description": "The bytes of the result.", "content": {**MEDIA, JSON: {"schema": {}}}}, 401, 404
     ),
 }
-POOLING: Final = {
+POOLED: Final = {
     "requestBody": body_of(
         json={
             "type": "object",
             "description": "With data, input of the model's mapper and the options below; without, as vLLM.",
-            "properties": {"model": COMMON["model"], "data": {}, "user": COMMON["user"], **_KEPT, **OPTIONS},
+            "properties": {"data": {}, **{name: option.schema for name, option in POOLING.options.items()}},
         }
     ),
     "responses": responses_of(

@@ -8,38 +8,47 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_mmout.engine.async_llm import BoundAsyncLLM
-from vllm_mmout.engine.tokens.async_llm import BoundTokenAsyncLLM
-from vllm_mmout.serving import images, openapi, pooling
+from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
+from vllm_mmout.errors import MMOutError
+from vllm_mmout.serving import chat, openapi, pooling
+from vllm_mmout.serving import routes as images
 from vllm_mmout.serving.options import ServingOptions
-from vllm_mmout.serving.page import routes as page
-from vllm_mmout.serving.scenes import routes as scenes
-from vllm_mmout.serving.scenes.board import SceneBoard
-from vllm_mmout.serving.service import Service, slots
-from vllm_mmout.serving.store import ResultStore
-from vllm_mmout.serving.tokens.service import TokenService
-from vllm_mmout.serving.tokens.speech import speech
+from vllm_mmout.serving.response.store import ResultStore
+from vllm_mmout.serving.routes import Slots
+from vllm_mmout.serving.service import ForwardService, Service
+from vllm_mmout.wing import extensions
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.datastructures import State
+    from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+
+    from vllm_mmout.serving.extension import ServerExtension
 
 _SPARE = 16
 """Threads beside two for each request: one that reads, one that encodes."""
 
 
 class ServingPlugin:
-    """Puts our routes on vLLM's server, whatever its model: what has no output processor says so."""
+    """Puts our routes, and those of the wings, on vLLM's server, whatever its model.
+
+    Raises:
+        RegistrationError: a wing's part cannot be imported.
+
+    """
 
     name: Final = "mmout_serving"
     required_tasks: Final = None
 
+    def __init__(self) -> None:
+        self._extensions: tuple[ServerExtension, ...] = tuple(made() for made in extensions("routes"))
+
     def attach_router(self, app: FastAPI) -> None:
         """Register the routes."""
         for path, endpoint, description in (
-            ("/v1/images/edits", images.edits, openapi.EDITS),
-            ("/v1/images/variations", images.variations, openapi.VARIATIONS),
-            ("/v1/images/generations", images.generations, openapi.GENERATIONS),
+            ("/v1/images/edits", images.edits, openapi.EDITED),
+            ("/v1/images/variations", images.variations, openapi.VARIED),
+            ("/v1/images/generations", images.generations, openapi.generations(self._extensions)),
         ):
             app.add_api_route(path, endpoint, methods=["POST"], tags=["images"], openapi_extra=description)
         path = "/v1/images/results/{name}"
@@ -52,16 +61,16 @@ class ServingPlugin:
             openapi_extra=openapi.RESULTS,
         )
         app.add_api_route(path, images.results, methods=["HEAD"], include_in_schema=False)
-        app.add_api_route("/v1/audio/speech", speech, methods=["POST"], tags=["audio"], openapi_extra=openapi.SPEECH)
-        scenes.attach(app)
-        page.attach(app)
-        pooling.attach(app)
+        for extension in self._extensions:
+            extension.attach(app)
+        chat.attach(app)
+        pooling.attach(app, self._extensions)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
         """Set up what the routes share."""
         options = ServingOptions.from_args(args)
-        state.mmout_slots = slots(options)
-        if not isinstance(engine_client, BoundAsyncLLM | BoundTokenAsyncLLM):
+        state.mmout_slots = Slots(options.max_waiting)
+        if not hasattr(getattr(engine_client, "output_processor", None), "binding"):  # it is vLLM's own
             state.mmout = (
                 "the model of this server has no output processor, so it has no images or sounds to give; ask the other"
                 " routes"
@@ -70,14 +79,20 @@ class ServingPlugin:
         # Files that come slowly, and mappers that hang, must not take the threads of other requests.
         threads = ThreadPoolExecutor(2 * options.max_waiting + _SPARE, thread_name_prefix="mmout-serve")
         asyncio.get_running_loop().set_default_executor(threads)
-        models = state.openai_serving_models
-        if isinstance(engine_client, BoundAsyncLLM):
-            board = await asyncio.to_thread(lambda: SceneBoard(_store(options)))
-            state.mmout = Service.of(engine_client, models, args, options, board)
-        else:
-            state.mmout = await asyncio.to_thread(
-                lambda: TokenService.of(engine_client, models, options, _store(options))
-            )
+        state.mmout = await asyncio.to_thread(self._service, engine_client, state.openai_serving_models, args, options)
+        for extension in self._extensions:
+            await extension.start(state.mmout, state)
+
+    def _service(self, engine: Any, models: OpenAIServingModels, args: Namespace, options: ServingOptions) -> Service:
+        """What the routes share, by how the engine is bound; blocks."""
+        store = _store(options)
+        if isinstance(engine, BoundAsyncLLM):
+            return ForwardService.of(engine, models, args, options, store)
+        found = (extension.service(engine, models, options, store) for extension in self._extensions)
+        service = next((service for service in found if service is not None), None)
+        if service is None:
+            raise MMOutError(f"no wing serves an engine that is bound as {type(engine).__name__}; use vllm serve")
+        return service
 
 
 def _store(options: ServingOptions) -> ResultStore:

@@ -1,13 +1,13 @@
 """``POST /pooling`` with ``data``: any JSON for the model's input mapper; all else is vLLM's route, as it was.
 
-Of a server with the IO Processor plugin ``mmout`` it is what that takes, as on vLLM's own route.
+Of a server whose IO Processor plugin is a wing's it is what that takes, as on vLLM's own route.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,35 +19,38 @@ from starlette.responses import JSONResponse, Response
 from vllm import envs
 from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
 
-from vllm_mmout.engine.io_plugin import loaded_plugin, naming_plugin
 from vllm_mmout.serving import openapi
-from vllm_mmout.serving.admission import GONE, answered, service_of, take_place
-from vllm_mmout.serving.answers import Work
-from vllm_mmout.serving.body import parse_json, read_body
-from vllm_mmout.serving.encode import Asked
-from vllm_mmout.serving.encoded import MEDIA_TYPES, Encoded
+from vllm_mmout.serving.answers import Work, request_id
 from vllm_mmout.serving.errors import ApiError, error_response
-from vllm_mmout.serving.fields import pooling_request
-from vllm_mmout.serving.gone import unless_gone
-from vllm_mmout.serving.json_fields import is_object
-from vllm_mmout.serving.plugin_answer import plugin_answer
-from vllm_mmout.serving.responses import PiecesResponse, close_all
-from vllm_mmout.serving.service import Service, request_id
+from vllm_mmout.serving.request.body import parse_json, read_body
+from vllm_mmout.serving.request.disconnects import unless_gone
+from vllm_mmout.serving.request.fields import is_object
+from vllm_mmout.serving.request.image_request import pooling_request
+from vllm_mmout.serving.response.format_choice import FormatChoice
+from vllm_mmout.serving.response.responses import PiecesResponse, close_all
+from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
+from vllm_mmout.serving.routes import GONE, answered, take_place
+from vllm_mmout.serving.service import ForwardService
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.types import Message, Receive, Scope, Send
 
+    from vllm_mmout.serving.extension import PluginAnswer, ServerExtension
+
 PATH = "/pooling"
+_TASK = "plugin"
+"""vLLM's pooling task of requests that an IO Processor plugin makes."""
 _SMALL = 1 << 16
 """Bytes of a body that is read to see whose it is without a place for it."""
 
 
-def attach(app: FastAPI) -> None:
+def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
     """Put our route in front of vLLM's, which goes on answering what is not for ours.
 
     Args:
         app: the server's, with vLLM's routes.
+        extensions: of the wings.
 
     """
     before = next(
@@ -65,20 +68,23 @@ def attach(app: FastAPI) -> None:
     async def pooling(request: Request) -> Response:
         """Any JSON in, the model's answer out."""
         state = request.app.state
-        if not isinstance(state.mmout, Service) or _has_foreign_plugin(state) or not _is_json(request):
+        answer = _answering(state, extensions)
+        if not isinstance(state.mmout, ForwardService) or answer is None or not _is_json(request):
             return _Passed(vllms, None)
         if not _has_key(request):
             return await _without_key(request, state.mmout, vllms)
 
-        async def taken(service: Service, held: AsyncExitStack) -> Response:
-            return await _taken(request, service, held, vllms)
+        async def taken(service: ForwardService, held: AsyncExitStack) -> Response:
+            return await _taken(request, service, held, vllms, answer)
 
-        return await answered(request, service_of, taken, placed=False)
+        return await answered(request, ForwardService, taken, placed=False)
 
-    app.add_api_route(PATH, pooling, methods=["POST"], openapi_extra=openapi.POOLING)
+    app.add_api_route(PATH, pooling, methods=["POST"], openapi_extra=openapi.POOLED)
 
 
-async def _taken(request: Request, service: Service, held: AsyncExitStack, vllms: APIRoute) -> Response:
+async def _taken(
+    request: Request, service: ForwardService, held: AsyncExitStack, vllms: APIRoute, answer: PluginAnswer
+) -> Response:
     """Answer a request that is for us; any other one goes on, and no longer has a place among ours."""
     body, full = await _read(request, service, held)
     given = await _given(body)
@@ -87,11 +93,10 @@ async def _taken(request: Request, service: Service, held: AsyncExitStack, vllms
         return _Passed(vllms, bytes(body))
     if full is not None:
         raise full
-    answer = plugin_answer if naming_plugin(_processors(request.app.state)) is not None else _answer
     return await unless_gone(request, answer(request, service, given))
 
 
-async def _without_key(request: Request, service: Service, vllms: APIRoute) -> Response:
+async def _without_key(request: Request, service: ForwardService, vllms: APIRoute) -> Response:
     """Refuse a small body that is for us, as vLLM's own routes below /v1 do; any other one goes on unread.
 
     vLLM's route takes no ``data``, so that nothing of ours runs.
@@ -123,7 +128,7 @@ async def _given(body: bytearray) -> dict[str, Any] | None:
     return given if "data" in given else None
 
 
-async def _read(request: Request, service: Service, held: AsyncExitStack) -> tuple[bytearray, ApiError | None]:
+async def _read(request: Request, service: ForwardService, held: AsyncExitStack) -> tuple[bytearray, ApiError | None]:
     """Read a body in a place of its own; where there is none only a small one, which may be for vLLM's route.
 
     Returns:
@@ -143,9 +148,9 @@ async def _read(request: Request, service: Service, held: AsyncExitStack) -> tup
     return await read_body(request, service.options), None
 
 
-async def _answer(request: Request, service: Service, given: dict[str, Any]) -> Response:
+async def _answer(request: Request, service: ForwardService, given: Mapping[str, Any]) -> Response:
     asked = pooling_request(given)
-    form = Asked(asked.output_format, asked.output_compression, asked.background)
+    form = FormatChoice(asked.output_format, asked.output_compression, asked.background)
     name = request_id(request, "pooling")
     work = Work(service, given["data"], asked.options, form, name, service.adapter(asked.model), "data")
     work.check()
@@ -179,19 +184,18 @@ def _is_json(request: Request) -> bool:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
-def _has_foreign_plugin(state: Any) -> bool:
-    """Whether an IO Processor plugin that is not ours takes ``data``."""
-    processors = _processors(state)
-    return loaded_plugin(processors) is not None and naming_plugin(processors) is None
-
-
-def _processors(state: Any) -> Any:
-    """What vLLM's route makes of requests, by pooling task."""
-    return getattr(getattr(state, "serving_pooling", None), "io_processors", None)
+def _answering(state: Any, extensions: Sequence[ServerExtension]) -> PluginAnswer | None:
+    """What answers requests for us on a server; None where its IO Processor plugin takes them, which is no wing's."""
+    processors = getattr(getattr(state, "serving_pooling", None), "io_processors", None)  # by pooling task
+    plugin = getattr(processors.get(_TASK), "io_processor", None) if isinstance(processors, Mapping) else None
+    if plugin is None:
+        return _answer
+    found = (extension.plugin_answer(plugin) for extension in extensions)
+    return next((answer for answer in found if answer is not None), None)
 
 
 def _has_key(request: Request) -> bool:
-    """Whether a request carries the server's key; vLLM asks for it below /v1 alone."""
+    """Whether a request carries the server's key: asked for here though vLLM guards only what lies below /v1."""
     keys = [key for key in (request.app.state.args.api_key or [envs.VLLM_API_KEY]) if key]
     return not keys or AuthenticationMiddleware(request.app, keys).verify_token(request.headers)
 

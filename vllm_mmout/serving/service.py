@@ -6,34 +6,33 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-from uuid import uuid4
 
-from vllm_mmout.engine.async_llm import BoundAsyncLLM
+from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
+from vllm_mmout.engine.threads import entered
 from vllm_mmout.errors import InputError
-from vllm_mmout.models.input_forms import Raw, is_open_file
+from vllm_mmout.models.inputs.input_forms import Raw, is_open_file
+from vllm_mmout.serving.answers import answered_images
 from vllm_mmout.serving.errors import ApiError, api_error
-from vllm_mmout.serving.gone import Slots, in_thread
+from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
 from vllm_mmout.serving.metrics import count_refusal, observe
-from vllm_mmout.serving.pictures import rgb_picture
-from vllm_mmout.serving.scenes.runner import SceneRunner
-from vllm_mmout.serving.served_names import adapter_of
-from vllm_mmout.serving.sources import Sources
+from vllm_mmout.serving.request.body import read_json
+from vllm_mmout.serving.request.image_request import generation_request
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from starlette.requests import Request
+    from starlette.responses import Response
     from vllm.entrypoints.openai.models.serving import OpenAIServingModels
     from vllm.lora.request import LoRARequest
 
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.observer import Observer
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
-    from vllm_mmout.outputs.watch import Watch
+    from vllm_mmout.outputs.partial_images import PreviewRequest
     from vllm_mmout.params import OutputParams
     from vllm_mmout.serving.options import ServingOptions
-    from vllm_mmout.serving.scenes.board import SceneBoard
-    from vllm_mmout.serving.store import ResultStore
+    from vllm_mmout.serving.response.store import ResultStore
 
 Field: TypeAlias = Literal["image", "data", "prompt"]
 """The field of a request that holds its input: files, any JSON, or a text."""
@@ -41,16 +40,51 @@ Field: TypeAlias = Literal["image", "data", "prompt"]
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Of a server whose model has an output processor."""
+    """What the routes of a server share whose model has output processors."""
 
-    engine: BoundAsyncLLM
+    engine: Any
     models: OpenAIServingModels
     """vLLM's: the names under which the model is served."""
     options: ServingOptions
-    sources: Sources
     store: ResultStore
-    scenes: SceneRunner
     observer: Observer
+
+    @property
+    def gives(self) -> str:
+        """What the model does, and where it is asked, for messages."""
+        raise NotImplementedError
+
+    async def generated_images(self, request: Request) -> Response:
+        """Answer ``/v1/images/generations``.
+
+        Raises:
+            ApiError: the request cannot be honoured, or fails.
+
+        """
+        raise NotImplementedError
+
+    def adapter(self, model: str | None) -> LoRARequest | None:
+        """The LoRA adapter of the model that a request names; None for the server's own.
+
+        Raises:
+            ApiError: it is not served here (404).
+
+        """
+        if not model or self.models.registry.is_base_model(model):
+            return None
+        adapter = self.models.lora_requests.get(model)
+        if adapter is None:
+            served = ", ".join(path.name for path in self.models.base_model_paths)
+            raise ApiError(404, f"the model {model!r} is not served here (served: {served})", param="model")
+        return adapter
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardService(Service):
+    """Of a server whose model answers in one forward."""
+
+    engine: BoundAsyncLLM
+    sources: Sources
 
     @classmethod
     def of(
@@ -59,18 +93,15 @@ class Service:
         models: OpenAIServingModels,
         args: Namespace,
         options: ServingOptions,
-        board: SceneBoard,
-    ) -> Service:
-        """Make it of what vLLM's server has made; on its event loop."""
+        store: ResultStore,
+    ) -> ForwardService:
+        """Make it of what vLLM's server has made."""
         sources = Sources(
             options,
             local_path=getattr(args, "allowed_local_media_path", "") or None,
             domains=getattr(args, "allowed_media_domains", None),
         )
-        scenes = SceneRunner(board)
-        scenes.start()
-        observer = observe(engine, models.registry.model_name())
-        return cls(engine, models, options, sources, board.store, scenes, observer)
+        return cls(engine, models, options, store, observe(engine, models.registry.model_name()), sources)
 
     @property
     def binding(self) -> Binding:
@@ -83,14 +114,17 @@ class Service:
         kinds = " and ".join(dict.fromkeys(processor.modality for processor in self.binding.processors.values()))
         return f"the model {self.binding.model!r} answers with {kinds}, and speaks no text; ask /v1/images/edits"
 
-    def adapter(self, model: str | None) -> LoRARequest | None:
-        """The LoRA adapter of the model that a request names; None for the server's own.
-
-        Raises:
-            ApiError: it is not served here (404).
-
-        """
-        return adapter_of(self.models, model)
+    async def generated_images(self, request: Request) -> Response:
+        """Answer ``/v1/images/generations`` of a model whose mapper takes text."""
+        asked = generation_request(await read_json(request, self.options))
+        inputs = self.binding.inputs
+        if inputs is not None and inputs.opens_files:
+            raise ApiError(
+                400,
+                f"the model {self.binding.model!r} takes {inputs.takes}, no text; send one to /v1/images/edits",
+                param="prompt",
+            )
+        return await answered_images(request, self, asked, asked.prompt, "image_generation")
 
     async def results(
         self,
@@ -100,7 +134,7 @@ class Service:
         adapter: LoRARequest | None = None,
         field: Field = "image",
         *,
-        watch: Watch | None = None,
+        watch: PreviewRequest | None = None,
         priority: int = 0,
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run one request; its files are open as long as it runs.
@@ -122,7 +156,7 @@ class Service:
 
         """
         try:
-            async with in_thread(self._opened(data, params, field)) as opened:
+            async with entered(self._opened(data, params, field)) as opened:
                 outputs = self.engine.generate(
                     opened,
                     params,
@@ -146,9 +180,9 @@ class Service:
     def _opened(self, data: Any, params: OutputParams, field: Field) -> Iterator[Any]:
         """What the engine takes, open; blocks."""
         self.store.shared.enter()  # the result is made there
-        plugin = self.binding.plugin_of(params)
-        if plugin is not None:
-            with self._file_for(plugin, data, field) as file:
+        own = self.binding.own_inputs(params)
+        if own is not None:
+            with self._file_for(own[0], data, field) as file:
                 yield file
             return
         inputs = self.binding.inputs
@@ -174,22 +208,3 @@ class Service:
         raise InputError(
             f"output processor {plugin!r} takes one file from a client; send it, or its address or data URL"
         )
-
-
-def request_id(request: Request, kind: str) -> str:
-    """A name for a request: what the client calls it, and what no other request is called."""
-    given = "".join(sign for sign in request.headers.get("x-request-id", "")[:64] if sign.isalnum() or sign in "-_")
-    return "-".join(part for part in (kind, given, uuid4().hex) if part)
-
-
-def slots(options: ServingOptions) -> Slots:
-    """The places of requests that are read, run and answered at once."""
-    return Slots(options.max_waiting, _too_many)
-
-
-def _too_many(count: int) -> ApiError:
-    return ApiError(
-        429,
-        f"{count} requests are being served, which is this server's limit (--mmout-max-waiting); try again",
-        headers={"Retry-After": "5"},
-    )

@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from vllm_mmout.testing.case import Case
     from vllm_mmout.testing.check import check_output_processor
     from vllm_mmout.testing.equality import difference
-    from vllm_mmout.testing.param_strategies import output_params
     from vllm_mmout.testing.promises import PROMISES
-    from vllm_mmout.testing.raster_strategies import georeferences, rasters
+    from vllm_mmout.testing.strategies import georeferences, output_params, rasters
     from vllm_mmout.testing.tensor_strategies import FLOATING, model_outputs, tensors
 
 __all__ = [
@@ -61,16 +60,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FLOATING": "vllm_mmout.testing.tensor_strategies",
-    "PROMISES": "vllm_mmout.testing.promises",
-    "Case": "vllm_mmout.testing.case",
-    "check_output_processor": "vllm_mmout.testing.check",
-    "difference": "vllm_mmout.testing.equality",
-    "georeferences": "vllm_mmout.testing.raster_strategies",
-    "model_outputs": "vllm_mmout.testing.tensor_strategies",
-    "output_params": "vllm_mmout.testing.param_strategies",
-    "rasters": "vllm_mmout.testing.raster_strategies",
-    "tensors": "vllm_mmout.testing.tensor_strategies",
+    name: f"vllm_mmout.testing.{module}"
+    for module, names in {
+        "case": ("Case",),
+        "check": ("check_output_processor",),
+        "equality": ("difference",),
+        "promises": ("PROMISES",),
+        "strategies": ("georeferences", "output_params", "rasters"),
+        "tensor_strategies": ("FLOATING", "model_outputs", "tensors"),
+    }.items()
+    for name in names
 }
 """Public name -> the module that defines it."""
 

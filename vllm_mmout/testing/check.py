@@ -16,9 +16,9 @@ from hypothesis.errors import Flaky
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.testing.case import BrokenPromiseError, Case, Equal, Make, Refused
-from vllm_mmout.testing.param_strategies import output_params
 from vllm_mmout.testing.promises import PROMISES, Promise
-from vllm_mmout.testing.watched import HangsError, WatchedThread
+from vllm_mmout.testing.strategies import output_params
+from vllm_mmout.testing.threads import HangsError, WatchedThread
 
 if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw

@@ -14,11 +14,23 @@ from typing import TypeAlias
 
 import torch
 
-from vllm_mmout.testing.case import BrokenPromiseError, Case, Refused, copied, outcome_difference, rows, unpacked
+from vllm_mmout.testing.case import (
+    BrokenPromiseError,
+    Case,
+    Refused,
+    answered,
+    compare_sent,
+    copied,
+    outcome_difference,
+    rows,
+    spoilt,
+    stops,
+    unpacked,
+    without_length,
+)
 from vllm_mmout.testing.equality import difference
-from vllm_mmout.testing.interleave import interleaved, lines_of, packages_of
 from vllm_mmout.testing.state import changes, snapshot
-from vllm_mmout.testing.trials import answered, compare_sent, spoilt, stops, without_length
+from vllm_mmout.testing.threads import interleaved, lines_of, packages_of
 
 Promise: TypeAlias = Callable[[Case], None]
 

@@ -36,7 +36,7 @@ def begin(frame, event, argument):
 
 def report():
     threads = {thread.ident: thread.name for thread in threading.enumerate()}
-    hooks = sys.modules.get("vllm_mmout.engine.hooks")
+    hooks = sys.modules.get("vllm_mmout.engine.hooks.install")
     return {
         "calls": {
             threads.get(ident, f"ended {ident}"): sorted(

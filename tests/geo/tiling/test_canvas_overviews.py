@@ -1,0 +1,92 @@
+"""Overviews and statistics of rasters that come in rectangles, whose nodata shows late."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vllm_mmout.geo.raster import write_geotiff
+from vllm_mmout.geo.tiling.canvas import Canvas, Traits
+from vllm_mmout.outputs import RasterOutput
+
+SIZE = (1100, 1300)
+PIECES = [(row, col) for row in range(0, 1100, 300) for col in range(0, 1300, 400)]
+
+
+def painted(folder: Path, array: np.ndarray, valid: np.ndarray | None, order: int, **known: object) -> bytes:
+    """The file of an array that comes in rectangles, from the top where ``order`` is 0; invalid ones are left out."""
+    whole = RasterOutput(array, **known)
+    canvas = Canvas(folder, SIZE, Traits.of(whole))
+    for row, col in np.random.default_rng(order).permutation(PIECES).tolist() if order else PIECES:
+        here = (slice(row, row + 300), slice(col, col + 400))
+        piece = RasterOutput(array[:, *here], **known)
+        seen = None if valid is None else valid[here]
+        if seen is not None and not seen.any():
+            canvas.leave_out(row, col, piece.height, piece.width)
+        else:
+            canvas.put(row, col, piece, seen)
+    raster = canvas.finish(None, {})
+    try:
+        return raster.to_bytes("tif")
+    finally:
+        raster.close()
+
+
+def whole(array: np.ndarray, **told: object) -> bytes:
+    buffer = BytesIO()
+    write_geotiff(buffer, array, **told)
+    return buffer.getvalue()
+
+
+def hole(rows: int) -> np.ndarray:
+    """Valid but for some rows at the end, and all of a rectangle there."""
+    valid = np.ones(SIZE, bool)
+    valid[SIZE[0] - rows :] = False
+    valid[900:, :400] = False
+    return valid
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("order", range(3))
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8", "int16", "int64"])
+def test_means_leave_out_what_was_masked_at_last(
+    tmp_path: Path,
+    dtype: str,
+    masked: bool,  # noqa: FBT001 - a parameter
+    order: int,
+) -> None:
+    """Without a nodata of its own the file is that of the whole array with what stands where it was masked."""
+    low = 0 if dtype == "uint8" else -100
+    array = np.random.default_rng(0).normal(scale=20, size=(1, *SIZE)).clip(low, 100).astype(dtype)
+    expected, nodata = array.copy(), None
+    if masked:
+        nodata = np.nan if array.dtype.kind == "f" else np.iinfo(dtype).max
+        expected[:, ~hole(100)] = nodata
+    data = painted(tmp_path, array, hole(100) if masked else None, order)
+    assert data == whole(expected, nodata=nodata)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("dtype", "known", "told"),
+    [
+        ("uint8", {"class_names": ["a", "b"]}, {"categories": ["a", "b"]}),
+        ("uint16", {"palette": np.eye(3, dtype="uint8")}, {"classes": True}),
+        ("bool", {}, {}),
+    ],
+)
+def test_classes_are_picked(tmp_path: Path, dtype: str, known: dict[str, object], told: dict[str, object]) -> None:
+    """Names, colours or bool make classes, of which overviews take the nearest; masked ones as well."""
+    array = np.random.default_rng(0).integers(0, 2, (1, *SIZE)).astype(dtype)
+    stored = array.astype("uint8") if dtype == "bool" else array
+    most = np.iinfo(stored.dtype).max
+    expected = np.where(hole(10), stored, most).astype(stored.dtype)
+    data = painted(tmp_path, array, hole(10), 0, **known)
+    assert data == whole(expected, nodata=most, **{"classes": True, **told})
+    assert painted(tmp_path, array, None, 1, **known) == whole(array, **told)
+    assert whole(array, **told) != whole(stored, **{**told, "classes": False})

@@ -1,0 +1,77 @@
+"""Two workers of pytest-xdist share the tests so that what a session starts, engines and servers, is started once.
+
+A unit of work is a file of tests, or all tests of one engine of the session. Workers collect, the first process hands
+out: they write down what belongs together, since an item's marks do not come with its id.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections import Counter
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+ENGINE = re.compile(r"(?P<server>(?:\w+_)?server)|(?:mp_)?llm")
+"""Names of the session's fixtures that start an engine or a server."""
+
+
+def unit(item: pytest.Item) -> str:
+    """What a test is run with: "servers", the fixture of its engine, or its file."""
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    found = [ENGINE.fullmatch(name) for name in (*item.fixturenames, *map(str, parameters))]
+    shared = [match for match in found if match and _is_of_session(item, match.string)]
+    if any(match["server"] for match in shared):
+        return "servers"
+    return max((match.string for match in shared), default=item.nodeid.partition("::")[0])
+
+
+def _is_of_session(item: pytest.Item, fixture: str) -> bool:
+    definitions = item._fixtureinfo.name2fixturedefs.get(fixture)
+    return not definitions or definitions[-1].scope == "session"  # one that only a parameter names is not listed
+
+
+class Scheduling(LoadScopeScheduling):
+    """Hands out units in the order of collection."""
+
+    def __init__(self, config: pytest.Config, log: object, units: Path) -> None:
+        config.option.loadscopereorder = False
+        super().__init__(config, log)
+        self._file = units
+
+    @cached_property
+    def _units(self) -> dict[str, str]:
+        return json.loads(self._file.read_text())
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self._units[nodeid]
+
+
+class Plugin:
+    """Part of the first process and of each worker."""
+
+    def __init__(self) -> None:
+        self._units = Path(tempfile.gettempdir(), "units.json")
+
+    def pytest_configure_node(self, node) -> None:
+        """Tell a worker where to write."""
+        node.workerinput["units"] = str(self._units)
+
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: object) -> Scheduling:
+        """Known when all workers have collected."""
+        return Scheduling(config, log, self._units)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Units without engines come first, for a broken one shows soon; then the largest, which must not end alone."""
+        units = {item: unit(item) for item in items}
+        sizes = Counter(units.values())
+        marked = {units[item] for item in items if item.get_closest_marker("engine") is not None}
+        items.sort(key=lambda item: (units[item] in marked, -sizes[units[item]] * (units[item] in marked)))
+        if hasattr(config, "workerinput"):
+            text = json.dumps({item.nodeid: units[item] for item in items})
+            Path(config.workerinput["units"]).write_text(text)  # each the same, before any is asked for

@@ -1,0 +1,144 @@
+"""The house as its imports draw it: layers upon each other, wings above all of them, and no circles.
+
+Imports inside functions count, and those for types alone do too where layers are concerned.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import vllm_mmout
+
+PACKAGE = Path(vllm_mmout.__file__).parent
+MODULES = {
+    ".".join(("vllm_mmout", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): file
+    for file in PACKAGE.rglob("*.py")
+}
+
+LAYERS = (
+    {"contacts", "errors", "importing", "lazy", "messages", "version"},
+    {"wing"},
+    {"geo", "params", "params_parts", "request_options"},
+    {"outputs"},
+    {"processors", "registry"},
+    {"models"},
+    {"engine"},
+    {"serving"},
+    {"cli", "commands", "testing"},
+    {"wings"},
+)
+"""The lowest first; what stands together may import each other."""
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+UPWARDS = {
+    # What joins tiles makes the outputs that they are joined to; `processors.base` for the type of a part.
+    ("geo.tiling.canvas", "outputs"),
+    ("geo.tiling.grid", "outputs"),
+    ("geo.tiling.mosaic", "outputs"),
+    ("geo.tiling.mosaic", "processors"),
+    # The folder in which wings lie, of which nothing is imported but its path.
+    ("wing", "wings"),
+}
+"""Arrows that point up, by module and layer: they are to go."""
+
+
+class Imports(ast.NodeVisitor):
+    """The modules of this package that one of them imports."""
+
+    def __init__(self, *, types):
+        self.found = set()
+        self._types = types
+
+    def visit_If(self, node):
+        """What is under ``TYPE_CHECKING`` never runs."""
+        typed = "TYPE_CHECKING" in ast.unparse(node.test) and not self._types
+        for part in node.orelse if typed else [*node.body, *node.orelse]:
+            self.visit(part)
+
+    def visit_Import(self, node):
+        self.found |= {alias.name for alias in node.names}
+
+    def visit_ImportFrom(self, node):
+        for alias in node.names:
+            inner = f"{node.module}.{alias.name}"
+            self.found.add(inner if inner in MODULES else node.module)
+
+
+@cache
+def graph(*, types):
+    """Module -> the modules that it imports, without the package itself, whose names are lazy."""
+    arrows = {}
+    for module, file in MODULES.items():
+        visitor = Imports(types=types)
+        visitor.visit(ast.parse(file.read_text()))
+        arrows[module] = (visitor.found & MODULES.keys()) - {module, "vllm_mmout"}
+    return arrows
+
+
+def layer(module):
+    """Of "vllm_mmout.geo.raster" it is "geo"."""
+    return module.split(".")[1]
+
+
+def wing(module):
+    """Of "vllm_mmout.wings.jobs.submit" it is "jobs", of what is no wing's ""."""
+    parts = module.split(".")
+    return parts[2] if parts[1:2] == ["wings"] and len(parts) > 2 else ""
+
+
+def inner():
+    """The arrows between modules, but for the package's own list of public names."""
+    return [(one, other) for one, others in graph(types=True).items() if one != "vllm_mmout" for other in others]
+
+
+def test_every_module_is_of_a_layer():
+    """A new folder or module at the top has its place in the table above."""
+    assert {layer(module) for module in MODULES if module != "vllm_mmout"} == set(RANK)
+
+
+def test_no_arrow_points_up():
+    """Modules import of their own layer and of those below; what does not is listed, with its reason."""
+    found = {
+        (one.removeprefix("vllm_mmout."), layer(other))
+        for one, other in inner()
+        if RANK[layer(other)] > RANK[layer(one)]
+    }
+    assert found == UPWARDS
+
+
+def test_wings_do_not_know_each_other():
+    """Each can be taken off without the others."""
+    assert [(one, other) for one, other in inner() if wing(one) and wing(other) and wing(one) != wing(other)] == []
+
+
+def test_there_are_no_circles():
+    """Modules can be read one after the other; types alone may refer to each other."""
+    TopologicalSorter(graph(types=False)).prepare()  # raises CycleError, which names the modules of one
+
+
+@pytest.mark.parametrize("module", ["vllm_mmout.outputs", "vllm_mmout.processors", "vllm_mmout.geo.raster"])
+def test_what_needs_no_engine_asks_for_none(module):
+    """The layers below the models import no vLLM when they are imported."""
+    files = [file for name, file in MODULES.items() if name == module or name.startswith(f"{module}.")]
+    assert len(files) > 3
+    for file in files:
+        top = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = {getattr(node, "module", None) or node.names[0].name for node in top}
+        assert not {name for name in names if name.split(".")[0] in {"vllm", "torch"}}, file
+
+
+def test_objects_change_their_class_in_one_place():
+    """Nobody but ``rebase`` swaps classes."""
+    swaps = {
+        module
+        for module, file in MODULES.items()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Attribute) and target.attr == "__class__" for target in node.targets)
+    }
+    assert swaps == {"vllm_mmout.engine.rebase"}

@@ -1,0 +1,107 @@
+"""Each wing's folder can be deleted: the core, and the other wings, go on without it.
+
+That no module of the core names a wing's is the graph's test; here a copy of the package runs without the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vllm_mmout.wings
+
+ROOT = Path(__file__).resolve().parents[1]
+WINGS = [folder.name for folder in pkgutil.iter_modules(vllm_mmout.wings.__path__)]
+LOOK = """
+import importlib, pkgutil, sys
+import vllm_mmout
+from vllm_mmout.cli import main
+from vllm_mmout.models.model_folders import of_wings
+from vllm_mmout.registry.registration import is_of_family
+from vllm_mmout.wing import extensions, failures, wings
+
+gone = "vllm_mmout.wings." + sys.argv[1]
+assert vllm_mmout.__file__.startswith(sys.argv[2]), vllm_mmout.__file__
+assert sys.argv[1] not in [wing.name for wing in wings()]
+assert not failures()
+for point in ("hooks", "command"):
+    list(extensions(point))
+print("models", *of_wings())
+print("io_plugin:", is_of_family("io_plugin:any"))
+missing = set()
+for module in pkgutil.walk_packages(vllm_mmout.__path__, "vllm_mmout."):
+    assert not module.name.startswith(gone)
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        missing.add((error.name or "").partition(".")[0])
+print("missing", *sorted(missing))
+main(["processors"])
+main(["--help"])
+"""
+"""Imports every module that is left, in an interpreter that has no engine: what else is missing is a fault."""
+
+BROUGHT_BY_THE_ENGINE = {"torch", "vllm", "transformers", "fastapi", "prometheus_client", "safetensors"}
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory):
+    """Gives a folder with this package, and its tests, but for one wing."""
+    made = {}
+
+    def copied(wing):
+        if wing not in made:
+            made[wing] = folder = tmp_path_factory.mktemp(f"without-{wing}")
+            for name in ("vllm_mmout", "tests"):
+                shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.rmtree(folder / name / "wings" / wing)
+            for name in ("setup.cfg", "README.md", "docs", "examples", "scripts", "Makefile", "pyproject.toml"):
+                (folder / name).symlink_to(ROOT / name)
+        return made[wing]
+
+    return copied
+
+
+def ran(folder, *arguments, **environment):
+    """What a fresh interpreter does in which the package is the one in a folder."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_what_is_left_can_be_imported_and_run(without, wing):
+    """All modules of the core and of the other wings; the command line has the commands that are left."""
+    folder, left = without(wing), {*WINGS} - {wing}
+    blocked = "import sys\nfor name in ('torch', 'vllm', 'transformers'): sys.modules[name] = None\n"
+    done = ran(folder, "-c", blocked + LOOK, wing, folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    seen = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+    assert set(seen["missing"].split()) <= {*BROUGHT_BY_THE_ENGINE, "snac", "terratorch"}
+    assert seen["io_plugin:"] == str("io_plugins" in left)
+    assert ("Terratorch" in seen["models"]) is ("terratorch" in left)
+    assert ("vq_image" in seen) is ("tokens" in left)
+    assert "segmentation" in seen
+    assert ("    submit" in done.stdout) is ("jobs" in left)
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+@pytest.mark.parametrize("wing", WINGS)
+def test_the_hook_table_holds_without_it(without, wing):
+    """``vllm-mmout doctor`` finds nothing wrong, and lists what is left."""
+    done = ran(without(wing), "-m", "vllm_mmout.cli", "doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    line = next(line for line in done.stdout.splitlines() if "wings:" in line)
+    assert set(line.partition("wings: ")[2].split(", ")) == set(WINGS) - {wing}

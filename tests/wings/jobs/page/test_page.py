@@ -1,0 +1,170 @@
+"""The page in a browser, against a server of the embedded model: from a dropped file to a saved map."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from browsing import NODATA, address, coloured, current_job, given, legend, named, pixels, point_at, readout, run
+
+httpx = pytest.importorskip("httpx", reason="results are compared with what the server sends")
+rasterio = pytest.importorskip("rasterio", reason="the oracle of coordinates is rasterio")
+pytestmark = pytest.mark.engine
+
+
+def test_the_overlay_is_the_mask_in_the_colours_of_the_legend(page, scene, mask):
+    """Each pixel of the overlay has the colour of its class, and no pixel beyond the swath has any."""
+    given(page, scene)
+    run(page)
+    rows = legend(page)
+    assert [name for name, *_ in rows] == ["land", "water"]
+    np.testing.assert_array_equal(pixels(page, "overlay"), coloured(mask, rows))
+
+
+def test_the_legend_counts_pixels_and_areas(page, scene, mask):
+    """Shares are of the pixels with data, areas are pixels times the file's 100 square metres, shown in km²."""
+    given(page, scene)
+    run(page)
+    counts = np.bincount(mask[mask != NODATA], minlength=2)
+    for (_, _, share, area, text), count in zip(legend(page), counts, strict=True):
+        assert share == f"{100 * count / counts.sum():.1f} %"
+        assert area == count * 100
+        assert float(text) == pytest.approx(count * 100 / 1e6, rel=1e-3)
+    assert "km²" in page.inner_text("#legend thead")
+
+
+def test_the_mosaic_grows_as_progress_does(page, scene, mask):
+    """Tiles and finished pixels go up, seen before the end, and what is finished is as in the result."""
+    given(page, scene)
+    page.evaluate("""() => {
+        window.tiles = [];
+        window.opaque = [];
+        const text = document.getElementById("progress-text");
+        const overlay = document.getElementById("overlay");
+        new MutationObserver(() => {
+            const match = text.textContent.match(/^(\\d+) of (\\d+) tiles$/);
+            if (match) window.tiles.push(match.slice(1).map(Number));
+        }).observe(text, { childList: true });
+        new MutationObserver(() => {
+            const { data } = overlay.getContext("2d").getImageData(0, 0, overlay.width, overlay.height);
+            if (overlay.width > 1) window.opaque.push(data.filter((each, i) => i % 4 === 3 && each === 255).length);
+        }).observe(overlay, { attributeFilter: ["width"] });
+    }""")
+    run(page, tile=8)
+    tiles, opaque = page.evaluate("() => [window.tiles, window.opaque]")
+    done = [each for each, _ in tiles]
+    assert done == sorted(done)
+    assert {total for _, total in tiles} == {64 * 64}
+    assert any(0 < each < 64 * 64 for each in done)
+    assert opaque == sorted(opaque)
+    assert 0 < opaque[0] < opaque[-1] == np.count_nonzero(mask != NODATA)
+    np.testing.assert_array_equal(pixels(page, "overlay"), coloured(mask, legend(page)))
+
+
+def test_the_value_under_the_pointer_is_that_of_the_mask(page, scene, mask):
+    """Row, column, class and coordinates of pixels, among them one without data; rasterio says where they lie."""
+    given(page, scene)
+    run(page)
+    with rasterio.open(scene) as raster:
+        place, crs = raster.xy, raster.crs.to_string()
+    water, land, nothing = (tuple(int(each) for each in np.argwhere(mask == number)[1000]) for number in (1, 0, NODATA))
+    for row, col in (water, land, nothing, (0, 511), (511, 511)):
+        point_at(page, row, col, mask.shape)
+        page.wait_for_selector("#at-place-part", state="visible")
+        said = readout(page)
+        assert said[:3] == [str(row), str(col), named(mask[row, col])]
+        x, y = place(row, col)
+        assert [float(each) for each in said[3].split(", ")] == pytest.approx([x, y])
+    assert page.inner_text("#at-crs") == crs
+
+
+def test_zoomed_and_moved_the_pointer_still_reads_its_pixel(page, scene, mask):
+    """The wheel enlarges at the pointer, dragging moves; pixels are where their colours are."""
+    given(page, scene)
+    run(page)
+    said = point_at(page, 300, 200, mask.shape)
+    before = page.locator("#overlay").bounding_box()
+    for _ in range(3):
+        page.mouse.wheel(0, -240)
+    page.wait_for_function(
+        "width => document.getElementById('overlay').getBoundingClientRect().width > width", arg=7.5 * before["width"]
+    )
+    assert point_at(page, 300, 200, mask.shape) == said
+    page.mouse.down()
+    large = page.locator("#overlay").bounding_box()
+    page.mouse.move(500, 300)
+    page.mouse.move(520, 280)
+    page.mouse.up()
+    moved = page.locator("#overlay").bounding_box()
+    assert (moved["x"], moved["y"]) != (large["x"], large["y"])
+    for row, col in ((300, 200), (303, 205), (296, 190)):
+        assert point_at(page, row, col, mask.shape)[:3] == [str(row), str(col), named(mask[row, col])]
+    page.click("#zoom-fit")
+    assert page.locator("#overlay").bounding_box() == pytest.approx(before)
+
+
+def test_values_of_a_result_without_classes_come_from_the_server(page, scene):
+    """Of probabilities the page asks for the pixel, and shows what the file has there."""
+    given(page, scene)
+    run(page, output="confidence")
+    content = httpx.get(f"{address(page)}/v1/scenes/{current_job(page)}/content").content
+    with rasterio.MemoryFile(content) as file, file.open() as raster:
+        values = raster.read(1)
+    for row, col in ((200, 300), (400, 250)):
+        point_at(page, row, col, values.shape)
+        page.wait_for_function("() => /^[0-9.]+$/.test(document.getElementById('at-value').textContent)")
+        said = readout(page)
+        assert said[:2] == [str(row), str(col)]
+        assert float(said[2]) == pytest.approx(float(values[row, col]), rel=1e-5)
+
+
+def test_the_download_is_the_result(page, scene, mask):
+    """The saved file has the bytes that the server keeps, under the input's name, and lies on the input."""
+    given(page, scene)
+    run(page)
+    with page.expect_download() as download:
+        page.click("#download")
+    saved = download.value.path()
+    assert download.value.suggested_filename == "scene-segmentation.tif"
+    kept = httpx.get(f"{address(page)}/v1/scenes/{current_job(page)}/content").content
+    assert saved.read_bytes() == kept
+    with rasterio.open(saved) as made, rasterio.open(scene) as given_:
+        np.testing.assert_array_equal(made.read(1), mask)
+        assert (made.transform, made.crs) == (given_.transform, given_.crs)
+
+
+def rows_shown(page):
+    """The table of a result that is data: a dict a row, as texts."""
+    head, *rows = page.eval_on_selector_all(
+        "#structured tr", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def test_data_is_shown_as_a_table(page, scene, mask):
+    """Areas are rows, one a class, as JSON has them."""
+    given(page, scene)
+    run(page, output="areas", output_format="json")
+    counts = np.bincount(mask[mask != NODATA], minlength=2)
+    rows = [(row["name"], int(row["pixels"])) for row in rows_shown(page)]
+    assert rows == list(zip(["land", "water"], counts, strict=True))
+    assert page.is_visible("#input")
+
+
+def test_polygons_are_shown_on_the_map_and_as_rows(page, scene, mask):
+    """The overlay has the classes that polygons were traced in, the table their properties; the file is GeoJSON."""
+    given(page, scene)
+    run(page, output="polygons")
+    np.testing.assert_array_equal(pixels(page, "overlay"), coloured(mask, legend(page)))
+    features = httpx.get(f"{address(page)}/v1/scenes/{current_job(page)}/content").json()["features"]
+    rows = rows_shown(page)
+    assert len(rows) == 100 < len(features)
+    for row, feature in zip(rows, features, strict=False):
+        assert {name: text for name, text in row.items() if name != "area_m2"} == {
+            name: str(value) for name, value in feature["properties"].items() if name != "area_m2"
+        }
+    assert f"{len(features) - 100} more rows" in page.inner_text("#structured")
+    row, col = (int(each) for each in np.argwhere(mask == 1)[-1])
+    assert point_at(page, row, col, mask.shape)[2] == "water"
+    with page.expect_download() as download:
+        page.click("#download")
+    assert download.value.suggested_filename == "scene-segmentation.geojson"

@@ -1,0 +1,366 @@
+"""SceneRunner: jobs run in their order, some at a time, and nothing is left of those that are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+import time
+from contextlib import ExitStack, asynccontextmanager, nullcontext
+from types import SimpleNamespace
+
+import failing_database
+import numpy as np
+import pytest
+from PIL import Image
+
+from vllm_mmout.engine.request_output import Progress
+from vllm_mmout.errors import InputError
+from vllm_mmout.outputs import ImageOutput, RasterOutput
+from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.options import ServingOptions
+from vllm_mmout.serving.response.format_choice import FormatChoice
+from vllm_mmout.wings.jobs.server import runner as runner_module
+from vllm_mmout.wings.jobs.server.job import SceneInputs
+from vllm_mmout.wings.jobs.server.runner import SceneRunner
+
+pytestmark = [pytest.mark.engine]  # its errors know vLLM's
+PIXELS = np.arange(12, dtype=np.uint8).reshape(1, 3, 4) % 2
+PICTURE = np.full((3, 4, 4), 200, np.uint8)
+DEADLINE = 120
+
+
+@pytest.fixture
+def clock():
+    """The time as it is."""
+    return time.time
+
+
+class Work:
+    """What a request would do, as far as a test lets it."""
+
+    request_id = "scene-test"
+    asked = FormatChoice(as_file=True)
+
+    def __init__(self, error=None):
+        self.error = error
+        self.goes_on = asyncio.Semaphore(0)
+        self.began = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.watch = None
+
+    async def running(self, watch):
+        """A tile each time that a test says so, of four."""
+        self.watch = watch
+        self.began.set()
+        try:
+            for done in range(1, 5):
+                await self.goes_on.acquire()
+                if self.error is not None:
+                    raise self.error
+                asked = watch.taken()
+                progress = Progress(done, 4, 0 if asked else None)
+                picture = ImageOutput(PICTURE) if asked else None
+                yield SimpleNamespace(finished=False, progress=progress, outputs=picture)
+            yield SimpleNamespace(finished=True, progress=Progress(4, 4), outputs=RasterOutput(PIXELS))
+        finally:
+            self.ended.set()
+
+    def made(self, output, make):
+        """One processor's."""
+        return {"segmentation": make(output, None)}
+
+    def run_on(self):
+        """Let it run to its end."""
+        for _ in range(4):
+            self.goes_on.release()
+
+
+def inputs(nbytes=5):
+    """An input that says when it is closed."""
+    held, closed = ExitStack(), threading.Event()
+    held.callback(closed.set)
+    made = SceneInputs("data", "n.tif", nbytes, held)
+    return made, closed
+
+
+@asynccontextmanager
+async def started(board):
+    """A runner that looks after its jobs, and ends with its tasks."""
+    runner = SceneRunner(board)
+    runner.start()
+    try:
+        yield runner
+    finally:
+        tasks = [runner._tending, *(one.task for one in runner._running.values())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until(found, what="it never was"):
+    """Wait for something."""
+    deadline = time.monotonic() + DEADLINE
+    while not (value := found()):
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.01)
+    return value
+
+
+def added(runner, work, given=None, **limits):
+    """Add a job."""
+    return runner.add(work, (given or inputs())[0], "m", ServingOptions(**limits))
+
+
+async def test_a_job_runs_to_its_end(board):
+    """Its tiles are counted as they come; then its result is there and its input closed."""
+    async with started(board) as runner:
+        work, given = Work(), inputs()
+        job = await added(runner, work, given)
+        assert board.get(job.id).status in ("queued", "in_progress")
+        await work.began.wait()
+        assert board.get(job.id).status == "in_progress"
+        for done in range(1, 4):
+            work.goes_on.release()
+            await until(lambda done=done: board.get(job.id).tiles_done == done)
+            assert board.get(job.id).tiles_total == 4
+        assert not given[1].is_set()
+        work.goes_on.release()
+        await until(lambda: board.get(job.id).finished)
+        seen = board.get(job.id)
+        assert (seen.status, seen.tiles_done, seen.outputs[0].processor) == ("completed", 4, "segmentation")
+        await until(given[1].is_set)
+        await until(lambda: not runner._running)
+    assert [path.name for path in board.store.shared.work.iterdir()] == [".lock"]
+
+
+async def test_jobs_run_in_their_order_some_at_a_time(board):
+    """As many run as there are places; the next one begins when one ends, and one that is cancelled never does."""
+    async with started(board) as runner:
+        works = [Work() for _ in range(7)]
+        jobs = [await added(runner, work) for work in works]
+        most = runner_module._AT_ONCE
+        for work in works[:most]:
+            await work.began.wait()
+        await asyncio.sleep(0.05)
+        assert [work.began.is_set() for work in works] == [True] * most + [False] * (7 - most)
+        board.delete(jobs[most].id)
+        runner.cancel(jobs[most].id)
+        works[2].run_on()
+        await asyncio.wait_for(works[most + 1].began.wait(), DEADLINE)
+        assert not works[most].began.is_set()
+        assert not works[most + 2].began.is_set()
+        for work in works:
+            work.run_on()
+        await until(lambda: all(board.get(job.id) is None or board.get(job.id).finished for job in jobs))
+        assert not works[most].began.is_set()
+
+
+async def test_no_place(board):
+    """One job too many is told so, and leaves the places as they are."""
+    async with started(board) as runner:
+        work, given = Work(), inputs()
+        await added(runner, work, max_scenes=1)
+        with pytest.raises(ApiError, match=r"1 jobs wait or run.*--mmout-max-scenes") as raised:
+            await added(runner, Work(), given, max_scenes=1)
+        assert (raised.value.status, raised.value.headers) == (429, {"Retry-After": "10"})
+        assert not given[1].is_set()  # it is the caller's still
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (InputError("the scene has 5 bands"), "BadRequestError", "5 bands"),
+        (ApiError(404, "the address is not there"), "NotFoundError", "not there"),
+        (RuntimeError("secret of the server"), "InternalServerError", "scene-test"),
+    ],
+)
+async def test_a_job_that_fails(board, error, code, words, caplog):
+    """It says what a request would have heard, nothing more; its input is closed and its place is free."""
+    async with started(board) as runner:
+        for _ in range(runner_module._AT_ONCE + 1):
+            work, given = Work(error), inputs()
+            job = await added(runner, work, given)
+            work.run_on()
+            await until(given[1].is_set)
+            seen = board.get(job.id)
+            assert (seen.status, seen.error.code, seen.outputs) == ("failed", code, ())
+            assert words in seen.error.message
+            assert "secret" not in seen.error.message
+
+
+@pytest.mark.parametrize("by", ["this server", "another server"])
+async def test_a_job_that_is_deleted_ends(board, make_board, by):
+    """Its work stops at once, or when this server looks; its input is closed, and nothing is left."""
+    other = make_board()
+    async with started(board) as runner:
+        work, given = Work(), inputs()
+        job = await added(runner, work, given)
+        await work.began.wait()
+        if by == "this server":
+            board.delete(job.id)
+            runner.cancel(job.id)
+        else:
+            other.delete(job.id)
+        await asyncio.wait_for(work.ended.wait(), DEADLINE)
+        await until(given[1].is_set)
+        await until(lambda: not runner._running)
+        runner.cancel(job.id)
+    assert [path.name for path in board.store.shared.work.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("by", ["this server", "another server"])
+async def test_who_asks_sees_the_picture_grow(board, make_board, by):
+    """A picture comes with the next tile, whole, where every server finds it; it goes with the job."""
+    asking = board if by == "this server" else make_board()
+    async with started(board) as runner:
+        work = Work()
+        job = await added(runner, work)
+        await work.began.wait()
+        work.goes_on.release()
+        await until(lambda: board.get(job.id).tiles_done == 1)
+        path = SceneRunner(asking).preview(board.get(job.id).server, job.id)
+        assert not path.exists()
+        asking.ask_preview(job.id)
+        await until(lambda: work.watch._asked)
+        work.goes_on.release()
+        await until(path.exists)
+        with Image.open(io.BytesIO(path.read_bytes())) as image:
+            np.testing.assert_array_equal(np.asarray(image), PICTURE)
+        work.run_on()
+        await until(lambda: board.get(job.id).finished)
+        await until(lambda: not path.exists())
+    assert [name.name for name in board.store.shared.work.iterdir()] == [".lock"]
+
+
+async def test_a_job_deleted_while_its_picture_is_made(board, monkeypatch):
+    """What a thread writes at that moment does not stay."""
+    writing, goes_on, wrote, original = (*(threading.Event() for _ in range(3)), runner_module._Picture.show)
+
+    def show(self, output):
+        writing.set()
+        assert goes_on.wait(DEADLINE)
+        original(self, output)
+        wrote.set()
+
+    monkeypatch.setattr(runner_module._Picture, "show", show)
+    async with started(board) as runner:
+        work, given = Work(), inputs()
+        job = await added(runner, work, given)
+        await work.began.wait()
+        work.watch.ask()
+        work.goes_on.release()
+        await until(writing.is_set)
+        board.delete(job.id)
+        runner.cancel(job.id)
+        await until(given[1].is_set)
+        await until(lambda: not runner._running)
+        goes_on.set()
+        await until(wrote.is_set)
+        assert [path.name for path in board.store.shared.work.iterdir()] == [".lock"]
+
+
+async def test_a_client_that_goes_while_its_job_is_added(board, monkeypatch):
+    """No job is left that nobody runs."""
+    adding, goes_on, added_it, original = (*(threading.Event() for _ in range(3)), board.add)
+
+    def slow(**given):
+        adding.set()
+        assert goes_on.wait(DEADLINE)
+        job = original(**given)
+        added_it.set()
+        return job
+
+    monkeypatch.setattr(board, "add", slow)
+    async with started(board) as runner:
+        task = asyncio.ensure_future(added(runner, Work()))
+        await until(adding.is_set)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert board.page(10, None, "desc") == ([], False)
+        goes_on.set()
+        await until(added_it.is_set)
+        await until(lambda: board.page(10, None, "desc") == ([], False), "a job is left that nobody runs")
+
+
+@pytest.fixture(params=["read_only", "lost", "disk_full"])
+def breaking(request, tmp_path):
+    """A way in which the database fails."""
+    with failing_database.small_disk(tmp_path / "results") if request.param == "disk_full" else nullcontext():
+        yield getattr(failing_database, request.param)
+
+
+@pytest.mark.parametrize("when", ["it begins", "a tile is done", "it is stored"])
+async def test_a_job_ends_whatever_the_database_does(breaking, make_board, when, caplog):
+    """It has failed, as its server says until that can be written; its input is closed, and its place is free."""
+    board = make_board()
+    async with started(board) as runner:
+        work, (given, closed) = Work(), inputs()
+        for _ in range(runner_module._AT_ONCE):
+            await runner._places.acquire()
+        job = await added(runner, work, (given, closed), max_scenes=1)
+        with ExitStack() as broken:
+            if when == "it begins":
+                broken.enter_context(breaking(board))
+            for _ in range(runner_module._AT_ONCE):
+                runner._places.release()
+            if when == "a tile is done":
+                await work.began.wait()
+                await until(lambda: board.get(job.id).status == "in_progress")
+                broken.enter_context(breaking(board))
+            if when == "it is stored":
+                work.made = lambda *_: broken.enter_context(breaking(board)) or {}
+            work.run_on()
+            await until(closed.is_set)
+            await until(lambda: not runner._running)
+            failed = board.get(job.id)
+            assert (failed.status, failed.error.code, failed.outputs) == ("failed", "InternalServerError", ())
+            assert failed.expires_at > failed.completed_at >= failed.created_at
+        assert f"job {job.id} failed, which cannot be written yet" in caplog.text
+        later = await added(runner, Work(), max_scenes=1)
+        assert [one.status for one in board.page(10, later.id, "desc")[0]] == ["failed"]
+    seen = make_board().get(job.id)
+    assert (seen.status, seen.error, seen.expires_at) == ("failed", failed.error, failed.expires_at)
+
+
+async def test_a_job_that_nobody_runs_ends_though_it_cannot_be_forgotten(board, monkeypatch):
+    """A client goes while its job is added, and the database fails then: the job has failed, its place is free."""
+    original = board.add
+    with ExitStack() as broken:
+
+        def add(**given):
+            job = original(**given)
+            broken.enter_context(failing_database.read_only(board))
+            task.get_loop().call_soon_threadsafe(task.cancel)
+            time.sleep(0.2)
+            return job
+
+        monkeypatch.setattr(board, "add", add)
+        async with started(board) as runner:
+            task = asyncio.ensure_future(added(runner, Work()))
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await until(lambda: [job.status for job in board.page(10, None, "desc")[0]] == ["failed"])
+            broken.close()
+            monkeypatch.undo()
+            await added(runner, Work(), max_scenes=1)
+
+
+async def test_a_disk_that_fails_for_a_while(board, monkeypatch, caplog):
+    """The runner looks after its jobs again when the disk works, and says in between that it could not."""
+    original, failed = board.running, threading.Event()
+
+    def running():
+        if not failed.is_set():
+            failed.set()
+            raise OSError(5, "Input/output error")
+        return original()
+
+    monkeypatch.setattr(board, "running", running)
+    async with started(board) as runner:
+        work = Work()
+        job = await added(runner, work)
+        await until(failed.is_set)
+        board.delete(job.id)
+        await asyncio.wait_for(work.ended.wait(), DEADLINE)

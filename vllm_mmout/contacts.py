@@ -1,0 +1,107 @@
+"""Contact: names of another package that we rely on though nobody promises them to us, and whether they are there."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """Some names of a module."""
+
+    module: str
+    names: tuple[str, ...]
+    """Names of the module, of submodules, or "Class.attribute", which an object may get in its methods."""
+    why: str
+
+    def faults(self) -> Iterator[str]:
+        """What is not there, each in words for people."""
+        try:
+            module = importlib.import_module(self.module)
+        except ImportError as error:
+            yield f"{self.module} cannot be imported: {error} (needed to: {self.why})"
+            return
+        for name in self.names:
+            if not _is_there(module, name):
+                yield f"{self.module}.{name} does not exist (needed to: {self.why})"
+
+
+THIRD_PARTIES: Final = (
+    Contact(
+        "urllib3.connection",
+        ("HTTPConnection._new_conn", "HTTPConnection._dns_host", "HTTPConnection.response_class"),
+        "connect to addresses that were looked at before, and give slow answers up",
+    ),
+    Contact(
+        "urllib3.connectionpool",
+        ("HTTPConnectionPool._new_conn", "HTTPConnectionPool._get_conn", "HTTPConnectionPool.pool"),
+        "close connections that other threads read from",
+    ),
+    Contact("urllib3", ("PoolManager.pool_classes_by_scheme",), "have pools of ours made"),
+    Contact("urllib3.util.connection", ("allowed_gai_family",), "look hosts up as urllib3 does"),
+    Contact(
+        "tifffile",
+        (
+            "TIFF.DECOMPRESSORS",
+            "TIFF.IMAGE_COMPRESSIONS",
+            "TiffPage.decode",
+            "TiffPage.dataoffsets",
+            "TiffPage.databytecounts",
+            "TiffPage.jpegtables",
+            "TiffPage.jpegheader",
+            "TiffPage.shaped",
+        ),
+        "decode segments one by one, read by ourselves",
+    ),
+    Contact("rasterio._err", ("CPLE_BaseError",), "tell GDAL's errors, which rasterio lets through unchanged"),
+    Contact(
+        "uvicorn.protocols.http.h11_impl",
+        ("RequestResponseCycle.receive", "RequestResponseCycle.transport"),
+        "end a connection whose client takes nothing",
+    ),
+    Contact("argparse", ("_SubParsersAction", "ArgumentParser._option_string_actions"), "ask which flags a parser has"),
+)
+"""Private names of packages other than vLLM, whose versions stand in setup.cfg or are those that vLLM brings."""
+
+
+def third_party_faults() -> list[str]:
+    """What has changed in packages that are installed."""
+    return list(faults(contact for contact in THIRD_PARTIES if find_spec(contact.module.partition(".")[0])))
+
+
+def faults(contacts: Iterable[Contact]) -> Iterator[str]:
+    """What is not there of several."""
+    for contact in contacts:
+        yield from contact.faults()
+
+
+def _is_there(module: object, name: str) -> bool:
+    first, _, attribute = name.partition(".")
+    owner = getattr(module, first, None)
+    if owner is None:
+        try:
+            importlib.import_module(f"{getattr(module, '__name__', '')}.{first}")
+        except ImportError:
+            return False
+        return True
+    return not attribute or hasattr(owner, attribute) or (isinstance(owner, type) and _is_set_in(owner, attribute))
+
+
+def _is_set_in(owner: type, attribute: str) -> bool:
+    """Whether a class or one of its bases declares an attribute or sets it on its objects."""
+    for base in owner.__mro__[:-1]:
+        if attribute in vars(base).get("__annotations__", {}):
+            return True
+        try:
+            source = inspect.getsource(base)
+        except (OSError, TypeError):  # of C
+            continue
+        if re.search(rf"\bself\.{attribute}\b[^=\n]*=[^=]", source):
+            return True
+    return False

@@ -1,0 +1,43 @@
+"""The names that vLLM's modules get: the split registry, and those of vLLM's first registries."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from vllm_mmout.engine.hooks.hook import Attribute
+from vllm_mmout.importing import import_path
+
+FIRST_NAMES = "names of vLLM's first input registries, which it removed, for code that was written for them"
+
+
+def _added(module: str, name: str, path: str, why: str = FIRST_NAMES) -> Attribute:
+    """A name whose value stands at a path of ours, imported when it is added."""
+    value: partial[Any] = partial(import_path, f"vllm_mmout.{path}", "name")
+    return Attribute(module, name, value, why)
+
+
+ATTRIBUTES: tuple[Attribute, ...] = (
+    *(
+        _added(
+            "vllm.multimodal",
+            f"MULTIMODAL_{half.upper()}_REGISTRY",
+            f"registry:MULTIMODAL_{half.upper()}_REGISTRY",
+            f"the {half} half of the split registry",
+        )
+        for half in ("input", "output")
+    ),
+    _added("vllm.inputs", "INPUT_REGISTRY", "registry:MULTIMODAL_INPUT_REGISTRY"),
+    _added("vllm.inputs", "InputContext", "models.inputs.context:InputContext"),
+    _added("vllm.inputs", "DummyData", "models.inputs.context:DummyData"),
+    *(
+        _added("vllm.multimodal", f"MULTIMODAL_REGISTRY.{name}", f"registry:MULTIMODAL_INPUT_REGISTRY.{name}")
+        for name in (
+            "register_input_mapper",
+            "register_image_input_mapper",
+            "register_max_tokens",
+            "register_max_image_tokens",
+            "register_max_multimodal_tokens",
+        )
+    ),
+)

@@ -1,0 +1,100 @@
+"""Binding: the objects of one engine change their class; vLLM's classes stay as they are."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.engine.binding import log_binding, resolve_choice
+from vllm_mmout.engine.model_class import config_of
+from vllm_mmout.engine.rebase import rebase
+from vllm_mmout.errors import MMOutError
+from vllm_mmout.importing import import_path
+from vllm_mmout.models.announced import serve_announced
+from vllm_mmout.wing import extensions
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+    from vllm_mmout.engine.engine_binding import EngineBinding
+
+
+def bind_async_llm(engine: Any, binding: EngineBinding) -> None:
+    """Bind an ``AsyncLLM``."""
+    binding = _bind_parts(engine, binding, engine.shutdown)
+    engine.mmout = binding.async_runtime()
+    _rebase(engine, binding.async_llm)
+    for extension in extensions("engine"):
+        extension.bind_async_llm(engine)
+    log_binding(binding)
+
+
+def bind_llm_engine(engine: Any, binding: EngineBinding) -> None:
+    """Bind an ``LLMEngine``."""
+    from vllm_mmout.engine.request.llm_engine import LLMEngineRuntime, bind_client
+
+    engine.mmout = LLMEngineRuntime()
+    bind_client(engine.engine_core, engine.mmout.interrupts)
+    binding = _bind_parts(engine, binding, engine.engine_core.shutdown)
+    _rebase(engine, binding.llm_engine)
+    log_binding(binding)
+
+
+def bind_llm(llm: Any) -> None:
+    """Bind an ``LLM`` whose engine is bound; leave any other."""
+    binding = getattr(llm.llm_engine.output_processor, "binding", None)
+    # A text engine runs no code of ours: `OutputParams` are refused there by vLLM itself, in its own words.
+    if binding is None:
+        return
+    _rebase(llm, binding.llm)
+    for extension in extensions("engine"):
+        extension.bind_llm(llm)
+
+
+def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
+    """Bind a worker whose model has an output processor: its model load then puts the reducing pooler in place."""
+    serve_announced()
+    choice = resolve_choice(vllm_config)
+    if choice is None or vllm_config.model_config.runner_type != "pooling":  # tokens are decoded in the frontend
+        return
+    from vllm_mmout.engine.worker.bound import BoundWorker
+
+    worker.mmout = choice.create(config_of(vllm_config.model_config))
+    rebase(worker, BoundWorker)
+
+
+def _bind_parts(engine: Any, binding: EngineBinding, end: Callable[[], None]) -> EngineBinding:
+    """Bind what both kinds of engine have; gives the binding of the engine, which is ended where that fails."""
+    try:
+        binding = binding.started(engine)
+    except BaseException:
+        end()
+        raise
+    if not binding.generates and engine.renderer.tokenizer is None:
+        from vllm_mmout.engine.hooks.renderer import NoChat
+
+        rebase(engine.renderer, NoChat)
+    _rebase(engine.output_processor, binding.output_processor)
+    engine.output_processor.setup(binding)
+    weakref.finalize(engine, engine.output_processor.close)
+    return binding
+
+
+def _rebase(obj: Any, path: str) -> None:
+    found: Any = import_path(path, "class of a bound engine")
+    rebase(obj, found)
+
+
+def v1_only_features(vllm_config: VllmConfig) -> list[str]:
+    """What of this engine Model Runner V2 does not have, in the words of vLLM's own list; nothing for token models."""
+    model_config = vllm_config.model_config
+    if model_config is None or model_config.runner_type != "pooling":
+        return []
+    if model_config.is_multimodal_raw_input_only_model:
+        return ["models with raw multimodal inputs"]
+    try:
+        bound = resolve_choice(vllm_config) is not None
+    except MMOutError:  # raised again where the engine is made, which is the place for it
+        return []
+    return ["plugin poolers"] if bound else []

@@ -1,0 +1,155 @@
+"""Engine arguments that our models need, filled in where the user left vLLM's own default."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.errors import OptionError
+from vllm_mmout.models.config import MODEL_TYPE
+from vllm_mmout.models.families import family_of
+from vllm_mmout.registry.lookup import KEY
+from vllm_mmout.registry.registration import NONE
+
+if TYPE_CHECKING:
+    from vllm.engine.arg_utils import EngineArgs
+
+ALL_DEVICES: dict[str, Any] = {
+    "runner": "pooling",
+    "skip_tokenizer_init": True,
+    "enable_mm_embeds": True,
+    "skip_mm_profiling": True,  # of an encoder beside the model, which there is none; the model itself is measured
+    "enforce_eager": True,
+    "mm_processor_cache_gb": 0,
+    "max_model_len": 1,  # a request is one token
+    "scheduling_policy": "priority",
+}
+CPU = {"kv_cache_memory_bytes": 1 << 20}
+"""A single-pass model has no cache of keys and values, for which vLLM would want almost all memory to be free."""
+
+MAX_NUM_SEQS = {"cpu": 4, "gpu": 16}
+"""vLLM's own default makes batches of 256 tiles."""
+
+
+def fill_in(engine_args: EngineArgs) -> None:
+    """Set the defaults of a folder with ``"model_type": "mmout"`` or of a wing's, and find its class; leave others.
+
+    vLLM passes every default explicitly, so a field that has vLLM's own default counts as not set.
+
+    Raises:
+        MMOutError: the folder names no class, or one that cannot be found or imported.
+
+    """
+    config = _config(engine_args)
+    family = family_of(config)
+    if config.get("model_type") != MODEL_TYPE and family is None:
+        _refuse_another_type(config)
+        return
+    from vllm_mmout.models.vllm_registry import announce, withdraw  # no text model needs it
+
+    if family is not None and _switched_off(engine_args, config):
+        withdraw(config["architectures"][0])
+        return
+    announce(config)
+    device = _device()
+    wanted = dict(ALL_DEVICES, max_num_seqs=MAX_NUM_SEQS[device], **(CPU if device == "cpu" else {}))
+    # vLLM's "auto" takes float16 on a CPU: wrong above 2048, and far slower.
+    wanted["dtype"] = config.get("dtype") or config.get("torch_dtype") or "float32"
+    untouched = {field.name: _default(field) for field in fields(engine_args)}
+    for name, value in wanted.items():
+        if getattr(engine_args, name) == untouched[name]:
+            setattr(engine_args, name, value)
+    _fit_tokens_to_requests(engine_args, untouched["max_num_batched_tokens"])
+
+
+def _switched_off(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
+    """Whether the user, or else the folder, wants no output processor; vLLM's own class serves the model then."""
+    additional = engine_args.additional_config
+    for table in (additional.get("mmout") if isinstance(additional, dict) else None, config, config.get("mmout")):
+        named = table.get(KEY) if isinstance(table, dict) else None
+        if named is not None:
+            return bool(named == NONE)
+    return False
+
+
+def _refuse_another_type(config: dict[str, Any]) -> None:
+    """Say what is wrong with a folder that names a class of ours, and would be given to another part of vLLM."""
+    table = config.get("mmout")
+    if isinstance(table, dict) and "model" in table:
+        raise OptionError(
+            f'config.json names the model {table["model"]!r} in its "mmout" table, and its "model_type" is'
+            f' {json.dumps(config.get("model_type"))}; write "model_type": "{MODEL_TYPE}", by which the class is used'
+        )
+
+
+def _fit_tokens_to_requests(engine_args: EngineArgs, unset: Any) -> None:
+    """Let a step have as many tokens as requests: each is one token.
+
+    vLLM measures memory on a device with a step of all tokens in all requests, and looks for the last token of each in
+    what ``forward`` gives, which has one row a request.
+
+    Raises:
+        OptionError: the user has set more tokens.
+
+    """
+    requests, tokens = engine_args.max_num_seqs, engine_args.max_num_batched_tokens
+    if tokens == unset or tokens is None:
+        engine_args.max_num_batched_tokens = requests
+    elif requests is not None and tokens > requests:
+        raise OptionError(
+            f"max_num_batched_tokens is {tokens} and max_num_seqs {requests}; a request of a single-pass model is one"
+            " token: leave max_num_batched_tokens out"
+        )
+
+
+def _device() -> str:
+    from vllm.platforms import current_platform
+
+    return "cpu" if current_platform.is_cpu() else "gpu"
+
+
+def _default(field: Any) -> Any:
+    return field.default if field.default is not MISSING else field.default_factory()
+
+
+def _config(engine_args: EngineArgs) -> dict[str, Any]:
+    """The model's ``config.json``; empty where there is none, which vLLM then reports better than we could."""
+    model = engine_args.model
+    folder = Path(model)
+    if folder.is_dir():
+        file = folder / "config.json"
+        return _read(file) if file.is_file() else {}
+    if folder.exists() or "://" in model:
+        return {}
+    return _read_from_hub(engine_args)
+
+
+def _read_from_hub(engine_args: EngineArgs) -> dict[str, Any]:
+    """The ``config.json`` of a hub id, which vLLM would fetch in its next step."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from vllm import envs
+
+    place: dict[str, Any] = {
+        "repo_id": engine_args.model,
+        "filename": "config.json",
+        "revision": engine_args.revision,
+    }
+    cached = try_to_load_from_cache(**place)
+    if isinstance(cached, str):
+        return _read(Path(cached))
+    if envs.VLLM_USE_MODELSCOPE:
+        return {}
+    try:
+        return _read(Path(hf_hub_download(**place, token=engine_args.hf_token)))
+    except (OSError, ValueError):  # offline, unknown, not allowed, no id at all: vLLM says it better
+        return {}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_bytes())
+    except ValueError:
+        return {}
+    return config if isinstance(config, dict) else {}

@@ -1,0 +1,37 @@
+"""Errors of ours that vLLM's server answers with 400 instead of 500."""
+
+from __future__ import annotations
+
+from vllm.exceptions import VLLMValidationError
+
+from vllm_mmout.errors import InputError, MMOutError, OptionError, message_of
+
+
+class _ClientError(MMOutError, VLLMValidationError):
+    """vLLM's server takes the parameter from its own class's attribute."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+        self.parameter = param
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # vLLM's appends the parameter, which an answer has in a place of its own
+
+
+class InvalidInputError(_ClientError, InputError):
+    """An input that the model cannot take."""
+
+
+class InvalidOptionError(_ClientError, OptionError):
+    """An option that is unknown or cannot be honoured."""
+
+
+def as_client_error(error: MMOutError) -> MMOutError:
+    """The same error as one of the client, where it is about what the client sent."""
+    if isinstance(error, VLLMValidationError):
+        return error
+    if isinstance(error, OptionError):
+        return InvalidOptionError(message_of(error), param=error.param)
+    if isinstance(error, InputError):
+        return InvalidInputError(message_of(error), param=error.param)
+    return error

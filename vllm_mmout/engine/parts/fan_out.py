@@ -1,0 +1,298 @@
+"""One user's request as many of the engine's: parts are made, run, decoded, and joined into one result as they come.
+
+A part is a tile of a scene; a chunk of audio or a frame would be one too. One thread makes the parts, ahead of the
+engine as far as the budget lets it; one thread a pick runs the processor's ``assemble``. In between, parts are requests
+like any other: whoever drives the engine takes them here, sends them, and says how they ended.
+
+The thread that drives may be interrupted anywhere: what it shares with the others has locks of C alone, which no
+interrupt leaves held.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from vllm_mmout.engine.observer import blame
+from vllm_mmout.engine.parts.queues import Lane, StoppedError
+from vllm_mmout.engine.threads import background_thread
+from vllm_mmout.errors import AbortedError, DecodeError, InputError, type_and_message
+from vllm_mmout.processors.base import Part
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.parts.parts_request import PartInput
+    from vllm_mmout.engine.request.budgets import TileBudget
+
+ENDS_WITHIN_S = 30.0
+"""Seconds that threads of a request that was stopped are waited for."""
+
+Join: TypeAlias = Callable[[str, Iterator[Part]], Any]
+"""Takes a pick's name and its parts as they come; returns the result."""
+Deliver: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Writes the results of all picks where asked, and returns them."""
+Measure: TypeAlias = Callable[[], tuple[int, int]]
+"""Says how many parts there are, and of how many bytes each is at most."""
+
+
+class FanOut:
+    """One request of a user that is many of the engine's.
+
+    Args:
+        parts: makes the parts, one whenever it is asked; closed at the end.
+        total: number of parts, at least 1; 0 where only ``measure`` says it.
+        nbytes: bytes of one part's input, at most.
+        picks: names of the processors whose results are wanted.
+        join: makes the result of a pick.
+        deliver: called once, when all picks have their results and nothing can fail any more but this.
+        budget: of all requests of this kind.
+        wake: called from any thread when there is something to do for whoever drives.
+        count: called from any thread, once with each number of parts that have been joined, from 1 on.
+        measure: called once before the first part is made, in the thread that makes them, where ``total`` and
+            ``nbytes`` are not known before.
+        at_stop: called from any thread when the request has failed or was aborted, perhaps more than once.
+
+    """
+
+    def __init__(
+        self,
+        parts: Generator[PartInput, None, None],
+        *,
+        total: int,
+        nbytes: int,
+        picks: Sequence[str],
+        join: Join,
+        deliver: Deliver,
+        budget: TileBudget,
+        wake: Callable[[], None],
+        count: Callable[[int], None] = lambda _: None,
+        measure: Measure | None = None,
+        at_stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.total = total
+        """Number of parts; 0 until it is known."""
+        self.done = 0
+        """Parts that have been joined, those that were not sent among them."""
+        self.error: BaseException | None = None
+        """What the request failed with, the first thing that did."""
+        self._parts = parts
+        self.nbytes = nbytes
+        self._join = join
+        self._deliver = deliver
+        self._budget = budget
+        self._wake = wake
+        self._count = count
+        self._measure = measure
+        self._at_stop = at_stop
+        self._lock = threading.RLock()
+        self._stopped_at: float | None = None
+        self._delivering = False
+        self._ready: list[PartInput] = []
+        self._open: dict[int, int] = {}
+        """Picks that have yet to join a part, by its index."""
+        self._held = 0
+        """Places that are held in the budget, one for each part until it is joined."""
+        self._lanes = {pick: Lane(pick, self) for pick in picks}
+        self._to_join = len(self._lanes)
+        self._running: set[str | None] = {None, *self._lanes}
+        """The threads that have not ended, by pick; None makes the parts."""
+        self._threads: dict[str | None, threading.Thread] = {}
+
+    def start(self) -> None:
+        """Start the threads; where the system has none to spare, its error goes on and none is left."""
+        works: dict[str | None, Callable[[], None]] = {None: self._read}
+        works |= {pick: partial(self._run, lane) for pick, lane in self._lanes.items()}
+        try:
+            for name, work in works.items():
+                self._threads[name] = thread = background_thread(work, "join" if name else "read")
+                thread.start()
+        except BaseException as error:
+            self.stop(error)
+            for name in works:
+                if name not in self._threads or self._threads[name].ident is None:
+                    self._ended(name)
+            raise
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it failed or was aborted."""
+        return self._stopped_at is not None
+
+    @property
+    def reading(self) -> bool:
+        """Whether more parts may become ready; not while nobody knows how many there are."""
+        return None in self._running and not self.stopped and self.total > 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended, and nothing of it is left: the outcome is known."""
+        return not self._running
+
+    def outcome(self) -> Mapping[str, Any]:
+        """The result of each pick, which is the caller's from now on.
+
+        Raises:
+            BaseException: what the request failed with.
+
+        """
+        if self.error is not None:
+            raise self.error
+        return {pick: lane.handed_over() for pick, lane in self._lanes.items()}
+
+    def take(self) -> list[PartInput]:
+        """The parts to send now."""
+        with self._lock:
+            ready, self._ready = self._ready, []
+        return ready
+
+    def decoded(self, part: PartInput, pick: str, output: Any) -> None:
+        """Hand on what a processor decoded; called from the thread that did."""
+        self._lanes[pick].put(Part(part.index, part.window, output, part.valid))
+
+    def failed(self, part: PartInput, error: BaseException) -> None:
+        """Say that a part failed, which ends the request."""
+        self.stop(part.named_in(error))
+
+    def stop(self, error: BaseException | None = None) -> None:
+        """End it, if it has not ended and its results are not being written; the threads end soon after."""
+        with self._lock:
+            if self._delivering:
+                return
+            if not self.stopped and self._running:
+                aborted = AbortedError("the request was aborted before its result was there")
+                self.error = self.error or error or aborted
+            self._stopped_at = self._stopped_at or time.monotonic()
+            self._ready.clear()
+        for lane in self._lanes.values():
+            lane.stop()
+        self._budget.wake()
+        self._at_stop()
+
+    def check_time(self, limit_s: float) -> None:
+        """Give threads up that hang: in ``assemble`` on one part for longer than the limit, or after the end."""
+        now = time.monotonic()
+        for pick, lane in self._lanes.items():
+            since = lane.busy_since
+            if since is not None and now - since > limit_s and pick in self._running:
+                hangs = DecodeError(
+                    f"assemble of {pick} worked on one part for longer than the limit of {limit_s:g} s; make it faster,"
+                    " or raise the engine's option decode_timeout_s"
+                )
+                self.stop(blame(hangs, pick))
+                self._give_up(pick)
+        if self._stopped_at is not None and now - self._stopped_at > min(limit_s, ENDS_WITHIN_S):
+            for name in list(self._running):
+                self._give_up(name)
+
+    def join_threads(self, timeout_s: float = ENDS_WITHIN_S) -> None:
+        """Wait for the threads to end, but for those that were given up, no longer than the time given."""
+        deadline = time.monotonic() + timeout_s
+        for thread in list(self._threads.values()):
+            if thread.ident is not None:
+                thread.join(max(deadline - time.monotonic(), 0))
+
+    def close(self) -> None:
+        """Forget results that nobody takes, and remove what they have on disk."""
+        for lane in self._lanes.values():
+            lane.close()
+
+    def joined(self, part: Part) -> None:
+        """A pick is done with a part."""
+        with self._lock:
+            self._open[part.index] -= 1
+            if self._open[part.index]:
+                return
+            del self._open[part.index]
+            self.done += 1
+            done = self.done
+            held = min(self._held, 1)  # none: given back as a whole already
+            self._held -= held
+        if held:
+            self._budget.give(self.nbytes)
+        self._count(done)
+        self._wake()
+
+    def _give_up(self, name: str | None) -> None:
+        self._threads.pop(name, None)
+        self._ended(name)
+
+    def _ended(self, name: str | None) -> None:
+        """A thread has ended, or is given up; the last one leaves nothing held."""
+        with self._lock:
+            if name not in self._running:
+                return
+            self._running.discard(name)
+            last = not self._running
+            held = self._held if last else 0
+            self._held -= held
+        if held:
+            self._budget.give(self.nbytes, held)
+        if last and self.error is not None:
+            self.close()
+        self._wake()
+
+    def _read(self) -> None:
+        """Make the parts, each when there is a place for it."""
+        try:
+            with closing(self._parts):
+                if self._measure is not None:
+                    self.total, self.nbytes = self._measure()
+                for _ in range(self.total):
+                    if not self._budget.take(self.nbytes, lambda: self.stopped):
+                        return
+                    with self._lock:
+                        self._held += 1
+                    self._hand_on(next(self._parts))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's
+            self.stop(error)
+        except BaseException as error:  # noqa: BLE001 - a SystemExit must not leave the caller's process
+            self.stop(InputError(f"reading the input raised {type_and_message(error)}"))
+        finally:
+            self._ended(None)
+
+    def _hand_on(self, part: PartInput) -> None:
+        with self._lock:
+            if self.stopped:
+                return
+            self._open[part.index] = len(self._lanes)
+            if part.prompt is not None:
+                self._ready.append(part)
+        if part.prompt is not None:
+            self._wake()
+            return
+        for lane in self._lanes.values():
+            lane.put(Part(part.index, part.window, None, part.valid))
+
+    def _run(self, lane: Lane) -> None:
+        """Join the parts of a pick."""
+        try:
+            lane.result = self._join(lane.pick, lane)
+            for _ in lane:  # what it did not want
+                pass
+            self._joined_all()
+        except StoppedError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is this request's
+            self.stop(blame(error, lane.pick))
+        finally:
+            if self.error is not None:
+                lane.close()
+            self._ended(lane.pick)
+
+    def _joined_all(self) -> None:
+        """A pick has its result; the last one delivers those of all."""
+        with self._lock:
+            self._to_join -= 1
+            if self._to_join or self.stopped:
+                return
+            self._delivering = True
+        try:
+            delivered = self._deliver({pick: lane.result for pick, lane in self._lanes.items()})
+        except BaseException as error:  # noqa: BLE001 - as above
+            self.error = error
+        else:
+            for pick, lane in self._lanes.items():
+                lane.result = delivered[pick]

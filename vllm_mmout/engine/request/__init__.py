@@ -1,0 +1,1 @@
+"""One request, from ``generate`` through the engine to its decoded output."""

@@ -1,0 +1,215 @@
+"""``AsyncLLM`` on a bound engine: ``generate`` yields the decoded object."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+from vllm.pooling_params import PoolingParams
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from vllm_mmout.engine import marker
+from vllm_mmout.engine.hooks.validation import as_client_error
+from vllm_mmout.engine.observer import counted
+from vllm_mmout.engine.parts.async_scene import AsyncScene
+from vllm_mmout.engine.parts.parts_request import PartedRequest
+from vllm_mmout.engine.request.decode import ADMISSION, Admission
+from vllm_mmout.engine.request.inputs import Prepared, prepare
+from vllm_mmout.engine.request_output import MultimodalRequestOutput
+from vllm_mmout.engine.threads import in_thread
+from vllm_mmout.errors import MMOutError
+from vllm_mmout.params import OutputParams
+
+if TYPE_CHECKING:
+    from vllm.lora.request import LoRARequest
+
+    from vllm_mmout.engine.binding import AsyncRuntime
+    from vllm_mmout.engine.parts.parts_request import PartInput
+    from vllm_mmout.engine.request.decode import Finish
+    from vllm_mmout.engine.request.routed import RoutedOutputProcessor
+    from vllm_mmout.outputs.partial_images import PreviewRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What a request's caller said of its way through the engine."""
+
+    lora_request: LoRARequest | None
+    trace_headers: Mapping[str, str] | None
+    priority: int
+
+
+class BoundAsyncLLM(AsyncLLM):
+    """vLLM's asynchronous engine whose outputs are decoded."""
+
+    output_processor: RoutedOutputProcessor
+    mmout: AsyncRuntime
+
+    @counted
+    async def generate(  # type: ignore[override]  # the result of a bound engine is no text
+        self,
+        prompt: Any,
+        sampling_params: OutputParams | None = None,
+        request_id: str | None = None,
+        *,
+        lora_request: LoRARequest | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        max_tiles: int | None = None,
+        watch: PreviewRequest | None = None,
+        folder: Path | None = None,
+    ) -> AsyncGenerator[MultimodalRequestOutput, None]:
+        """Run the model on one input and decode what it emits.
+
+        Args:
+            prompt: one input, in any form that ``LLM.generate`` takes.
+            sampling_params: options of the request.
+            request_id: name of the request, for ``abort``; by default a random one.
+            lora_request: LoRA adapter.
+            trace_headers: as vLLM's.
+            priority: the lower the earlier (with the priority scheduling policy).
+            max_tiles: as many tiles as the input may be cut into; an input of more is refused. None: any number.
+            watch: asks for pictures of what is finished of an input that is cut into tiles, of this request alone; such
+                a picture comes as those of ``partial_images`` do. None: nobody asks.
+            folder: where a result on disk is made that has no ``path``; None: that of the system for temporary files.
+
+        Yields:
+            The finished result; of an input that is cut into tiles, before it, reports of its progress: ``finished`` is
+            False and ``progress`` says how many tiles are done. ``outputs`` of some of them is a picture of what is
+            finished, where ``partial_images`` or ``watch`` asks for it.
+
+        Raises:
+            MMOutError: the input or the params are refused, or the request failed. Closing or cancelling the generator
+                aborts the request.
+
+        """
+        params = OutputParams() if sampling_params is None else sampling_params
+        request_id = request_id or uuid4().hex
+        ways = Ways(lora_request, trace_headers, priority)
+        async with AsyncExitStack() as held:
+            async with self.mmout.readers:  # so that what waits for a credit is bounded too
+                prepared = await self._mmout_prepare(prompt, params, max_tiles)
+                if isinstance(prepared, Prepared):
+                    await held.enter_async_context(self.mmout.credits.held(prepared.nbytes))
+            if isinstance(prepared, PartedRequest):
+                prepared = prepared.made_in(folder)
+                held.callback(prepared.close)
+                results = self._mmout_scene(request_id, prepared, ways, watch)
+                await held.enter_async_context(aclosing(results))
+                async for progress in results:
+                    yield progress
+                return
+            mark = marker.mark(params)
+            result = await self._mmout_send(request_id, prepared.prompt, mark, prepared.finish, ways)
+        if result.error is not None:
+            raise result.error
+        yield result
+
+    async def _mmout_send(
+        self,
+        request_id: str,
+        prompt: Any,
+        mark: dict[str, Any],
+        finish: Finish,
+        ways: Ways,
+        *,
+        own: PoolingParams | None = None,
+    ) -> MultimodalRequestOutput:
+        """Run one request through the engine, with params of its own where it has some; cancelling this aborts it."""
+        pooling = marker.marked(own or PoolingParams(task=await self._mmout_task()), mark)
+        admission = Admission(finish)
+        token = ADMISSION.set(admission)
+        try:
+            queue = await self.add_request(
+                request_id,
+                prompt,
+                pooling,
+                lora_request=ways.lora_request,
+                trace_headers=ways.trace_headers,
+                priority=ways.priority,
+            )
+            return cast("MultimodalRequestOutput", await queue.get())
+        except EngineDeadError:
+            if admission.internal_id is not None:  # there is no engine to tell, but what is known of it must go
+                self.output_processor.abort_requests([admission.internal_id], internal=True)
+            raise
+        except BaseException:
+            if admission.internal_id is not None:
+                await self.abort(admission.internal_id, internal=True)
+            raise
+        finally:
+            ADMISSION.reset(token)
+
+    async def _mmout_scene(
+        self, request_id: str, scene: PartedRequest, ways: Ways, watch: PreviewRequest | None
+    ) -> AsyncGenerator[MultimodalRequestOutput, None]:
+        """Run a scene, its tiles after the single inputs."""
+        tile_ways = replace(ways, priority=ways.priority + 1)
+
+        def send(run: AsyncScene, part: PartInput, batch: list[int]) -> Coroutine[Any, Any, MultimodalRequestOutput]:
+            finish = scene.tile_finish(run.fan_out, part.sent())
+            mark = marker.mark(scene.tile_params, batch)
+            tile_id = f"{request_id}-tile-{part.index}-{uuid4().hex}"  # no id that another request could have
+            return self._mmout_send(tile_id, part.prompt, mark, finish, tile_ways, own=part.pooling)
+
+        run = AsyncScene(
+            request_id,
+            scene,
+            budget=self.mmout.budget,
+            slots=self.mmout.slots,
+            gathering=self.mmout.gathering,
+            send=send,
+            limit_s=self.output_processor.binding.settings.decode_timeout_s,
+            observer=self.output_processor.observer,
+            watch=watch,
+        )
+        self.mmout.scenes.add(run)
+        try:
+            async with aclosing(run.results()) as results:
+                async for result in results:
+                    yield result
+        finally:
+            self.mmout.scenes.discard(run)
+
+    async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:  # noqa: FBT001, FBT002 - as vLLM's
+        """As vLLM's; a scene ends with all its tiles."""
+        request_ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        if not internal:
+            for run in [run for run in self.mmout.scenes if run.request_id in request_ids]:
+                run.abort()
+        await super().abort(request_ids, internal)
+
+    async def _mmout_prepare(
+        self, prompt: Any, params: OutputParams, max_tiles: int | None
+    ) -> Prepared | PartedRequest:
+        try:
+            prepared = await in_thread(partial(prepare, self.output_processor.binding, prompt, params), _close)
+            if max_tiles is not None and isinstance(prepared, PartedRequest):
+                prepared.check_tiles(max_tiles)
+        except MMOutError as error:
+            raise as_client_error(error) from error.__cause__
+        return prepared
+
+    async def _mmout_task(self) -> Any:
+        return self.model_config.get_pooling_task(await self.get_supported_tasks())
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """As vLLM's; pending decodes fail with an AbortedError. A second call does nothing."""
+        if not self.mmout.shut_down:
+            self.mmout.shut_down = True
+            for run in list(self.mmout.scenes):
+                run.abort()
+            self.output_processor.close()
+            super().shutdown(timeout)
+
+
+def _close(prepared: Prepared | PartedRequest) -> None:
+    """Close what was opened for a request that is gone."""
+    if isinstance(prepared, PartedRequest):
+        prepared.close()

@@ -1,0 +1,263 @@
+"""From one user's input to what the engine takes, and back: how its output is laid on it and written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.engine.parts.parts_request import PartedRequest
+from vllm_mmout.engine.parts.scene import Scene, cut
+from vllm_mmout.engine.request.decode import Finish, as_it_is
+from vllm_mmout.errors import InputError, OptionError, SaveError
+from vllm_mmout.models.inputs.input_forms import name_of, paths_of, read_once
+from vllm_mmout.models.inputs.mapper import MappedInput
+from vllm_mmout.outputs.base import unknown_suffix
+from vllm_mmout.outputs.formats import FORMATS, other_suffix
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.geo.raster.georeference import Georeference
+    from vllm_mmout.models.inputs.raster_view import RasterView
+    from vllm_mmout.outputs.source import Source
+    from vllm_mmout.params import OutputParams
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One request, ready for admission."""
+
+    prompt: Any
+    """A pre-rendered ``mm_input``, or a prompt that vLLM renders."""
+    nbytes: int
+    """Bytes of input that travel."""
+    finish: Finish
+
+
+def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | PartedRequest:
+    """Read and map one input; may block on files. A scene is only opened, and is to be closed.
+
+    Of what goes to a processor that makes the inputs itself nothing is read.
+
+    Args:
+        binding: the engine's.
+        data: a form of input that ``generate`` takes.
+        params: the request's.
+
+    Raises:
+        InputError: the input cannot be read, or the model cannot take it.
+        OptionError: the params ask for what this model has not.
+
+    """
+    binding.check_params(params)
+    own = binding.own_inputs(params)
+    if own is not None:
+        name, processor = own
+        request: PartedRequest = processor.request(name, data, params, binding.settings.decode_timeout_s)
+        return request
+    target = _target(params.path, data)
+    _spare_the_input(binding, params, target, data)
+    inputs = binding.inputs
+    if inputs is None:
+        return Prepared(_renderable(data, params), 0, _finish(None, target))
+    media = _media(data, several=inputs.rasters is not None)
+    opened = inputs.open(media, params)
+    if not isinstance(opened, MappedInput):
+        reopen = None if read_once(media) else partial(inputs.open, media, params)
+        scene = _scene(binding, opened, params, target, reopen)
+        if scene is not None:
+            return scene
+        opened = inputs.whole(opened)
+    _check_place(binding, params, target, opened.source.georeference, tiles=False)
+    nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
+    names = binding.choice.pick(params.processor)
+    finish = _finish(opened.source, target, binding.model, names[0])
+    return Prepared(inputs.render(opened), nbytes, finish)
+
+
+def _scene(
+    binding: Binding, view: RasterView, params: OutputParams, target: Target | None, reopen: Any
+) -> Scene | None:
+    """The input as tiles; None where it fits one forward."""
+    try:
+        grid = cut(binding, view, params)
+        if grid is None:
+            return None
+        _check_suffix(binding, params, target)
+        _check_place(binding, params, target, view.georeference, tiles=True)
+        folder = None if target is None else target.path if target.folder else target.path.parent
+        return Scene(view, grid, params, binding, _finish(None, target), folder, reopen)
+    except BaseException:
+        view.close()
+        raise
+
+
+def _check_suffix(binding: Binding, params: OutputParams, target: Target | None) -> None:
+    """Refuse a file name whose suffix is no format before a scene is run, not after."""
+    if target is None or target.folder:
+        return
+    for name in binding.choice.pick(params.processor):
+        formats = binding.processors[name].formats(params)
+        if formats is not None and target.path.suffix.lower() not in formats:
+            raise unknown_suffix(target.path, formats, "; a folder ends with /")
+
+
+def _check_place(
+    binding: Binding, params: OutputParams, target: Target | None, place: Georeference | None, *, tiles: bool
+) -> None:
+    """Refuse what cannot hold an input's place, or needs a package, before the model runs.
+
+    Rasters of ``tiles`` are joined in a GeoTIFF, whether or not one is asked for.
+    """
+    for name in binding.choice.pick(params.processor):
+        processor = binding.processors[name]
+        format_ = _checked_format(processor.formats(params), target, place)
+        if place is not None and processor.modality == "raster" and (tiles or format_ == "tiff"):
+            place.to_rasterio()
+
+
+def _checked_format(formats: Mapping[str, str] | None, target: Target | None, place: Georeference | None) -> str | None:
+    """Refuse a format that cannot hold a place, or needs a package; the name of the format otherwise."""
+    if target is None:
+        return None
+    formats = formats or {"": ""}
+    suffix = next(iter(formats)) if target.folder else target.path.suffix.lower()  # the usual one
+    format_ = formats.get(suffix)
+    if format_ is not None and format_ in FORMATS:
+        FORMATS[format_].check_place(place, other_suffix(formats, format_))
+    return format_
+
+
+_PROMPT_KEYS = frozenset({"multi_modal_data", "prompt", "prompt_token_ids", "prompt_embeds", "type"})
+"""What tells vLLM's prompt dict."""
+
+
+def _media(data: Any, *, several: bool) -> Any:
+    """The picture, raster or tensors inside vLLM's prompt dict; anything else, tensors by keyword too, as it is.
+
+    ``several``: whether a list is one input of several files, as models of rasters take it.
+    """
+    if not isinstance(data, Mapping) or not _PROMPT_KEYS & set(data):
+        return data
+    media = data.get("multi_modal_data")
+    if not isinstance(media, Mapping) or len(media) != 1:
+        raise InputError(
+            'a prompt dict must hold one input under "multi_modal_data", as {"multi_modal_data": {"image": ...}};'
+            f" got the keys {', '.join(map(repr, data))}"
+        )
+    (value,) = media.values()
+    if not isinstance(value, list | tuple):
+        return value
+    if several and (len(value) != 1 or isinstance(value[0], list | tuple)):
+        return value
+    if len(value) != 1:
+        raise InputError(f"a request takes one input, got a list of {len(value)}; send one request each")
+    return value[0]
+
+
+def _renderable(data: Any, params: OutputParams) -> Any:
+    """The prompt of a model without an input mapper, which vLLM renders."""
+    for option in params.reads:
+        raise OptionError(
+            f"{option} needs a model with an input mapper; this one's inputs are rendered by vLLM", param=option
+        )
+    if isinstance(data, Mapping):
+        has_prompt = any(key in data for key in _PROMPT_KEYS - {"multi_modal_data"})
+        return data if has_prompt else {**data, "prompt_token_ids": [1]}
+    if isinstance(data, str):
+        return data
+    raise InputError(
+        f'this model has no input mapper: give vLLM\'s prompt dict {{"multi_modal_data": ...}} or a text, got'
+        f" {type(data).__name__}; or register a mapper with MULTIMODAL_INPUT_REGISTRY.register_input_mapper"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a result is written."""
+
+    path: Path
+    folder: bool
+    """Whether ``path`` is a folder; the file is then named after the input."""
+    stem: str
+
+
+def check_targets(requests: Iterable[tuple[Any, OutputParams]]) -> None:
+    """Check that no two requests of one call write to one file.
+
+    Args:
+        requests: input and params of each.
+
+    Raises:
+        OptionError: two would; the file is named.
+
+    """
+    seen = set()
+    for data, params in requests:
+        if params.path is None:
+            continue
+        place = Path(params.path)
+        file = place / name_of(data) if params.path.endswith(os.sep) or place.is_dir() else place
+        if file in seen:
+            raise OptionError(
+                f"path: several results of this call would be written to {file}; give each its own path, or name a"
+                " folder, with a / at its end, for inputs of different names"
+            )
+        seen.add(file)
+
+
+def _target(path: str | None, data: Any) -> Target | None:
+    if path is None:
+        return None
+    target = Path(path)
+    folder = target.is_dir() or path.endswith(os.sep)
+    parent = target if folder else target.parent
+    if folder:
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SaveError(f"{path}: the folder cannot be made: {error.strerror}; choose another path") from error
+    if not parent.is_dir():
+        raise SaveError(f"{path}: the folder {parent} does not exist; make it first")
+    return Target(target, folder, name_of(data))
+
+
+def _spare_the_input(binding: Binding, params: OutputParams, target: Target | None, data: Any) -> None:
+    """Refuse to write a result over a file that it is made of."""
+    if target is None or isinstance(params.processor, tuple):
+        return  # with several picks their names are part of the file's
+    (name,) = binding.choice.pick(params.processor)
+    suffix = next(iter(binding.processors[name].formats(params) or {"": ""}))  # the usual one first
+    file = target.path / f"{target.stem}{suffix}" if target.folder else target.path
+    for source in paths_of(data) if file.is_file() else ():
+        if source.is_file() and file.samefile(source):
+            raise SaveError(f"the result would be written over its own input {source}; choose another path or folder")
+
+
+def _finish(source: Source | None, target: Target | None, model: str = "", first_pick: str = "") -> Finish:
+    """Lays an output on its input where there is one, and writes it where asked."""
+    if source is None and target is None:
+        return as_it_is
+
+    def finish(output: Any, pick: str | None) -> Any:
+        if source is not None and hasattr(output, "placed"):
+            output = output.placed(source.made_by(model, pick or first_pick))
+        if target is not None:
+            if not hasattr(output, "save"):
+                raise SaveError(f"path: a {type(output).__name__} cannot be saved; leave path out and use the object")
+            output.path = str(output.save(_file(target, pick, output)))
+        return output
+
+    return finish
+
+
+def _file(target: Target, pick: str | None, output: Any) -> Path:
+    if target.folder:
+        name = target.stem if pick is None else f"{target.stem}-{pick}"
+        return target.path / f"{name}{next(iter(getattr(output, 'formats', {'.npz': ''})))}"  # the usual suffix first
+    if pick is None:
+        return target.path
+    return target.path.with_name(f"{target.path.stem}-{pick}{target.path.suffix}")

@@ -1,0 +1,150 @@
+"""``LLM`` on a bound engine: ``generate`` returns decoded objects."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from tqdm.auto import tqdm
+from vllm import LLM
+
+from vllm_mmout.engine.request.inputs import check_targets
+from vllm_mmout.engine.request.llm_run import Run, Wanted
+from vllm_mmout.errors import OptionError
+from vllm_mmout.params import OutputParams
+
+if TYPE_CHECKING:
+    from vllm.lora.request import LoRARequest
+
+    from vllm_mmout.engine.request.llm_engine import BoundLLMEngine
+    from vllm_mmout.engine.request_output import MultimodalRequestOutput
+
+
+class BoundLLM(LLM):
+    """vLLM's ``LLM`` on a bound engine whose model answers in one forward."""
+
+    llm_engine: BoundLLMEngine
+    pooling_task: Any
+
+    def generate(  # type: ignore[override]  # the result of a bound engine is no text
+        self,
+        inputs: Any,
+        params: OutputParams | Sequence[OutputParams] | None = None,
+        *,
+        use_tqdm: bool | Callable[..., tqdm[Any]] = True,
+        priority: int | Sequence[int] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+    ) -> list[MultimodalRequestOutput]:
+        """Run the model on inputs and decode what it emits.
+
+        Args:
+            inputs: one input or a list of them. An input is a path or URL (``file``, ``http``, ``https``), bytes or a
+                file object of an image file, a PIL image, an array or tensor [bands, height, width], or vLLM's prompt
+                dict. Several files are one input as a folder, as a mapping of band names to files, or as a list within
+                the list of inputs, ``[["b2.tif", "b3.tif"]]``: their bands in that order, or, for a model with dates,
+                one of these forms for each date.
+            params: options, one for all inputs or one each.
+            use_tqdm: whether to show a progress bar, or what makes one.
+            priority: priority of the requests, the lower the earlier (with the priority scheduling policy).
+            lora_request: LoRA adapter, one for all or one each.
+
+        Returns:
+            One result an input, in their order. In a list the place of a failed input holds a result whose ``error`` is
+            the exception and whose ``outputs`` raises it.
+
+        Raises:
+            OptionError: the params do not fit the model or the inputs.
+            MMOutError: the only input (not in a list) failed.
+
+        """
+        single = not isinstance(inputs, list | tuple)
+        wanted = _pair([inputs] if single else list(inputs), params, priority, lora_request)
+        binding = self.llm_engine.output_processor.binding
+        for options in {id(want.params): want.params for want in wanted}.values():
+            binding.check_params(options)
+            if options.partial_images:
+                raise OptionError(
+                    "partial images come from AsyncLLM.generate and the server; leave"
+                    f" partial_images={options.partial_images} out",
+                    param="partial_images",
+                )
+        check_targets((want.data, want.params) for want in wanted)
+        bar = Bar(use_tqdm, len(wanted))
+        try:
+            # In a context of its own: what an interrupt leaves there is nobody else's.
+            results = copy_context().run(Run(self, binding, wanted, bar).results)
+        finally:
+            bar.close()
+        if single and results[0].error is not None:
+            raise results[0].error
+        return results
+
+
+def _pair(
+    inputs: list[Any],
+    params: OutputParams | Sequence[OutputParams] | None,
+    priority: int | Sequence[int] | None,
+    lora_request: LoRARequest | Sequence[LoRARequest | None] | None,
+) -> list[Wanted]:
+    columns = [
+        _spread("params", OutputParams() if params is None else params, len(inputs)),
+        _spread("priority", 0 if priority is None else priority, len(inputs)),
+        _spread("lora_request", lora_request, len(inputs)),
+    ]
+    wanted = [Wanted(data, *row) for data, *row in zip(inputs, *columns, strict=True)]
+    for want in wanted:
+        if not isinstance(want.params, OutputParams):
+            raise OptionError(
+                f"params must be OutputParams, got {type(want.params).__name__}; this model's output is decoded, not"
+                " sampled. LLM.encode gives its raw tensors"
+            )
+    return wanted
+
+
+def _spread(name: str, value: Any, count: int) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        return [value] * count
+    if len(value) != count:
+        raise OptionError(f"{count} inputs and {len(value)} {name}; give one for all, or one for each input")
+    return list(value)
+
+
+class Bar:
+    """Counts inputs that are done; a scene counts as its tiles.
+
+    Args:
+        use_tqdm: as of ``generate``: whether to show a bar, or what makes one.
+        inputs: number of inputs.
+
+    """
+
+    def __init__(self, use_tqdm: Any, inputs: int) -> None:
+        make = use_tqdm if callable(use_tqdm) else tqdm
+        self._tqdm = make(total=inputs, desc="Inputs", unit="input", dynamic_ncols=True, disable=not use_tqdm)
+        self._pixels = 0.0
+        self._started: float | None = None
+
+    def add_scene(self, tiles: int) -> None:
+        """Count a scene, so far an input, as its tiles."""
+        if self._started is None:
+            self._started = time.monotonic()
+            self._tqdm.unit = "tile"
+            self._tqdm.set_description_str("Tiles", refresh=False)
+        self._tqdm.total += tiles - 1
+
+    def update(self, count: int = 1) -> None:
+        """Some are done."""
+        self._tqdm.update(count)
+
+    def update_scene(self, tiles: int, pixels: float) -> None:
+        """Some tiles of a scene are done, and with them some of its pixels."""
+        self._pixels += pixels
+        seconds = time.monotonic() - (self._started or 0)
+        self._tqdm.set_postfix_str(f"{self._pixels / 1e6 / max(seconds, 1e-3):.1f} Mpx/s", refresh=False)
+        self._tqdm.update(tiles)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self._tqdm.close()

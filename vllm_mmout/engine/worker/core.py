@@ -1,0 +1,82 @@
+"""The engine's core on a bound engine: it waits for all tiles of a batch before a step, and sleeps during it."""
+
+from __future__ import annotations
+
+import queue
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.engine.core import EngineCoreProc
+
+from vllm_mmout.engine.binding import resolve_choice
+from vllm_mmout.engine.marker import BATCH
+from vllm_mmout.engine.rebase import rebase
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
+
+WAITS_S = 0.05
+"""Seconds that the core waits at most for what is left of a batch; messages of one batch come within a few ms."""
+SPINS_S = 0.002
+"""Seconds that the core looks again and again whether a worker has answered, before it waits to be woken."""
+
+
+@dataclass(slots=True)
+class DueTiles:
+    """Tiles that a core waits for."""
+
+    due: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Tiles of a batch that have not come, by client and batch."""
+    until: float = 0.0
+    """``time.monotonic()`` until which they are waited for."""
+
+
+class BoundEngineCore(EngineCoreProc):
+    """vLLM's core process, which would begin a step with the first message that comes."""
+
+    mmout: DueTiles
+
+    def add_request(self, request: Request, request_wave: int = 0) -> None:
+        """As vLLM's, and count the tiles of a batch."""
+        params = request.pooling_params
+        mark = (params.extra_kwargs or {}).get(BATCH) if params is not None else None
+        if mark is not None:
+            batch = (request.client_index, mark[0])
+            if batch not in self.mmout.due:
+                self.mmout.until = time.monotonic() + WAITS_S
+            left = self.mmout.due.get(batch, mark[1]) - 1
+            self.mmout.due[batch] = left
+            if left <= 0:
+                del self.mmout.due[batch]
+        super().add_request(request, request_wave)
+
+    def _process_input_queue(self) -> None:
+        super()._process_input_queue()  # type: ignore[no-untyped-call]
+        while self.mmout.due and self.is_running():
+            left = self.mmout.until - time.monotonic()
+            try:
+                self._handle_client_request(*self.input_queue.get(timeout=max(left, 0.0)))
+            except queue.Empty:
+                self.mmout.due.clear()  # an aborted one does not come any more
+
+
+def bind_core(core: Any) -> None:
+    """Bind an engine core whose model has an output processor."""
+    if core.vllm_config.model_config.runner_type != "pooling" or resolve_choice(core.vllm_config) is None:
+        return
+    rest_while_workers_compute(core.model_executor)
+    if core.vllm_config.parallel_config.data_parallel_size > 1:  # the tiles of a batch go to several cores
+        return
+    core.mmout = DueTiles()
+    rebase(core, BoundEngineCore)
+
+
+def rest_while_workers_compute(executor: Any) -> None:
+    """Wait for workers' answers asleep, where vLLM looks for them without a pause for up to a second.
+
+    A step of ours takes as long as that, not some milliseconds as one token does: on a machine without a GPU the core's
+    process would take a processor from those who read the tiles and write the result, and they one from the worker.
+    """
+    for answers in getattr(executor, "response_mqs", ()):
+        answers._spin_condition.busy_loop_s = SPINS_S  # noqa: SLF001 - in the hook table

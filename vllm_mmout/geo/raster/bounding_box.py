@@ -1,0 +1,150 @@
+"""Bounding boxes in coordinates, as windows of a raster's pixels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rasterio._err import CPLE_BaseError, CPLE_NotSupportedError
+from rasterio.warp import transform
+
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.geo.raster.crs.syntax import shown
+from vllm_mmout.geo.raster.crs.text import rasterio_crs
+from vllm_mmout.geo.raster.pixel_grid import TURN, Box, BoxSystem, PixelGrid, text
+from vllm_mmout.geo.raster.window import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rasterio.crs import CRS
+
+    from vllm_mmout.geo.raster.georeference import Georeference
+
+
+def window_of_box(
+    box: Box, box_crs: str | None, georeference: Georeference | None, size: tuple[int, int], name: str
+) -> Window:
+    """The pixels that a box touches, as far as the raster goes; of a rotated raster the window around them.
+
+    A box in another system than the raster's is followed along its edges, which may be curved there. Longitudes may be
+    counted from -180 or from 0, in the box and in the raster; a box whose west is above its east crosses the
+    antimeridian.
+
+    Args:
+        box: (west, south, east, north), longitude before latitude.
+        box_crs: its coordinate system as PROJ knows it, "EPSG:4326" or another; None: the raster's own.
+        georeference: that of the raster.
+        size: its height and width.
+        name: what to call the raster in an error.
+
+    Raises:
+        InputError: the raster has no coordinates, or the box lies outside of it, or at two ends of it.
+        OptionError: the coordinate system is not known.
+
+    """
+    placed, grid = _grid(georeference, size, name)
+    system = _system(box_crs, placed, grid, name)
+    west, south, east, north = box
+    if west > east:
+        if not system.geographic:
+            raise OptionError(
+                f"bbox must have its west below its east where x is no longitude, got {text(box)}", param="bbox"
+            )
+        east += TURN
+    windows = system.windows((west, south, east, north))
+    said = f"bbox {text(box)}{f' in {box_crs[:60]}' if box_crs else ''}"
+    if not windows:
+        degrees = box_crs is None and not system.geographic and max(map(abs, box)) <= TURN
+        hint = '; for longitudes and latitudes say bbox_crs="EPSG:4326"' * degrees
+        raise InputError(
+            f"{said} lies outside of {name}, which covers {text(system.extent())} there{hint}", param="bbox"
+        )
+    joined = _joined(windows)
+    if joined is None:
+        parts = " and ".join(f"({window})" for window in windows)
+        raise InputError(f"{said} lies at two ends of {name}, {parts}; ask for one after the other", param="bbox")
+    return joined
+
+
+def _system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str) -> BoxSystem:
+    """The system of a box, by the name that a user gives, for a raster."""
+    if crs is None or crs == raster.crs:
+        geographic = _is_geographic(raster.crs)
+        return BoxSystem(grid, None, geographic=geographic, raster_geographic=geographic)
+    remedy = "leave bbox_crs out, for a bbox in its own coordinates"
+    if raster.crs is None:
+        raise InputError(
+            f"{name} has {raster.why_no_crs}, so a bbox in {crs[:60]} cannot be found in it; {remedy}", param="bbox_crs"
+        )
+    try:
+        there = rasterio_crs(crs)
+    except InputError as error:
+        raise OptionError(f'bbox_crs must be a coordinate system, as "EPSG:4326": {error}', param="bbox_crs") from error
+    if not (there.is_geographic or there.is_projected):
+        raise OptionError(
+            f'bbox_crs must be a system of a map, as "EPSG:4326", got {shown(crs)}, which is none', param="bbox_crs"
+        )
+    try:
+        own = rasterio_crs(raster.crs)
+    except InputError as error:
+        raise InputError(
+            f"{name} has a coordinate system that cannot be used ({error}); {remedy}", param="bbox_crs"
+        ) from error
+    if not is_way(there, own):
+        raise InputError(
+            f"PROJ knows no way from {crs[:60]} to the coordinate system of {name}; {remedy}", param="bbox_crs"
+        )
+    systems = None if there == own else (there, own)
+    return BoxSystem(grid, systems, geographic=there.is_geographic, raster_geographic=own.is_geographic)
+
+
+def is_way(there: CRS, own: CRS) -> bool:
+    """Whether PROJ knows a way from one system to another: none is on Earth alone, or on another body."""
+    try:
+        transform(there, own, [0.0], [0.0])
+    except CPLE_NotSupportedError:
+        return False
+    except CPLE_BaseError:  # that place is not in one of the two
+        return True
+    return True
+
+
+def _is_geographic(crs: str | None) -> bool:
+    """Whether x is a longitude."""
+    try:
+        return crs is not None and bool(rasterio_crs(crs).is_geographic)
+    except InputError:  # it may name a file, as of a raster that a stranger made
+        return False
+
+
+def _grid(georeference: Georeference | None, size: tuple[int, int], name: str) -> tuple[Georeference, PixelGrid]:
+    remedy = "use window=(row, col, height, width)"
+    if georeference is None:
+        raise InputError(f"{name} says nothing of its place, so a bbox cannot be found in it; {remedy}", param="bbox")
+    if georeference.transform is None:
+        has = "ground control points" if georeference.gcps else "RPCs" if georeference.rpcs else "a coordinate system"
+        raise InputError(
+            f"{name} has {has} but no transform, so a bbox cannot be found in it; warp it first, as with gdalwarp, or"
+            f" {remedy}",
+            param="bbox",
+        )
+    a, b, _, d, e, _ = georeference.transform
+    if a * e == b * d:
+        raise InputError(
+            f"{name} has pixels without an area, its transform is {georeference.transform}; {remedy}", param="bbox"
+        )
+    return georeference, PixelGrid(georeference.transform, size)
+
+
+def _joined(windows: Sequence[Window]) -> Window | None:
+    """One window of several that touch each other; None where there is something between them."""
+    whole, *others = sorted(windows, key=lambda window: (window.col, window.row))
+    for other in others:
+        apart = other.row > whole.row + whole.height or whole.row > other.row + other.height
+        if apart or other.col > whole.col + whole.width:
+            return None
+        row = min(whole.row, other.row)
+        lower = max(whole.row + whole.height, other.row + other.height)
+        right = max(whole.col + whole.width, other.col + other.width)
+        whole = Window(row, whole.col, lower - row, right - whole.col)
+    return whole

@@ -1,0 +1,252 @@
+"""PROJ strings, WKT and PROJJSON, looked at part by part."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_PARAMETERS = """
+proj datum ellps a b rf f es e R R_A R_C R_V R_a R_g R_h R_lat_a R_lat_g units to_meter vunits vto_meter pm axis zone
+south type no_defs wktext over towgs84 nadgrids lat_0 lon_0 lat_1 lat_2 lat_3 lat_ts lat_b lat_t lon_1 lon_2 lon_3 lonc
+alpha gamma x_0 y_0 z_0 k k_0 h h_0 sweep azi tilt theta no_rot no_off no_uoff no_cut rot_xy guam ns hyperbolic czech
+approx algo geoc m n q W M s lsat path o_proj o_lat_p o_lon_p o_alpha o_lon_c o_lat_c o_lon_1 o_lat_1 o_lon_2 o_lat_2
+north_square south_square orient aperture resolution mode sym shape
+"""
+_KEYS = frozenset(_PARAMETERS.split())
+"""Parameters of projections, ellipsoids and units. init, grids, geoidgrids, file, model and step are none of them."""
+_VALUE = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
+_SHIFTS = re.compile(r"[0-9eE.+-]{1,32}(,[0-9eE.+-]{1,32}){0,6}")
+_NO_GRID = "@null"
+"""The grid without a file, which PROJ has built in; EPSG:3857 has it."""
+_LIKE = re.compile(r"(proj|init|title|\w*grids?|file|model|step)[\s+]*=", re.IGNORECASE)
+"""What tells that PROJ may read words as a PROJ string; pyproj takes a space or "+" before "=" out."""
+_METHOD = re.compile(r"PROJ (\w+(?: o_proj=\w+)?)", re.ASCII)
+"""How PROJ calls a projection that EPSG has not."""
+_REMARK = "PROJ CRS string: "
+"""What it writes before the PROJ string that a system was made of."""
+
+
+class RefusedError(ValueError):
+    """A text may make PROJ open a file, or cannot be looked at; the reason is its message."""
+
+
+def shown(text: str) -> str:
+    """A text as a message has it."""
+    return repr(text if len(text) <= 60 else f"{text[:60]}...")
+
+
+def checked_proj_string(text: str) -> str:
+    """A PROJ string, of parameters that name no file, in its plain form.
+
+    Raises:
+        RefusedError: a parameter is not known to be harmless.
+
+    """
+    parameters: list[str] = []
+    for word in text.split() if "=" in text else ():
+        key, equals, value = word.removeprefix("+").partition("=")
+        _check_key(key)
+        if equals and not _is_harmless(key, value):
+            raise RefusedError(f"its {key} is {shown(value)}")
+        parameters.append(f"+{key}{equals}{value}")
+    if not any(parameter.startswith("+proj=") for parameter in parameters):
+        raise RefusedError("it is no code, no WKT and no PROJ string")
+    return " ".join(parameters)
+
+
+def check_words(words: Iterable[str]) -> None:
+    """Check names and remarks within a system: PROJ reads some of them as PROJ strings.
+
+    Raises:
+        RefusedError: one is a PROJ string with a parameter that is not known to be harmless.
+
+    """
+    for word in words:
+        if _LIKE.search(word):
+            checked_proj_string(word.removeprefix(_REMARK))
+
+
+def check_methods(methods: Iterable[str], parameters: Iterable[str]) -> None:
+    """Check the names of projections within a system, and of their parameters.
+
+    Raises:
+        RefusedError: PROJ would make a PROJ string of them that may name a file.
+
+    """
+    own = False
+    for method in methods:
+        found = _METHOD.fullmatch(method)
+        if found is None and (method.upper().startswith("PROJ") or _LIKE.search(method)):
+            raise RefusedError(f"its projection is {shown(method)}")
+        if found is not None:
+            own = True
+            checked_proj_string(f"proj={found[1]}")
+    for parameter in parameters:
+        if own:
+            _check_key(parameter)
+
+
+def _check_key(key: str) -> None:
+    if key not in _KEYS:
+        raise RefusedError(f"{shown(key)} is no parameter of a PROJ string that may be given here")
+
+
+def _is_harmless(key: str, value: str) -> bool:
+    if key == "nadgrids":
+        return value == _NO_GRID
+    if key == "towgs84":
+        return _SHIFTS.fullmatch(value) is not None
+    return _VALUE.fullmatch(value) is not None and (key, value) != ("proj", "pipeline")
+
+
+_DEEPEST = 24
+"""Levels of brackets; PROJ takes 16."""
+_WKT_SYSTEMS = """
+PROJCS GEOGCS GEOCCS LOCAL_CS COMPD_CS VERT_CS VERTCS PROJCRS PROJECTEDCRS GEOGCRS GEOGRAPHICCRS GEODCRS GEODETICCRS
+VERTCRS VERTICALCRS COMPOUNDCRS ENGCRS ENGINEERINGCRS DERIVEDPROJCRS
+"""
+_WKT_PARTS = """
+DATUM VERT_DATUM VDATUM LOCAL_DATUM SPHEROID PRIMEM UNIT LINUNIT TOWGS84 PROJECTION PARAMETER AXIS AUTHORITY EXTENSION
+BASEGEOGCRS BASEGEODCRS BASEPROJCRS BASEVERTCRS BASEENGCRS CONVERSION DERIVINGCONVERSION METHOD GEODETICDATUM TRF
+VERTICALDATUM VRF EDATUM ENGINEERINGDATUM ENSEMBLE MEMBER ENSEMBLEACCURACY DYNAMIC FRAMEEPOCH MODEL VELOCITYGRID
+GEOIDMODEL ELLIPSOID PRIMEMERIDIAN CS ORDER MERIDIAN AXISMINVALUE AXISMAXVALUE RANGEMEANING BEARING LENGTHUNIT ANGLEUNIT
+SCALEUNIT TIMEUNIT PARAMETRICUNIT TEMPORALQUANTITY ID CITATION URI USAGE SCOPE AREA BBOX VERTICALEXTENT TIMEEXTENT
+REMARK ANCHOR ANCHOREPOCH VERSION
+"""
+_ROOTS = frozenset(_WKT_SYSTEMS.split())
+_KEYWORDS = _ROOTS | frozenset(_WKT_PARTS.split())
+"""Parts that name no file. BOUNDCRS, PARAMETERFILE and coordinate operations may."""
+_TOKEN = re.compile(
+    r'\s*(?:"(?P<text>(?:[^"]|"")*)"|(?P<open>[A-Za-z_][A-Za-z_0-9]*)\s*\[|(?P<word>[A-Za-z_][A-Za-z_0-9]*)'
+    r"|(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|(?P<mark>[\],]))\s*",
+    re.ASCII,
+)
+
+
+def check_wkt(text: str) -> None:
+    """Look at each part of WKT.
+
+    Raises:
+        RefusedError: a part may name a file, or is none of WKT's.
+
+    """
+    methods, parameters = [], []
+    nodes = _nodes(text)
+    if nodes[0][0] not in _ROOTS:  # else pyproj may take it for a PROJ string
+        raise RefusedError(f"it is no WKT of a system: it begins with {shown(nodes[0][0])}")
+    for keyword, words in nodes:
+        if keyword not in _KEYWORDS:
+            raise RefusedError(f"{shown(keyword)} is no part of WKT that may be given here")
+        if keyword == "EXTENSION":
+            if len(words) != 2 or words[0] != "PROJ4":
+                raise RefusedError(f"its extension is {shown(' '.join(words))}")
+            checked_proj_string(words[1])
+        elif keyword in ("METHOD", "PROJECTION"):
+            methods += words
+        else:
+            parameters += words if keyword == "PARAMETER" else []
+            check_words(words)
+    check_methods(methods, parameters)
+
+
+def _nodes(text: str) -> list[tuple[str, list[str]]]:
+    """The keywords, in capitals, each with the texts that stand right within it."""
+    nodes: list[tuple[str, list[str]]] = []
+    within: list[tuple[str, list[str]]] = []
+    at, full = 0, False  # full: a value is there, so that a comma or bracket must follow
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        if token is None or full != (token["mark"] is not None) or len(within) > _DEEPEST:
+            raise RefusedError(f"it is no WKT from {shown(text[at:])} on")
+        if not within and token["open"] is None and token["mark"] != ",":  # Esri writes two systems with a comma
+            raise RefusedError(f"it is no WKT from {shown(text[at:])} on")
+        at = token.end()
+        if token["open"] is not None:
+            nodes.append((token["open"].upper(), []))
+            within.append(nodes[-1])
+        elif token["text"] is not None:
+            within[-1][1].append(token["text"].replace('""', '"'))
+        elif token["mark"] == "]":
+            within.pop()
+        full = token["open"] is None and token["mark"] != ","
+    if within or not full:
+        raise RefusedError("it is WKT without its end")
+    return nodes
+
+
+_CRS = """
+GeographicCRS GeodeticCRS ProjectedCRS CompoundCRS VerticalCRS EngineeringCRS DerivedGeographicCRS DerivedGeodeticCRS
+DerivedProjectedCRS
+"""
+_JSON_PARTS = """
+GeodeticReferenceFrame DynamicGeodeticReferenceFrame VerticalReferenceFrame DynamicVerticalReferenceFrame DatumEnsemble
+EngineeringDatum Ellipsoid PrimeMeridian CoordinateSystem Axis Conversion OperationMethod ParameterValue Unit LinearUnit
+AngularUnit ScaleUnit TimeUnit
+"""
+_JSON_SYSTEMS = frozenset(_CRS.split())
+_TYPES = _JSON_SYSTEMS | frozenset(_JSON_PARTS.split())
+"""Parts that name no file. BoundCRS and coordinate operations may."""
+_OTHERS = frozenset({"source_crs", "target_crs", "transformation", "steps", "proj", "init"})
+"""Members that only those have, and those of which pyproj makes a PROJ string."""
+
+
+def checked_projjson(text: str) -> str:
+    """PROJJSON whose parts name no file, written anew: parsers differ in what they take of a key that stands twice.
+
+    Raises:
+        RefusedError: a part may name a file, or it is no PROJJSON.
+
+    """
+    try:
+        found = json.loads(text, parse_constant=_refused_constant)
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(f"it is no JSON ({str(error)[:60]})") from None
+    if not isinstance(found, dict) or not _is_one(found.get("type"), _JSON_SYSTEMS):
+        raise RefusedError("it is no PROJJSON of a system without grids")
+    methods, parameters = [], []
+    for part in _parts(found):
+        if _OTHERS & part.keys() or not _is_one(part.get("type", "Unit"), _TYPES):
+            raise RefusedError(
+                f"{shown(str(part.get('type')))} is no part that may be given here, or has one that is not"
+            )
+        check_words(value for value in part.values() if isinstance(value, str))
+        methods += [str(method.get("name")) for method in _tables(part.get("method"))]
+        for parameter in _tables(part.get("parameters")):
+            if not isinstance(parameter.get("value"), int | float):
+                raise RefusedError("a parameter of its projection is no number")
+            parameters.append(str(parameter.get("name")))
+    check_methods(methods, parameters)
+    return json.dumps(found)
+
+
+def _parts(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All tables within one, and itself, but the names of methods, which are looked at in another way."""
+    waiting: list[tuple[Any, int]] = [(whole, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        if depth > _DEEPEST:
+            raise RefusedError("its parts lie too deep in each other")
+        if isinstance(value, dict):
+            yield value
+            waiting += [(inner, depth + 1) for key, inner in value.items() if key != "method"]
+        elif isinstance(value, list):
+            waiting += [(inner, depth + 1) for inner in value]
+            check_words(inner for inner in value if isinstance(inner, str))
+
+
+def _tables(value: Any) -> list[dict[str, Any]]:
+    """A table, or those of a list."""
+    values = value if isinstance(value, list) else [value]
+    return [table for table in values if isinstance(table, dict)]
+
+
+def _is_one(value: Any, known: frozenset[str]) -> bool:
+    return isinstance(value, str) and value in known
+
+
+def _refused_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")

@@ -1,0 +1,213 @@
+"""The one way of a text to PROJ.
+
+A text that comes with a request or in a file is a stranger's. ``+init=/path:name`` and ``+nadgrids=/path`` make PROJ
+open that path, be it a pipe that never answers, and so do parts of WKT and of PROJJSON. Whatever is told in a text goes
+through `checked_text`, which lets through what names no file, by lists of what is known to be harmless.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from rasterio import Env
+from rasterio.crs import CRS
+from rasterio.errors import CRSError
+from rasterio.session import DummySession
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.crs.syntax import RefusedError, check_wkt, checked_proj_string, checked_projjson, shown
+
+_LONGEST = 2**15
+"""Characters; WKT of systems in use has a third of that."""
+REMEDY = 'give "EPSG:n", the code of another authority, or WKT'
+_AUTHORITY = r"(EPSG|ESRI|IAU_\d{4}|IGNF|NKG|NRCAN|OGC|PROJ)"
+_CODE = r"([A-Za-z0-9_.-]{1,32})"
+_NAMES = tuple(
+    re.compile(pattern, re.ASCII | re.IGNORECASE)
+    for pattern in (
+        rf"{_AUTHORITY}:{_CODE}(?:\+(?:{_AUTHORITY}:)?{_CODE})?",  # with a vertical system too
+        rf"urn:(?:x-)?ogc:def:crs:{_AUTHORITY}:[\w.-]*:{_CODE}",
+        rf"urn:ogc:def:crs,crs:{_AUTHORITY}:[\w.-]*:{_CODE},crs:{_AUTHORITY}:[\w.-]*:{_CODE}",
+        rf"https?://(?:www\.)?opengis\.net/def/crs/{_AUTHORITY}/[\w.-]+/{_CODE}",
+        r"()([0-9]{1,10})",
+    )
+)
+"""Codes of the authorities in PROJ's database. For any other name GDAL looks for a file that is called so."""
+_WELL_KNOWN = {"WGS84": "EPSG:4326", "NAD27": "EPSG:4267", "NAD83": "EPSG:4269"}
+_WKT = re.compile(r"[A-Za-z_]+\s*\[", re.ASCII)
+"""How WKT begins."""
+
+
+def proj_crs(text: str) -> Any:
+    """The coordinate system that a text tells: pyproj's ``CRS``.
+
+    Args:
+        text: as of `rasterio_crs`.
+
+    Raises:
+        InputError: PROJ does not know the text, or the text may make it open a file.
+        ImportError: pyproj is not installed.
+
+    """
+    harmless = checked_text(text)
+    from pyproj import CRS
+    from pyproj.exceptions import CRSError
+
+    try:
+        return CRS.from_user_input(harmless)
+    except CRSError as error:
+        raise InputError(f"PROJ does not know {shown(text)} ({str(error)[-200:]}); {REMEDY}") from error
+
+
+def checked_text(text: str) -> str:
+    """The text as PROJ may see it.
+
+    Args:
+        text: as of `rasterio_crs`.
+
+    Returns:
+        The same system, in the one way of writing it that was looked at: "AUTHORITY:CODE", with "+CODE" of heights
+        behind it where there is one, WKT, PROJJSON, or a PROJ string that begins with "+".
+
+    Raises:
+        InputError: the text is of none of these forms, too long, or may make PROJ open a file.
+
+    """
+    if len(text) > _LONGEST:
+        raise InputError(f"a coordinate system in {len(text)} characters is too long, {_LONGEST} at most; {REMEDY}")
+    text = text.strip()
+    code = _code(text)
+    if code is not None:
+        return code
+    try:
+        if text.startswith("{"):
+            return checked_projjson(text)
+        if _WKT.match(text):
+            check_wkt(text)
+            return text
+        return checked_proj_string(text)
+    except RefusedError as error:
+        raise InputError(f"{shown(text)} is refused as a coordinate system: {error}; {REMEDY}") from None
+
+
+def _code(text: str) -> str | None:
+    """The code that a name stands for; None where it is none that is known to be one."""
+    found = next((match for name in _NAMES if (match := name.fullmatch(text)) is not None), None)
+    if found is None:
+        return _WELL_KNOWN.get(text.upper().replace(" ", ""))
+    authority, code, other, heights = (*found.groups(""), "", "")[:4]
+    own, other = (authority or "EPSG").upper(), other.upper()
+    vertical = f"+{other}:{heights}" if other not in ("", own) else f"+{heights}" if heights else ""
+    return f"{own}:{code}{vertical}"
+
+
+_PLACING = frozenset({"ProjectedCRS", "GeographicCRS", "GeodeticCRS"})
+"""PROJJSON's types of the systems that place a pixel, and that a GeoTIFF can hold."""
+
+
+@lru_cache(maxsize=64)
+def rasterio_crs(text: str) -> CRS:
+    """The coordinate system that a text tells.
+
+    Args:
+        text: a code ("EPSG:n", or of another authority), a URN or address of OGC, WKT, PROJJSON, or a PROJ
+            string of parameters that name no file.
+
+    Raises:
+        InputError: PROJ does not know the text, or the text may make it open a file.
+
+    """
+    harmless = checked_text(text)
+    wkt = harmless[0] != "{" and "[" in harmless
+    read = CRS.from_proj4 if harmless[0] == "+" else CRS.from_wkt if wkt else CRS.from_user_input
+    try:
+        with Env(session=DummySession()):  # without one GDAL writes its errors to stderr
+            return read(harmless)
+    except CRSError as error:
+        raise InputError(f"PROJ does not know {shown(text)} ({str(error)[-200:]}); {REMEDY}") from error
+
+
+def writable_crs(text: str) -> CRS:
+    """The coordinate system that a text tells, where a GeoTIFF can hold it.
+
+    Raises:
+        InputError: it cannot, or as of `rasterio_crs`.
+
+    """
+    crs = rasterio_crs(text)
+    if _placing(crs) is None:
+        raise InputError(
+            f"the coordinate system {shown(text)} cannot be written to a GeoTIFF; give a projected, geographic or"
+            ' geocentric one, as "EPSG:n"; an input, as NetCDF or VRT, is reprojected first, as with gdalwarp -t_srs'
+            " EPSG:4326 in.nc in.tif"
+        )
+    return crs
+
+
+def crs_text(crs: CRS | None) -> str | None:
+    """The horizontal part of a coordinate system as "EPSG:n", or as WKT where no code is known."""
+    if not crs:
+        return None
+    described = crs.to_dict(projjson=True)
+    if described.get("type") == "CompoundCRS":
+        return crs_text(CRS.from_dict(described["components"][0]))
+    code = crs.to_epsg()
+    if code is not None and _placing(crs) is not None and _datum(crs) == _datum(CRS.from_epsg(code)):
+        return f"EPSG:{code}"
+    wkt: str = crs.to_wkt()
+    return wkt
+
+
+def epsg_code(text: str) -> int | None:
+    """The number of "EPSG:n", also of a WKT whose last authority is EPSG; None for any other text."""
+    named = re.fullmatch(r"\s*EPSG:(\d+)\s*", text, re.IGNORECASE)
+    closing = re.search(r'(?:AUTHORITY\["EPSG","|ID\["EPSG",)(\d+)"?\]\s*\]\s*$', text)
+    match = named or closing
+    return int(match[1]) if match else None
+
+
+def _placing(crs: CRS) -> dict[str, Any] | None:
+    """PROJJSON of a system that places a pixel by itself, without its shift to WGS 84; None of any other."""
+    described: dict[str, Any] = crs.to_dict(projjson=True)
+    described = described.get("source_crs", described)
+    return described if described.get("type") in _PLACING else None
+
+
+def _datum(crs: CRS) -> str | None:
+    """The name of a datum; None where the system has a shift of its own.
+
+    GDAL finds codes too of systems that are alike but for a datum that is unknown, some 100 m beside it.
+    """
+    described: dict[str, Any] = crs.to_dict(projjson=True)
+    base = described.get("base_crs", described)
+    name: str = (base.get("datum") or base.get("datum_ensemble") or {}).get("name", "")
+    return name.removesuffix(" ensemble") or None
+
+
+_SHOWN = 60
+"""Characters of a text that a message shows at once."""
+_PART = re.compile(r"[A-Za-z_]\w*\[")
+"""How a part of WKT begins."""
+
+
+def same_system(one: str | None, other: str | None) -> bool:
+    """Whether two texts tell one system, x before y, as PROJ compares them; None is no system, and like no other."""
+    if one is None or other is None or one == other:
+        return one == other
+    try:
+        return bool(rasterio_crs(one) == rasterio_crs(other))
+    except InputError:
+        return False
+
+
+def shown_beside(one: str, other: str) -> str:
+    """A system as a message shows it beside another: its beginning, and the part where the two begin to differ."""
+    one, other = (re.sub(r"\s+", " ", text) for text in (one, other))
+    same = next((at for at, letters in enumerate(zip(one, other, strict=False)) if letters[0] != letters[1]), 0)
+    if same < _SHOWN // 2:
+        return one[:_SHOWN]
+    start = max((part.start() for part in _PART.finditer(one, 0, same)), default=0)
+    start = max(start, same - _SHOWN * 3 // 4)  # of long names only so much that the difference is seen
+    return f"{one[: min(start, _SHOWN)]}...{one[start : start + _SHOWN]}"

@@ -1,0 +1,105 @@
+"""The keys of a GeoTIFF that name a coordinate system (OGC 19-008, 7.1.1, annex D), looked at before GDAL reads them.
+
+A text may be one that makes PROJ open a file, and a count one that takes its time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.crs.syntax import RefusedError, check_words
+from vllm_mmout.geo.raster.crs.text import checked_text
+from vllm_mmout.geo.raster.tags import SHORT, GeoTag
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Keys: TypeAlias = Mapping[int, int | str | tuple[float, ...]]
+
+_DIRECTORY, _DOUBLES, _TEXTS = KEY_TAGS = (34735, 34736, 34737)
+_CITATION = 3073
+_TEXT_KEYS = (1026, 2049, _CITATION)
+_READ = range(1024, 4097)
+"""Keys of horizontal systems, and that of the vertical one: 4979 there makes heights of WGS 84 part of the system."""
+_TELLING = frozenset({2048, 2050, 2056, 2057, 3072, 3074, 3075})
+"""Keys of systems, datums, ellipsoids and projections: one of them is there where a system is told."""
+_SHORTS = range(1 << 16)
+_MOST = 1 << 12
+"""Numbers, and characters, that are read of all keys."""
+_MOST_NUMBERS, _LONGEST = 16, 1000
+"""Numbers of a key and characters of a name that are in use."""
+_WKT_MARK = "ESRI PE String = "
+"""Where Esri's software and GDAL put the WKT of a system that has no keys: before it, in the projected citation."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeoKeys:
+    """The keys of one file."""
+
+    values: Keys
+    """By number: SHORT keys as integers, DOUBLE ones as tuples, ASCII ones as text without the closing "|"."""
+    tags: tuple[GeoTag, ...]
+    """The tags that hold those of them that GDAL may see."""
+
+    @classmethod
+    def from_tags(cls, tags: Mapping[int, GeoTag]) -> GeoKeys:
+        """Read the keys; those that point outside their tag are left out, as GDAL does."""
+        directory, doubles, texts = (tags.get(code, GeoTag.shorts(code, ())) for code in KEY_TAGS)
+        rows = [int(n) for n in directory.numbers] if directory.dtype == SHORT else []
+        numbers = doubles.numbers[:_MOST]
+        text = texts.value[:_MOST] if isinstance(texts.value, bytes) else b""
+        if text != text.decode(errors="ignore").encode():  # rasterio reads no names that are not UTF-8
+            text = bytes(byte if byte < 128 else ord("?") for byte in text)
+        values: dict[int, int | str | tuple[float, ...]] = {}
+        harmless: list[int] = []
+        for at in range(4, len(rows) - 3, 4):
+            key, place, count, value = rows[at : at + 4]
+            if place == 0:
+                values[key] = value
+            elif place == _DOUBLES and value + count <= len(numbers):
+                values[key] = numbers[value : value + count]
+            elif place == _TEXTS and value + count <= len(text):
+                values[key] = text[value : value + count].decode("utf-8", "replace").rstrip("\0").removesuffix("|")
+            else:
+                continue
+            if key in _READ and count in _SHORTS and value in _SHORTS and _is_harmless(key, values[key]):
+                harmless += (key, place, count, value)
+        first = GeoTag.shorts(_DIRECTORY, [1, 1, 0, len(harmless) // 4, *harmless])
+        others = (GeoTag.doubles(_DOUBLES, numbers), GeoTag(_TEXTS, 2, len(text), text))
+        return cls(values, (first, *(tag for tag in others if tag.count)))
+
+    @property
+    def refused_wkt(self) -> str | None:
+        """WKT in the citation that may name a file, or is none at all; GDAL does not see it."""
+        citation = self.values.get(_CITATION)
+        wkt = citation.partition(_WKT_MARK)[2].strip() if isinstance(citation, str) else ""
+        return wkt if wkt and not _is_wkt(wkt) else None
+
+    @property
+    def system(self) -> Keys:
+        """The keys that tell a coordinate system, without the raster type; none where they tell no system."""
+        told = any(self.values.get(key, 0) != 0 for key in _TELLING)
+        return {key: value for key, value in self.values.items() if key != 1025} if told else {}
+
+
+def _is_harmless(key: int, value: int | str | tuple[float, ...]) -> bool:
+    if not isinstance(value, str):
+        return isinstance(value, int) or len(value) <= _MOST_NUMBERS
+    name, mark, wkt = value.partition(_WKT_MARK) if key == _CITATION else (value, "", "")
+    if key not in _TEXT_KEYS or len(name) > _LONGEST or "PE STRING" in name.upper() or (mark and not _is_wkt(wkt)):
+        return False
+    try:
+        check_words([name])
+    except RefusedError:
+        return False
+    return True
+
+
+def _is_wkt(text: str) -> bool:
+    """Whether a text is WKT that PROJ may see."""
+    try:
+        return checked_text(text)[:1].isalpha()
+    except InputError:
+        return False

@@ -1,0 +1,243 @@
+"""Georeference: where on Earth a raster lies."""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from rasterio.control import GroundControlPoint as RasterioPoint
+from rasterio.crs import CRS
+from rasterio.errors import CRSError
+from rasterio.rpc import RPC
+from rasterio.transform import Affine as RasterioAffine
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.crs.text import crs_text, epsg_code, writable_crs
+from vllm_mmout.geo.raster.gdal_datasets import one_pixel
+from vllm_mmout.geo.raster.geokeys import KEY_TAGS, GeoKeys
+from vllm_mmout.geo.raster.tags import GeoTag
+from vllm_mmout.geo.raster.window import Affine, GroundControlPoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from vllm_mmout.geo.raster.geokeys import Keys
+
+_MOST_KEPT = 1000
+"""Numbers in the tags of one file, up to which what they say is kept for files that say the same."""
+_FARTHEST = 1e100
+"""The largest coordinate of a corner: its square, and what becomes of it, are still numbers."""
+PLACING_TAGS = (33550, 33922, 34264, 50844)
+"""Tags that tie pixels to coordinates: a scale, points, a matrix, RPC coefficients (GDAL's RFC 22)."""
+GEO_TAGS = frozenset({*KEY_TAGS, *PLACING_TAGS})
+_PLACING = ("EPSG:", "PROJCS[", "GEOGCS[", "GEOCCS[", "PROJCRS[", "GEOGCRS[")
+"""How systems begin of which GDAL makes something; of others it makes a system of no place."""
+_IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+"""What rasterio gives where there is no transform."""
+
+
+@dataclass(frozen=True, slots=True)
+class Georeference:
+    """Coordinate system and position of a raster.
+
+    Raises:
+        InputError: a field is malformed, or a transform and ground control points are both given.
+
+    """
+
+    crs: str | None = None
+    """Coordinate system of ``transform``: "EPSG:n", or WKT where no code is known; None if unknown."""
+    transform: Affine | None = None
+    """Pixel corner to coordinates, (a, b, c, d, e, f) as rasterio's ``Affine``; None without one."""
+    gcps: tuple[GroundControlPoint, ...] = ()
+    """Ground control points, where there is no transform."""
+    gcps_crs: str | None = None
+    """Coordinate system of ``gcps``."""
+    pixel_is_point: bool = False
+    """Whether a pixel stands for the point in its middle; ``transform`` counts from its corner all the same."""
+    rpcs: RPC | None = field(default=None, repr=False)
+    """RPC coefficients, as rasterio has them; their lines and samples count as GDAL's do (its RFC 22)."""
+    unread_keys: Keys = field(default_factory=dict, repr=False)
+    """The keys of a coordinate system that the file has and that is not understood, so that ``crs`` is None."""
+
+    def __post_init__(self) -> None:
+        for name in ("crs", "gcps_crs"):
+            object.__setattr__(self, name, _checked_crs(name, getattr(self, name)))
+        if self.crs is not None or self.gcps_crs is not None:
+            object.__setattr__(self, "unread_keys", {})
+        if self.transform is not None:
+            object.__setattr__(self, "transform", _checked_transform(self.transform))
+        object.__setattr__(self, "gcps", tuple(self.gcps))
+        if self.transform is not None and self.gcps:
+            raise InputError(f"transform and {len(self.gcps)} gcps are both set; a GeoTIFF holds one of them, give one")
+        if self.gcps_crs is not None and not self.gcps:
+            raise InputError(f"gcps_crs is {self.gcps_crs!r} without gcps; give the gcps, or set crs instead")
+
+    @classmethod
+    def from_tags(cls, tags: Iterable[GeoTag]) -> Georeference | None:
+        """Read the geo tags of a TIFF, as GDAL does.
+
+        Args:
+            tags: tags of one directory; others than `GEO_TAGS` are passed over.
+
+        Returns:
+            What the tags say, None if no geo tag is among them.
+
+        """
+        found = tuple(tag for tag in tags if tag.code in GEO_TAGS)
+        if not found:
+            return None
+        return (_of_tags if sum(tag.count for tag in found) < _MOST_KEPT else _of_tags.__wrapped__)(found)
+
+    @classmethod
+    def from_rasterio(cls, dataset: Any) -> Georeference | None:
+        """What rasterio's ``DatasetReader`` says of its place; None where it says nothing."""
+        transform = tuple(dataset.transform)[:6]
+        placed = transform != _IDENTITY and all(map(math.isfinite, transform))
+        points, points_crs = dataset.gcps
+        rpcs, point = dataset.rpcs, dataset.tags().get("AREA_OR_POINT") == "Point"
+        crs = _crs_of(dataset)
+        gcps = () if placed else tuple(GroundControlPoint(p.row, p.col, p.x, p.y, p.z or 0.0) for p in points)
+        if crs is None and not (placed or gcps or rpcs or point):
+            return None
+        return cls(
+            crs=None if gcps else crs,
+            transform=transform if placed else None,
+            gcps=gcps,
+            gcps_crs=crs_text(points_crs) if gcps else None,
+            pixel_is_point=point,
+            rpcs=rpcs,
+        )
+
+    def to_rasterio(self) -> dict[str, Any]:
+        """What ``rasterio.open`` takes to write it to a GeoTIFF: crs, transform, gcps, rpcs, as far as they are known.
+
+        Raises:
+            InputError: the coordinate system cannot be written to a GeoTIFF.
+
+        """
+        crs = self.crs or self.gcps_crs
+        known: dict[str, Any] = {} if crs is None else {"crs": writable_crs(crs)}
+        if self.transform is not None:
+            known["transform"] = RasterioAffine(*self.transform)
+        if self.gcps:
+            known["gcps"] = [RasterioPoint(p.row, p.col, p.x, p.y, p.z) for p in self.gcps]
+            known.setdefault("crs", CRS())  # rasterio takes no points without one
+        return known if self.rpcs is None else {**known, "rpcs": self.rpcs}
+
+    @property
+    def why_no_crs(self) -> str:
+        """What a raster has where ``crs`` is None, for an error: no system, or one that is not understood."""
+        if not self.unread_keys:
+            return "no coordinate system"
+        return (
+            "a coordinate system that its GeoTIFF keys spell out in a way that is not understood here (assign it, as"
+            " with gdal_edit.py -a_srs)"
+        )
+
+    def is_usable(self, size: tuple[int, int]) -> bool:
+        """Whether a transform puts the corners of a raster where numbers are, so that its areas are numbers too.
+
+        Args:
+            size: (height, width) of the raster, in pixels.
+
+        """
+        if self.transform is None:
+            return True
+        a, b, c, d, e, f = self.transform
+        corners = [(col, row) for col in (0, size[1]) for row in (0, size[0])]
+        places = [place for col, row in corners for place in (a * col + b * row + c, d * col + e * row + f)]
+        return all(abs(place) <= _FARTHEST for place in places)  # NaN is not
+
+    def shifted(self, row: int, col: int) -> Georeference:
+        """That of the part of a raster that starts at a pixel of it, in pixels of the same size.
+
+        Args:
+            row: first row of the part.
+            col: its first column.
+
+        """
+        if (row, col) == (0, 0):
+            return self
+        transform, rpcs = self.transform, copy(self.rpcs)
+        if rpcs is not None:
+            rpcs.line_off, rpcs.samp_off = rpcs.line_off - row, rpcs.samp_off - col
+        if transform is not None:
+            a, b, c, d, e, f = transform
+            transform = (a, b, a * col + b * row + c, d, e, d * col + e * row + f)
+        return replace(
+            self,
+            transform=transform,
+            gcps=tuple(replace(gcp, row=gcp.row - row, col=gcp.col - col) for gcp in self.gcps),
+            rpcs=rpcs,
+        )
+
+    def resized(self, old: tuple[int, int], new: tuple[int, int]) -> Georeference:
+        """That of a raster which covers the same extent in another number of pixels.
+
+        Args:
+            old: (height, width) of the raster that this one belongs to, in pixels.
+            new: (height, width) of the other.
+
+        Returns:
+            This one if the sizes are equal. RPC coefficients hold for the old pixels alone, and are left out.
+
+        """
+        if old == new:
+            return self
+        transform = self.transform
+        if transform is not None:
+            a, b, c, d, e, f = transform
+            rows, cols = old[0] / new[0], old[1] / new[1]
+            transform = (a * cols, b * rows, c, d * cols, e * rows, f)
+        return replace(
+            self,
+            transform=transform,
+            gcps=tuple(replace(gcp, row=gcp.row * new[0] / old[0], col=gcp.col * new[1] / old[1]) for gcp in self.gcps),
+            rpcs=None,
+        )
+
+
+@lru_cache(maxsize=64)
+def _of_tags(tags: tuple[GeoTag, ...]) -> Georeference:
+    """What geo tags say to GDAL, which takes a millisecond."""
+    found = {tag.code: tag for tag in tags}
+    keys = GeoKeys.from_tags(found)
+    placing = [GeoTag.doubles(code, found[code].numbers) for code in PLACING_TAGS if code in found]
+    with one_pixel([*keys.tags, *placing]) as dataset:
+        place = Georeference.from_rasterio(dataset) or Georeference()
+    crs = place.crs or place.gcps_crs
+    crs = keys.refused_wkt or (crs if crs is not None and keys.system and crs.startswith(_PLACING) else None)
+    return replace(
+        place,
+        crs=None if place.gcps else crs,
+        gcps_crs=crs if place.gcps else None,
+        unread_keys=keys.system if crs is None else {},
+    )
+
+
+def _crs_of(dataset: Any) -> str | None:
+    try:
+        return crs_text(dataset.crs)
+    except CRSError:  # of numbers that no system can have
+        return None
+
+
+def _checked_crs(name: str, crs: str | None) -> str | None:
+    if crs is None:
+        return None
+    if not crs.strip():
+        raise InputError(f'{name} must be "EPSG:n", WKT or None, got {crs!r}')
+    code = epsg_code(crs)
+    return crs if code is None else f"EPSG:{code}"
+
+
+def _checked_transform(transform: Affine) -> Affine:
+    numbers = tuple(float(number) for number in transform)
+    if len(numbers) != 6 or not all(math.isfinite(number) for number in numbers):
+        raise InputError(f"transform must be six finite numbers (a, b, c, d, e, f), got {transform!r}")
+    a, b, c, d, e, f = numbers
+    return (a, b, c, d, e, f)

@@ -1,0 +1,222 @@
+"""What a GeoTIFF says beside its pixels, told to GDAL as a VRT: a text that names the pixels' file, and all about them.
+
+https://gdal.org/drivers/raster/vrt.html has the elements. rasterio's own setters are not used: they take a nodata of 64
+bits for a float, and GDAL's GTiff takes blocks of zeros for nodata that is set after they were written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+import numpy as np
+
+from vllm_mmout.errors import SaveError
+from vllm_mmout.geo.raster.raster import as_pixels_have_it, format_nodata
+from vllm_mmout.geo.raster.tags import GDAL_METADATA, checked_xml
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Mapping, Sequence
+    from typing import BinaryIO
+
+    from numpy.typing import DTypeLike, NDArray
+
+    from vllm_mmout.geo.raster.georeference import Georeference
+
+BLOCK = 512
+"""Height and width of a block, where the raster is larger than one."""
+
+_LARGEST = 8
+"""Bytes of a number; GDAL reads no longer ones."""
+_SPLITTING = str.maketrans({":": "\ue03a", "=": "\ue03d"})
+"""What GDAL takes for the end of an item's name, and what stands for it meanwhile."""
+
+
+class Told(TypedDict, total=False):
+    """What is known of a raster that becomes a GeoTIFF; all of it may be left out."""
+
+    georeference: Georeference | None
+    """Where it lies."""
+    nodata: float | None
+    """Value that means "no observation"."""
+    descriptions: Sequence[str | None]
+    """One a band, None for a band without."""
+    units: Sequence[str | None]
+    """Unit of each band's values ("Mg/ha"), None for a band without."""
+    categories: Sequence[str] | None
+    """Name of each class, from 0; stored as items CLASS_0, CLASS_1, ... of the first band."""
+    colormap: NDArray[np.uint8] | None
+    """uint8 [n, 3], colour of each value from 0; only for one band of uint8, n up to 256."""
+    metadata: Mapping[str, str] | None
+    """GDAL metadata items; those named TIFFTAG_DATETIME and the like become the TIFF tags of that name."""
+    datetime: dt.datetime | str | None
+    """Time of acquisition; text as TIFF has it, "YYYY:MM:DD HH:MM:SS"."""
+    classes: bool | None
+    """Whether the numbers name classes, of which overviews take one rather than the mean; None: those of bool, and
+    integers that have categories or a colormap."""
+
+
+def stored_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """The dtype in which a GeoTIFF holds such pixels: bool becomes uint8, byte order that of the machine.
+
+    Raises:
+        SaveError: a GeoTIFF holds no such numbers.
+
+    """
+    found = np.dtype(dtype)
+    if found == np.bool_:
+        return np.dtype(np.uint8)
+    if found.kind not in "uif":
+        raise SaveError(f"a GeoTIFF takes integers or floating point, got {found}")
+    if found.itemsize > _LARGEST:
+        raise SaveError(f"a GeoTIFF takes numbers of up to {8 * _LARGEST} bits, got {found}; convert them")
+    return found.newbyteorder("=")
+
+
+def block_side(size: tuple[int, int]) -> int:
+    """Height and width of the blocks of a raster: 512, or where it is smaller a multiple of 16, from 128."""
+    return min(BLOCK, max(128, -(-max(size) // 16) * 16))
+
+
+def cog_options(shape: tuple[int, int, int], dtype: DTypeLike, told: Told) -> dict[str, str]:
+    """The options of GDAL's COG driver (https://gdal.org/drivers/raster/cog.html).
+
+    Args:
+        shape: (bands, height, width).
+        dtype: of the pixels as they were given.
+        told: what is known.
+
+    """
+    classes, given = told.get("classes"), np.dtype(dtype)
+    if classes is None:
+        named = told.get("categories") is not None or told.get("colormap") is not None
+        classes = given.kind == "b" or (given.kind in "iu" and named)
+    half = given.kind == "f" and given.itemsize == 2 and shape[0] == 1  # GDAL 3.10 fills tiles of several with garbage
+    predicted = not half and (given.kind == "f" or given.itemsize < 8)  # as every version of GDAL has it
+    options = {
+        "COMPRESS": "DEFLATE",
+        "LEVEL": "3" if given.itemsize == 1 else "1",  # more gains a few hundredths and takes half as much time again
+        "PREDICTOR": "YES" if predicted else "NO",
+        "BLOCKSIZE": str(block_side(shape[1:])),
+        "OVERVIEW_RESAMPLING": "NEAREST" if classes else "AVERAGE",
+        "BIGTIFF": "IF_SAFER",
+    }
+    return {**options, "NBITS": "16"} if half else options
+
+
+def source_xml(
+    pixels: str,
+    shape: tuple[int, int, int],
+    dtype: np.dtype[Any],
+    told: Told,
+    statistics: Sequence[Mapping[str, str]] = (),
+) -> str:
+    """The VRT of a raster.
+
+    Args:
+        pixels: the file of its pixels.
+        shape: (bands, height, width).
+        dtype: of the pixels, as `stored_dtype` gives it.
+        told: what is known.
+        statistics: items of each band.
+
+    Raises:
+        SaveError: something said about the raster does not fit a GeoTIFF.
+        InputError: the coordinate system of ``georeference`` cannot be written to a GeoTIFF.
+
+    """
+    bands, height, width = shape
+    for name, texts in (("descriptions", told.get("descriptions")), ("units", told.get("units"))):
+        if texts and len(texts) != bands:
+            raise SaveError(f"{name} must be one a band, {bands}, got {len(texts)}")
+    root = Element("VRTDataset", rasterXSize=str(width), rasterYSize=str(height))
+    items = {name: str(text) for name, text in (told.get("metadata") or {}).items() if name != "AREA_OR_POINT"}
+    datetime, georeference = told.get("datetime"), told.get("georeference")
+    if datetime is not None:
+        items["TIFFTAG_DATETIME"] = datetime if isinstance(datetime, str) else f"{datetime:%Y:%m:%d %H:%M:%S}"
+    if georeference is not None:
+        _place(root, georeference)
+        items["AREA_OR_POINT"] = "Point" if georeference.pixel_is_point else "Area"
+    _items(root, items)
+    for number in range(bands):
+        band = _band(root, number, shape, dtype, told)
+        classes = {f"CLASS_{value}": name for value, name in enumerate(told.get("categories") or ()) if number == 0}
+        _items(band, {**classes, **(statistics[number] if statistics else {})})
+        source = SubElement(band, "SimpleSource")
+        SubElement(source, "SourceFilename", relativeToVRT="0", shared="0").text = pixels
+        SubElement(source, "SourceBand").text = str(number + 1)
+    return tostring(root, encoding="unicode")
+
+
+def _place(root: Element, georeference: Georeference) -> None:
+    """Where the raster lies."""
+    place = georeference.to_rasterio()
+    crs = place["crs"].to_wkt() if "crs" in place else ""
+    if "gcps" in place:
+        points = SubElement(root, "GCPList", Projection=crs)
+        for p in georeference.gcps:
+            SubElement(points, "GCP", Id="", Pixel=repr(p.col), Line=repr(p.row), X=repr(p.x), Y=repr(p.y), Z=repr(p.z))
+    elif crs:
+        SubElement(root, "SRS").text = crs
+    if "transform" in place:
+        SubElement(root, "GeoTransform").text = ",".join(map(repr, place["transform"].to_gdal()))
+    if "rpcs" in place:
+        _items(root, place["rpcs"].to_gdal(), domain="RPC")
+
+
+def _band(root: Element, number: int, shape: tuple[int, int, int], dtype: np.dtype[Any], told: Told) -> Element:
+    """One band, from 0, without its items."""
+    nodata, colormap, side = told.get("nodata"), told.get("colormap"), str(block_side(shape[1:]))
+    kind = "Float32" if dtype == np.float16 else "Byte" if dtype == np.uint8 else dtype.name.title().replace("Ui", "UI")
+    band = SubElement(root, "VRTRasterBand", dataType=kind, band=str(number + 1), blockXSize=side, blockYSize=side)
+    for name, texts in (("Description", told.get("descriptions")), ("UnitType", told.get("units"))):
+        text = texts[number] if texts else None
+        if text:
+            SubElement(band, name).text = checked_xml(name.upper(), text)
+    if nodata is not None:
+        SubElement(band, "NoDataValue").text = format_nodata(as_pixels_have_it(nodata, dtype), dtype)
+    if colormap is not None:
+        _colours(band, shape[0], dtype, colormap)
+    elif shape[0] == 3 and dtype == np.uint8:
+        SubElement(band, "ColorInterp").text = ("Red", "Green", "Blue")[number]
+    elif number == 0:
+        SubElement(band, "ColorInterp").text = "Gray"
+    return band
+
+
+def _colours(band: Element, count: int, dtype: np.dtype[Any], colormap: NDArray[np.uint8]) -> None:
+    """A colour table."""
+    colours = np.asarray(colormap)
+    if count != 1 or dtype != np.uint8:
+        raise SaveError(f"a colour table takes one band of uint8, got {count} of {dtype}; leave it out")
+    if colours.dtype != np.uint8 or colours.ndim != 2 or colours.shape[1] != 3 or len(colours) > 256:
+        raise SaveError(
+            f"a colour table must be uint8 [n, 3] with n up to 256, got {colours.dtype} {list(colours.shape)}"
+        )
+    SubElement(band, "ColorInterp").text = "Palette"
+    table = SubElement(band, "ColorTable")
+    for red, green, blue in colours.tolist():
+        SubElement(table, "Entry", c1=str(red), c2=str(green), c3=str(blue), c4="255")
+
+
+def _items(element: Element, items: Mapping[str, str], **attributes: str) -> None:
+    """Items of metadata, of the file or of a band."""
+    if items:
+        metadata = SubElement(element, "Metadata", attributes)
+        for name, text in items.items():
+            checked_xml(name, name + text)
+            SubElement(metadata, "MDI", key=name.translate(_SPLITTING)).text = text
+
+
+def restore_names(file: BinaryIO | str, told: Told) -> None:
+    """Give items their names in a file that GDAL wrote: it ends a name at the first ":" or "="."""
+    if any(name.translate(_SPLITTING) != name for name in told.get("metadata") or ()):
+        from tifffile import TiffFile
+
+        with TiffFile(file, mode="r+") as tiff:
+            tag = tiff.pages.first.tags[GDAL_METADATA]
+            xml: str = tag.value
+            for mark, standin in _SPLITTING.items():
+                xml = xml.replace(standin, chr(mark))
+            tag.overwrite(xml.encode())

@@ -1,0 +1,142 @@
+"""Reading PNG, JPEG, WebP and other pictures through Pillow."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from PIL import Image
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.raster import Raster
+from vllm_mmout.geo.raster.segments import DECODER_ERRORS as OF_SEGMENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+DECODER_ERRORS = (*OF_SEGMENTS, SyntaxError)
+"""What Pillow's decoders raise on damaged data; a broken PNG is a SyntaxError."""
+
+_NOT_IT = (SyntaxError, IndexError, TypeError, struct.error)
+"""What Pillow's plugins raise of a file that is of another format."""
+TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+"""What some of its plugins raise of themselves when they open a file."""
+FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "JPEG2000", "PPM", "AVIF")
+"""Formats of pictures. Others that Pillow opens stay out: EPS would start a PostScript interpreter on the file."""
+_AS_STORED = frozenset({"L", "RGB", "RGBA", "LA", "I;16", "I", "F"})
+_ALPHA = {"LA": 2, "RGBA": 4}
+
+
+def may_be_picture(head: bytes) -> bool:
+    """Whether a file begins as a picture of a known format does; what does not need not be read whole."""
+    return next(_plugins(head), None) is not None
+
+
+def open_picture(file: BinaryIO, head: bytes) -> Image.Image | None:
+    """Open a picture without decoding it; None if it is none of a known format.
+
+    Pillow's plugins are called as ``Image.open`` does, which would warn of large pictures, or refuse them in other
+    words.
+
+    Args:
+        file: the file, seekable.
+        head: its first bytes, 16 or more.
+
+    """
+    for plugin in _plugins(head):
+        file.seek(0)
+        try:
+            return plugin(file, "")
+        except _NOT_IT:
+            continue
+    return None
+
+
+def _plugins(head: bytes) -> Iterator[Callable[[Any, str], Image.Image]]:
+    """What may open a file that begins so."""
+    Image.init()
+    start = head[:16].ljust(16, b"\0")
+    for plugin, accept in (Image.OPEN[known] for known in FORMATS if known in Image.OPEN):
+        answer = True if accept is None else accept(start)
+        if answer and not isinstance(answer, str):  # a string says why not
+            yield plugin
+
+
+def read_picture(file: BinaryIO, name: str) -> Raster | None:
+    """Read the first frame of a picture.
+
+    Grey, RGB, 16-bit and floating-point pictures are read as stored; palettes become RGB, bilevel ones grey 0 and 255,
+    CMYK, YCbCr and the rest RGB. Transparency becomes an alpha band.
+
+    Args:
+        file: the file, seekable.
+        name: what to call it in an error.
+
+    Returns:
+        The raster, None if the file is no picture of a known format.
+
+    Raises:
+        InputError: the picture is truncated or damaged, or larger than Pillow's limit.
+
+    """
+    try:
+        image = open_picture(file, file.read(16))
+        if image is None:
+            return None
+        with image:
+            _check_size(image, name)
+            image.load()
+            deep = _deep_png(image, file)
+            picture = _plain(image)
+            array = np.asarray(picture) if deep is None else deep
+    except InputError:
+        raise
+    except TOO_LARGE as error:
+        raise too_large(name, error) from error
+    except DECODER_ERRORS as error:
+        raise InputError(f"{name} is a truncated or damaged picture: {error}; fetch it anew") from error
+    bands = array[np.newaxis] if array.ndim == 2 else np.ascontiguousarray(np.moveaxis(array, 2, 0))
+    alpha = len(bands) if len(bands) in _ALPHA.values() else None
+    return Raster(bands, mask=None if alpha is None else bands[alpha - 1] != 0, alpha=alpha)
+
+
+def _check_size(image: Image.Image, name: str) -> None:
+    """Refuse what Pillow refuses: it warns of half of that, which is a usual size here."""
+    width, height = image.size
+    most = Image.MAX_IMAGE_PIXELS
+    if most is not None and height * width > 2 * most:
+        raise too_large(name, f"{height} x {width} pixels, and {2 * most} at most")
+
+
+def too_large(name: str, what: object) -> InputError:
+    """The error of a picture above Pillow's limit."""
+    return InputError(f"{name} is larger than pictures may be: {what}; cut it, or convert it to a tiled GeoTIFF")
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    """The picture in a mode whose samples are bands."""
+    if "transparency" in image.info and image.mode in ("1", "L"):
+        return image.convert("LA")
+    if image.mode in ("PA", "La", "RGBa") or "transparency" in image.info:
+        return image.convert("LA" if image.mode == "La" else "RGBA")
+    if image.mode in _AS_STORED:
+        return image
+    if image.mode.startswith("I;16"):
+        return image.convert("I;16")
+    return image.convert("L" if image.mode == "1" else "RGB")
+
+
+def _deep_png(image: Image.Image, file: BinaryIO) -> NDArray[Any] | None:
+    """The samples of a PNG of 16 bits and several bands, which Pillow cuts to 8; None for any other picture."""
+    if image.format != "PNG" or image.mode not in ("RGB", "RGBA", "LA"):
+        return None
+    file.seek(24)
+    if file.read(1) != b"\x10":
+        return None
+    import imagecodecs
+
+    file.seek(0)
+    return np.asarray(imagecodecs.png_decode(file.read()))

@@ -1,0 +1,232 @@
+"""Raster: the pixels of one file, with all that the file says about them; and the nodata that pixels can have."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vllm_mmout.errors import InputError, SaveError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import DTypeLike, NDArray
+
+    from vllm_mmout.geo.raster.georeference import Georeference
+_FEWER_DIGITS = 1e-6
+"""Of itself, by how much the largest float may be missed where it is written with fewer digits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Raster:
+    """Pixels as stored, and what is known of them."""
+
+    array: NDArray[Any]
+    """[bands, height, width], dtype as in the file."""
+    nodata: float | None = None
+    """Value that means "no observation"; an ``int`` for integer pixels. None without one."""
+    georeference: Georeference | None = None
+    """None for a file that says nothing of a place."""
+    descriptions: tuple[str | None, ...] = ()
+    """Description of each band, as long as the bands."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """GDAL's metadata items of the file, among them "TIFFTAG_DATETIME"."""
+    mask: NDArray[np.bool_] | None = None
+    """[height, width], False where the file's alpha band or mask says that there is nothing; None without either."""
+    alpha: int | None = None
+    """Number, from 1, of the band that is alpha rather than data."""
+
+    def __post_init__(self) -> None:
+        if self.array.ndim != 3:
+            raise InputError(f"array must be [bands, height, width], got shape {self.array.shape}")
+        descriptions = tuple(self.descriptions) or (None,) * self.bands
+        if len(descriptions) != self.bands:
+            raise InputError(f"descriptions must be one a band, {self.bands}, got {len(descriptions)}")
+        object.__setattr__(self, "descriptions", descriptions)
+
+    @property
+    def bands(self) -> int:
+        """Number of bands."""
+        return int(self.array.shape[0])
+
+    @property
+    def height(self) -> int:
+        """Number of rows."""
+        return int(self.array.shape[1])
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return int(self.array.shape[2])
+
+    def select(self, bands: Sequence[int | str]) -> Raster:
+        """Take some bands, in the order asked; a band may repeat.
+
+        An alpha band that is asked for is data like the others: it masks nothing any more.
+
+        Args:
+            bands: numbers from 1, or descriptions.
+
+        Returns:
+            A raster of these bands alone; its array is a copy.
+
+        Raises:
+            InputError: a band does not exist, or two bands have the description asked for.
+
+        """
+        places = band_places(bands, self.descriptions)
+        asked_for_alpha = self.alpha is not None and self.alpha - 1 in places
+        return replace(
+            self,
+            array=self.array[places],
+            descriptions=tuple(self.descriptions[place] for place in places),
+            mask=None if asked_for_alpha else self.mask,
+            alpha=None,
+        )
+
+    def without_alpha(self) -> Raster:
+        """The bands that are data; what alpha says stays in ``mask``."""
+        if self.alpha is None or self.bands == 1:
+            return self
+        return self.select([band for band in range(1, self.bands + 1) if band != self.alpha])
+
+    def valid(self, nodata: float | None = None) -> NDArray[np.bool_] | None:
+        """Where all bands were observed.
+
+        A pixel is not valid where any band is nodata or NaN, since a model needs every band that it is fed, or where
+        the file's mask says so.
+
+        Args:
+            nodata: value that means "no observation", instead of the file's own.
+
+        Returns:
+            bool [height, width], None if every pixel is valid.
+
+        """
+        value = self.nodata if nodata is None else nodata
+        valid = np.ones(self.array.shape[1:], np.bool_) if self.mask is None else self.mask.copy()
+        for number, band in enumerate(self.array, start=1):
+            if number == self.alpha:
+                continue
+            unobserved = None if value is None else as_pixels_have_it(value, band.dtype)
+            if unobserved is not None and can_hold(band.dtype, unobserved):
+                valid &= band != np.array(unobserved).astype(band.dtype)
+            if band.dtype.kind in "fc":
+                valid &= ~np.isnan(band)
+        return None if valid.all() else valid
+
+
+def band_places(bands: Sequence[int | str], descriptions: Sequence[str | None]) -> list[int]:
+    """The indices, from 0, of bands in the order asked; a band may repeat.
+
+    Args:
+        bands: numbers from 1, or descriptions.
+        descriptions: that of each band of the raster, None for a band without.
+
+    Raises:
+        InputError: a band does not exist, or two bands have the description asked for.
+
+    """
+    if not len(bands):
+        raise InputError("bands is empty; name at least one band")
+    return [_place(band, descriptions) for band in bands]
+
+
+def _place(band: int | str, descriptions: Sequence[str | None]) -> int:
+    if isinstance(band, str):
+        places = [place for place, description in enumerate(descriptions) if description == band]
+        if len(places) == 1:
+            return places[0]
+        problem = f"is the description of {len(places)} bands" if places else "does not exist"
+        raise InputError(f"band {band!r} {problem}; the raster has {_listing(descriptions)}")
+    if isinstance(band, bool) or not isinstance(band, int | np.integer):
+        raise InputError(f"a band must be a number from 1 or a description, got {band!r}")
+    if not 1 <= band <= len(descriptions):
+        listing = _listing(descriptions)
+        raise InputError(f"band {band} does not exist (bands count from 1); the raster has {listing}")
+    return int(band) - 1
+
+
+def _listing(descriptions: Sequence[str | None]) -> str:
+    named = [f"{number} {name!r}" for number, name in enumerate(descriptions, start=1) if name]
+    count = f"{len(descriptions)} band{'s' if len(descriptions) > 1 else ''}"
+    return f"{count}: {', '.join(named)}" if named else f"{count} without descriptions"
+
+
+def parse_nodata(text: str, dtype: DTypeLike) -> float | None:
+    """The value of a GDAL_NODATA tag.
+
+    Args:
+        text: the tag's text.
+        dtype: type of the pixels. For integers the value is an ``int``, so that 64 bits keep every digit.
+
+    Returns:
+        The value, NaN included; None where it is no number or lies outside ``dtype``, so that no pixel can have it.
+
+    """
+    text = text.strip(" \0")
+    pixels = np.dtype(dtype)
+    try:
+        value = int(text) if pixels.kind in "iu" and re.fullmatch(r"[+-]?\d{1,20}", text) else float(text)
+    except ValueError:
+        return None
+    if pixels.kind in "iu":
+        return int(value) if _is_integer_of(value, pixels) else None
+    if not math.isfinite(value) or pixels.kind != "f":
+        return value
+    value = as_pixels_have_it(value, pixels)
+    return float(np.array(value).astype(pixels)) if can_hold(pixels, value) else None  # as GDAL gives it
+
+
+def format_nodata(value: float, dtype: DTypeLike) -> str:
+    """The text of a GDAL_NODATA tag.
+
+    Raises:
+        SaveError: pixels of ``dtype`` cannot have that value.
+
+    """
+    pixels = np.dtype(dtype)
+    if pixels.kind in "iu":
+        if not _is_integer_of(value, pixels):
+            limits = np.iinfo(pixels)
+            raise SaveError(f"nodata must be an integer from {limits.min} to {limits.max} for {pixels}, got {value}")
+        return str(int(value))
+    limit, value = _largest(pixels), as_pixels_have_it(value, pixels)
+    if math.isfinite(value) and abs(value) > limit:
+        raise SaveError(f"nodata must be within {-limit} and {limit} for {pixels}, or NaN, got {value}")
+    return repr(float(value))
+
+
+def as_pixels_have_it(value: float, dtype: DTypeLike) -> float:
+    """The largest float of ``dtype`` for what comes out above it, written with fewer digits; else the value itself.
+
+    ``-3.4028235e38`` is what many call the lowest float32, which is a little higher. GDAL takes it for that as well.
+    """
+    pixels = np.dtype(dtype)
+    if pixels.kind not in "fc" or not math.isfinite(value):
+        return value
+    limit = _largest(pixels)
+    missed = limit < abs(value) and math.isclose(abs(value), limit, rel_tol=_FEWER_DIGITS)
+    return math.copysign(limit, value) if missed else value
+
+
+def can_hold(dtype: DTypeLike, value: float) -> bool:
+    """Whether a pixel of ``dtype`` can equal ``value``; NaN equals nothing."""
+    pixels = np.dtype(dtype)
+    if pixels.kind in "iu":
+        return _is_integer_of(value, pixels)
+    return not math.isnan(value) and (math.isinf(value) or abs(value) <= _largest(pixels))
+
+
+def _is_integer_of(value: float, pixels: np.dtype[Any]) -> bool:
+    limits = np.iinfo(pixels)
+    return math.isfinite(value) and limits.min <= value <= limits.max and value == int(value)
+
+
+def _largest(pixels: np.dtype[Any]) -> float:
+    """The largest finite value of a floating-point or complex dtype."""
+    return float(np.finfo(pixels).max)

@@ -1,0 +1,295 @@
+"""Fetcher: asks a server for one file, or parts of it, and again where what failed may pass."""
+
+from __future__ import annotations
+
+import os
+import threading
+from base64 import b64encode
+from contextlib import closing, contextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import unquote, urljoin
+
+import urllib3
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, LocationParseError, NewConnectionError, SSLError
+from urllib3.exceptions import TimeoutError as NoAnswerError
+from urllib3.util import parse_url
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.file_names import shown
+from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, TIMEOUT
+from vllm_mmout.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from urllib3.response import BaseHTTPResponse
+    from urllib3.util.url import Url
+
+    from vllm_mmout.geo.raster.remote.connections import Connections
+    from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
+
+_Result = TypeVar("_Result")
+
+_LONGEST_PAUSE = 30.0
+_WORTH_A_TRY = 2**19
+"""Bytes that have come before an answer broke for which it does not count as tried in vain."""
+_SHOWN = 300
+"""Characters of an error of the connection that a message shows."""
+_REDIRECTED = frozenset({301, 302, 303, 307, 308})
+_MAY_PASS = frozenset({408, 429, 500, 502, 503, 504})
+_EXPIRED = frozenset({400, 401, 403, 404, 410})
+"""What servers say of an address whose signature is too old."""
+_REMEDIES = {
+    401: "write user and password into the address, as https://user:password@host/...",
+    403: "ask for permission, or for a new signature of the address",
+    404: "check the address",
+    410: "check the address",
+}
+
+
+class BrokenError(Exception):
+    """A request failed for a reason that may pass.
+
+    Args:
+        words: what happened.
+        wait_s: seconds that the server asks to wait.
+
+    """
+
+    def __init__(self, words: str, wait_s: float = 0.0) -> None:
+        super().__init__(words)
+        self.wait_s = wait_s
+
+
+class Fetcher:
+    """Asks for one file; several threads may.
+
+    Redirects are followed, and where they led is asked from then on, until it is refused there. User and password of
+    the address are sent to its own host alone.
+
+    Args:
+        address: of the file, with http or https.
+        options: how long to wait, and how often to try.
+        connections: what requests go through; closed with this.
+
+    Raises:
+        InputError: the address cannot be understood.
+
+    """
+
+    def __init__(self, address: str, options: FetchOptions, connections: Connections) -> None:
+        self.name = shown(address)
+        """The address as it may stand in a message."""
+        self.options = options
+        self.closed = False
+        parsed = _parsed(address)
+        self._origin = self._target = parsed._replace(auth=None, fragment=None)
+        self._headers = {"Accept-Encoding": "identity", "User-Agent": f"vllm-mmout/{__version__}"}
+        self._secret = {} if parsed.auth is None else _authorization(parsed.auth)
+        self._connections = connections
+        self._ending = threading.Event()
+        self._process = os.getpid()
+
+    def insist(self, what: str, step: Callable[[], _Result], came: Callable[[], int] = lambda: 0) -> _Result:
+        """Do something, and again after a pause where it fails with `BrokenError`.
+
+        Args:
+            what: what is fetched, for the error.
+            step: what to do.
+            came: bytes that are there to stay, from which the step goes on: who closes its answers early may close
+                any number of them, as long as each brings its share.
+
+        Raises:
+            InputError: it failed in vain as often as the options say.
+
+        """
+        tries = had = 0
+        while True:
+            self._check_open()
+            try:
+                return step()
+            except BrokenError as error:
+                have = came()
+                tries += have - had < _WORTH_A_TRY
+                had = have
+                self._pause(what, error, tries)
+
+    @contextmanager
+    def answer(self, part: tuple[int, int] | None) -> Iterator[BaseHTTPResponse]:
+        """The answer to one request, of status 200, 206 or 416; its connection is closed where it is not read whole.
+
+        Args:
+            part: the first byte to ask for, and the one after the last; None: all.
+
+        Raises:
+            BrokenError: there is none, or it ended in the middle, for a reason that may pass.
+            InputError: the server refuses, or redirects to where requests do not go.
+
+        """
+        headers = {} if part is None else {"Range": f"bytes={part[0]}-{part[1] - 1}"}
+        try:
+            with closing(self._followed(self._target, headers)) as response:
+                if response.status not in _EXPIRED or self._target is self._origin:
+                    yield self._checked(response)
+                    return
+            with closing(self._followed(self._origin, headers)) as response:
+                yield self._checked(response)
+        except HTTPError as error:
+            raise self._broken(error) from error
+        finally:
+            if self.closed:  # while this was under way; what was opened since then is closed too
+                self._connections.close()
+
+    def close(self) -> None:
+        """Close the connections, those that other threads use too; any number of times."""
+        self.closed = True
+        self._ending.set()
+        self._connections.close()
+
+    def _followed(self, url: Url, headers: dict[str, str]) -> BaseHTTPResponse:
+        """The answer of the server to which redirects lead."""
+        most = self.options.redirects
+        for _ in range(most + 1):
+            own = (url.scheme, url.host, url.port) == (self._origin.scheme, self._origin.host, self._origin.port)
+            response = self._connections.request(url.url, {**self._headers, **headers, **(self._secret if own else {})})
+            location = response.headers.get("Location")
+            if response.status not in _REDIRECTED or location is None:
+                if response.status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+                    self._target = url
+                return response
+            with closing(response):
+                url = self._redirected(url, _as_sent(location))
+        if not most:
+            raise InputError(
+                f"{self.name} redirects to {shown(url.url)}, and redirects are not followed; give that address"
+            )
+        raise InputError(f"{self.name} redirects more than {most} times, at last to {shown(url.url)}")
+
+    def _redirected(self, url: Url, location: str) -> Url:
+        what = f"{self.name} redirects to an address that"
+        try:
+            target = _parsed(urljoin(url.url, location), what)
+        except ValueError:  # of urljoin
+            raise _not_understood(what) from None
+        if url.scheme == "https" and target.scheme != "https":
+            raise InputError(f"{self.name} redirects from https to {shown(target.url)}, which is not followed")
+        return target._replace(auth=None, fragment=None)
+
+    def _checked(self, response: BaseHTTPResponse) -> BaseHTTPResponse:
+        """An answer that has something of the file, or says that there is no such part."""
+        status = response.status
+        if status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+            encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+            if encoding not in ("", "identity"):
+                raise InputError(
+                    f"{self.name} is sent compressed ({encoding[:20]}), though the request excludes that; have the"
+                    " server send it as it is"
+                )
+            return response
+        if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return response
+        words = f"the server answered {phrase(status)}"
+        if status in _MAY_PASS:
+            raise BrokenError(words, asked_wait_s(response))
+        raise InputError(f"{self.name}: {words}; {_REMEDIES.get(status, 'see whether a browser gets the file')}")
+
+    def _pause(self, what: str, error: BrokenError, tries: int) -> None:
+        """Wait until it may be tried again, after so many tries in vain; raise the error of what was tried enough."""
+        self._check_open()
+        options = self.options
+        if error.wait_s > options.timeout:
+            raise InputError(
+                f"{self.name}: {error}, and asks to wait {error.wait_s:.0f} s, longer than {TIMEOUT}"
+                f" ({options.timeout:g} s); try again later"
+            ) from error
+        if tries > options.retries:
+            often = f"{tries} times" if tries > 1 else "once"
+            raise InputError(
+                f"{self.name}: {what} cannot be fetched, tried {often}: {error}; try again later, or raise"
+                f" {RETRIES} ({options.retries}) or {TIMEOUT} ({options.timeout:g} s)"
+            ) from error
+        pause = min(options.backoff * 2 ** (tries - 1), _LONGEST_PAUSE) if tries else 0.0
+        self._ending.wait(max(pause, error.wait_s))
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise InputError(f"{self.name} is closed; open it again to read it")
+        if os.getpid() != self._process:
+            raise InputError(f"{self.name} was opened in another process; open it again in this one")
+
+    def _broken(self, error: HTTPError) -> Exception:
+        """What failed below HTTP, in words."""
+        late = lateness(error, self.options.timeout, self.options.timeout)
+        if late is not None:
+            return BrokenError(late)
+        distrusted = distrust(error)
+        if distrusted is not None:
+            return InputError(f"{self.name}: the server's certificate {distrusted}")
+        last = error.args[-1] if error.args else None
+        words = str(last if isinstance(last, Exception) else error)  # of what is no HTTP it holds all that came
+        if isinstance(error, NewConnectionError):  # says which object of urllib3's it was, before all else
+            words = words.partition("): ")[2] or words
+        return BrokenError(f"the connection failed: {words[:_SHOWN]}{'...' * (len(words) > _SHOWN)}")
+
+
+def _parsed(address: str, what: str = "an address that begins with http:// or https://") -> Url:
+    """The parts of an address; what cannot be understood is not shown, since it may hold a password anywhere."""
+    try:
+        url = parse_url(address.strip())
+    except LocationParseError:
+        raise _not_understood(what) from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InputError(f"{what} has no host, or another scheme than http and https; it must be https://host/path")
+    return url
+
+
+def _as_sent(header: str) -> str:
+    """A header with the letters that it was sent in: http.client takes what is UTF-8 for Latin-1."""
+    try:
+        return header.encode("latin-1").decode()
+    except UnicodeError:
+        return header
+
+
+def _authorization(auth: str) -> dict[str, str]:
+    """User and password as they are sent; in UTF-8, which urllib3 does not do (RFC 7617, 2.1)."""
+    return {"Authorization": f"Basic {b64encode(unquote(auth).encode()).decode()}"}
+
+
+def _not_understood(what: str) -> InputError:
+    return InputError(f"{what} cannot be understood; it must be https://host/path")
+
+
+def phrase(status: int) -> str:
+    """A status with its name, where it has one."""
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
+def asked_wait_s(response: BaseHTTPResponse) -> float:
+    """Seconds that an answer asks to wait by its ``Retry-After``; 0 where it does not."""
+    try:
+        return float(urllib3.Retry().parse_retry_after(response.headers.get("Retry-After", "0")))
+    except (HTTPError, ValueError, OverflowError):  # of numbers and dates that are none
+        return 0.0
+
+
+def lateness(error: HTTPError, connect_s: float, read_s: float) -> str | None:
+    """What was waited for too long, in words; None where something else failed."""
+    if not isinstance(error, NoAnswerError) or isinstance(error, NewConnectionError):
+        return None
+    if isinstance(error, ConnectTimeoutError):
+        return f"no connection within {connect_s:g} s"
+    return f"no answer, or next to nothing of it, within {read_s:g} s"
+
+
+def distrust(error: HTTPError) -> str | None:
+    """What is wrong with a server's certificate, which the sentence begins with; None where something else failed."""
+    cause = error.args[0] if isinstance(error, SSLError) and error.args else None
+    verify = getattr(cause, "verify_message", None)
+    if not verify:
+        return None
+    return f"is not trusted ({verify}); name a file with the certificates that you trust in SSL_CERT_FILE"

@@ -1,0 +1,286 @@
+"""Files on servers of http and https, read by parts where the server gives them, else fetched whole.
+
+Not by fsspec, which reads http on an event loop in a thread of its own and does not try again.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, BinaryIO, Self, cast
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.files import ManyReadersFile
+from vllm_mmout.geo.raster.remote.block_cache import BLOCK, BlockCache
+from vllm_mmout.geo.raster.remote.connections import Connections
+from vllm_mmout.geo.raster.remote.fetch_options import LIMIT, FetchOptions
+from vllm_mmout.geo.raster.remote.fetcher import BrokenError, Fetcher
+
+if TYPE_CHECKING:
+    from urllib3.response import BaseHTTPResponse
+
+_PIECE = 2**16
+_CONTENT_RANGE = re.compile(r"bytes\s+([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of which version of a file an answer holds."""
+
+    start: int
+    stop: int
+    size: int | None
+    """Bytes of the whole file, None where the server does not know."""
+    etag: str | None
+    modified: str | None
+
+    @classmethod
+    def of(cls, response: BaseHTTPResponse) -> Self | None:
+        """What an answer says of itself; None where that is not understood, or of more than one part."""
+        found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
+        if found is None or int(found[2]) < int(found[1]):
+            return None
+        size = None if found[3] == "*" else int(found[3])
+        if size is not None and size <= int(found[2]):
+            return None
+        tag = response.headers.get("ETag")
+        modified = response.headers.get("Last-Modified")
+        return cls(int(found[1]), int(found[2]) + 1, size, tag and tag.removeprefix("W/"), modified)
+
+    def same_file(self, other: Part) -> bool:
+        """Whether nothing says that the two are of different versions of a file.
+
+        Compared here instead of asked for with ``If-Range``: answers to that may leave out headers.
+        """
+        pairs = [(self.size, other.size), (self.etag, other.etag), (self.modified, other.modified)]
+        return all(mine == others for mine, others in pairs if mine is not None and others is not None)
+
+
+class HttpFile(ManyReadersFile):
+    """A file of which parts are fetched when they are read; also a file object, for one thread.
+
+    It must not change while it is read: an answer of another version of the file is an error.
+
+    Args:
+        fetcher: asks for it; closed with this.
+        first: what the first answer said.
+        head: the bytes of that answer.
+
+    """
+
+    def __init__(self, fetcher: Fetcher, first: Part, head: bytes) -> None:
+        self.name = fetcher.name
+        self.size = first.size or 0
+        """Bytes of the whole file."""
+        self._fetcher = fetcher
+        self._first = first
+        self._blocks = BlockCache(self._fetch, self.size)
+        self._blocks.put(head)
+        self._at = 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def read_at(self, at: int, count: int) -> bytes:
+        """Read bytes at a place, fewer where the file ends; any number of threads may at once.
+
+        Raises:
+            InputError: they cannot be fetched, or are more than may be fetched at once.
+
+        """
+        if self.closed:
+            raise ValueError("read of closed file")
+        count = min(count, self.size - at)
+        if count > self._fetcher.options.limit:
+            raise too_large(self.name, f"{count} bytes of it are needed at once", self._fetcher.options.limit)
+        return self._blocks.read_at(at, count)
+
+    def read(self, count: int | None = -1, /) -> bytes:
+        """Read on from where the file is; to its end without a number."""
+        data = self.read_at(self._at, self.size if count is None or count < 0 else count)
+        self._at += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Go to a place."""
+        at = offset + (0, self._at, self.size)[whence]
+        if at < 0:
+            raise ValueError(f"there is no place {at}")
+        self._at = at
+        return at
+
+    def tell(self) -> int:
+        """Where the file is."""
+        return self._at
+
+    def close(self) -> None:
+        """Let the file and its connections go; any number of times."""
+        super().close()
+        self._fetcher.close()
+        self._blocks.clear()
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        data = bytearray()
+        self._fetcher.insist(f"bytes {start} to {stop}", partial(self._go_on, data, start, stop), data.__len__)
+        return bytes(data)
+
+    def _go_on(self, data: bytearray, start: int, stop: int) -> None:
+        """Fetch what is missing of a part, however many answers that takes, each of a block at least."""
+        while (at := start + len(data)) < stop:
+            with self._fetcher.answer((at, stop)) as response:
+                part = self._expected(response, at, stop)
+                read_into(data, response, part, self.name)
+            if part.stop < min(stop, at + BLOCK):
+                raise BrokenError(f"the server gave {part.stop - at} bytes of {stop - at}")
+
+    def _expected(self, response: BaseHTTPResponse, at: int, stop: int) -> Part:
+        """What the answer holds, if that is what was asked for."""
+        if response.status != HTTPStatus.PARTIAL_CONTENT:
+            raise InputError(
+                f"{self.name} was changed on its server while it was read, or is no longer given in parts: asked for"
+                f" bytes {at} to {stop} of {self.size}, the server answered {response.status}; send it again"
+            )
+        part = Part.of(response)
+        if part is not None and not part.same_file(self._first):
+            raise InputError(f"{self.name} was changed on its server while it was read; send it again")
+        if part is None or part.start != at or part.stop > stop:
+            given = response.headers.get("Content-Range", "nothing")[:60]
+            raise InputError(
+                f"{self.name}: asked for bytes {at} to {stop}, the server says it gave {given!r}; download the file and"
+                " give its path"
+            )
+        return part
+
+
+def read_into(data: bytearray, response: BaseHTTPResponse, part: Part, name: str) -> None:
+    """Read the body of an answer, as far as it comes.
+
+    Raises:
+        BrokenError: it is shorter than the answer says.
+        InputError: it is of another length than the part that it should be.
+        urllib3.exceptions.HTTPError: the connection broke.
+
+    """
+    missing = part.stop - part.start
+    length = response.headers.get("Content-Length", str(missing)).strip()
+    if length != str(missing):
+        raise _contradiction(name, part, f"{length[:30]} bytes")
+    while missing and (piece := response.read(min(missing, _PIECE))):
+        data += piece
+        missing -= len(piece)
+    if missing:
+        raise BrokenError(f"the connection ended {missing} bytes before its answer did")
+    if response.chunked and response.read(1):  # reads the end of the chunks, after which the connection is free
+        raise _contradiction(name, part, "more")
+
+
+def _contradiction(name: str, part: Part, given: str) -> InputError:
+    return InputError(
+        f"{name}: the server says that it gives bytes {part.start} to {part.stop}, and gives {given}; download the file"
+        " and give its path"
+    )
+
+
+def too_large(name: str, fact: str, limit: int) -> InputError:
+    """The error of what is larger than may be fetched at once."""
+    return InputError(
+        f"{name} is too large to be fetched at once: {fact}, at most {limit} are taken; raise {LIMIT}, or make it a"
+        " tiled GeoTIFF on a server that gives parts of files"
+    )
+
+
+def open_remote(
+    address: str,
+    options: FetchOptions | None = None,
+    connections: Callable[[FetchOptions], Connections] = Connections,
+) -> BinaryIO:
+    """Open a file on a server.
+
+    Where the server gives parts of it, those that are read are fetched; the file has ``read_at(at, count)`` for several
+    threads at once then. Else it is fetched whole into a file without a name, which is gone when it is closed.
+
+    Args:
+        address: http://... or https://..., with user and password where the server wants them.
+        options: how to fetch it; None: as the environment says, see `FetchOptions`.
+        connections: makes what requests go through.
+
+    Raises:
+        InputError: there is no such file, the server refuses or fails, or the file is larger than may be fetched.
+        OptionError: a variable of the environment has a value that it cannot have.
+
+    """
+    options = FetchOptions.from_environment() if options is None else options
+    fetcher = Fetcher(address, options, connections(options))
+    try:
+        begun = fetcher.insist("its beginning", partial(_begin, fetcher))
+        file = begun or fetcher.insist("the file", partial(_whole, fetcher))
+    except BaseException:
+        fetcher.close()
+        raise
+    if not isinstance(file, HttpFile):
+        fetcher.close()
+    return cast("BinaryIO", file)
+
+
+def _begin(fetcher: Fetcher) -> HttpFile | BinaryIO | None:
+    """Ask for the first block; None where the server gives other parts, or not the size of the whole."""
+    with fetcher.answer((0, BLOCK)) as response:
+        if response.status == HTTPStatus.OK:
+            return _downloaded(fetcher, response)
+        if response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            raise InputError(f"{fetcher.name} is empty, or its server gives no first byte of it (416)")
+        part = Part.of(response)
+        if part is None or part.start != 0 or part.size is None or part.stop > BLOCK:
+            return None
+        head = bytearray()
+        read_into(head, response, part, fetcher.name)
+        return HttpFile(fetcher, part, bytes(head))
+
+
+def _whole(fetcher: Fetcher) -> BinaryIO:
+    with fetcher.answer(None) as response:
+        if response.status != HTTPStatus.OK:
+            raise InputError(
+                f"{fetcher.name}: the server answers {response.status} to a request for the whole file; download it and"
+                " give its path"
+            )
+        return _downloaded(fetcher, response)
+
+
+def _downloaded(fetcher: Fetcher, response: BaseHTTPResponse) -> BinaryIO:
+    """The body of an answer as a file without a name."""
+    limit = fetcher.options.limit
+    length = response.headers.get("Content-Length", "")
+    if length.isascii() and length.isdigit() and len(length) < 19 and int(length) > limit:
+        raise too_large(fetcher.name, f"it has {length} bytes, and its server gives no parts of it", limit)
+    file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - it is the caller's
+    try:
+        _copy(fetcher, response, file)
+    except OSError as error:
+        file.close()
+        raise InputError(f"{fetcher.name} cannot be stored in {tempfile.gettempdir()}: {error.strerror}") from error
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _copy(fetcher: Fetcher, response: BaseHTTPResponse, file: BinaryIO) -> None:
+    limit = fetcher.options.limit
+    size = 0
+    while piece := response.read(_PIECE):
+        size += len(piece)
+        if size > limit:
+            fact = f"{size} bytes have come without an end, and its server gives no parts of it"
+            raise too_large(fetcher.name, fact, limit)
+        file.write(piece)
+    file.seek(0)

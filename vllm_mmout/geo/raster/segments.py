@@ -1,0 +1,300 @@
+"""The strips or tiles of one TIFF image: where each lies, read and decoded one by one.
+
+tifffile decodes a segment, so that every compression, predictor, byte order and bit depth that it knows can be read.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import struct
+import sys
+import threading
+import zlib
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import tifffile
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.coded_headers import coded_size
+from vllm_mmout.geo.raster.lerc import decode_lerc, unwrapped
+from vllm_mmout.geo.raster.tags import NUMBERS, truncated
+from vllm_mmout.geo.raster.window import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from vllm_mmout.geo.raster.files import SharedFile
+
+Place: TypeAlias = tuple[int, int, int]
+"""A segment: its plane, row and column in the grid of segments."""
+
+DECODER_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zlib.error,
+)
+"""What tifffile and the codecs below it raise on damaged data: imagecodecs' errors are RuntimeErrors."""
+
+# tifffile warns of every positive nodata in signed integers; the tag is read and understood here instead.
+logging.getLogger("tifffile").addFilter(lambda record: "GDAL_NODATA" not in record.getMessage())
+
+_LARGEST = 512 * 2**20
+"""Bytes of a segment, decoded, above which it is refused: it has to be in memory as a whole."""
+_PIECE = 2**18
+"""Bytes up to which an uncompressed segment is read at once; a larger one is cut into pieces of some rows."""
+_OFFSET_TAGS = (273, 279, 324, 325)
+_WITHOUT_SIZE = {48124, 65000, 65001, 65002}
+"""Pictures of cameras and microscopes that are decoded by the size that the TIFF gives."""
+_CODED = frozenset({int(code) for code in tifffile.TIFF.IMAGE_COMPRESSIONS} - _WITHOUT_SIZE | {34887})
+"""Compressions whose segments are pictures that say their own size, by which their decoders make room."""
+_ROOM = 2**22
+"""Values that a segment's own picture may have, however small the segment is."""
+
+
+class UnknownStorageError(InputError):
+    """The pixels are stored in a way that is not known here."""
+
+
+class Segments:
+    """The segments of one page as a grid [planes, rows, columns].
+
+    Args:
+        page: the page.
+        file: its file.
+
+    Raises:
+        InputError: the image cannot be read, or the file ends before its last segment does.
+
+    """
+
+    def __init__(self, page: tifffile.TiffPage, file: SharedFile) -> None:
+        self._file = file
+        self._kind = "tile" if page.is_tiled else "strip"
+        _check(page, file.name)
+        bands, _, self.height, self.width, self.samples = page.shaped
+        self.planes = bands
+        """Planes that are stored one by one, each with `samples` bands interleaved."""
+        self.fill: float = 0
+        """What segments that are not stored consist of."""
+        dtype = np.dtype(page.dtype)
+        self.dtype = np.dtype(np.uint8) if dtype == np.bool_ else dtype.newbyteorder("=")
+        offsets, counts = _places(page, file)
+        if self.planes > 1 and page.photometric == tifffile.PHOTOMETRIC.RGB:
+            page.photometric = tifffile.PHOTOMETRIC.MINISBLACK  # planes of JPEG have no colours to be converted
+        pieces, self._offsets, self._counts = _cut(page, offsets, counts)
+        self.block = _block(pieces)
+        """Height and width of a segment."""
+        self.bytes = math.prod(self.block) * self.samples * self.dtype.itemsize
+        """Bytes of a segment, decoded."""
+        if self.bytes > _LARGEST:
+            raise InputError(
+                f"{file.name} has a {self._kind} of {self.block[0]} x {self.block[1]} pixels, {self.bytes >> 20} MiB"
+                f" decoded, which must be in memory at once, {_LARGEST >> 20} MiB at most; store it in tiles, as with"
+                " gdal_translate -co TILED=YES -co COMPRESS=DEFLATE"
+            )
+        self.grid: tuple[int, int] = self._offsets.shape[1:]
+        """Rows and columns of segments of one plane."""
+        self.decoded: NDArray[np.int64] = np.zeros(self._offsets.shape, np.int64)
+        """How often each was decoded."""
+        self._counting = threading.Lock()
+        self._decode: Any = pieces.decode
+        self._coded = int(page.compression) in _CODED
+        self._lerc = page.compression == tifffile.COMPRESSION.LERC
+        self._swapped = page.parent.byteorder != ("<" if sys.byteorder == "little" else ">")
+        tables = {"jpegtables": page.jpegtables, "jpegheader": page.jpegheader}
+        self._options = {name: value for name, value in tables.items() if value is not None}
+        for tag in _OFFSET_TAGS:  # held once, as arrays, instead of as a number each
+            if tag in page.tags:
+                del page.tags[tag]
+        page.dataoffsets = page.databytecounts = pieces.dataoffsets = pieces.databytecounts = ()
+
+    def window(self, place: Place) -> Window:
+        """The part of the image that a segment has."""
+        row, col = place[1] * self.block[0], place[2] * self.block[1]
+        return Window(row, col, min(self.block[0], self.height - row), min(self.block[1], self.width - col))
+
+    def read(self, places: Sequence[Place]) -> list[bytes | None]:
+        """The stored bytes of segments, None for one that is not stored; at once where they follow each other."""
+        offsets = [int(self._offsets[place]) for place in places]
+        counts = [int(self._counts[place]) for place in places]
+        if offsets[0] and all(a + n == b for a, n, b in zip(offsets, counts, offsets[1:], strict=False)):
+            data = self._file.read_at(offsets[0], sum(counts))
+            return [
+                data[start - offsets[0] : start - offsets[0] + count]
+                for start, count in zip(offsets, counts, strict=True)
+            ]
+        return [
+            self._file.read_at(offset, count) if offset else None for offset, count in zip(offsets, counts, strict=True)
+        ]
+
+    def decode(self, place: Place, data: bytes) -> NDArray[Any]:
+        """The pixels [rows, columns, samples] that a segment has of the image.
+
+        Raises:
+            InputError: the segment is damaged.
+
+        """
+        with self._counting:
+            self.decoded[place] += 1
+        window = self.window(place)
+        index = (place[0] * self.grid[0] + place[1]) * self.grid[1] + place[2]
+        try:
+            pixels = self._pixels(data, index)[: window.height, : window.width]
+            if pixels.shape != (window.height, window.width, self.samples):
+                raise ValueError(f"it has {pixels.shape} pixels")
+        except DECODER_ERRORS as error:
+            band = f" of band {place[0] + 1}" if self.planes > 1 else ""
+            raise InputError(
+                f"{self._file.name} is a damaged TIFF: the {self._kind} of {window}{band}:"
+                f" {type(error).__name__}: {error}"
+            ) from error
+        return pixels
+
+    def _pixels(self, data: bytes, index: int) -> NDArray[Any]:
+        if self._lerc:
+            data = unwrapped(data, 2 * self.bytes + _PIECE)
+        if self._coded:
+            self._check_size(data)
+        if self._lerc:
+            return decode_lerc(data, self.samples, swapped=self._swapped)
+        pixels: NDArray[Any] = self._decode(data, index, **self._options)[0][0]
+        return pixels
+
+    def _check_size(self, data: bytes) -> None:
+        """Refuse a picture whose decoder would take memory far beyond what the segment has."""
+        said = coded_size(self._options.get("jpegheader", b"") + data)
+        if said is None or not said[2]:
+            raise ValueError("it does not say how many pixels it has")
+        if said[2] > max(_ROOM, 4 * max(4, self.samples) * math.prod(self.block)):
+            raise ValueError(f"it says that it has {said[0]} x {said[1]} pixels, {said[2]} values")
+
+
+def _check(page: tifffile.TiffPage, name: str) -> None:
+    """Refuse what cannot be read, by its name."""
+    try:
+        tifffile.TIFF.DECOMPRESSORS[page.compression]
+    except KeyError:
+        codec = getattr(page.compression, "name", f"number {int(page.compression)}")
+        raise UnknownStorageError(
+            f"{name} is compressed with {codec}, which cannot be read here; convert it to deflate or LZW"
+        ) from None
+    if page.dtype is None:
+        raise UnknownStorageError(
+            f"{name} has pixels of {page.bitspersample} bits, SampleFormat {page.sampleformat}; convert it"
+        )
+    if page.axes not in ("YX", "YXS", "SYX") or 0 in page.shaped:
+        raise InputError(f"{name} has axes {page.axes} of {page.shape}; a raster must have rows, columns and bands")
+
+
+def _block(page: tifffile.TiffPage) -> tuple[int, int]:
+    """Height and width of a strip or tile."""
+    if page.is_tiled:
+        return page.tilelength, page.tilewidth
+    return page.rowsperstrip, page.imagewidth
+
+
+def _places(page: tifffile.TiffPage, file: SharedFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Offset, 0 for a segment that is not stored, and number of bytes of each segment, [planes, rows, columns]."""
+    height, width = _block(page)
+    if min(height, width) < 1:
+        raise InputError(f"{file.name} is a damaged TIFF: a segment has {height} x {width} pixels")
+    shape = (page.shaped[0], -(-page.imagelength // height), -(-page.imagewidth // width))
+    number = math.prod(shape)
+    if min(len(page.dataoffsets), len(page.databytecounts)) < number:
+        found = min(len(page.dataoffsets), len(page.databytecounts))
+        raise InputError(f"{file.name} is a damaged TIFF: its size makes {number} segments, it lists {found}")
+    _check_types(page, file.name)
+    offsets = np.array(page.dataoffsets[:number], np.int64)
+    counts = np.array(page.databytecounts[:number], np.int64)
+    if page.compression == 1 and number == 1 and offsets[0] and not page.is_tiled and _row_bytes(page):
+        counts[0] = height * _row_bytes(page)  # old writers leave it out, or wrong
+    offsets[counts == 0] = 0
+    counts[offsets == 0] = 0
+    kind = "tile" if page.is_tiled else "strip"
+    if min(offsets.min(), counts.min()) < 0:
+        index = int(np.minimum(offsets, counts).argmin())
+        raise InputError(
+            f"{file.name} is a damaged TIFF: {kind} {index} of {number} lies at byte {offsets[index]} and has"
+            f" {counts[index]} bytes; write it anew"
+        )
+    ends = np.minimum(offsets, file.size + 1) + np.minimum(counts, file.size + 1)  # whose sum may be beyond int64
+    if ends.max() > file.size:
+        index = int(ends.argmax())
+        end = int(offsets[index]) + int(counts[index])
+        raise truncated(file.name, file.size, end, f"{kind} {index} of {number}")
+    return offsets.reshape(shape), counts.reshape(shape)
+
+
+def _check_types(page: tifffile.TiffPage, name: str) -> None:
+    """Refuse places of segments that are no whole numbers, as libtiff does: 0.5, cut to 0, would mean no segment."""
+    for tag in filter(None, map(page.tags.get, _OFFSET_TAGS)):
+        if NUMBERS.get(tag.dtype, "f").startswith("f"):
+            raise InputError(
+                f"{name} is a damaged TIFF: its {tag.name} (tag {tag.code}) are of type {tag.dtype_name}, which"
+                " holds no whole numbers; write it anew"
+            )
+
+
+def _row_bytes(page: tifffile.TiffPage) -> int:
+    """Bytes of one row of an uncompressed segment; 0 where pixels are packed in a way of their own."""
+    if isinstance(page.bitspersample, tuple) or page.is_subsampled:
+        return 0
+    return -(-_block(page)[1] * page.shaped[4] * page.bitspersample // 8)
+
+
+def _cut(
+    page: tifffile.TiffPage, offsets: NDArray[np.int64], counts: NDArray[np.int64]
+) -> tuple[tifffile.TiffPage, NDArray[np.int64], NDArray[np.int64]]:
+    """Cut large uncompressed segments into pieces of some rows, and join small ones, as if they were stored so."""
+    row_bytes, (height, _) = _row_bytes(page), _block(page)
+    if page.compression != 1 or not row_bytes:
+        return page, offsets, counts
+    planes, grid_rows, columns = offsets.shape
+    rows = max(1, _PIECE // row_bytes)
+    if not page.is_tiled and _is_contiguous(offsets, counts, height * row_bytes, page.imagelength * row_bytes):
+        rows = min(rows, page.imagelength)
+        offsets, height, grid_rows = offsets[:, :1], page.imagelength, 1
+        counts = np.full_like(offsets, height * row_bytes)
+    elif rows >= height or (page.is_tiled and (counts[offsets > 0] < height * row_bytes).any()):
+        return page, offsets, counts
+    else:  # pieces must end where the segments do
+        rows = max(part for part in range(1, rows + 1) if height % part == 0)
+    pieces = -(-height // rows)
+    within = np.arange(pieces, dtype=np.int64)[:, np.newaxis] * (rows * row_bytes)
+    offsets = np.where(offsets[:, :, np.newaxis] > 0, offsets[:, :, np.newaxis] + within, 0)
+    counts = np.clip(counts[:, :, np.newaxis] - within, 0, rows * row_bytes)
+    number = -(-page.imagelength // rows)
+    shape = (planes, grid_rows * pieces, columns)
+    return _of_pieces(page, rows), offsets.reshape(shape)[:, :number], counts.reshape(shape)[:, :number]
+
+
+def _is_contiguous(offsets: NDArray[np.int64], counts: NDArray[np.int64], size: int, total: int) -> bool:
+    """Whether the strips of each plane, of one size but for the last, are stored one after the other."""
+    others, last = counts[:, :-1], counts[:, -1]
+    stored = bool(offsets.all()) and bool((others == size).all()) and bool((others.sum(axis=1) + last >= total).all())
+    return stored and bool((np.diff(offsets, axis=1) == size).all())
+
+
+def _of_pieces(page: tifffile.TiffPage, rows: int) -> tifffile.TiffPage:
+    """The page with segments of so many rows."""
+    piece = copy.copy(page)
+    for cached in ("decode", "hash"):
+        piece.__dict__.pop(cached, None)
+    if page.is_tiled:
+        piece.tilelength = rows
+    else:
+        piece.rowsperstrip = rows
+    return piece

@@ -1,0 +1,221 @@
+"""What lies beside a TIFF and says more of it: GDAL's PAM (``NAME.tif.aux.xml``), and world files.
+
+https://gdal.org/development/rfc/rfc2_pam.html. What PAM says of the place and of nodata comes before what the raster
+says itself. Its other parts (statistics, histograms, names of classes, ...) may be large and are passed over.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+from xml.parsers import expat
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.crs.text import epsg_code
+from vllm_mmout.geo.raster.files import PAM, REMEDY
+from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.window import GroundControlPoint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vllm_mmout.geo.raster.files import Neighbours, SharedFile
+    from vllm_mmout.geo.raster.window import Affine
+
+_LARGEST = 2**26
+_PIECE = 2**16
+_SRS, _TRANSFORM = ("PAMDataset", "SRS"), ("PAMDataset", "GeoTransform")
+_NODATA = ("PAMDataset", "PAMRasterBand", "NoDataValue")
+_POINTS = ("PAMDataset", "GCPList")
+_WANTED = frozenset({_SRS, _TRANSFORM, _NODATA})
+_WKT = re.compile(r"\s*[A-Za-z_]+\s*\[")
+
+
+@dataclass(frozen=True, slots=True)
+class Pam:
+    """What PAM says of a raster's place, and of what is no observation."""
+
+    place: Georeference = field(default_factory=Georeference)
+    nodata: Mapping[int, str] = field(default_factory=dict)
+    """Text of the value of a band, by its number from 1."""
+
+
+def read_pam(neighbours: Neighbours) -> Pam:
+    """Read what PAM says of a raster; nothing where there is none.
+
+    Raises:
+        InputError: it is damaged, has a document type (which could declare entities), or holds what is no place.
+
+    """
+    file = neighbours.appended(PAM)
+    if file is None:
+        return Pam()
+    try:
+        return _Reader(file, neighbours.name).read()
+    finally:
+        file.close()
+
+
+def placed(own: Georeference | None, pam: Pam, neighbours: Neighbours) -> Georeference | None:
+    """The georeference of a raster, of all that it and its neighbours say, in GDAL's order: PAM, itself, a world file.
+
+    Coordinate system and transform may come from different places. A transform makes ground control points needless,
+    which a `Georeference` holds in its stead.
+
+    Args:
+        own: what the raster says.
+        pam: what PAM says.
+        neighbours: the files beside it.
+
+    Raises:
+        InputError: a world file is needed, and wrong.
+
+    """
+    base, said = own or Georeference(), pam.place
+    transform = said.transform or base.transform
+    if transform is None:
+        transform = read_world_file(neighbours)
+    gcps = () if transform is not None else said.gcps or base.gcps
+    crs = None if gcps else said.crs or base.crs or base.gcps_crs
+    gcps_crs = said.gcps_crs or said.crs or base.gcps_crs if gcps else None
+    found = replace(base, crs=crs, transform=transform, gcps=gcps, gcps_crs=gcps_crs)
+    return own if found == base else found
+
+
+class _Reader:
+    """Reads the parts that matter, and keeps no others."""
+
+    def __init__(self, file: SharedFile, raster: str) -> None:
+        self._file = file
+        self._raster = raster
+        self._path: list[str] = []
+        self._text: list[str] = []
+        self._band = ""
+        self._texts: dict[tuple[str, ...], str] = {}
+        self._nodata: dict[int, str] = {}
+        self._points: list[dict[str, str]] = []
+        self._points_crs = ""
+
+    def read(self) -> Pam:
+        if self._file.size > _LARGEST:
+            raise self._wrong(f"has {self._file.size >> 20} MiB, at most {_LARGEST >> 20} are read")
+        parser = expat.ParserCreate()
+        parser.StartDoctypeDeclHandler = self._document_type
+        parser.StartElementHandler = self._begin
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._characters
+        try:
+            for at in range(0, self._file.size, _PIECE):
+                parser.Parse(self._file.read_at(at, _PIECE), False)
+            parser.Parse(b"", True)
+        except (expat.ExpatError, LookupError, ValueError) as error:  # of encodings that are none
+            raise self._wrong(f"is damaged XML ({error})") from error
+        text = self._texts.get(_TRANSFORM)
+        transform = None if text is None else self._transform(text)
+        points = () if transform is not None else tuple(map(self._point, self._points))
+        place = Georeference(
+            crs=self._crs(self._texts.get(_SRS, "")),
+            transform=transform,
+            gcps=points,
+            gcps_crs=self._crs(self._points_crs) if points else None,
+        )
+        return Pam(place, self._nodata)
+
+    def _document_type(self, *_: object) -> None:
+        raise self._wrong("has a document type, which is refused as it may declare entities")
+
+    def _begin(self, name: str, attributes: dict[str, str]) -> None:
+        self._path.append(name)
+        self._text = []
+        if len(self._path) == 2 and name == "PAMRasterBand":
+            self._band = attributes.get("band", "")
+        here = tuple(self._path[:4])
+        if here == _POINTS:
+            self._points_crs = attributes.get("Projection", "")
+        elif here == (*_POINTS, "GCP"):
+            self._points.append(attributes)
+
+    def _characters(self, data: str) -> None:
+        if len(self._path) < 4:
+            self._text.append(data)
+
+    def _end(self, _: str) -> None:
+        here = tuple(self._path[:4])
+        if here in _WANTED:
+            text = "".join(self._text).strip()
+            self._texts.setdefault(here, text)
+            if here == _NODATA and self._band.isdecimal():
+                self._nodata.setdefault(int(self._band), text)
+        self._path.pop()
+
+    def _transform(self, text: str) -> Affine:
+        """Six numbers in GDAL's order, from the corner of the first pixel."""
+        try:
+            c, a, b, f, d, e = map(float, text.split(","))
+        except ValueError:
+            raise self._wrong(f"has the transform {text[:60]!r}, which must be six numbers") from None
+        if not all(map(math.isfinite, (a, b, c, d, e, f))):
+            raise self._wrong(f"has the transform {text[:60]!r}, which must be finite")
+        return a, b, c, d, e, f
+
+    def _crs(self, text: str) -> str | None:
+        if not text.strip():
+            return None
+        if epsg_code(text) is None and not _WKT.match(text):
+            raise self._wrong(f"has the coordinate system {text[:60]!r}, which must be WKT or EPSG:n")
+        return text.strip()
+
+    def _point(self, said: dict[str, str]) -> GroundControlPoint:
+        try:
+            row, col, x, y, z = (float(said.get(name, "0")) for name in ("Line", "Pixel", "X", "Y", "Z"))
+        except ValueError:
+            raise self._wrong(f"has a ground control point {said}, which must be numbers") from None
+        if not all(map(math.isfinite, (row, col, x, y, z))):
+            raise self._wrong(f"has a ground control point {said}, which must be finite")
+        return GroundControlPoint(row=row, col=col, x=x, y=y, z=z)
+
+    def _wrong(self, fact: str) -> InputError:
+        return InputError(f"{self._file.name}, in which GDAL keeps what is known of {self._raster}, {fact}; {REMEDY}")
+
+
+_LONGEST = 2**12
+"""Bytes that are looked at."""
+
+
+def read_world_file(neighbours: Neighbours) -> Affine | None:
+    """The transform that a world file says, None where there is none.
+
+    Of ``scene.tif`` it is called ``scene.tfw``, ``scene.tifw`` or ``scene.wld``.
+
+    Raises:
+        InputError: there is one, and it does not hold six numbers that span an area.
+
+    """
+    file = find_world_file(neighbours)
+    if file is None:
+        return None
+    try:
+        text = file.read_at(0, _LONGEST).decode("utf-8-sig", "replace")
+    finally:
+        file.close()
+    lines = [line.split()[0] for line in text.splitlines() if line.strip()]
+    try:
+        a, d, b, e, x, y = (float(line.replace(",", ".")) for line in lines[:6])
+    except ValueError:
+        raise _wrong(file.name, neighbours.name, f"begins with {text[:40]!r}") from None
+    if not all(map(math.isfinite, (a, d, b, e, x, y))) or a * e == b * d:
+        raise _wrong(file.name, neighbours.name, f"has the numbers {(a, d, b, e, x, y)}, in which pixels have no area")
+    return a, b, x - 0.5 * a - 0.5 * b, d, e, y - 0.5 * d - 0.5 * e
+
+
+def find_world_file(neighbours: Neighbours) -> SharedFile | None:
+    """The world file of a raster, opened: its suffix is that of the raster with a w, in short, or in full, or wld."""
+    stem, _, suffix = neighbours.name.rpartition(".")
+    own = [f".{suffix[0]}{suffix[-1]}w", f".{suffix}w"] if stem and len(suffix) > 1 else []
+    return neighbours.replaced([*own, ".wld"])
+
+
+def _wrong(name: str, raster: str, fact: str) -> InputError:
+    return InputError(f"{name}, the world file of {raster}, must hold six numbers, one a line, and {fact}; {REMEDY}")

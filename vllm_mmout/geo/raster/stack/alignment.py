@@ -1,0 +1,256 @@
+"""Alignment: where the pixels of one raster lie in the grid of another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from rasterio._err import CPLE_BaseError
+from rasterio.crs import CRS
+from rasterio.transform import Affine as RasterioAffine
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.crs.text import rasterio_crs, same_system, shown_beside
+from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.pixel_grid import BoxSystem, PixelGrid, extent, transformed
+from vllm_mmout.geo.raster.window import Window
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from vllm_mmout.geo.raster.window import Affine
+    from vllm_mmout.geo.raster.windowed import OpenRaster
+
+_Matrix: TypeAlias = "NDArray[np.float64]"
+"""[3, 3], of an affine transform."""
+
+_EXACT = 1e-5
+"""Pixels by which two grids may differ and count as one: coordinates are stored with some digits only."""
+_TURNED = 0.01
+"""Pixels by which rows or columns of two grids may drift apart."""
+_STEPS = 64
+"""Pieces in which an edge of a window is followed in another coordinate system."""
+_AROUND = 1
+"""Pixels that are read around a window which was followed so."""
+_ANY = CRS.from_epsg(3857)
+"""What GDAL is told where two rasters have one coordinate system: it computes in pixels, so that no digit is lost."""
+_ORIGIN = 1000.0
+"""Row and column that the raster's first pixel gets then: what begins at 0, rasterio takes for what has no place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """How one raster lies in the grid of another.
+
+    Coordinates are those of the coordinate system of each; where the two have one, pixels of the raster.
+    """
+
+    size: tuple[int, int]
+    """Height and width of the raster."""
+    own: _Matrix
+    """Its pixels to coordinates."""
+    other: _Matrix
+    """Pixels of the reference to coordinates."""
+    near: _Matrix
+    """Pixels of the reference to those of the raster; in another coordinate system, in the raster's middle."""
+    covers: bool = True
+    """Whether the raster covers the reference, but for a pixel of its own at each side."""
+    system: BoxSystem | None = None
+    """Finds the raster's pixels by coordinates of the reference; None where the two have one coordinate system."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether pixels coincide."""
+        shift = self.near - np.eye(3)
+        return self.system is None and not shift[:, :2].any() and bool((shift == shift.round()).all())
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Pixels of the raster in a row and in a column of the reference."""
+        return float(np.hypot(*self.near[:2, 1])), float(np.hypot(*self.near[:2, 0]))
+
+    def source(self, window: Window, *, bilinear: bool) -> Window | None:
+        """The pixels of the raster that a window of the reference is made of; None where it has none there.
+
+        Args:
+            window: in pixels of the reference.
+            bilinear: whether each is a mean of those around it, else the one in which its middle lies.
+
+        """
+        reach = np.maximum(self.scale, 1.0) if bilinear else np.full(2, 0.5)
+        if self.system is None:
+            middles = _corners(self.near, window, inner=0.5)
+            slack = 0.5 if bilinear else 0.5 + _EXACT
+            first = np.floor(middles.min(axis=1) - reach + slack).astype(int)
+            end = np.floor(middles.max(axis=1) + reach - 1 + slack).astype(int) + 1
+        else:
+            y, x = _corners(self.other, window)
+            parts = self.system.windows(extent((x, y)), _STEPS)
+            if not parts:
+                return None
+            around = np.ceil(reach).astype(int) + _AROUND
+            first = np.min([(part.row, part.col) for part in parts], axis=0) - around
+            end = np.max([(part.row + part.height, part.col + part.width) for part in parts], axis=0) + around
+        if self.covers:  # beyond its edge its last pixels count
+            first, end = first.clip(0, np.subtract(self.size, 1)), end.clip(1, self.size)
+        first, end = first.clip(0), np.minimum(end, self.size)
+        return Window(*map(int, (*first, *(end - first)))) if (end > first).all() else None
+
+    def nearest(self, source: Window, window: Window) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The row and the column, in a part of the raster, of the pixel in which the middle of each of a window lies.
+
+        Of a raster that covers the reference; where it ends, it is its last.
+        """
+        rows = self.near[1, 1] * (np.arange(window.height) + window.row + 0.5) + self.near[1, 2]
+        cols = self.near[0, 0] * (np.arange(window.width) + window.col + 0.5) + self.near[0, 2]
+        rows, cols = np.floor(rows + _EXACT) - source.row, np.floor(cols + _EXACT) - source.col
+        return rows.clip(0, source.height - 1).astype(np.intp), cols.clip(0, source.width - 1).astype(np.intp)
+
+    def placing(self, source: Window, window: Window) -> dict[str, Any]:
+        """Where parts of the raster and of the reference lie, as ``rasterio.warp.reproject`` takes it."""
+        there, own = (self.system and self.system.systems) or (_ANY, _ANY)
+        return {
+            "src_crs": own,
+            "src_transform": _affine(self.own @ _shift(source.row, source.col)),
+            "dst_crs": there,
+            "dst_transform": _affine(self.other @ _shift(window.row, window.col)),
+        }
+
+
+def aligned(raster: OpenRaster, reference: OpenRaster) -> Alignment:
+    """Find out how a raster lies in the grid of another.
+
+    Args:
+        raster: the one to look up.
+        reference: the one whose grid counts. Where the axes of the two are parallel, the other must cover it, but for
+            one of its own pixels at each side. Else, as in another coordinate system, it must have a part of it.
+
+    Raises:
+        InputError: the raster does not lie there, or nothing says where. Both grids are named.
+
+    """
+    here, there = raster.georeference, reference.georeference
+    if here is None or there is None or here.transform is None or there.transform is None:
+        _check_same_place(raster, reference)
+        return _of_pixels(raster, np.eye(3))
+    own, other = here.transform, there.transform
+    if not np.linalg.det(_matrix(own)) or not np.linalg.det(_matrix(other)):
+        raise _apart(raster, reference, "have pixels without an area")
+    if same_system(here.crs, there.crs) and here.unread_keys == there.unread_keys:
+        found = _on_one_map(raster, reference, own, other)
+    elif here.crs is None or there.crs is None:
+        raise _apart(raster, reference, "have different coordinate systems")
+    else:
+        try:
+            found = _across_maps(raster, own, rasterio_crs(here.crs), other, rasterio_crs(there.crs))
+            found.source(Window(0, 0, *reference.size), bilinear=False)
+        except (CPLE_BaseError, InputError) as error:
+            why = "have different coordinate systems, of which one does not show what is in the other"
+            raise _apart(raster, reference, why) from error
+    if found.source(Window(0, 0, *reference.size), bilinear=False) is None:
+        raise _apart(raster, reference, "have no ground in common")
+    return found
+
+
+def _on_one_map(raster: OpenRaster, reference: OpenRaster, own: Affine, other: Affine) -> Alignment:
+    origin = own[2], own[5]  # subtracted first: large numbers have few digits for what lies between them
+    near = np.asarray(np.linalg.solve(_matrix(own, origin), _matrix(other, origin)), np.float64)
+    (height, width), size = reference.size, np.array(raster.size)
+    if abs(near[0, 1]) * height + abs(near[1, 0]) * width > _TURNED:
+        return _of_pixels(raster, near, covers=False)
+    near[0, 1] = near[1, 0] = 0
+    for axis, length in ((0, width), (1, height)):
+        if abs(near[axis, axis] - 1) * length + abs(near[axis, 2] - round(near[axis, 2])) < _EXACT:
+            near[axis, axis], near[axis, 2] = 1, round(near[axis, 2])
+    corners = _corners(near, Window(0, 0, height, width))
+    if (corners < -1 - _EXACT).any() or (corners.max(axis=1) > size + 1 + _EXACT).any():
+        raise _apart(raster, reference, "do not cover the same ground")
+    return _of_pixels(raster, near)
+
+
+def _of_pixels(raster: OpenRaster, near: _Matrix, *, covers: bool = True) -> Alignment:
+    own = _shift(_ORIGIN, _ORIGIN)
+    return Alignment(raster.size, own, own @ near, near, covers=covers)
+
+
+def _across_maps(raster: OpenRaster, own: Affine, own_crs: CRS, other: Affine, other_crs: CRS) -> Alignment:
+    system = BoxSystem(
+        PixelGrid(own, raster.size),
+        (other_crs, own_crs),
+        geographic=other_crs.is_geographic,
+        raster_geographic=own_crs.is_geographic,
+    )
+    row, col = raster.size[0] / 2, raster.size[1] / 2
+    middle = np.array([[col, col + 1, col], [row, row, row + 1], [1, 1, 1]])  # three places, one a column
+    x, y, _ = _matrix(own) @ middle
+    there = np.linalg.solve(_matrix(other), np.stack([*transformed(own_crs, other_crs, (x, y)), np.ones(3)]))
+    return Alignment(
+        raster.size, _matrix(own), _matrix(other), middle @ np.linalg.inv(there), covers=False, system=system
+    )
+
+
+def _matrix(transform: Affine, origin: tuple[float, float] = (0.0, 0.0)) -> _Matrix:
+    """A transform to coordinates that count from a place, x and y."""
+    a, b, c, d, e, f = transform
+    return np.array([[a, b, c - origin[0]], [d, e, f - origin[1]], [0.0, 0.0, 1.0]])
+
+
+def _shift(row: float, col: float) -> _Matrix:
+    """Pixels of a part that begins at a pixel to those of the whole."""
+    return np.array([[1.0, 0.0, col], [0.0, 1.0, row], [0.0, 0.0, 1.0]])
+
+
+def _corners(matrix: _Matrix, window: Window, inner: float = 0.0) -> NDArray[np.float64]:
+    """Where the corners of a window lie, [y and x, four], or places so many pixels within them."""
+    left, right = window.col + inner, window.col + window.width - inner
+    top, lower = window.row + inner, window.row + window.height - inner
+    places: NDArray[np.float64] = matrix @ np.array([[left, right, left, right], [top, top, lower, lower], [1] * 4])
+    return places[[1, 0]]
+
+
+def _affine(matrix: _Matrix) -> RasterioAffine:
+    """A transform as rasterio takes it; what is (1, 0, 0, 0, -1, 0) it would take for none, and turn over."""
+    a, b, c, d, e, f = map(float, matrix[:2].ravel())
+    return RasterioAffine(a, b, c, d, e, f + 2 * _EXACT * (max(abs(c), abs(f)) < _EXACT))
+
+
+def _check_same_place(raster: OpenRaster, reference: OpenRaster) -> None:
+    if raster.size != reference.size:
+        raise _apart(raster, reference, "differ in size, and a transform that says how they lie is not there")
+    here, there = (one.georeference or Georeference() for one in (raster, reference))
+    systems = same_system(here.crs, there.crs) and same_system(here.gcps_crs, there.gcps_crs)
+    if not systems or _place(here) != _place(there):
+        raise _apart(raster, reference, "are not placed alike")
+
+
+def _place(georeference: Georeference) -> object:
+    """All that says where a raster lies, but a coordinate system that is understood."""
+    return georeference.transform, georeference.gcps, georeference.unread_keys, georeference.rpcs
+
+
+def _apart(raster: OpenRaster, reference: OpenRaster, why: str) -> InputError:
+    return InputError(
+        f"the files of one input must lie on one grid, and these {why}: {_grid(reference, raster)};"
+        f" {_grid(raster, reference)}. Warp one to the other, as with gdalwarp -t_srs -te -tr, or choose other files"
+    )
+
+
+def _grid(raster: OpenRaster, beside: OpenRaster) -> str:
+    """What a message says of a grid beside another: name, size, coordinate system, pixel size, upper left corner."""
+    height, width = raster.size
+    place = raster.georeference
+    grid = f"{raster.name}: {height} x {width} pixels"
+    if place is None:
+        return f"{grid} without a georeference"
+    crs, other = _crs(place), _crs(beside.georeference)
+    system = place.why_no_crs if crs is None else shown_beside(crs, other or crs)
+    if place.transform is None:
+        return f"{grid}, {system}, {len(place.gcps)} ground control points and no transform"
+    a, b, c, d, e, f = place.transform
+    turned = f", turned ({b:.10g}, {d:.10g})" if b or d else ""
+    return f"{grid} of {e:.10g} x {a:.10g}{turned}, {system}, upper left corner x={c:.10g}, y={f:.10g}"
+
+
+def _crs(place: Georeference | None) -> str | None:
+    return None if place is None else place.crs or place.gcps_crs

@@ -1,0 +1,254 @@
+"""OpenStack: bands of several rasters as one, on the grid of the finest."""
+
+from __future__ import annotations
+
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from rasterio._err import CPLE_BaseError
+from rasterio.errors import RasterioError
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.areas import pixel_areas
+from vllm_mmout.geo.raster.raster import as_pixels_have_it, can_hold
+from vllm_mmout.geo.raster.stack.alignment import Alignment, aligned
+from vllm_mmout.geo.raster.stack.resampling import resampled
+from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.windowed import OpenRaster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from vllm_mmout.geo.raster.raster import Raster
+
+_Part: TypeAlias = "tuple[NDArray[Any], NDArray[np.bool_] | None]"
+"""Pixels [bands, height, width] of a window, and where they are valid; None: everywhere."""
+FINER = 1 - 1e-6
+"""A pixel is smaller than another if its area is less than this part of the other's."""
+_DATE = "TIFFTAG_DATETIME"
+_THREADS = min(4, os.cpu_count() or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One band of a stack."""
+
+    raster: OpenRaster
+    place: int
+    """Which band of the raster, from 0."""
+    name: str | None = None
+
+
+class OpenStack(OpenRaster):
+    """Bands of several rasters as one raster, whose grid is that of the finest of them (the first of equally fine).
+
+    Bands of coarser pixels are resampled for each window, of which only what is needed is read. Where all rasters have
+    the same nodata, so has the stack; where they differ, ``mask`` says what no raster with a value of its own observed.
+
+    Args:
+        layers: the bands, in order. Their rasters are closed with the stack.
+        name: what to call the stack in an error.
+        resampling: "nearest", or "bilinear": the mean of four pixels weighted by how near they are, in which pixels
+            without an observation have no weight.
+        nodata: value that means "no observation" in all rasters, instead of their own.
+
+    Raises:
+        InputError: two rasters do not lie on one grid; both grids are named.
+
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        name: str,
+        *,
+        resampling: Literal["nearest", "bilinear"] = "nearest",
+        nodata: float | None = None,
+    ) -> None:
+        rasters = list({id(layer.raster): layer.raster for layer in layers}.values())
+        reference = _finest(rasters)
+        self._members = [
+            _Member(
+                raster,
+                aligned(raster, reference),
+                raster.nodata if nodata is None else as_pixels_have_it(nodata, raster.dtype),
+                resampling,
+            )
+            for raster in rasters
+        ]
+        self._sources = [(rasters.index(layer.raster), layer.place) for layer in layers]
+        """Number of the member and of its band, for each band."""
+        values = [member.nodata for member in self._members]
+        block, block_bytes = self._blocks()
+        super().__init__(
+            name=name,
+            size=reference.size,
+            dtype=np.result_type(*(raster.dtype for raster in rasters)),
+            descriptions=tuple(layer.name for layer in layers),
+            nodata=values[0] if all(_same(value, values[0]) for value in values) else None,
+            georeference=reference.georeference,
+            metadata=_shared_metadata(rasters),
+            block=block,
+            block_bytes=block_bytes,
+        )
+
+    @property
+    def decoded(self) -> NDArray[np.int64]:
+        """How often each segment was decoded, raster by raster."""
+        return np.concatenate([member.raster.decoded for member in self._members])
+
+    def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
+        """The raster that each band, numbered from 1, comes from."""
+        return [self._members[self._sources[band - 1][0]].raster for band in bands]
+
+    def close(self) -> None:
+        """Let all files go; any number of times."""
+        super().close()
+        with ExitStack() as rasters:  # the others too, where one fails
+            for member in self._members:
+                rasters.callback(member.raster.close)
+
+    def _blocks(self) -> tuple[tuple[int, int], int]:
+        """What is decoded at once: the largest block along each axis, and the bytes of all bands there."""
+        blocks = [member.block for member in self._members]
+        height, width = (max(block[axis] for block in blocks) for axis in (0, 1))
+        nbytes = [
+            member.raster.block_bytes * math.ceil(height / rows) * math.ceil(width / cols)
+            for member, (rows, cols) in zip(self._members, blocks, strict=True)
+        ]
+        return (height, width), sum(nbytes)
+
+    def _arrays(
+        self, windows: Sequence[Window], places: Sequence[int], *, masked: bool
+    ) -> Generator[_Part, None, None]:
+        del masked  # there is no alpha band that could be asked for
+        with ExitStack() as stack:
+            readers = []
+            for number, member in enumerate(self._members):
+                bands = [band for band, place in enumerate(places) if self._sources[place][0] == number]
+                if bands:
+                    chosen = [self._sources[places[band]][1] for band in bands]
+                    parts = stack.enter_context(closing(member.parts(windows, chosen, self.nodata)))
+                    readers.append((bands, parts))
+            read: Callable[..., Iterator[_Part]] = map
+            if len(readers) > 1 and _THREADS > 1:  # one thread a file at a time; entered last, so that it ends first
+                read = stack.enter_context(ThreadPoolExecutor(_THREADS, "mmout-stack")).map
+            for window in windows:
+                array = np.empty((len(places), window.height, window.width), self.dtype)
+                mask = None
+                for (bands, _), (part, valid) in zip(readers, read(next, [parts for _, parts in readers]), strict=True):
+                    array[bands] = part
+                    mask = valid if mask is None else mask if valid is None else mask & valid
+                yield array, mask
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One raster of a stack."""
+
+    raster: OpenRaster
+    alignment: Alignment
+    nodata: float | None
+    resampling: Literal["nearest", "bilinear"]
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Height and width of what is decoded at once, in pixels of the stack."""
+        (height, width), (rows, cols) = self.raster.block, self.alignment.scale
+        return math.ceil(height / rows), math.ceil(width / cols)
+
+    def parts(
+        self, windows: Sequence[Window], places: Sequence[int], stack_nodata: float | None
+    ) -> Generator[_Part, None, None]:
+        """Bands of windows of the stack, and where they are valid as far as nodata of the stack does not say it."""
+        smooth = self.resampling == "bilinear" and not self.alignment.exact
+        sources = [self.alignment.source(window, bilinear=smooth) for window in windows]
+        wanted = [source for source in sources if source is not None]
+        with closing(self.raster.windows(wanted, [place + 1 for place in places])) as rasters:
+            for window, source in zip(windows, sources, strict=True):
+                size = (window.height, window.width)
+                if source is None:
+                    yield np.zeros((len(places), *size), self.raster.dtype), np.zeros(size, np.bool_)
+                    continue
+                raster = next(rasters)
+                valid = self._valid(raster, by_value=smooth or stack_nodata is None)
+                if self.alignment.exact and (source.height, source.width) == size:
+                    yield raster.array, None if valid is None else np.logical_and.reduce(valid)
+                    continue
+                try:
+                    made, seen = resampled(raster.array, valid, self.alignment, source, window, bilinear=smooth)
+                except (RasterioError, CPLE_BaseError) as error:
+                    raise InputError(
+                        f"{self.raster.name} cannot be brought to the grid of the other files: {error}; warp it first,"
+                        " as with gdalwarp"
+                    ) from error
+                if smooth and stack_nodata is not None and can_hold(made.dtype, stack_nodata):
+                    _avoid(made, stack_nodata)
+                yield made, seen
+
+    def _valid(self, raster: Raster, *, by_value: bool) -> NDArray[np.bool_] | None:
+        """Where bands, [bands, height, width], were observed by their mask, or by their values too; None: all are."""
+        array = raster.array
+        valid = None if raster.mask is None else np.broadcast_to(raster.mask, array.shape)
+        if by_value and self.nodata is not None and can_hold(array.dtype, self.nodata):
+            observed = array != np.array(self.nodata).astype(array.dtype)
+            valid = observed if valid is None else valid & observed
+        if by_value and array.dtype.kind in "fc" and np.isnan(array).any():
+            valid = ~np.isnan(array) if valid is None else valid & ~np.isnan(array)
+        return valid
+
+
+def _finest(rasters: Sequence[OpenRaster]) -> OpenRaster:
+    """The raster with the smallest pixels, the first of several."""
+    systems = {raster.georeference.crs for raster in rasters if raster.georeference is not None}
+    areas = [pixel_area(raster) if len(systems) < 2 else _square_metres(raster) for raster in rasters]
+    finest, least = rasters[0], areas[0]
+    for raster, area in zip(rasters, areas, strict=True):
+        if area < least * FINER:
+            finest, least = raster, area
+    return finest
+
+
+def _square_metres(raster: OpenRaster) -> float:
+    """The area of a pixel in the middle of a raster; infinite where nothing says it."""
+    areas = pixel_areas(raster.georeference, raster.size[0])
+    return math.inf if areas is None else float(areas[len(areas) // 2])
+
+
+def pixel_area(raster: OpenRaster) -> float:
+    """The area of a pixel, in square units of its coordinate system; infinite where nothing says it."""
+    place = raster.georeference
+    if place is None or place.transform is None:
+        return math.inf
+    a, b, _, d, e, _ = place.transform
+    return abs(a * e - b * d)
+
+
+def _same(value: float | None, other: float | None) -> bool:
+    if value is None or other is None:
+        return value is other
+    return value == other or (math.isnan(value) and math.isnan(other))
+
+
+def _avoid(array: NDArray[Any], nodata: float) -> None:
+    """Move means that hit nodata by chance to the next value, down if there is one, as GDAL does."""
+    value = np.array(nodata).astype(array.dtype)
+    if array.dtype.kind == "f":
+        toward = np.inf if value == np.finfo(array.dtype).min else -np.inf
+        array[array == value] = np.nextafter(value, np.array(toward, array.dtype))
+    else:
+        array[array == value] = value + 1 if value == np.iinfo(array.dtype).min else value - 1
+
+
+def _shared_metadata(rasters: Sequence[OpenRaster]) -> dict[str, str]:
+    """What all say alike, and the date of the first."""
+    first, *others = (raster.metadata for raster in rasters)
+    shared = {name: text for name, text in first.items() if all(other.get(name) == text for other in others)}
+    return shared | ({_DATE: first[_DATE]} if _DATE in first else {})

@@ -1,0 +1,229 @@
+"""Reading TIFF by windows: pixels through tifffile, the tags of GeoTIFF and GDAL beside them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import tifffile
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.files import MASK, PAM, REMEDY
+from vllm_mmout.geo.raster.formats import is_tiff, looks_like
+from vllm_mmout.geo.raster.georeference import GEO_TAGS, Georeference
+from vllm_mmout.geo.raster.raster import parse_nodata
+from vllm_mmout.geo.raster.segments import DECODER_ERRORS, Segments, UnknownStorageError
+from vllm_mmout.geo.raster.sequence import read_windows
+from vllm_mmout.geo.raster.sidecars import Pam, placed, read_pam
+from vllm_mmout.geo.raster.tags import GDAL_METADATA, GDAL_NODATA, TEXT_TAGS, Directory, GdalMetadata, read_directories
+from vllm_mmout.geo.raster.windowed import OpenRaster, OpenSegments
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+    from typing import BinaryIO
+
+    from numpy.typing import NDArray
+
+    from vllm_mmout.geo.raster.files import Neighbours, SharedFile
+    from vllm_mmout.geo.raster.window import Window
+
+_ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
+_MASK_OF_FULL_SIZE = 4
+_OF_ALL_BANDS = 2
+"""GDAL's flag of a mask that all bands share (its RFC 15)."""
+
+
+def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRaster:
+    """Open the first image of a TIFF, and the mask that belongs to it.
+
+    Args:
+        file: the file, which the raster closes.
+        neighbours: the files beside it, of which some may say its place, its nodata and its mask, as in GDAL.
+
+    Raises:
+        InputError: the file is truncated or damaged, or its compression is not supported; a file that belongs to it
+            is wrong.
+
+    """
+    binary = cast("BinaryIO", file)
+    directory, *_ = read_directories(binary, file.name)
+    gdal = GdalMetadata.from_xml(directory.text(binary, GDAL_METADATA) or "")
+    with _parsed(file) as tiff:
+        page = _page(tiff, 0)
+        image = Segments(page, file)
+        alpha = _alpha(page, gdal, file.name)
+        inner = _mask(tiff, image, file)
+    mask = None if inner is None else _Mask(inner)
+    said = directory.text(binary, GDAL_NODATA)
+    nodata = None if said is None else parse_nodata(said, image.dtype)
+    georeference = Georeference.from_tags(filter(None, (directory.tag(binary, code) for code in sorted(GEO_TAGS))))
+    image.fill = 0 if nodata is None else nodata  # as in GDAL
+    if neighbours is not None:
+        pam = read_pam(neighbours)
+        georeference = placed(georeference, pam, neighbours)
+        nodata = _nodata_of_pam(pam, nodata, image, alpha, file.name)
+    if mask is None and neighbours is not None:
+        mask = _mask_beside(neighbours, image)
+    return _OpenTiff(
+        file,
+        image,
+        mask,
+        name=file.name,
+        size=(image.height, image.width),
+        dtype=image.dtype,
+        descriptions=tuple(gdal.descriptions.get(band) or None for band in range(image.planes * image.samples)),
+        nodata=nodata,
+        georeference=georeference,
+        metadata={**gdal.items, **_texts(directory, binary)},
+        alpha=alpha,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """Where pixels are valid: where this is not 0."""
+
+    segments: Segments
+    file: SharedFile | None = None
+    """Its own, where that is not the image's."""
+    by_band: bool = False
+    """Whether each band has its own, rather than all the first."""
+
+    def bands(self, places: Sequence[int], alpha: int | None) -> list[int]:
+        """Its bands that hold for bands of the image, at least one."""
+        return [place for place in dict.fromkeys(places) if place + 1 != alpha] or [0] if self.by_band else [0]
+
+
+class _OpenTiff(OpenSegments):
+    """The first image of a TIFF."""
+
+    def __init__(self, file: SharedFile, image: Segments, mask: _Mask | None, **facts: Any) -> None:
+        nbytes = image.bytes * image.planes
+        super().__init__(masked_by_alpha=mask is None, block=image.block, block_bytes=nbytes, **facts)
+        self._file = file
+        self._image = image
+        self._mask = mask
+
+    @property
+    def decoded(self) -> NDArray[np.int64]:
+        """How often each segment was decoded: [planes, rows, columns] of the image in one row, then of its mask."""
+        counts = [self._image.decoded.ravel()]
+        if self._mask is not None:
+            counts.append(self._mask.segments.decoded.ravel())
+        return np.concatenate(counts)
+
+    def close(self) -> None:
+        """Let the file go; any number of times."""
+        super().close()
+        self._file.close()
+        if self._mask is not None and self._mask.file is not None:
+            self._mask.file.close()
+
+    def _images(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None]:
+        return read_windows(self._image, windows, places, self._file.threads)
+
+    def _masks(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None] | None:
+        if self._mask is None:
+            return None
+        return read_windows(self._mask.segments, windows, self._mask.bands(places, self.alpha), self._file.threads)
+
+
+@contextmanager
+def _parsed(file: SharedFile) -> Iterator[tifffile.TiffFile]:
+    """The file as tifffile sees it; what it or the file raises is an error of the file."""
+    file.seek(0)
+    try:
+        with tifffile.TiffFile(cast("BinaryIO", file)) as tiff:
+            yield tiff
+    except InputError:
+        raise
+    except DECODER_ERRORS as error:
+        if file.failure is None:
+            raise InputError(f"{file.name} is a damaged TIFF: {type(error).__name__}: {error}") from error
+    if file.failure is not None:
+        raise file.failure
+
+
+def _page(tiff: tifffile.TiffFile, number: int) -> tifffile.TiffPage:
+    page = tiff.pages[number]
+    if not isinstance(page, tifffile.TiffPage):
+        raise TypeError(f"directory {number} is not parsed")
+    return page
+
+
+def _alpha(page: tifffile.TiffPage, gdal: GdalMetadata, name: str) -> int | None:
+    """The number, from 1, of the alpha band; libtiff too refuses a file that says more of bands than it has.
+
+    GDAL gives files of four bands of bytes the tags of RGB with alpha, and says in its metadata that they are none.
+    """
+    first = page.samplesperpixel - len(page.extrasamples)
+    if first < 0:
+        raise InputError(
+            f"{name} is a damaged TIFF: it says of {len(page.extrasamples)} bands what they are (tag ExtraSamples), and"
+            f" has {page.samplesperpixel}; write it anew"
+        )
+    for band, kind in enumerate(page.extrasamples, start=first):
+        if int(kind) in (_ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA) and gdal.colours.get(band, "Alpha") == "Alpha":
+            return band + 1
+    return None
+
+
+def _mask(tiff: tifffile.TiffFile, image: Segments, file: SharedFile) -> Segments | None:
+    """The mask that GDAL keeps in a directory of its own (its RFC 15)."""
+    for number in range(1, len(tiff.pages)):
+        page = _page(tiff, number)
+        same_size = (page.imagelength, page.imagewidth) == (image.height, image.width)
+        if int(page.subfiletype) == _MASK_OF_FULL_SIZE and same_size:
+            return Segments(page, file)
+    return None
+
+
+def _mask_beside(neighbours: Neighbours, image: Segments) -> _Mask | None:
+    """The mask in a file of its own, by GDAL called ``NAME.tif.msk``; None where there is none that says so."""
+    file = neighbours.appended(MASK)
+    if file is None:
+        return None
+    with ExitStack() as stack:
+        stack.callback(file.close)
+        head = file.read_at(0, 512)
+        if not is_tiff(head):
+            raise InputError(
+                f"{file.name} should be the mask of {neighbours.name}, and is {looks_like(head)}; {REMEDY}"
+            )
+        directory, *_ = read_directories(cast("BinaryIO", file), file.name)
+        with _parsed(file) as tiff:
+            segments = Segments(_page(tiff, 0), file)
+        said = GdalMetadata.from_xml(directory.text(cast("BinaryIO", file), GDAL_METADATA) or "").items
+        flags = said.get("INTERNAL_MASK_FLAGS_1", "")
+        if not flags.isdecimal():  # some other file, for GDAL too
+            return None
+        by_band = not int(flags) & _OF_ALL_BANDS
+        bands, masks = image.planes * image.samples, segments.planes * segments.samples
+        if (segments.height, segments.width) != (image.height, image.width) or (by_band and masks < bands):
+            raise InputError(
+                f"{file.name} has {segments.height} x {segments.width} pixels and {masks} bands, and cannot be the mask"
+                f" of {neighbours.name}, which has {image.height} x {image.width} and {bands}; {REMEDY}"
+            )
+        stack.pop_all()  # the raster closes it
+        return _Mask(segments, file, by_band)
+
+
+def _nodata_of_pam(pam: Pam, own: float | None, image: Segments, alpha: int | None, name: str) -> float | None:
+    """The value that PAM says for all bands, else the image's own."""
+    if not pam.nodata:
+        return own
+    bands = [band for band in range(1, image.planes * image.samples + 1) if band != alpha]
+    found = [parse_nodata(pam.nodata[band], image.dtype) if band in pam.nodata else own for band in bands]
+    if len({repr(value) for value in found}) > 1:
+        raise UnknownStorageError(
+            f"{name}{PAM} says other values of nodata for other bands ({', '.join(map(str, found[:9]))}); give all"
+            " the same, as with gdal_edit.py -a_nodata"
+        )
+    return found[0] if found else own
+
+
+def _texts(directory: Directory, file: BinaryIO) -> dict[str, str]:
+    found = {name: directory.text(file, code) for name, code in TEXT_TAGS.items()}
+    return {name: text for name, text in found.items() if text}

@@ -1,0 +1,258 @@
+"""Canvas: the pixels of a raster that is on its way to the disk; full blocks leave, the others wait."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vllm_mmout.errors import DecodeError, SaveError
+from vllm_mmout.geo.raster.raster import format_nodata
+from vllm_mmout.geo.raster.writing import GeoTiffBlocks
+from vllm_mmout.outputs.stored import StoredRaster
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from vllm_mmout.geo.raster.georeference import Georeference
+    from vllm_mmout.outputs import RasterOutput
+
+
+@dataclass(slots=True)
+class _Block:
+    """A block that is not full."""
+
+    pixels: NDArray[Any]
+    missing: int
+    """Pixels that have not come."""
+
+
+class Canvas:
+    """Takes finished rectangles that together cover a raster, each pixel once, and writes it block by block.
+
+    Args:
+        folder: where the file is made, None for the system's folder for temporary files.
+        size: (height, width) of the raster.
+        traits: of all rectangles.
+
+    Raises:
+        DecodeError: the dtype cannot hold the nodata.
+        SaveError: the file cannot be made.
+
+    """
+
+    def __init__(self, folder: Path | None, size: tuple[int, int], traits: Traits) -> None:
+        self._size = size
+        self._traits = traits
+        self._dtype = np.dtype(np.uint8) if traits.dtype == np.bool_ else traits.dtype.newbyteorder("=")
+        self._nothing = _nothing(self._dtype, traits.nodata)
+        self._masked = False
+        self._taken = False
+        self._open: dict[tuple[int, int], _Block] = {}
+        height, width = size
+        self._blocks = GeoTiffBlocks(folder, bands=traits.bands, height=height, width=width, dtype=traits.dtype)
+
+    def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
+        """Take a rectangle.
+
+        Args:
+            row: its first row.
+            col: its first column.
+            output: its pixels, which are not changed.
+            valid: bool [height, width], False where nodata stands instead of them; None: nowhere.
+
+        Raises:
+            DecodeError: it has other traits, or uses the value that would mean nodata.
+            SaveError: a block cannot be written.
+
+        """
+        self._traits.check(output)
+        pixels = output.array.view(np.uint8) if output.array.dtype == np.bool_ else output.array
+        hidden = None if valid is None or valid.all() else ~valid
+        self._watch_nodata(pixels, hidden)
+        for block, there, here in self._shares(row, col, *pixels.shape[1:]):
+            self._paint(block, there, pixels[:, *here], None if hidden is None else hidden[here])
+
+    def leave_out(self, row: int, col: int, height: int, width: int) -> None:
+        """Take a rectangle in which nothing was observed.
+
+        Raises:
+            DecodeError: a pixel has the value that would mean nodata.
+            SaveError: a block cannot be written.
+
+        """
+        self._masked = True
+        nothing = np.full((self._traits.bands, 1, 1), self._filling())
+        for block, there, here in self._shares(row, col, height, width):
+            shape = (self._traits.bands, here[0].stop - here[0].start, here[1].stop - here[1].start)
+            self._paint(block, there, np.broadcast_to(nothing, shape), None)
+
+    def finish(self, georeference: Georeference | None, metadata: Mapping[str, str]) -> StoredRaster:
+        """Make the raster, once it is covered.
+
+        Args:
+            georeference: where it lies.
+            metadata: items that go into the file.
+
+        Raises:
+            SaveError: the file cannot be written.
+
+        """
+        traits = self._traits
+        return StoredRaster.from_blocks(
+            self._blocks,
+            nodata=self._nodata,
+            georeference=georeference,
+            band_names=traits.band_names,
+            units=traits.units,
+            class_names=traits.class_names,
+            palette=traits.palette,
+            metadata=metadata,
+        )
+
+    def discard(self) -> None:
+        """Remove what is on the disk."""
+        self._open.clear()
+        self._blocks.discard()
+
+    def _shares(
+        self, row: int, col: int, height: int, width: int
+    ) -> Iterator[tuple[tuple[int, int], tuple[slice, slice], tuple[slice, slice]]]:
+        """The blocks that a rectangle lies in: which, where in the block, where in the rectangle."""
+        for block_row, there_rows, here_rows in _along(row, height, self._blocks.block):
+            for block_col, there_cols, here_cols in _along(col, width, self._blocks.block):
+                yield (block_row, block_col), (there_rows, there_cols), (here_rows, here_cols)
+
+    def _paint(
+        self,
+        block: tuple[int, int],
+        there: tuple[slice, slice],
+        pixels: NDArray[Any],
+        hidden: NDArray[np.bool_] | None,
+    ) -> None:
+        """Put pixels into a block, and write it when it is full."""
+        side = self._blocks.block
+        rows, cols = (min(side, length - side * place) for length, place in zip(self._size, block, strict=True))
+        if hidden is None and pixels.shape[1:] == (rows, cols):
+            self._blocks.write(*block, pixels)
+            return
+        waiting = self._open.get(block)
+        if waiting is None:
+            empty = np.empty((self._traits.bands, rows, cols), self._dtype)
+            waiting = self._open[block] = _Block(empty, rows * cols)
+        target = waiting.pixels[:, *there]
+        target[...] = pixels
+        if hidden is not None:
+            np.copyto(target, self._filling(), where=hidden)
+        waiting.missing -= pixels.shape[1] * pixels.shape[2]
+        if not waiting.missing:
+            del self._open[block]
+            self._blocks.write(*block, waiting.pixels)
+
+    def _watch_nodata(self, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None) -> None:
+        """Remember whether pixels were masked, and whether others have the value that would say so."""
+        if hidden is not None:
+            self._masked = True
+        if self._traits.nodata is None and self._dtype.kind in "iu" and not self._taken:
+            same = pixels == self._nothing
+            self._taken = bool((same if hidden is None else same & ~hidden).any())
+        if self._taken and self._masked:
+            self._filling()
+
+    @property
+    def _nodata(self) -> float | None:
+        """The nodata of what has come so far; a raster without one of its own gets one with its first masked pixel."""
+        if self._traits.nodata is None and self._masked:
+            return self._filling().item()  # type: ignore[no-any-return]
+        return self._traits.nodata
+
+    def _filling(self) -> np.generic:
+        """What stands where nothing was observed."""
+        if self._taken:
+            raise DecodeError(
+                f"the result is {self._traits.dtype}, has no nodata, and uses {self._nothing}, which would mean it;"
+                " give the output a nodata of its own"
+            )
+        return self._nothing
+
+
+def _along(start: int, length: int, side: int) -> Iterator[tuple[int, slice, slice]]:
+    """The blocks that a stretch of an axis lies in: which, where in the block, where in the stretch."""
+    for block in range(start // side, (start + length - 1) // side + 1):
+        first, last = max(start, block * side), min(start + length, (block + 1) * side)
+        yield block, slice(first - block * side, last - block * side), slice(first - start, last - start)
+
+
+def _nothing(dtype: np.dtype[Any], nodata: float | None) -> np.generic:
+    """A pixel of ``nodata``, which a file must be able to say, or of what means it where there is none."""
+    value: np.generic
+    if nodata is None:
+        value = dtype.type(math.nan if dtype.kind == "f" else np.iinfo(dtype).max)
+        return value
+    try:
+        format_nodata(nodata, dtype)
+    except SaveError as error:
+        raise DecodeError(
+            f"the result is {dtype}, which cannot hold its nodata {nodata}; give the output a nodata of its dtype"
+        ) from error
+    value = dtype.type(nodata if dtype.kind == "f" else int(nodata))
+    return value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traits:
+    """What a `RasterOutput` is beside its pixels, its size and its place."""
+
+    bands: int
+    dtype: np.dtype[Any]
+    nodata: float | None
+    band_names: tuple[str | None, ...]
+    units: tuple[str | None, ...]
+    class_names: tuple[str, ...] | None
+    palette: NDArray[np.uint8] | None
+
+    @classmethod
+    def of(cls, output: RasterOutput) -> Traits:
+        """Those of an output."""
+        return cls(
+            output.count,
+            output.array.dtype,
+            output.nodata,
+            output.band_names,
+            output.units,
+            output.class_names,
+            output.palette,
+        )
+
+    def check(self, output: RasterOutput) -> None:
+        """Refuse an output that has others.
+
+        Raises:
+            DecodeError: one differs, and which.
+
+        """
+        others = Traits.of(output)
+        for name in self.__slots__:
+            mine, other = getattr(self, name), getattr(others, name)
+            if mine is not other and not _equal(mine, other):
+                raise DecodeError(
+                    f"tiles of one raster differ in {name}: {_said(mine)} in the first that came, {_said(other)} in"
+                    " another; make it the same in all"
+                )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two traits are equal, NaN with NaN."""
+    if one is None or other is None:
+        return False
+    if isinstance(one, np.ndarray):
+        return bool(np.array_equal(one, other))
+    return bool(one == other) or (one != one and other != other)  # noqa: PLR0124 - NaN alone differs from itself
+
+
+def _said(trait: Any) -> str:
+    return f"{len(trait)} colours" if isinstance(trait, np.ndarray) else f"{trait}"

@@ -1,0 +1,191 @@
+"""Corners that wait for the rest of their polygon, in memory up to a budget and beyond it on disk."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vllm_mmout.errors import SaveError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+    from typing import IO, Self
+
+    from numpy.typing import NDArray
+
+_CHUNK = 2**15
+"""Corners of a chunk."""
+_BYTES = 8
+"""Of a corner."""
+
+
+class WaitingCorners:
+    """Keeps rows of two int32 until they are taken, each once.
+
+    Rows are kept in chunks; a chunk is forgotten, and its room on the disk used again, when all its rows were taken.
+
+    Args:
+        budget: bytes of memory; beyond it the oldest chunks go to a file without a name, which is gone with this object
+            or with the process.
+        folder: where that file is made; None for the system's folder for temporary files.
+
+    """
+
+    def __init__(self, budget: int, folder: Path | None = None) -> None:
+        self._most = max(1, budget // (_CHUNK * _BYTES))
+        self._folder = folder
+        self._file: IO[bytes] | None = None
+        self._end = 0
+        self._left: dict[int, int] = {}
+        """Chunk -> rows of it that are to be taken still, those that will be put there included."""
+        self._memory: dict[int, NDArray[np.int32]] = {}
+        self._slots: dict[int, int] = {}
+        """Chunk -> its place in the file."""
+        self._free: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget all."""
+        self._memory.clear()
+        if self._file is not None:
+            self._file.close()
+
+    def put(self, rows: NDArray[np.int32]) -> int:
+        """Keep some rows [n, 2].
+
+        Returns:
+            Their address; that of a part of them is as many rows further.
+
+        Raises:
+            SaveError: the disk is full.
+
+        """
+        address, done = self._end, 0
+        while done < len(rows):
+            chunk, start = divmod(self._end, _CHUNK)
+            if start == 0:
+                self._make_room()
+                self._memory[chunk] = np.empty((_CHUNK, 2), np.int32)
+                self._left[chunk] = _CHUNK
+            part = rows[done : done + _CHUNK - start]
+            self._memory[chunk][start : start + len(part)] = part
+            done += len(part)
+            self._end += len(part)
+        return address
+
+    def take(self, address: int, count: int) -> NDArray[np.int32]:
+        """The rows at an address, which are forgotten here."""
+        rows = np.empty((count, 2), np.int32)
+        done = 0
+        while done < count:
+            chunk, start = divmod(address + done, _CHUNK)
+            part = rows[done : done + _CHUNK - start]
+            self._copy(chunk, start, part)
+            done += len(part)
+            self._left[chunk] -= len(part)
+            if not self._left[chunk]:
+                self._forget(chunk)
+        return rows
+
+    def _copy(self, chunk: int, start: int, part: NDArray[np.int32]) -> None:
+        if chunk in self._memory:
+            part[:] = self._memory[chunk][start : start + len(part)]
+            return
+        file = self._opened()
+        file.seek((self._slots[chunk] * _CHUNK + start) * _BYTES)
+        part[:] = np.frombuffer(file.read(part.nbytes), np.int32).reshape(-1, 2)
+
+    def _forget(self, chunk: int) -> None:
+        del self._left[chunk]
+        if chunk in self._memory:
+            del self._memory[chunk]
+        else:
+            self._free.append(self._slots.pop(chunk))
+
+    def _make_room(self) -> None:
+        """Write the oldest chunks to the file until another one fits the budget."""
+        while len(self._memory) >= self._most:
+            chunk = next(iter(self._memory))
+            slot = self._free.pop() if self._free else len(self._slots)
+            try:
+                file = self._opened()
+                file.seek(slot * _CHUNK * _BYTES)
+                file.write(self._memory[chunk].tobytes())
+            except OSError as error:
+                where = f"{tempfile.gettempdir()}, or set TMPDIR" if self._folder is None else str(self._folder)
+                raise SaveError(
+                    f"polygons of a large raster need a temporary file: {error.strerror or error}; make room in {where}"
+                ) from error
+            self._slots[chunk] = slot
+            del self._memory[chunk]
+
+    def _opened(self) -> IO[bytes]:
+        """The file, made when it is first needed."""
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - lives as long as self
+        return self._file
+
+
+class Segments:
+    """Stretches of waiting corners, each with the number of the one that follows it.
+
+    Args:
+        waiting: holds the corners; here are 24 bytes a stretch.
+
+    """
+
+    def __init__(self, waiting: WaitingCorners) -> None:
+        self._waiting = waiting
+        self._table = np.zeros((256, 3), np.int64)
+        """Following stretch, address, number of corners."""
+        self._free = np.arange(256)[::-1].copy()
+        self._unused = 256
+
+    def put(self, vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Keep new stretches.
+
+        Args:
+            vertices: [n, 2], stretch by stretch.
+            counts: corners of each.
+
+        Returns:
+            The number of each.
+
+        """
+        while self._unused < len(counts):
+            size = len(self._table)
+            self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+            self._free = np.concatenate([np.arange(2 * size - 1, size - 1, -1), self._free[: self._unused], self._free])
+            self._unused += size
+            self._free = self._free[: 2 * size]
+        self._unused -= len(counts)
+        numbers = self._free[self._unused : self._unused + len(counts)].copy()
+        ends = np.cumsum(counts)
+        address = self._waiting.put(vertices)
+        self._table[numbers] = np.stack([np.full(len(counts), -1), address + ends - counts, counts], axis=1)
+        return numbers
+
+    def join(self, one: NDArray[np.intp], following: NDArray[np.intp]) -> None:
+        """Say what follows stretches that had none."""
+        self._table[one, 0] = following
+
+    def take(self, first: int) -> NDArray[np.int32]:
+        """The corners of a stretch and of all that follow it, int32 [n, 2]; they are forgotten here."""
+        parts, numbers = [], []
+        while first >= 0:
+            numbers.append(first)
+            first, address, count = self._table[first].tolist()
+            parts.append(self._waiting.take(address, count))
+        self._free[self._unused : self._unused + len(numbers)] = numbers
+        self._unused += len(numbers)
+        return np.concatenate(parts)

@@ -1,0 +1,134 @@
+"""Polygons with fewer corners that still share their borders.
+
+A border between two junctions (points where three regions meet, or two cross) is simplified by itself, always in the
+same direction (Douglas & Peucker 1973): both regions beside it get the same line. A ring without two junctions is cut
+at corners that depend on its shape alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vllm_mmout.geo.vectors.chains import ranges
+from vllm_mmout.geo.vectors.corners import JUNCTION
+from vllm_mmout.geo.vectors.polygon import doubled_areas, without_flags
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from vllm_mmout.geo.vectors.polygon import Polygons
+
+
+def simplified(polygons: Polygons, tolerance: float) -> Polygons:
+    """Leave out corners that lie near the line between their neighbours.
+
+    Junctions and the corners of the raster stay; so does of each border that is not straight the corner farthest from
+    the line between its ends. A ring that would lose its area or turn over all the same stays as it is; there its
+    neighbours may overlap it by the tolerance. Not guaranteed: borders that lie nearer to each other than the
+    tolerance may cross.
+
+    Args:
+        polygons: traced with junctions.
+        tolerance: how far from the new border old corners may lie, in pixels.
+
+    """
+    if not len(polygons.counts):
+        return polygons
+    bare, counts = without_flags(polygons.vertices), polygons.counts
+    starts = np.cumsum(counts) - counts
+    ring = np.repeat(np.arange(len(counts)), counts)
+    anchors = _anchors(polygons.vertices, bare, starts, ring)
+    first = np.flatnonzero(anchors)[np.searchsorted(np.flatnonzero(anchors), starts)]
+    # Each ring from its first anchor round to that anchor again.
+    steps = ranges(np.zeros_like(counts), counts + 1)
+    line = np.repeat(starts, counts + 1) + (np.repeat(first - starts, counts + 1) + steps) % np.repeat(
+        counts, counts + 1
+    )
+    closing = np.cumsum(counts + 1) - 1
+    kept = np.zeros(len(line), np.bool_)
+    stops = np.flatnonzero(anchors[line])
+    arcs = np.flatnonzero(~np.isin(stops[:-1], closing))
+    _keep(bare[line], stops[arcs], stops[arcs + 1], tolerance, kept)
+    kept[closing] = False  # the first anchor once more
+    keep = np.zeros(len(bare), np.bool_)
+    keep[line[kept]] = True
+    for _ in range(2):
+        new = np.add.reduceat(keep, starts, dtype=np.int64)
+        left = bare[keep]
+        before, after = doubled_areas(bare, counts), doubled_areas(left, new)
+        lost = (np.sign(before) != np.sign(after)) | (new < 3)
+        if not lost.any():
+            break
+        keep |= lost[ring]
+    return replace(polygons, counts=new, vertices=polygons.vertices[keep])
+
+
+def _anchors(
+    vertices: NDArray[np.int32], bare: NDArray[np.int32], starts: NDArray[np.int64], ring: NDArray[np.intp]
+) -> NDArray[np.bool_]:
+    """Corners that stay: junctions, and where a ring has fewer than two, its first corner and the farthest from it."""
+    anchors = (vertices[:, 0] & JUNCTION) > 0
+    place = bare[:, 1].astype(np.int64) << 32 | bare[:, 0]
+    few = np.add.reduceat(anchors, starts, dtype=np.int64)[ring]
+    last = np.int64(2**62)
+    lowest = np.minimum.reduceat(np.where(few == 0, place, last), starts)[ring]
+    anchors |= place == lowest
+    own = np.maximum.reduceat(np.where(anchors & (few < 2), np.arange(len(ring)), -1), starts)[ring]
+    apart = ((bare.astype(np.int64) - bare[own]) ** 2).sum(axis=1)
+    farthest = np.maximum.reduceat(apart, starts)[ring]
+    candidates = np.where((few < 2) & (apart == farthest), place, last)
+    anchors |= (candidates == np.minimum.reduceat(candidates, starts)[ring]) & (few < 2)
+    return anchors
+
+
+def _keep(
+    points: NDArray[np.int32],
+    first: NDArray[np.intp],
+    last: NDArray[np.intp],
+    tolerance: float,
+    kept: NDArray[np.bool_],
+) -> None:
+    """Mark the points that stay of some borders, each from its first point to its last."""
+    counts = last - first + 1
+    places = ranges(first, counts)
+    ends = points[first].astype(np.int64), points[last].astype(np.int64)
+    backwards = (ends[0][:, 1] > ends[1][:, 1]) | ((ends[0][:, 1] == ends[1][:, 1]) & (ends[0][:, 0] > ends[1][:, 0]))
+    turned = np.repeat(backwards, counts)
+    places[turned] = (np.repeat(first + last, counts) - places)[turned]
+    line = points[places].astype(np.float64)
+    stay = np.zeros(len(line), np.bool_)
+    high = np.cumsum(counts) - 1
+    low = high - counts + 1
+    stay[low] = stay[high] = True
+    limit = 0.0
+    while len(low):
+        wide = high - low > 1
+        low, high = low[wide], high[wide]
+        if not len(low):
+            break
+        between = high - low - 1
+        inner = ranges(low + 1, between)
+        stretch = np.repeat(np.arange(len(low)), between)
+        apart = _squared_distances(line[inner], line[low][stretch], line[high][stretch])
+        most = np.maximum.reduceat(apart, np.cumsum(between) - between)
+        farthest = np.flatnonzero(apart == most[stretch])
+        middle = inner[farthest[np.diff(stretch[farthest], prepend=-1) > 0]]
+        cut = most > limit
+        low, middle, high = low[cut], middle[cut], high[cut]
+        stay[middle] = True
+        low, high = np.concatenate([low, middle]), np.concatenate([middle, high])
+        limit = tolerance**2
+    kept[places[stay]] = True
+
+
+def _squared_distances(
+    points: NDArray[np.float64], starts: NDArray[np.float64], ends: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """From points to the stretches between two others."""
+    along = ends - starts
+    part = np.clip(((points - starts) * along).sum(axis=1) / (along**2).sum(axis=1), 0, 1)
+    away: NDArray[np.float64] = ((points - starts - part[:, np.newaxis] * along) ** 2).sum(axis=1)
+    return away

@@ -1,0 +1,63 @@
+"""What the messages of errors have in common: values shown shortly, and names that are not known."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from vllm_mmout.errors import OptionError
+
+_SHOWN: Final = 100
+"""Characters of a value in a message."""
+
+
+def unknown(name: object, known: Iterable[str], *, kind: str = "option", where: str = "") -> OptionError:
+    """The error of a name that is not known; it lists those that are.
+
+    Args:
+        name: what was given.
+        known: the names that there are.
+        kind: what it is a name of.
+        where: in what it stands, as " in data".
+
+    """
+    known = list(known)
+    message = f"unknown {kind} {shown(name)}{where}{close_match(name, known)} (known: {', '.join(known)})"
+    return OptionError(message, param=str(name)[:_SHOWN])
+
+
+def close_match(name: object, known: Iterable[str]) -> str:
+    """A hint at the known name that ``name`` may be a slip of; empty without one."""
+    near = difflib.get_close_matches(str(name)[:40], list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it; of a large one no more than the begin is looked at."""
+    text = ""
+    for piece in _written(value):
+        text += piece
+        if len(text) > _SHOWN:
+            return f"{text[:_SHOWN]}..."
+    return text
+
+
+def _written(value: Any) -> Iterator[str]:
+    """What `repr` gives, piece by piece."""
+    if isinstance(value, str):
+        yield repr(value[: _SHOWN + 1])
+    elif isinstance(value, list):
+        yield "["
+        for place, item in enumerate(value):
+            yield ", " if place else ""
+            yield from _written(item)
+        yield "]"
+    elif isinstance(value, dict):
+        yield "{"
+        for place, (name, item) in enumerate(value.items()):
+            yield f"{', ' if place else ''}{shown(name)}: "
+            yield from _written(item)
+        yield "}"
+    else:
+        yield repr(value)

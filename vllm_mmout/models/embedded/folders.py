@@ -1,0 +1,91 @@
+"""The model and the scene that come with the package, so that it can be tried without a download."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Final
+
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.geo.raster import Georeference, write_geotiff
+from vllm_mmout.models.embedded.scene import Scene, make_scene
+
+EMBEDDED_MODELS: Final = ("water-index",)
+"""Names of the packaged models; each is a folder of that name beside this file."""
+
+
+def embedded_model(name: str = "water-index") -> str:
+    """The folder of a model that comes with the package, for ``vllm.LLM``.
+
+    Args:
+        name: one of `EMBEDDED_MODELS`.
+
+    Returns:
+        The folder's absolute path as a text, as vLLM wants it.
+
+    Raises:
+        OptionError: there is no such model; the known ones are listed.
+
+    """
+    if name not in EMBEDDED_MODELS:
+        near = difflib.get_close_matches(str(name), EMBEDDED_MODELS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise OptionError(f"no embedded model {name!r}{hint} (known: {', '.join(EMBEDDED_MODELS)})")
+    return str(Path(__file__).resolve().parent / name)
+
+
+def embedded_scene(path: str | Path, scene: Scene | None = None) -> Path:
+    """Write the embedded scene as a GeoTIFF: six bands of int16, reflectance times 10000, named, georeferenced.
+
+    Args:
+        path: file to write; one that exists is replaced.
+        scene: what to write instead of ``make_scene()``.
+
+    Returns:
+        The file.
+
+    Raises:
+        SaveError: the file cannot be written.
+
+    """
+    scene = scene or make_scene()
+    target = Path(path)
+    write_geotiff(
+        target,
+        scene.array,
+        georeference=Georeference(crs=scene.crs, transform=scene.transform),
+        nodata=scene.nodata,
+        descriptions=scene.bands,
+        metadata={"TITLE": "Generated scene of a river in flood"},
+    )
+    return target
+
+
+def found_model(model: str) -> str:
+    """Where a model lies.
+
+    Args:
+        model: a folder, or the name of an embedded model; hub ids, addresses and single files are left to vLLM.
+
+    Returns:
+        The folder, or what was given.
+
+    Raises:
+        InputError: it is a folder that does not exist, or that holds no model, or nearly the name of an embedded one.
+
+    """
+    path = Path(model)
+    if path.is_dir():
+        if not any((path / name).is_file() for name in ("config.json", "params.json")):
+            raise InputError(f"the folder {model} holds no config.json; give the folder of a model")
+        return model
+    if model in EMBEDDED_MODELS:
+        return embedded_model(model)
+    vllms = "://" in model or model.endswith(".gguf")  # of object stores, or one file of a hub's model
+    if not (path.exists() or vllms) and (model.startswith((".", "~", os.sep)) or model.count("/") > 1):
+        raise InputError(f"there is no model folder {model} (embedded models: {', '.join(EMBEDDED_MODELS)})")
+    near = difflib.get_close_matches(model, EMBEDDED_MODELS, n=1, cutoff=0.8)
+    if near and not path.exists():
+        raise InputError(f"there is no embedded model {model!r}; did you mean {near[0]!r}?")
+    return model

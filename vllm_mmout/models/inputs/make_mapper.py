@@ -1,0 +1,219 @@
+"""Making the input mapper of a model: what its author registered, else the folder's ``AutoProcessor``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError, type_and_message
+from vllm_mmout.geo.raster.raster import Raster
+from vllm_mmout.models.config import config_json
+from vllm_mmout.models.inputs.input_forms import as_raster, chosen_bands, observed
+from vllm_mmout.models.inputs.mapper import MappedInput
+from vllm_mmout.outputs.rendering import render
+from vllm_mmout.outputs.source import Source
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+    from vllm_mmout.models.forward_inputs import Keywords
+    from vllm_mmout.models.inputs.context import InputContext
+    from vllm_mmout.models.inputs.mapper import InputMapper
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.registry.inputs import MapperChoice
+
+
+def make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext) -> Any:
+    """Make the mapper of a model.
+
+    Raises:
+        RegistrationError: what its author registered raised, or gives none.
+
+    """
+    if choice.factory is not None:
+        try:
+            mapper: InputMapper = choice.factory(config_json(context.get_hf_config()))
+        except MMOutError:
+            raise
+        except Exception as error:
+            raise RegistrationError(failed("input mapper's factory", keywords.model, error)) from error
+        if not callable(mapper):
+            raise RegistrationError(
+                f"the input mapper's factory of {keywords.model} must give a function (data, params), got {mapper!r}"
+            )
+        return mapper
+    function = choice.function
+    if function is None:
+        return AutoProcessorMapper(context, keywords.names)
+
+    def mapper_of_first_registries(data: Any, params: OutputParams) -> Any:
+        refuse_reading_options(params, f"the input mapper of {keywords.model} does not know it")
+        return function(context, opened(data))
+
+    return mapper_of_first_registries
+
+
+def refuse_reading_options(params: OutputParams, why: str) -> None:
+    """Raise an OptionError where an option says how a raster is read, and none is."""
+    for option in params.reads:
+        raise OptionError(f"{option} says how a raster is read; {why}, leave it out", param=option)
+
+
+def failed(what: str, model: str, error: Exception) -> str:
+    """The message of an author's function that raised."""
+    return f"the {what} of {model} failed: {type_and_message(error)}; correct the input or the {what}"
+
+
+class AutoProcessorMapper:
+    """Maps pictures and rasters of one or three bands through the ``AutoProcessor`` of the model's folder.
+
+    uint8 goes to the processor as an RGB picture, other dtypes as an array [bands, height, width]. Where the processor
+    only scales, what the model gives is laid on the input; where it crops or pads, it is not.
+
+    Args:
+        context: the model's.
+        keywords: what ``forward`` takes; what else the processor gives is left out.
+
+    Raises:
+        RegistrationError: the folder has no processor that can be loaded.
+
+    """
+
+    def __init__(self, context: InputContext, keywords: Collection[str]) -> None:
+        model = context.model_config.model
+        try:
+            self._processor = context.get_hf_processor()
+        except Exception as error:
+            raise RegistrationError(
+                f"the model has no input mapper, and no processor of transformers can be loaded from {model}:"
+                f" {type_and_message(error)}; decorate its class with"
+                " @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(RasterMapper.from_config), or put a"
+                " preprocessor_config.json there"
+            ) from error
+        images = getattr(self._processor, "image_processor", self._processor)
+        self._keywords = keywords
+        self._size = _largest(getattr(images, "size", None))
+        self._keeps_extent = keeps_extent(self._pixels)
+
+    def __call__(self, data: Any, params: OutputParams) -> MappedInput:
+        """Map one input.
+
+        Raises:
+            InputError: it cannot be read, or the processor cannot take it.
+
+        """
+        for option in set(params.reads) - {"bands", "indices", "nodata"}:
+            raise OptionError(
+                f"{option} needs a model of rasters; this one's inputs go through a processor of transformers",
+                param=option,
+            )
+        raster = chosen_bands(as_raster(data), params)
+        count, height, width = raster.array.shape
+        if count not in (1, 3):
+            raise InputError(
+                f"the input has {count} bands, the model's processor takes pictures of 1 or 3; choose with bands=[...],"
+                " which counts from 1",
+                param="bands" if params.bands is not None else "indices" if params.indices is not None else None,
+            )
+        if raster.array.dtype != np.uint8 and raster.array.dtype.kind != "f":
+            raise InputError(
+                f"the input's dtype is {raster.array.dtype}, the model's processor takes pictures of uint8, or floats"
+                " as it scales them; scale it to uint8"
+            )
+        array, valid = observed(raster, raster.array, params)
+        raster = replace(raster, array=array)
+        features = self._processor(images=_for_processor(raster), return_tensors="np")
+        tensors = {key: np.asarray(value)[0] for key, value in features.items() if key in self._keywords}
+        seen = next((value.shape[-2:] for value in tensors.values() if value.ndim >= 3), None)
+        if not self._keeps_extent:
+            return MappedInput(tensors)
+        source = Source(
+            size=(height, width),
+            seen=seen,
+            georeference=raster.georeference,
+            valid=valid,
+            metadata=raster.metadata,
+            picture=partial(_picture, raster),
+        )
+        return MappedInput(tensors, source)
+
+    def _pixels(self, picture: NDArray[np.uint8]) -> NDArray[Any]:
+        """What the processor makes of a picture [3, height, width]."""
+        features = self._processor(images=_for_processor(Raster(picture)), return_tensors="np")
+        pixels: NDArray[Any] = np.asarray(features["pixel_values"])[0]
+        return pixels
+
+    def dummy(self) -> Any:
+        """A black picture of the size that the processor scales to."""
+        return np.zeros((3, *self._size), np.uint8)
+
+
+def opened(data: Any) -> Any:
+    """What functions of vLLM's first registries take: a file as a PIL image, or as an array; all else as it is."""
+    if hasattr(data, "getbands") or isinstance(data, np.ndarray | Mapping) or hasattr(data, "detach"):
+        return data
+    raster = as_raster(data).without_alpha()
+    return _picture(raster) if raster.array.dtype == np.uint8 and len(raster.array) == 3 else raster.array
+
+
+def _for_processor(raster: Raster) -> Any:
+    """An RGB picture of uint8 in one or three bands, the array otherwise."""
+    if raster.array.dtype == np.uint8 and len(raster.array) in (1, 3):
+        return _picture(raster)
+    return raster.array if len(raster.array) != 1 else np.repeat(raster.array, 3, axis=0)
+
+
+def _picture(raster: Raster) -> Image:
+    from PIL import Image
+
+    if raster.array.dtype != np.uint8:
+        return render(raster.array, None, None).convert("RGB")
+    bands = raster.array if len(raster.array) == 3 else np.repeat(raster.array, 3, axis=0)
+    return Image.fromarray(np.ascontiguousarray(np.moveaxis(bands, 0, 2)))
+
+
+def _largest(size: Any) -> tuple[int, int]:
+    """Height and width of a processor's ``size``."""
+    sizes = dict(size) if isinstance(size, Mapping) or hasattr(size, "keys") else {}
+    edge = sizes.get("longest_edge") or sizes.get("shortest_edge") or 512
+    return int(sizes.get("height") or edge), int(sizes.get("width") or edge)
+
+
+_SHAPES = ((360, 600), (600, 360), (512, 512))
+"""Pictures to try, oblong ones among them: many processors crop only these."""
+_EDGE = 0.015
+"""How far from the end of a ramp, beside half a pixel, its first and last pixel may lie."""
+
+
+def keeps_extent(process: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> bool:
+    """Whether a processor's result covers what its input covers: nothing cropped, padded, turned or cut into pieces.
+
+    Args:
+        process: gives for a picture, uint8 [3, height, width], the pixels [channels, height, width].
+
+    """
+    try:
+        return all(_keeps(process, height, width) for height, width in _SHAPES)
+    except (ValueError, TypeError, KeyError, IndexError):  # it takes other pictures, or gives something else
+        return False
+
+
+def _keeps(process: Callable[[NDArray[np.uint8]], NDArray[Any]], height: int, width: int) -> bool:
+    black, white = (process(np.full((3, height, width), value, np.uint8)) for value in (0, 255))
+    if black.ndim != 3 or np.ptp(black, axis=(1, 2)).any() or np.ptp(white, axis=(1, 2)).any():
+        return False  # other axes, or a border that is not of the picture
+    span = (white - black)[:, :1, :1]
+    for axis, size in ((1, height), (2, width)):
+        ramp = np.linspace(0, 255, size).round().astype(np.uint8)
+        picture = np.broadcast_to(ramp if axis == 2 else ramp[:, None], (3, height, width))
+        seen = (process(np.ascontiguousarray(picture)) - black) / span
+        first, last = seen.take(0, axis), seen.take(-1, axis)
+        allowed = _EDGE + 0.5 / seen.shape[axis]
+        if first.max() > allowed or last.min() < 1 - allowed:
+            return False
+    return True

@@ -1,0 +1,268 @@
+"""From what a user hands over to the keyword tensors of a model's ``forward``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.models.forward_inputs import TensorSpec
+from vllm_mmout.models.inputs.input_forms import nothing_observed
+from vllm_mmout.models.inputs.open_input import opened_planes
+from vllm_mmout.models.inputs.raster_view import DTYPES, RasterView
+from vllm_mmout.outputs.rendering import render
+from vllm_mmout.outputs.source import Source
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+    from vllm_mmout.params import OutputParams
+
+
+_SHOWN = (2, 98)
+"""Percentiles of the values that are black and white where an input is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class MappedInput:
+    """One input, ready for the model."""
+
+    tensors: Mapping[str, Any]
+    """Keyword of ``forward`` to its array or tensor, without the batch axis."""
+    source: Source = field(default_factory=Source)
+    """What outputs need to know to be laid on the input."""
+
+
+InputMapper: TypeAlias = "Callable[[Any, OutputParams], MappedInput | Mapping[str, Any]]"
+"""Maps one user's input; raises InputError for what the model cannot take. Called from several threads.
+
+It may say what it gives, in ``inputs``: a mapping of `TensorSpec` by keyword.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RasterMapper:
+    """Maps rasters and pictures to one tensor [bands, height, width], or [bands, frames, height, width].
+
+    A file that describes its bands by all of the model's names is read in the model's order; any other one in its own,
+    so that ``bands=[...]`` must say which they are where it holds more or others.
+
+    Several files may be one input: a list of them, whose bands follow each other; a mapping of band names to files; a
+    folder, from which bands are chosen by name. They are brought to the grid of the finest (`OpenStack`). A model with
+    ``num_frames`` takes as many dates: a list with one input for each; a folder with one file or folder for each; or
+    one file with the bands of the first date, then of the second, and so on. A pixel is valid where all dates are.
+
+    Integers stay as they are stored (the model scales on its device); floats travel as float32. Pixels without an
+    observation (nodata or NaN in any band that the model sees) are sent as 0 and masked in the output.
+
+    An input that does not fit one forward is cut into tiles by the engine; the mapper says of which size. A subclass
+    with a ``__call__`` of its own gets whole inputs only.
+
+    Args:
+        model: name of the model, for messages.
+        bands: names of the model's bands, in its order.
+        max_size: largest height and width of one forward, in pixels.
+        keyword: keyword of ``forward``.
+        min_size: smallest height and width; a smaller input is continued by reflection, and the result cut back.
+        tile_size: side of the tiles that larger inputs are cut into, in pixels; None: ``max_size``.
+        edge: the last tile of a row or column is shifted inward ("shift"), or hangs over and is continued by reflection
+            ("pad").
+        num_frames: how many dates the model takes, 1 too; None: its tensor has no axis of dates.
+
+    Raises:
+        OptionError: a size is out of range.
+
+    """
+
+    model: str
+    bands: tuple[str, ...]
+    max_size: int
+    keyword: str = "pixel_values"
+    min_size: int = 1
+    tile_size: int | None = None
+    edge: Literal["shift", "pad"] = "shift"
+    num_frames: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_size <= self.max_size:
+            raise OptionError(f"min_size must be 1 to max_size ({self.max_size}) pixels, got {self.min_size}")
+        if self.tile_size is not None and not self.min_size <= self.tile_size <= self.max_size:
+            raise OptionError(
+                f"tile_size must be min_size to max_size ({self.min_size} to {self.max_size}), got {self.tile_size}"
+            )
+        if self.edge not in ("shift", "pad"):
+            raise OptionError(f'edge must be "shift" or "pad", got {self.edge!r}')
+        if self.num_frames is not None and self.num_frames < 1:
+            raise OptionError(f"num_frames must be 1 or more dates, or None, got {self.num_frames}")
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> RasterMapper:
+        """Make the mapper of a model whose ``config.json`` says it: ``bands``, a list of names, and ``max_size``.
+
+        ``min_size``, ``tile_size``, ``tile_edge`` and ``num_frames`` may be there too.
+
+        Raises:
+            OptionError: one of the two is missing or malformed.
+
+        """
+        bands = config.get("bands")
+        if not isinstance(bands, list) or not bands or not all(isinstance(band, str) for band in bands):
+            raise OptionError(f'"bands" in config.json must be a list of the model\'s band names, got {bands!r}')
+        numbers = ("max_size", "min_size", "tile_size", "num_frames")
+        sizes = {name: config[name] for name in numbers if config.get(name) is not None}
+        for name, size in {"max_size": None, **sizes}.items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                unit = "dates" if name == "num_frames" else "pixels"
+                raise OptionError(f'"{name}" in config.json must be a number of {unit}, 1 or more, got {size!r}')
+        edge = config.get("tile_edge", "shift")
+        return cls((config.get("architectures") or ["model"])[0], tuple(bands), edge=edge, **sizes)
+
+    @property
+    def inputs(self) -> dict[str, TensorSpec]:
+        """What the model takes."""
+        size = (self.min_size, self.max_size)
+        frames = () if self.num_frames is None else (self.num_frames,)
+        return {self.keyword: TensorSpec((len(self.bands), *frames, size, size), DTYPES)}
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Those of `OF_MODELS` that the model takes."""
+        return ()
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """Names of the inputs of a model that takes several, each of files of its own; none of other models."""
+        return ()
+
+    def __call__(self, data: Any, params: OutputParams) -> MappedInput:
+        """Map one input that fits one forward.
+
+        Args:
+            data: path or URL (``file``, ``http``, ``https``), bytes or file object of an image file; PIL image; array
+                or tensor [bands, height, width], for a model with dates [bands, frames, height, width] too; or several
+                files, as a folder, a list, or a mapping of band names to files.
+            params: ``bands`` or ``indices``, ``nodata``, ``scale``, ``offset``, ``window`` and ``resampling`` say how
+                to read it.
+
+        Raises:
+            InputError: it cannot be read, or the model cannot take it.
+
+        """
+        with self.open(data, params) as view:
+            return self.whole(view)
+
+    def open(self, data: Any, params: OutputParams) -> RasterView:
+        """Open one input of any size; of a file nothing but its header is read.
+
+        Args:
+            data: as of a call.
+            params: as of a call.
+
+        Returns:
+            What the model is to see of it; to be closed.
+
+        Raises:
+            InputError: it cannot be opened, or the model cannot take its bands or dtype.
+
+        """
+        raster, planes = opened_planes(data, params, self)
+        try:
+            return RasterView(raster, planes, params, self)
+        except BaseException:
+            raster.close()
+            raise
+
+    def whole(self, view: RasterView) -> MappedInput:
+        """Map an open input that fits one forward.
+
+        Raises:
+            InputError: it is larger, cannot be read, or holds no observation.
+
+        """
+        height, width = view.size
+        if not self.fits(view.size):
+            raise InputError(
+                f"the input is {height} x {width} pixels, model {self.model!r} takes {self.sizes} in one forward;"
+                " LLM.generate cuts it into tiles"
+            )
+        pixels = view.read()
+        if not pixels.observed:
+            raise nothing_observed(view.raster.nodata)
+        first = pixels.array[:: self.num_frames or 1]  # the bands of the first date
+        source = Source(
+            size=view.size,
+            georeference=view.georeference,
+            valid=pixels.valid,
+            metadata=view.raster.metadata,
+            picture=partial(_picture, first, pixels.valid, tuple(band.lower() for band in self.bands)),
+        )
+        return MappedInput(self.tensors(view, pixels.array), source)
+
+    def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
+        """What ``forward`` takes of one window, by keyword.
+
+        Args:
+            view: the input that the window is of.
+            planes: [bands, height, width], for a model with dates [bands * frames, height, width], the dates of a band
+                one after the other.
+
+        Returns:
+            [bands, height, width] or [bands, frames, height, width] for the one keyword.
+
+        """
+        del view
+        return {self.keyword: with_frames(planes, self.num_frames)}
+
+    def fits(self, size: tuple[int, int]) -> bool:
+        """Whether the model takes (height, width) in one forward."""
+        return self.min_size <= min(size) and max(size) <= self.max_size
+
+    def too_small(self, size: tuple[int, int]) -> bool:
+        """Whether (height, width) must be continued by reflection to fill a tile."""
+        return min(size) < self.min_size
+
+    @property
+    def sizes(self) -> str:
+        """The sizes that fit one forward, in words."""
+        return f"{self.min_size} to {self.max_size} either way"
+
+    def tile_sides(self, asked: int | None) -> tuple[int, int]:
+        """Height and width of the tiles that larger inputs are cut into.
+
+        Args:
+            asked: the request's ``tile``, in pixels.
+
+        Raises:
+            OptionError: the model does not take tiles of that size.
+
+        """
+        if asked is not None and not self.min_size <= asked <= self.max_size:
+            raise OptionError(
+                f"tile must be {self.min_size} to {self.max_size} pixels for model {self.model!r}, got {asked}",
+                param="tile",
+            )
+        side = asked or self.tile_size or self.max_size
+        return side, side
+
+
+def with_frames(planes: NDArray[Any], frames: int | None) -> NDArray[Any]:
+    """Planes [bands * frames, height, width] as [bands, frames, height, width]; as they are without ``frames``.
+
+    Dates are planes up to here, so that views, stacks and tiles need to know nothing of frames.
+    """
+    return planes if frames is None else planes.reshape(-1, frames, *planes.shape[1:])
+
+
+def _picture(array: NDArray[Any], valid: NDArray[np.bool_] | None, bands: tuple[str, ...]) -> Image:
+    """The input in RGB: red, green and blue where the model's bands have these names, else the first band in grey."""
+    colours = [bands.index(name) for name in ("red", "green", "blue") if name in bands]
+    shown = array[colours] if len(colours) == 3 else array if len(array) == 3 else array[:1]
+    if shown.dtype != np.uint8:  # clouds and glints would leave all else in one grey
+        low, high = np.percentile(shown if valid is None else shown[:, valid], _SHOWN)
+        shown = shown.clip(low, high)
+    return render(shown, valid, None).convert("RGB")

@@ -1,0 +1,172 @@
+"""RasterView: a raster as a model is to see it, whole or tile by tile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.bounding_box import window_of_box
+from vllm_mmout.geo.raster.window import Window
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+    from vllm_mmout.geo.raster.georeference import Georeference
+    from vllm_mmout.geo.raster.opened import OpenRaster
+    from vllm_mmout.geo.raster.raster import Raster
+    from vllm_mmout.models.inputs.mapper import RasterMapper
+    from vllm_mmout.params import OutputParams
+
+DTYPES = ("float32", "uint8", "int8", "uint16", "int16")
+"""What travels to the model; other floats become float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """What a model sees of one window."""
+
+    array: NDArray[Any]
+    """[bands, height, width], 0 where nothing was observed; of several dates each band has one after the other."""
+    valid: NDArray[np.bool_] | None
+    """bool [height, width], False there; None: everywhere valid."""
+
+    @property
+    def observed(self) -> bool:
+        """Whether any pixel holds an observation."""
+        return self.valid is None or bool(self.valid.any())
+
+
+@dataclass(frozen=True, slots=True)
+class RasterView:
+    """The bands and the part of an open raster that a request is about, with its options for nodata and scale.
+
+    Args:
+        raster: the raster; closed with the view.
+        bands: numbers from 1, in the model's order; of several dates each band has one after the other.
+        params: the request's.
+        mapper: the model's.
+
+    Raises:
+        InputError: the window or box is not within the raster; the model cannot take its dtype; scale or offset do not
+            fit.
+        OptionError: the box's coordinate system is not known.
+
+    """
+
+    raster: OpenRaster
+    bands: tuple[int, ...]
+    params: OutputParams
+    mapper: RasterMapper
+    window: Window = field(init=False)
+    """The part of the raster, in its pixels."""
+
+    def __post_init__(self) -> None:
+        if 0 in self.raster.size:
+            raise InputError(f"the input has no pixels: {self.raster.size[0]} x {self.raster.size[1]}")
+        object.__setattr__(self, "window", self._part())
+        for name in ("scale", "offset"):
+            value = getattr(self.params, name)
+            if isinstance(value, tuple) and len(value) != len(self.mapper.bands):
+                count = len(self.mapper.bands)
+                raise InputError(f"{name} has {len(value)} numbers for {count} bands; give one for each", param=name)
+        kind, name = self.raster.dtype.kind, self.raster.dtype.name
+        if kind not in "iuf" or (name not in DTYPES and kind != "f" and not self._scales):
+            raise InputError(
+                f"the input's dtype is {self.raster.dtype}, model {self.mapper.model!r} takes 8 and 16 bit integers and"
+                " floats; convert it, as with array.astype(np.float32), or give scale=1.0, which makes it float32"
+            )
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the part, in pixels."""
+        return self.window.height, self.window.width
+
+    @property
+    def georeference(self) -> Georeference | None:
+        """Where the part lies."""
+        place = self.raster.georeference
+        return place if place is None else place.shifted(self.window.row, self.window.col)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one value as it travels."""
+        return self.raster.dtype.itemsize if self.raster.dtype.name in DTYPES and not self._scales else 4
+
+    def read(self) -> Pixels:
+        """The whole part."""
+        (pixels,) = self.windows([Window(0, 0, *self.size)])
+        return pixels
+
+    def windows(self, windows: Sequence[Window]) -> Iterator[Pixels]:
+        """Windows of the part, one after the other; what they share in the file is decoded once."""
+        return map(self._seen, self.raster.windows([self.in_input(window) for window in windows], self.bands))
+
+    def in_input(self, window: Window) -> Window:
+        """Where a window of the part lies in the input."""
+        return Window(window.row + self.window.row, window.col + self.window.col, window.height, window.width)
+
+    def same_as(self, other: RasterView) -> bool:
+        """Whether the two seem to be of the same file, unchanged."""
+        mine, others = self.raster, other.raster
+        return (self.size, self.bands, mine.dtype, mine.georeference, dict(mine.metadata), repr(mine.nodata)) == (
+            other.size,
+            other.bands,
+            others.dtype,
+            others.georeference,
+            dict(others.metadata),
+            repr(others.nodata),
+        )
+
+    def close(self) -> None:
+        """Close the raster."""
+        self.raster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _part(self) -> Window:
+        """What the request wants of the raster."""
+        params, raster = self.params, self.raster
+        if params.bbox is not None:
+            return window_of_box(params.bbox, params.bbox_crs, raster.georeference, raster.size, raster.name)
+        window = params.window or Window(0, 0, *raster.size)
+        if not window.within(raster.size):
+            height, width = raster.size
+            raise InputError(
+                f"window ({window}) is not within the input, which has {height} rows, {width} columns",
+                param="window",
+            )
+        return window
+
+    @property
+    def _scales(self) -> bool:
+        return self.params.scale is not None or self.params.offset is not None
+
+    def _of_planes(self, value: float | tuple[float, ...] | None, default: float) -> NDArray[np.float32]:
+        """What an option says of each plane, as [planes or 1, 1, 1]."""
+        numbers = np.asarray(default if value is None else value, np.float32).reshape(-1, 1, 1)
+        dates = self.mapper.num_frames or 1
+        return numbers if len(numbers) == 1 else np.repeat(numbers, dates, axis=0)
+
+    def _seen(self, raster: Raster) -> Pixels:
+        valid = raster.valid(self.params.nodata)
+        array = raster.array
+        if self._scales:
+            scale, offset = self._of_planes(self.params.scale, 1.0), self._of_planes(self.params.offset, 0.0)
+            array = array.astype(np.float32) * scale + offset
+        elif array.dtype.name not in DTYPES:
+            array = array.astype(np.float32)
+        if valid is None or valid.all():
+            return Pixels(array, None)
+        return Pixels(np.where(valid, array, np.zeros((), array.dtype)), valid)

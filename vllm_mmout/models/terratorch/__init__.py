@@ -1,1 +1,0 @@
-"""Models of TerraTorch (``"architectures": ["Terratorch"]``): their folders, their inputs, and how they run."""

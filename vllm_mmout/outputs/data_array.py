@@ -1,0 +1,62 @@
+"""Rasters as xarray has them, by the conventions of rioxarray."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vllm_mmout.geo.raster.crs.text import proj_crs
+
+if TYPE_CHECKING:
+    from xarray import DataArray
+
+    from vllm_mmout.outputs.raster import RasterOutput
+
+_EXTRA = 'pip install "vllm-mmout[xarray]"'
+
+
+def data_array(raster: RasterOutput) -> DataArray:
+    """What `RasterOutput.to_xarray` gives.
+
+    Coordinates x and y are the middles of pixels; a transform that is rotated has none, as it needs both for each.
+    """
+    try:
+        from xarray import DataArray
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"to_xarray needs xarray; {_EXTRA}", name="xarray") from error
+    coordinates: dict[str, Any] = {"band": np.arange(1, raster.count + 1), "spatial_ref": ((), 0, _place(raster))}
+    if raster.transform is not None and raster.transform[1] == raster.transform[3] == 0:
+        a, _, c, _, e, f = raster.transform
+        coordinates["y"] = e * (np.arange(raster.height) + 0.5) + f
+        coordinates["x"] = a * (np.arange(raster.width) + 0.5) + c
+    array = raster.array
+    pixels = array.view(np.uint8) if array.dtype == np.bool_ else array  # as a GeoTIFF stores it
+    return DataArray(pixels, coordinates, ("band", "y", "x"), attrs=_attributes(raster, pixels.dtype))
+
+
+def _place(raster: RasterOutput) -> dict[str, Any]:
+    """The attributes of ``spatial_ref``: the system by the CF conventions and as WKT, the transform in GDAL's order."""
+    place: dict[str, Any] = {}
+    if raster.crs is not None:
+        try:
+            system = proj_crs(raster.crs)
+        except ImportError as error:
+            raise ModuleNotFoundError(f"to_xarray of a coordinate system needs pyproj; {_EXTRA}") from error
+        place |= system.to_cf()
+        place["spatial_ref"] = place["crs_wkt"]
+    if raster.transform is not None:
+        a, b, c, d, e, f = raster.transform
+        place["GeoTransform"] = " ".join(map(repr, map(float, (c, a, b, f, d, e))))
+    return place
+
+
+def _attributes(raster: RasterOutput, dtype: np.dtype[Any]) -> dict[str, Any]:
+    """What is said of the pixels: metadata, nodata, and names and units, a text alone of one band."""
+    attributes: dict[str, Any] = dict(raster.metadata)
+    if raster.nodata is not None:
+        attributes["_FillValue"] = dtype.type(raster.nodata)
+    for name, texts in (("long_name", raster.band_names), ("units", raster.units)):
+        if any(texts):
+            attributes[name] = texts[0] if len(texts) == 1 else texts
+    return attributes

@@ -1,0 +1,88 @@
+"""Arrays by name, as NumPy's archives and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from vllm_mmout.errors import SaveError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import BinaryIO
+
+    from numpy.typing import NDArray
+
+    from vllm_mmout.outputs.formats import Format
+    from vllm_mmout.outputs.raster import RasterOutput
+    from vllm_mmout.outputs.tensor import TensorOutput
+
+_AT_ONCE = 1 << 15
+"""Numbers that become JSON at once: a millisecond or two."""
+_NUMPYS_OWN = frozenset({"file", "allow_pickle"})
+"""Names that numpy.savez takes for its own arguments."""
+
+
+def write_npz(output: TensorOutput, file: BinaryIO, _form: Format) -> None:
+    """Write all arrays, compressed."""
+    _save(file, output.arrays)
+
+
+def write_raster_npz(output: RasterOutput, file: BinaryIO, _form: Format) -> None:
+    """Write the pixels as ``array``, and what is known beside them as arrays of their own."""
+    known = {
+        "nodata": output.nodata,
+        "crs": output.crs,
+        "transform": output.transform,
+        "band_names": [name or "" for name in output.band_names] or None,
+        "units": [unit or "" for unit in output.units] or None,
+        "class_names": output.class_names,
+        "palette": output.palette,
+    }
+    told = {name: np.asarray(value) for name, value in known.items() if value is not None}
+    _save(file, {"array": output.array, **told})
+
+
+def write_npy(output: TensorOutput, file: BinaryIO, _form: Format) -> None:
+    """Write the one array."""
+    if len(output.arrays) > 1:
+        raise SaveError(f".npy holds one array, the output has {len(output.arrays)}; save it as .npz")
+    np.save(file, output.array, allow_pickle=False)
+
+
+def write_json(output: TensorOutput, file: BinaryIO, _form: Format) -> None:
+    """Write an object of nested lists by name, piece by piece; null for what is no number."""
+    opening = b"{"
+    for name, array in output.arrays.items():
+        if array.dtype.kind not in "biufUS":
+            raise SaveError(f"JSON has no numbers of {array.dtype}; save {name!r} as .npz")
+        file.write(opening + msgspec.json.encode(name) + b":")
+        file.writelines(_lists(array))
+        opening = b","
+    file.write(b"}")
+
+
+def _lists(array: NDArray[Any]) -> Iterator[bytes]:
+    """An array as nested lists; few numbers at a time, as no other thread runs while they are made."""
+    if array.size <= _AT_ONCE:
+        yield msgspec.json.encode(array.tolist())
+        return
+    step = _AT_ONCE // (array.size // len(array))
+    opening = b"["
+    for start in range(0, len(array), max(step, 1)):
+        yield opening
+        if step:
+            yield msgspec.json.encode(array[start : start + step].tolist())[1:-1]
+        else:
+            yield from _lists(array[start])
+        opening = b","
+    yield b"]"
+
+
+def _save(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:
+    for name in arrays:
+        if name in _NUMPYS_OWN or "/" in name or "\\" in name:
+            raise SaveError(f"an .npz cannot hold an array named {name!r}; rename it")
+    np.savez_compressed(file, allow_pickle=False, **dict(arrays))

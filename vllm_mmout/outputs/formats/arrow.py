@@ -1,0 +1,202 @@
+"""Polygons as batches of Apache Arrow, and of these GeoParquet 1.1 (https://geoparquet.org/releases/v1.1.0)."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vllm_mmout.errors import InputError, SaveError
+from vllm_mmout.geo.raster.crs.text import proj_crs
+from vllm_mmout.outputs.formats import Format, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from numpy.typing import NDArray
+
+    from vllm_mmout.geo.raster.georeference import Georeference
+    from vllm_mmout.geo.vectors.polygon import Polygons
+    from vllm_mmout.outputs.formats import Format
+    from vllm_mmout.outputs.polygons import PolygonsOutput, TracedPolygons
+
+
+_ROWS = 2**15
+_BYTES = 2**24
+"""Polygons, and bytes of them, that make a batch."""
+_POLYGON = struct.Struct("<BII")
+"""Well-known binary (OGC 06-103r4, 8.2): byte order, the type 3, number of rings."""
+_POINT = 16
+"""Bytes of a corner."""
+_MOST = 2**31 - 1
+"""Bytes of geometry that a batch can hold."""
+
+
+class ArrowPolygons:
+    """The polygons of a raster in batches of bounded size; a polygon larger than one is a batch alone.
+
+    Args:
+        traced: the polygons.
+        form: that is written, for errors.
+
+    Raises:
+        SaveError: pyarrow is not installed; while they are made: a polygon has more than 2 GiB.
+
+    """
+
+    def __init__(self, traced: TracedPolygons, form: Format) -> None:
+        self._traced = traced
+        self._form = form
+        arrow = pyarrow(form)
+        self.schema = arrow.schema(
+            [
+                arrow.field("class", arrow.int32(), nullable=False),
+                arrow.field("name", arrow.string()),
+                arrow.field("pixels", arrow.int64(), nullable=False),
+                arrow.field("area_m2", arrow.float64()),
+                arrow.field("geometry", arrow.binary(), nullable=False),
+            ]
+        )
+        self._arrow = arrow
+        self.low, self.high = np.full(2, math.inf), np.full(2, -math.inf)
+        """Of x and y, of the polygons that were given."""
+        self._facts: list[tuple[Any, ...]] = []
+        """Of each polygon that is whole all columns but the last."""
+        self._data = bytearray()
+        self._ends = [0]
+        self._rings = 0
+        """Of the polygon that is not whole yet."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches, once."""
+        lattice = self._traced.lattice
+        for piece in self._traced.pieces:
+            corners, bounds = lattice.closed(piece.vertices, piece.counts)
+            points = lattice.points(corners)
+            self.low, self.high = np.minimum(self.low, points.min(axis=0)), np.maximum(self.high, points.max(axis=0))
+            yield from self._add(piece, points, bounds.tolist())
+        if self._facts:
+            yield self._batch()
+
+    def _add(self, piece: Polygons, points: NDArray[np.float64], bounds: Sequence[int]) -> Iterator[Any]:
+        """Take polygons, or parts of them; what is given back is full."""
+        data = memoryview(points.astype("<f8").tobytes())
+        traced, ring = self._traced, 0
+        for place, (number, pixels, area, more) in enumerate(piece.facts(), start=1):
+            if self._rings == 0:
+                self._data += _POLYGON.pack(1, 3, 0)
+            for one in range(ring, ring + more):
+                self._data += struct.pack("<I", bounds[one + 1] - bounds[one])
+                self._data += data[_POINT * bounds[one] : _POINT * bounds[one + 1]]
+            ring += more
+            self._rings += more
+            if len(self._data) > _MOST:
+                raise SaveError(
+                    f"a polygon of more than 2 GiB cannot be written to {self._form.title}; save it as .geojson"
+                )
+            if place == len(piece.rings) and piece.continues:
+                break
+            struct.pack_into("<I", self._data, self._ends[-1] + _POLYGON.size - 4, self._rings)
+            self._facts.append((number, traced.name(number), pixels, area if traced.measured else None))
+            self._ends.append(len(self._data))
+            self._rings = 0
+            if len(self._facts) >= _ROWS or len(self._data) > _BYTES:
+                yield self._batch()
+
+    def _batch(self) -> Any:
+        """What was taken; its geometries are not copied."""
+        arrow = self._arrow
+        columns = [
+            arrow.array(values, field.type)
+            for values, field in zip(zip(*self._facts, strict=True), self.schema, strict=False)  # all but geometries
+        ]
+        buffers = [None, arrow.py_buffer(np.array(self._ends, np.int32)), arrow.py_buffer(self._data)]
+        columns.append(arrow.Array.from_buffers(arrow.binary(), len(self._facts), buffers))
+        self._facts, self._data, self._ends = [], bytearray(), [0]
+        return arrow.record_batch(columns, schema=self.schema)
+
+
+def pyarrow(form: Format) -> Any:
+    """Apache Arrow.
+
+    Raises:
+        SaveError: it is not installed.
+
+    """
+    try:
+        import pyarrow as pa
+    except ModuleNotFoundError as error:
+        raise SaveError(f"saving {form.title} needs pyarrow; {form.install}") from error
+    return pa
+
+
+def system_of(georeference: Georeference | None, form: Format) -> Any:
+    """The coordinate system of polygons: pyproj's ``CRS``, None where there is none to name.
+
+    Args:
+        georeference: of their raster.
+        form: that is written, for errors.
+
+    Raises:
+        SaveError: pyproj is not installed, PROJ does not know the system, or the file would say that there is none,
+            where there is one that is not understood.
+
+    """
+    if georeference is None or georeference.transform is None:
+        return None
+    if georeference.unread_keys:
+        raise SaveError(
+            f"{form.title} names the coordinate system, this result's input has {georeference.why_no_crs};"
+            " or save the result as .tif"
+        )
+    try:
+        return None if georeference.crs is None else proj_crs(georeference.crs)
+    except ImportError as error:
+        raise SaveError(f"saving {form.title} of a georeferenced raster needs pyproj; {form.install}") from error
+    except InputError as error:
+        raise SaveError(f"the coordinate system cannot be saved as {form.title}: {error}; or save as .tif") from error
+
+
+_VERSION = "1.1.0"
+_NAMED = ["class", "name"]
+_NUMBERS = ["pixels", "area_m2"]
+
+
+def check(georeference: Georeference | None, form: Format, _instead: str) -> None:
+    """Refuse a coordinate system that has no PROJJSON, and packages that are not installed."""
+    pyarrow(form)
+    system_of(georeference, form)
+
+
+def write_geoparquet(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None:
+    """Write polygons in row groups of bounded size; in memory are one, and what pyarrow makes of it."""
+    system = system_of(output.classes.georeference, form)
+    with opened(target) as (file, folder):
+        polygons = ArrowPolygons(output.traced(folder), form)
+        from pyarrow import parquet
+
+        # A dictionary and statistics of geometries are of no use, and hold each of them once more.
+        plain = {"use_dictionary": _NAMED, "write_statistics": _NAMED + _NUMBERS}
+        with parquet.ParquetWriter(file, polygons.schema, compression="zstd", **plain) as writer:
+            for batch in polygons:
+                writer.write_batch(batch)
+            box = [*polygons.low.tolist(), *polygons.high.tolist()] if np.isfinite(polygons.low).all() else None
+            writer.add_key_value_metadata({"geo": _metadata(None if system is None else system.to_json_dict(), box)})
+
+
+def _metadata(system: dict[str, Any] | None, box: list[float] | None) -> str:
+    """What the file says of its geometries."""
+    column: dict[str, Any] = {
+        "encoding": "WKB",
+        "geometry_types": ["Polygon"],
+        "orientation": "counterclockwise",
+        "crs": system,
+    }
+    if box is not None:
+        column["bbox"] = box
+    return json.dumps({"version": _VERSION, "primary_column": "geometry", "columns": {"geometry": column}})

@@ -1,0 +1,162 @@
+"""GeoJSON of polygons and boxes, in the coordinate system of their raster."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vllm_mmout.errors import SaveError
+from vllm_mmout.geo.raster.crs.text import epsg_code
+from vllm_mmout.outputs.formats import Format, opened, other_suffix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from vllm_mmout.geo.raster.georeference import Georeference
+    from vllm_mmout.geo.raster.window import Affine
+    from vllm_mmout.geo.vectors.polygon import Polygons
+    from vllm_mmout.outputs.detection import DetectionOutput
+    from vllm_mmout.outputs.polygons import PolygonsOutput, TracedPolygons
+
+_LON_LAT = "urn:ogc:def:crs:OGC:1.3:CRS84"
+"""WGS 84 as longitude, latitude: as a raster's transform gives it, while EPSG:4326 has latitude first."""
+_TEXT = 2**16
+"""Corners that are turned into text at once."""
+
+
+def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None:
+    """Write a FeatureCollection as it is traced, a feature a line."""
+    crs, _ = placement(output.classes.georeference, instead=other_suffix(output.formats, form.name))
+    with opened(target) as (file, folder):
+        _write_features(file, output.traced(folder), crs)
+
+
+def write_boxes(output: DetectionOutput, file: BinaryIO, _form: Format) -> None:
+    """Write a FeatureCollection of boxes."""
+    file.write(json.dumps(output.geojson, allow_nan=False).encode())
+
+
+def check(georeference: Georeference | None, _form: Format, instead: str) -> None:
+    """Refuse a place that has no name in GeoJSON."""
+    placement(georeference, instead=instead)
+
+
+def feature_collection(
+    boxes: Iterable[tuple[tuple[float, float, float, float], Mapping[str, Any]]], georeference: Georeference | None
+) -> dict[str, Any]:
+    """A FeatureCollection of polygons, one a rectangle.
+
+    The coordinate system stands in the member ``crs`` of the GeoJSON of 2008, which GDAL writes and reads: RFC 7946
+    knows longitude and latitude alone.
+
+    Args:
+        boxes: xmin, ymin, xmax, ymax in pixels of the raster, and the properties.
+        georeference: of the raster.
+
+    Raises:
+        SaveError: the raster has no transform or no coordinate system with an EPSG code.
+
+    """
+    name, transform = placement(georeference, instead=".json")
+    features = [
+        {
+            "type": "Feature",
+            "properties": dict(properties),
+            "geometry": {"type": "Polygon", "coordinates": [_ring(edges, transform)]},
+        }
+        for edges, properties in boxes
+    ]
+    return {
+        "type": "FeatureCollection",
+        "crs": {"type": "name", "properties": {"name": name}},
+        "features": features,
+    }
+
+
+def placement(georeference: Georeference | None, *, instead: str) -> tuple[str, Affine]:
+    """The name of a raster's coordinate system, and the transform into it.
+
+    Args:
+        georeference: of the raster.
+        instead: suffix of a format that needs neither, for errors.
+
+    Raises:
+        SaveError: the raster has no transform or no coordinate system with an EPSG code.
+
+    """
+    if georeference is None:
+        raise SaveError(f"GeoJSON needs a georeferenced input, this result's has no georeference; save it as {instead}")
+    if georeference.transform is None:
+        raise SaveError(
+            "GeoJSON needs an input with an affine transform, this result's has ground control points or RPCs;"
+            f" warp it first (gdalwarp), or save the result as {instead}"
+        )
+    code = None if georeference.crs is None else epsg_code(georeference.crs)
+    if code is None:
+        has = georeference.why_no_crs if georeference.crs is None else "a coordinate system without an EPSG code"
+        raise SaveError(
+            f"GeoJSON names a coordinate system by its EPSG code, this result's input has {has}; reproject it first"
+            f" (gdalwarp -t_srs EPSG:n), or save the result as {instead}"
+        )
+    return _LON_LAT if code == 4326 else f"urn:ogc:def:crs:EPSG::{code}", georeference.transform
+
+
+def _ring(edges: tuple[float, float, float, float], transform: Affine) -> list[list[float]]:
+    """The closed outline of a rectangle in coordinates, counterclockwise as RFC 7946 wants it."""
+    a, b, c, d, e, f = transform
+    left, top, right, bottom = edges
+    corners = [(left, top), (left, bottom), (right, bottom), (right, top)]
+    if a * e - b * d > 0:  # the transform does not turn over: what is counterclockwise in rows and columns is not here
+        corners.reverse()
+    ring = [[a * col + b * row + c, d * col + e * row + f] for col, row in corners]
+    return [*ring, ring[0]]
+
+
+def _write_features(file: BinaryIO, traced: TracedPolygons, crs: str) -> None:
+    head = {"type": "name", "properties": {"name": crs}}
+    file.write(b'{"type":"FeatureCollection","crs":' + json.dumps(head).encode() + b',"features":[')
+    separator = b"\n"
+    for polygons in traced.pieces:
+        heads = []
+        for number, pixels, area, _ in polygons.facts():
+            text = json.dumps(traced.properties(number, pixels, area), allow_nan=False, separators=(",", ":"))
+            heads.append(
+                separator
+                + f'{{"type":"Feature","properties":{text},"geometry":{{"type":"Polygon","coordinates":['.encode()
+            )
+            separator = b",\n"
+        _write_block(file, polygons, traced, heads)
+    file.write(b"\n]}\n")
+
+
+def _write_block(file: BinaryIO, polygons: Polygons, traced: TracedPolygons, heads: Sequence[bytes]) -> None:
+    """Write some polygons, or parts of polygons."""
+    rows, bounds = traced.lattice.closed(polygons.vertices, polygons.counts)
+    firsts = np.cumsum(polygons.rings) - polygons.rings
+    begins, ends = np.zeros(len(rows), np.uint8), np.zeros(len(rows), np.bool_)
+    begins[bounds[:-1]] = 2
+    starts = bounds[firsts]
+    begins[starts[polygons.continued :]] = 1
+    ends[bounds[1:] - 1] = True
+    place, opened = 0, polygons.continued
+    stops = np.append(starts[1:], len(rows)).tolist()
+    for low in range(0, len(rows), _TEXT):
+        high = min(len(rows), low + _TEXT)
+        text, at = traced.lattice.text(rows[low:high], begins[low:high], ends[low:high])
+        here = low
+        while here < high:
+            if not opened:
+                file.write(heads[place])
+                opened = True
+            there = min(high, stops[place])
+            file.write(memoryview(text)[at[here - low] : at[there - low]])
+            if there == stops[place]:
+                place += 1
+                opened = False
+                if place < len(stops) or not polygons.continues:
+                    file.write(b"]}}")
+            here = there

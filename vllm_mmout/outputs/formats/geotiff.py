@@ -1,0 +1,98 @@
+"""GeoTIFFs of rasters, and the files beside them: GDAL's PAM with the names of classes, and what must not stay there.
+
+GDAL's GTiff driver has no place for category names in the file itself; it reads them from ``NAME.tif.aux.xml``
+(https://gdal.org/drivers/raster/gtiff.html, "Metadata"). It would also take ``NAME.tif.ovr`` and ``NAME.tif.msk`` of an
+older file for overviews and mask of the new one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+from xml.sax.saxutils import escape
+
+import numpy as np
+
+from vllm_mmout.geo.raster.tags import checked_xml
+from vllm_mmout.geo.raster.writing import write_geotiff, write_geotiff_here
+from vllm_mmout.outputs.base import as_numpy
+from vllm_mmout.outputs.classes import are_classes
+from vllm_mmout.outputs.formats import FORMATS, Format
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import BinaryIO
+
+    from vllm_mmout.geo.raster.geotiff import Told
+    from vllm_mmout.outputs.polygons import PolygonsOutput
+    from vllm_mmout.outputs.raster import RasterMetadata, RasterOutput
+
+PAM = ".aux.xml"
+"""What GDAL appends to a file's name for what the file cannot hold."""
+_OTHERS = (".ovr", ".msk")
+
+
+def write(output: RasterOutput, target: Path | BinaryIO, _form: Format) -> None:
+    """Write a raster that is in memory, to an open file or a new one."""
+    told = geotiff_options(output.count, output.dtype, **output.described)
+    if isinstance(target, Path):
+        write_geotiff_here(target, output.array, **told)
+    else:
+        write_geotiff(target, output.array, **told)
+
+
+def write_classes(output: PolygonsOutput, file: BinaryIO, form: Format) -> None:
+    """Write the raster that polygons are traced in."""
+    file.write(output.classes.to_bytes(form.name))
+
+
+def geotiff_options(count: int, dtype: np.dtype[Any], **known: Unpack[RasterMetadata]) -> Told:
+    """What `write_geotiff` and `GeoTiffBlocks.finish` are told of a raster of so many bands of a dtype."""
+    palette, names = known.get("palette"), known.get("class_names")
+    coloured = palette is not None and count == 1 and dtype in (np.uint8, np.bool_)
+    return {
+        "georeference": known.get("georeference"),
+        "nodata": known.get("nodata"),
+        "descriptions": known.get("band_names", ()),
+        "units": known.get("units", ()),
+        "categories": names,
+        "colormap": as_numpy(palette)[:256] if coloured else None,
+        "metadata": known.get("metadata"),
+        "classes": are_classes(dtype, names, palette) or None,  # what was bool is still known where the file is made
+    }
+
+
+def geotiff_sidecars(class_names: Sequence[str] | None) -> dict[str, bytes | None]:
+    """What lies beside a GeoTIFF.
+
+    Args:
+        class_names: name of each class, from 0.
+
+    Returns:
+        Suffix behind the file's name -> content; None for a file that must not be there.
+
+    Raises:
+        SaveError: a name has characters that XML cannot hold.
+
+    """
+    return {PAM: _categories(class_names) if class_names else None, **dict.fromkeys(_OTHERS)}
+
+
+def remove_saved(path: str | Path) -> None:
+    """Remove a file that `save` wrote, and what it wrote beside it; nothing where there is none.
+
+    Raises:
+        OSError: it cannot be removed.
+
+    """
+    saved = Path(path)
+    saved.unlink(missing_ok=True)
+    if saved.suffix.lower() in FORMATS["tiff"].suffixes:
+        saved.with_name(saved.name + PAM).unlink(missing_ok=True)
+
+
+def _categories(names: Sequence[str]) -> bytes:
+    lines = [f"      <Category>{escape(checked_xml('class_names', name))}</Category>" for name in names]
+    opened = ["<PAMDataset>", '  <PAMRasterBand band="1">', "    <CategoryNames>"]
+    closed = ["    </CategoryNames>", "  </PAMRasterBand>", "</PAMDataset>"]
+    return "\n".join([*opened, *lines, *closed, ""]).encode()

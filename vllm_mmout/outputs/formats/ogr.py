@@ -1,0 +1,94 @@
+"""Polygons as GeoPackage and FlatGeobuf, written by GDAL (pyogrio) in a process of its own.
+
+At the end GDAL makes the spatial index and holds Python's lock for it, seconds of a large scene: in this process all
+other requests would wait. The batches go there through a pipe, so that neither process has the whole in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, cast
+
+from vllm_mmout.errors import SaveError
+from vllm_mmout.outputs.formats import Format
+from vllm_mmout.outputs.formats.arrow import ArrowPolygons, pyarrow, system_of
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from vllm_mmout.geo.raster.georeference import Georeference
+    from vllm_mmout.outputs.polygons import PolygonsOutput
+
+_DRIVERS = {"geopackage": "GPKG", "flatgeobuf": "FlatGeobuf"}
+_LAYER = "polygons"
+_CHILD = """
+import sys, pyarrow.ipc, pyogrio
+path, driver, layer, crs = sys.argv[1:]
+with pyarrow.ipc.open_stream(sys.stdin.buffer) as batches:
+    pyogrio.write_arrow(batches, path, driver=driver, layer=layer, crs=crs or None,
+                        geometry_name="geometry", geometry_type="Polygon")
+"""
+
+
+def check(georeference: Georeference | None, form: Format, _instead: str) -> None:
+    """Refuse a coordinate system that PROJ does not know, and packages that are not installed."""
+    pyarrow(form)
+    system_of(georeference, form)
+    if importlib.util.find_spec("pyogrio") is None:
+        raise SaveError(f"saving {form.title} needs pyogrio; {form.install}")
+
+
+def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None:
+    """Write polygons as a layer of that name, with a spatial index.
+
+    The index of a FlatGeobuf is in memory, some 200 bytes a polygon.
+
+    Raises:
+        SaveError: as `check`, GDAL cannot write the file, or a polygon has more than 2 GiB.
+
+    """
+    check(output.classes.georeference, form, "")
+    system = system_of(output.classes.georeference, form)
+    parent = target.parent if isinstance(target, Path) else None
+    # GDAL makes other files beside this one, which go with the folder.
+    with tempfile.TemporaryDirectory(prefix=".polygons-", dir=parent) as folder:
+        file = Path(folder, f"{_LAYER}{form.suffixes[0]}")
+        polygons = ArrowPolygons(output.traced(Path(folder)), form)
+        _written(file, _DRIVERS[form.name], "" if system is None else system.to_wkt(), polygons)
+        if isinstance(target, Path):
+            file.replace(target)
+        else:
+            target.write(file.read_bytes())
+
+
+def _written(file: Path, driver: str, crs: str, polygons: ArrowPolygons) -> None:
+    """Send the polygons to the process that writes them."""
+    command = [sys.executable, "-P", "-W", "ignore", "-c", _CHILD, str(file), driver, _LAYER, crs]
+    with tempfile.TemporaryFile() as said:
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)  # noqa: S603 - our own code
+        try:
+            _send(polygons, cast("IO[bytes]", child.stdin))
+        except BaseException:
+            child.kill()
+            raise
+        finally:
+            status = child.wait()
+        if status:
+            said.seek(0)
+            why = said.read().decode(errors="replace").strip().rpartition("\n")[2] or f"it ended with status {status}"
+            raise SaveError(f"GDAL cannot write {file.suffix}: {why}") from OSError(errno.EIO, why)
+
+
+def _send(polygons: ArrowPolygons, pipe: IO[bytes]) -> None:
+    """Write the polygons to a process; one that ends before says itself why."""
+    from pyarrow import ipc
+
+    with contextlib.suppress(BrokenPipeError), pipe, ipc.new_stream(pipe, polygons.schema) as stream:
+        for batch in polygons:
+            stream.write_batch(batch)

@@ -1,0 +1,117 @@
+"""Names and colours of classes: as options give them, or as a model's config.json does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vllm_mmout.errors import OptionError, ReduceError
+
+PaletteOption: TypeAlias = Sequence[str | Sequence[int]]
+"""A palette as users write it: per class ``"#rrggbb"`` or three integers 0..255."""
+
+_SAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The name of each class id."""
+
+    names: tuple[str, ...] | None = None
+    """One a class from 0, as the option ``class_names`` says; then the model must have as many classes."""
+    by_id: Mapping[int, str] = field(default_factory=dict)
+    """What config.json says, which need not name every class."""
+
+    def of(self, number: int) -> str:
+        """The name of a class; its number where it has none."""
+        if self.names is not None and 0 <= number < len(self.names):
+            return self.names[number]
+        return self.by_id.get(number, str(number))
+
+    def check_count(self, classes: int) -> None:
+        """Refuse names of another number of classes than the model emits.
+
+        Raises:
+            ReduceError: ``class_names`` has more or fewer entries.
+
+        """
+        if self.names is not None and len(self.names) != classes:
+            raise ReduceError(
+                f"class_names has {len(self.names)} entries, the model emits {classes} classes; give one entry a class"
+            )
+
+    def or_those_of(self, config: Mapping[str, Any]) -> Labels:
+        """These, or without names those that config.json gives as ``id2label``.
+
+        Raises:
+            OptionError: ``id2label`` is no mapping from class ids.
+
+        """
+        table = config.get("id2label")
+        if self.names is not None or table is None:
+            return self
+        try:
+            return Labels(by_id={int(number): str(name) for number, name in table.items()})
+        except (AttributeError, TypeError, ValueError):
+            raise OptionError(
+                f'id2label in config.json must map class ids to names, as {{"0": "land"}}, got {table!r}; mend it, or'
+                " set class_names"
+            ) from None
+
+
+def checked_names(names: object, option: str = "class_names", named: str = "class") -> tuple[str, ...]:
+    """The names of an option, checked.
+
+    Args:
+        names: what the option was set to.
+        option: its name, for messages.
+        named: what has the names, for messages.
+
+    Raises:
+        OptionError: it is no list of names, or has a name twice.
+
+    """
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
+        raise OptionError(f"{option} must be a list of names, one a {named}, got {names!r}")
+    if len(set(names)) < len(names):
+        raise OptionError(f"{option} names a {named} twice: {list(names)}")
+    return tuple(names)
+
+
+def parse_palette(palette: object) -> NDArray[np.uint8]:
+    """The colours of a palette that a user or a config gives.
+
+    Args:
+        palette: a `PaletteOption`, or an integer array [classes, 3].
+
+    Returns:
+        uint8 [classes, 3], red, green, blue.
+
+    Raises:
+        OptionError: the palette is empty or a colour is not understood.
+
+    """
+    if not isinstance(palette, list | tuple | np.ndarray) or not len(palette):
+        raise OptionError(f"palette must be a list of colours, one a class, got {palette!r}")
+    return np.array([_parse_colour(colour, place) for place, colour in enumerate(palette)], np.uint8)
+
+
+def _parse_colour(colour: object, place: int) -> tuple[int, ...]:
+    """One colour as red, green, blue."""
+    if isinstance(colour, str) and re.fullmatch(r"#[0-9a-fA-F]{6}", colour):
+        return tuple(bytes.fromhex(colour[1:]))
+    if isinstance(colour, list | tuple | np.ndarray):
+        samples = tuple(int(sample) for sample in colour if _is_byte(sample))
+        if len(samples) == len(colour) == _SAMPLES:
+            return samples
+    raise OptionError(f'palette[{place}] must be "#rrggbb" or three integers from 0 to 255, got {colour!r}')
+
+
+def _is_byte(sample: object) -> bool:
+    """Whether a sample of a colour is an integer from 0 to 255."""
+    return isinstance(sample, int | np.integer) and not isinstance(sample, bool) and int(sample) in range(256)

@@ -1,1 +1,0 @@
-"""The window of pixels that a bounding box in coordinates covers."""

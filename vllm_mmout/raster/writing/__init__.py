@@ -1,1 +1,0 @@
-"""Writing GeoTIFFs: cloud-optimised, block by block."""

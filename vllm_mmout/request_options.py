@@ -1,0 +1,297 @@
+"""Options of requests: each is declared once, as a field of a msgspec Struct, and read, checked and described by that.
+
+A field's type may be ``Annotated`` with a ``msgspec.Meta``: what it says of the option goes to ``/openapi.json`` and to
+``--help``, its bounds are checked. ``extra`` of a Meta may hold ``unit`` (of a number, for messages), ``why`` (there is
+no other choice), ``spelling`` (gives the usual spelling of a choice), ``metavar`` (for ``--help``), ``verbatim``
+(whether blanks around a text count) and ``nan`` (whether JSON's texts "nan" and "inf" are taken).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from vllm_mmout.errors import OptionError
+from vllm_mmout.messages import shown
+
+_LONGEST: Final = 8192
+"""Characters of a text of which no more is declared."""
+_LARGEST: Final = 2**31 - 1
+"""No count of pixels or bands is larger, and larger ones overflow in numpy."""
+_NO_NUMBERS: Final = frozenset({"nan", "inf", "-inf"})
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of requests."""
+
+    name: str
+    declared: Any
+    """Its type, with what stands in ``Annotated`` within it, without None."""
+    default: Any
+    meta: msgspec.Meta
+
+    @cached_property
+    def hint(self) -> Any:
+        """The type that values are converted to; choices are checked apart."""
+        hint = _plain(self.declared)
+        return type(get_args(hint)[0]) if get_origin(hint) is Literal else hint
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """What msgspec does not know of an option."""
+        return self.meta.extra or {}
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """Its JSON schema."""
+        schema: dict[str, Any] = _simple(msgspec.json.schema(Annotated[self.declared, self.meta]))
+        return schema
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The values that it may have; none: any of its type."""
+        return get_args(self.declared) if get_origin(self.declared) is Literal else tuple(self.schema.get("enum", ()))
+
+    @property
+    def longest(self) -> int:
+        """Characters that a text may have."""
+        return self.meta.max_length or _LONGEST
+
+    @cached_property
+    def words(self) -> str:
+        """Its type, for messages."""
+        return " or ".join(map(_words, _members(self.hint)))
+
+    @cached_property
+    def items(self) -> tuple[Any, ...] | None:
+        """Types of a list's values; None: it takes no list."""
+        lists = [member for member in _members(self.hint) if get_origin(member) is tuple]
+        return get_args(lists[0]) if lists else None
+
+    @cached_property
+    def alone(self) -> bool:
+        """Whether one value is taken without a list."""
+        return any(get_origin(member) not in {tuple, dict} for member in _members(self.hint))
+
+    def from_texts(self, texts: Mapping[str, Sequence[str]]) -> Any:
+        """The value of a form's fields.
+
+        A list comes as ``name[]`` once a value, as OpenAI's clients send it, as ``name`` several times, or as one text
+        with commas or in JSON; a table as ``name[key]``.
+
+        Args:
+            texts: what was sent, by what stood behind the name: "", "[]", "[key]".
+
+        Returns:
+            None for a text that is empty: nothing was filled in.
+
+        Raises:
+            OptionError: it is nothing of the option's type.
+
+        """
+        for text in (text for several in texts.values() for text in several):
+            self._check_length(text)
+        name, plain = self.name, texts.get("", ())
+        if list(texts) == [""]:
+            if len(plain) == 1:
+                return self.from_text(plain[0])
+            if self.items is None:
+                raise self._error(f"{name} is given {len(plain)} times; give it once")
+            return self._converted(self._items(plain), strict=False)
+        if list(texts) == ["[]"] and self.items is not None:
+            return self._converted(self._items(texts["[]"]), strict=False)
+        keys = [key[1:-1] for key, several in texts.items() if re.fullmatch(r"\[\w+\]", key) and len(several) == 1]
+        if len(keys) == len(texts) and any(get_origin(member) is dict for member in _members(self.hint)):
+            return self._converted({key: texts[f"[{key}]"][0] for key in keys}, strict=False)
+        sent = ", ".join(f"{name}{suffix}"[:60] for suffix in list(texts)[:4])
+        several = f"; send {name}[] once a value" if self.items is not None else ""
+        raise self._error(f"{name} is sent as {sent}, and must be {self.words}{several}")
+
+    def from_text(self, text: str) -> Any:
+        """The value of one text: a list with commas or in JSON.
+
+        Raises:
+            OptionError: it is nothing of the option's type.
+
+        """
+        text = text if self.extra.get("verbatim") else text.strip()
+        if not text:
+            return None
+        value: Any = text
+        if self.items is not None:
+            if text[0] in "[{":
+                try:
+                    value = msgspec.json.decode(text)
+                except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
+                    raise self._wrong(text) from None
+            elif "," in text or not self.alone:
+                value = self._items([item.strip() for item in text.split(",")])
+        return self._converted(value, strict=False)
+
+    def from_json(self, value: Any) -> Any:
+        """The value of a JSON object's field.
+
+        Returns:
+            None for a text that says nothing.
+
+        Raises:
+            OptionError: it is nothing of the option's type.
+
+        """
+        if isinstance(value, str):
+            self._check_length(value)
+            if not value and self.hint is str:
+                return None
+            if self.extra.get("nan") and value.lower() in _NO_NUMBERS:
+                return float(value)
+        return self._converted(value, strict=True)
+
+    def checked(self, value: Any) -> Any:
+        """A value of the option's type that is one of its choices, under its usual spelling, and within its bounds.
+
+        Raises:
+            OptionError: it is not.
+
+        """
+        if self.choices:
+            value = self.extra.get("spelling", str)(value) if self.hint is str else value
+            if value not in self.choices:
+                why = self.extra.get("why")
+                taken = (" or " if why else ", ").join(map(str, self.choices))
+                raise self._error(
+                    f"{self.name} must be {'' if why else 'one of '}{taken}, got {shown(value)}"
+                    f"{f': {why}' if why else ''}"
+                )
+        elif self.bounded and not (self.meta.ge <= value < math.inf and value <= (self.meta.le or math.inf)):
+            unit = f" {self.extra['unit']}" if "unit" in self.extra else ""
+            most = "or more" if self.meta.le is None else f"to {self.meta.le}"
+            raise self._error(f"{self.name} must be {self.meta.ge} {most}{unit}, got {value}")
+        return value
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it is a number that must be within bounds."""
+        return self.meta.ge is not None
+
+    def _check_length(self, text: str) -> None:
+        if len(text) > self.longest:
+            raise self._error(f"{self.name} has {len(text)} characters, and may have {self.longest}; shorten it")
+
+    def _items(self, texts: Sequence[str]) -> list[str | int]:
+        """The values of a list: a number where both numbers and names are taken."""
+        if not all(texts):
+            raise self._error(f"{self.name} has an empty value in {shown(list(texts))}; leave it out")
+        if (int | str) not in (self.items or ()):
+            return list(texts)
+        return [int(text) if re.fullmatch(r"[+-]?\d{1,9}", text, re.ASCII) else text for text in texts]
+
+    def _converted(self, value: Any, *, strict: bool) -> Any:
+        try:
+            found = msgspec.convert(value, self.hint, strict=strict)
+        except (msgspec.ValidationError, RecursionError):
+            raise self._wrong(value) from None
+        numbers = found if isinstance(found, tuple) else found.values() if isinstance(found, dict) else (found,)
+        if self.meta.le is None and any(isinstance(number, int) and abs(number) > _LARGEST for number in numbers):
+            raise self._wrong(value)
+        return found
+
+    def _wrong(self, value: Any) -> OptionError:
+        return self._error(f"{self.name} must be {self.words}, got {shown(value)}")
+
+    def _error(self, message: str) -> OptionError:
+        return OptionError(message, param=self.name)
+
+
+def said(description: str, *, ge: float | None = None, le: float | None = None, **extra: Any) -> msgspec.Meta:
+    """What is declared of an option beside its type.
+
+    Args:
+        description: what it is; the first sentence goes to ``--help``.
+        ge: a number's lower bound.
+        le: its upper bound.
+        extra: see the module's own description; ``max_length`` is that of a text, ``choices`` are the values that it
+            may have, where its type does not say so.
+
+    """
+    limits: dict[str, Any] = {"ge": ge, "le": le, "max_length": extra.pop("max_length", None)}
+    if "choices" in extra:
+        limits["extra_json_schema"] = {"enum": list(extra.pop("choices"))}
+    return msgspec.Meta(description=description, extra=extra, **limits)
+
+
+def options_of(declared: type[msgspec.Struct], *, without: Iterable[str] = ()) -> dict[str, Option]:
+    """The options that the fields of a Struct declare, by name.
+
+    Args:
+        declared: the Struct.
+        without: fields that are none.
+
+    """
+    hints = get_type_hints(declared, include_extras=True)
+    left_out = frozenset(without)
+    return {
+        field.name: _option(field.name, hints[field.name], field.default)
+        for field in msgspec.structs.fields(declared)
+        if field.name not in left_out
+    }
+
+
+def _option(name: str, hint: Any, default: Any) -> Option:
+    meta = msgspec.Meta()
+    if get_origin(hint) is Annotated:
+        hint, meta = get_args(hint)[:2]
+    kinds: list[Any] = []
+    for member in _members(hint):
+        # A record of whole numbers is a list of them, or a table.
+        kinds += (
+            [tuple.__class_getitem__((int,) * len(fields(member))), dict[str, int]]
+            if is_dataclass(member)
+            else [member]
+        )
+    return Option(name, Union[tuple(kinds)], default, meta)  # noqa: UP007 - of members that are only known here
+
+
+def _members(hint: Any) -> list[Any]:
+    """The types of a union, but for None."""
+    union = get_origin(hint) in {Union, UnionType}
+    return [member for member in get_args(hint) if member is not NoneType] if union else [hint]
+
+
+def _plain(hint: Any) -> Any:
+    """A type without what is said of it, or of what is in it."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _plain(parts[0])
+    if origin is Literal or not parts:
+        return hint
+    plain = tuple(part if part is ... else _plain(part) for part in parts)
+    return Union[plain] if origin in {Union, UnionType} else origin[plain]  # noqa: UP007 - as above
+
+
+def _words(hint: Any) -> str:
+    """A type in a client's words."""
+    if get_origin(hint) is tuple:
+        first, *others = get_args(hint)
+        items = " or ".join(f"{_words(item)}s" for item in get_args(first) or (first,))
+        return f"a list of {items}" if others == [...] else f"{1 + len(others)} {items}"
+    if get_origin(hint) is dict:
+        return "a table of row, col, height, width"
+    return {int: "whole number", float: "number", bool: "true or false", str: "text"}[hint]
+
+
+def _simple(schema: Any) -> Any:
+    """A schema whose lists of a fixed length say it as older generators of clients understand it."""
+    if isinstance(schema, list):
+        return [_simple(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _simple(part) for name, part in schema.items() if name != "prefixItems"}
+    return made | ({"items": schema["prefixItems"][0]} if "prefixItems" in schema else {})

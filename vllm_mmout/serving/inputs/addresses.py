@@ -1,0 +1,225 @@
+"""Which addresses a client may have the server fetch from, checked on the IP address that is connected to."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from urllib3.exceptions import LocationParseError
+from urllib3.util import parse_url
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.file_names import shown
+from vllm_mmout.geo.raster.remote.connections import Connections, Found, proxy_of
+
+if TYPE_CHECKING:
+    from urllib3.response import BaseHTTPResponse
+
+    from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
+
+FLAG: Final = "--allowed-media-domains"
+_LONGEST: Final = 100
+"""Characters of a host that a message shows."""
+
+_NOT_PUBLIC_4 = tuple(
+    map(
+        IPv4Network,
+        (
+            *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+            *("192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24"),
+            *("203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+            "168.63.129.16/32",  # public by its number, but every machine of Azure's reaches its host there
+        ),
+    )
+)
+"""IANA's IPv4 Special-Purpose Address Registry and multicast; what `ipaddress` says of it differs by release."""
+_PUBLIC_6 = IPv6Network("2000::/3")
+_NOT_PUBLIC_6 = tuple(
+    map(
+        IPv6Network,
+        # Teredo (2001::/32) and 6to4 (2002::/16) lead to an IPv4 address that they hold, and are no longer in use.
+        ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"),
+    )
+)
+"""Those of IANA's IPv6 registry that lie among the public addresses."""
+_NAT64 = IPv6Network("64:ff9b::/96")
+_ISATAP = (0x00005EFE, 0x02005EFE)
+"""What stands before an IPv4 address in one of ISATAP's (RFC 5214)."""
+
+
+def is_public(text: str) -> bool:
+    """Whether an IP address is one of the public Internet, as is the IPv4 address that it may lead to.
+
+    Args:
+        text: the address, as ``socket.getaddrinfo`` gives it.
+
+    """
+    try:
+        return _is_public(ip_address(text))
+    except ValueError:  # nothing that is known: of another family
+        return False
+
+
+def _is_public(address: IPv4Address | IPv6Address) -> bool:
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in _NOT_PUBLIC_4)
+    if address.scope_id is not None:
+        return False
+    last = IPv4Address(int(address) & 0xFFFFFFFF)
+    if address.ipv4_mapped is not None or address in _NAT64:
+        return _is_public(last)
+    if (int(address) >> 32) & 0xFFFFFFFF in _ISATAP and not _is_public(last):
+        return False
+    return address in _PUBLIC_6 and not any(address in network for network in _NOT_PUBLIC_6)
+
+
+class Domains:
+    """The hosts that may be fetched from.
+
+    Args:
+        listed: those of ``--allowed-media-domains``; none: every host that is public.
+
+    """
+
+    def __init__(self, listed: Sequence[str] | None = None) -> None:
+        self._listed = frozenset(map(_folded, listed or ()))
+
+    def lists(self, host: str) -> bool:
+        """Whether a host is listed: its addresses need not be public."""
+        return _folded(host) in self._listed
+
+    def check_host(self, host: str) -> None:
+        """Check a host by its name, as urllib3 understands it.
+
+        Raises:
+            InputError: hosts are listed, and it is not among them.
+
+        """
+        if self._listed and not self.lists(host):
+            raise _RefusedError(
+                f"host {_shown(host)}, which is not among those that this server fetches from; send the file itself, or"
+                f" have the host added to {FLAG}"
+            )
+
+    def check_found(self, host: str, found: Sequence[Found]) -> None:
+        """Check the IP addresses of a host, all of them: one with a public and another address is no public host.
+
+        Raises:
+            InputError: one is not public, or is one of this machine's, and the host is not listed.
+
+        """
+        if not self.lists(host) and not all(is_public(where[4][0]) and not _is_own(where) for where in found):
+            raise _RefusedError(
+                f"host {_shown(host)}, which is not of the public Internet; send the file itself, or have the host"
+                f" added to {FLAG}"
+            )
+
+
+class _RefusedError(InputError):
+    """Words of what is refused, to which what led there is added."""
+
+
+class Guarded(Connections):
+    """Connections to allowed hosts alone: each request, of a redirect too, is checked, then the address connected to.
+
+    A check of the name before would leave time for the name to lead elsewhere.
+
+    Behind a proxy that the environment names it is the proxy that connects. That is the choice of whoever runs the
+    server; the host is looked up and checked here all the same, as far as its name is known here.
+
+    Args:
+        options: how long to wait.
+        domains: the hosts that are allowed.
+
+    """
+
+    def __init__(self, options: FetchOptions, domains: Domains) -> None:
+        super().__init__(options)
+        self._domains = domains
+        self._first: str | None = None
+
+    def request(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
+        """Ask for a file, see `Connections.request`.
+
+        Raises:
+            InputError: its host is not allowed.
+
+        """
+        if self._first is None:
+            self._first = url
+        try:
+            host, port = host_of(url)
+            self._domains.check_host(host)
+            if proxy_of(url) is not None:
+                self._check_behind_proxy(host, port)
+            return super().request(url, headers)
+        except _RefusedError as error:
+            how = "is on" if url == self._first else "redirects to"
+            raise InputError(f"{shown(self._first)} {how} {error}") from None
+
+    def lookup(self, host: str, port: int) -> Sequence[Found]:
+        """The IP addresses of a host, see `Connections.lookup`.
+
+        Raises:
+            InputError: they are not allowed.
+
+        """
+        found = super().lookup(host, port)
+        self._domains.check_found(host, found)
+        return found
+
+    def _check_behind_proxy(self, host: str, port: int) -> None:
+        try:
+            self.lookup(host, port)
+        except (OSError, UnicodeError):  # the proxy alone knows the name
+            return
+
+
+def host_of(url: str) -> tuple[str, int]:
+    """The host of an address, without the brackets of IPv6, and the port.
+
+    Raises:
+        InputError: there is no host, or none that two parsers find alike.
+
+    """
+    try:
+        parts, other = parse_url(url), urlsplit(url).hostname or ""
+    except (LocationParseError, ValueError):
+        raise _not_understood() from None
+    host = (parts.host or "").strip("[]")
+    escaped = "%" in host and ":" not in host
+    if not host or escaped or _folded(other) != _folded(host):
+        raise _not_understood()
+    return host, parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _not_understood() -> InputError:
+    return InputError("the address has a host that cannot be understood; it must be https://host/path")
+
+
+def _folded(host: str) -> str:
+    """A host as it is compared: in small letters, without the root's dot, as the DNS spells it."""
+    host = host.strip().strip("[]").lower().removesuffix(".")
+    if host.isascii():
+        return host
+    try:
+        return parse_url(f"http://{host}/").host or host  # urllib3 spells it
+    except LocationParseError:
+        return host
+
+
+def _shown(host: str) -> str:
+    return repr(host if len(host) <= _LONGEST else f"{host[:_LONGEST]}...")
+
+
+def _is_own(where: Found) -> bool:
+    """Whether an IP address is one of this machine's: it would be spoken to from the same."""
+    try:
+        with socket.socket(where[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(where[4])  # sends nothing: the system chooses where from
+            return bool(probe.getsockname()[0] == where[4][0])
+    except OSError:  # it cannot be reached at all
+        return False

@@ -1,0 +1,139 @@
+"""LocalFiles: files of this machine that a client may name, those of one folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Final
+from urllib.parse import unquote, urlsplit
+
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.geo.raster.files import Neighbours, SharedFile
+from vllm_mmout.serving.request.uploads import named, printable
+
+FLAG: Final = "--allowed-local-media-path"
+_FILES: Final = Path("/proc/self/fd")
+_QUIETLY: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""A pipe without a writer must not hold the thread."""
+
+
+class LocalFiles:
+    """Opens files of a folder by their ``file://`` URLs.
+
+    As in vLLM, what a URL names is followed through ".." and symbolic links, and must lie within the folder then. What
+    has been opened is looked at once more: a file or a folder may be exchanged in between.
+
+    Args:
+        folder: that of ``--allowed-local-media-path``; None or "": no file may be named.
+
+    Raises:
+        OptionError: it is no folder.
+
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = Path(folder).resolve() if folder else None
+        if self._folder is not None and not self._folder.is_dir():
+            raise OptionError(f"{FLAG} must be a folder, got {folder!r}")
+
+    def opened(self, url: str) -> BinaryIO:
+        """Open a file, by its name.
+
+        Args:
+            url: file:///path.
+
+        Raises:
+            InputError: it may not be named, whether it is there or not; or is none that can be read.
+
+        """
+        if self._folder is None:
+            raise InputError(
+                f"this server reads no files of its own; send the file itself, or have the server started with {FLAG}"
+            )
+        path = _path(url)
+        name = printable(path) or "the folder"
+        try:
+            found = os.path.realpath(path)
+            if not self._holds(found):
+                raise _outside()
+            neighbours = Neighbours(Path(path).name, partial(self._neighbour, Path(path)))
+            return named(self._file(found, name), name, neighbours=neighbours)
+        except ValueError:  # a NUL, or a letter that no name can have
+            raise _outside() from None
+        except OSError as error:
+            raise _unreadable(name, error) from error
+
+    def _neighbour(self, path: Path, name: str) -> SharedFile | None:
+        """A file that lies beside one, by its name; None where there is none."""
+        shown = printable(name)
+        try:
+            found = os.path.realpath(path.with_name(name))
+            if not self._holds(found):
+                raise _outside()
+            if not os.path.isfile(found):  # noqa: PTH113 - that of a Path raises where a name is too long for a file
+                return None
+            return SharedFile(self._file(found, shown), shown, owned=True)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unreadable(shown, error) from error
+
+    def _holds(self, path: str) -> bool:
+        return self._folder is not None and self._folder in Path(path).parents
+
+    def _file(self, path: str, name: str) -> BinaryIO:
+        descriptor = os.open(path, _QUIETLY)
+        try:
+            self._check(descriptor, path, name)
+            return os.fdopen(descriptor, "rb")
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def _check(self, descriptor: int, path: str, name: str) -> None:
+        """Check what has been opened."""
+        if not self._holds(_true_path(descriptor, path)):
+            raise _outside()
+        kind = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(kind):
+            raise InputError(f"{name!r} is a folder; name the files in it, in a list")
+        if not stat.S_ISREG(kind):
+            raise InputError(f"{name!r} is no file that can be read; name a regular file")
+
+
+def _path(url: str) -> str:
+    """The path that a URL names (RFC 8089)."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = None
+    if parts is None or parts.netloc.lower() not in ("", "localhost") or not parts.path.startswith("/"):
+        raise InputError("an address of a file must be file:///path, with the whole path")
+    if parts.query or parts.fragment:
+        raise InputError('in the address of a file "?" and "#" must be written %3F and %23')
+    return unquote(parts.path, errors="surrogateescape")
+
+
+def _true_path(descriptor: int, path: str) -> str:
+    """Where an open file lies: as the system says; elsewhere than on Linux, where it lay if it still does."""
+    if _FILES.is_dir():
+        return str((_FILES / str(descriptor)).readlink())
+    found = Path(path).resolve()
+    return str(found) if os.path.samestat(found.stat(), os.fstat(descriptor)) else ""
+
+
+def _outside() -> InputError:
+    """The one error of all that lies elsewhere, whether it is there or not."""
+    return InputError(
+        f"the file is not within the folder that this server reads from ({FLAG}); send the file itself, or have it"
+        " put there"
+    )
+
+
+def _unreadable(name: str, error: OSError) -> InputError:
+    if error.errno == errno.ENOENT:
+        return InputError(f"there is no file {name!r} where the address says; check the path")
+    return InputError(f"{name!r} cannot be opened: {os.strerror(error.errno or 0)}")

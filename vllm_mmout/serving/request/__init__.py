@@ -1,0 +1,1 @@
+"""Requests as they come: bodies, forms, JSON, and the fields in them."""

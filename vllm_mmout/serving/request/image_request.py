@@ -1,0 +1,221 @@
+"""ImageRequest: what a client asks of OpenAI's image routes, and of others that take the same fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from vllm_mmout.messages import shown
+from vllm_mmout.outputs.formats import format_named
+from vllm_mmout.params import LOCAL_ONLY, OutputParams
+from vllm_mmout.params import OPTIONS as OF_PARAMS
+from vllm_mmout.request_options import options_of, said
+from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.request.fields import USELESS, Fields, made
+from vllm_mmout.serving.request.multipart import MAX_FILES
+from vllm_mmout.serving.request.uploads import Form, Upload
+from vllm_mmout.serving.response.format_choice import unmet
+from vllm_mmout.serving.response.result_files import MEDIA_TYPES
+
+_IMAGE = "image"
+_NAME = 512
+"""Characters of a name that a client gives."""
+
+
+def _usual_spelling(text: str) -> str:
+    form = format_named(text)
+    return text if form is None else form.name
+
+
+class PictureFields(msgspec.Struct, frozen=True, kw_only=True):
+    """OpenAI's fields of all routes that answer with pictures.
+
+    Whoever the user is, nothing depends on it.
+    """
+
+    model: Annotated[str | None, said("served name; the server's model by default.", max_length=_NAME)] = None
+    prompt: Annotated[
+        str | None, said("text beside the images, or that they are made of.", max_length=32_000, verbatim=True)
+    ] = None
+    user: Annotated[str | None, said("the client's name for its user.", max_length=_NAME)] = None
+    output_format: Annotated[
+        str | None,
+        said("format of the result; by default its usual one.", choices=MEDIA_TYPES, spelling=_usual_spelling),
+    ] = None
+    output_compression: Annotated[int | None, said("quality of lossy pictures, 100 is the best.", ge=0, le=100)] = None
+    background: Annotated[Literal["auto", "transparent", "opaque"], said("of pictures, where nothing is known.")] = (
+        "auto"
+    )
+    response_format: Annotated[
+        Literal["b64_json", "url"], said("whether the answer holds the result, or an address of it.")
+    ] = "b64_json"
+
+
+class ImageRequest(PictureFields, frozen=True, kw_only=True):
+    """What a client asks of a model that answers in one forward, typed and checked as far as that goes without it."""
+
+    images: tuple[Upload | str, ...] = ()
+    """Files that were uploaded, or texts: URLs, data URLs."""
+    stream: Annotated[bool, said("whether the answer comes as events.")] = False
+    options: OutputParams = OutputParams()
+    """How the input is read and what is made of it."""
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """OpenAI's fields that are checked, and used for nothing."""
+
+    safety_identifier: Annotated[str | None, said("the client's name for its user.", max_length=_NAME)] = None
+    size: Annotated[Literal["auto"], said("the answer's.", why="the result has the size of the input")] = "auto"
+    quality: Annotated[Literal["auto", "standard"], said("of pictures.", why="this model has one quality")] = "auto"
+    n: Annotated[Literal[1], said("how many answers.", why="this model gives the same each time")] = 1
+
+
+OPTIONS: Final = {name: option for name, option in OF_PARAMS.items() if name not in {*LOCAL_ONLY, "partial_images"}}
+"""The options of `OutputParams` that a client may set beside OpenAI's fields."""
+FIELDS: Final = {
+    **options_of(ImageRequest, without=("images", "options")),
+    **options_of(Taken),
+    "partial_images": OF_PARAMS["partial_images"],
+    **OPTIONS,
+}
+"""All fields but images."""
+_REFUSED: Final = {
+    "mask": "the model sees the whole image; leave it out (window or bbox choose a part of the input)",
+    "part": "the server cuts inputs into parts itself; leave it out",
+    **dict.fromkeys(LOCAL_ONLY, "a client cannot choose where the server writes; save the answer, and leave it out"),
+    **USELESS,
+}
+
+
+def check_format(given: Mapping[str, Any]) -> None:
+    """Refuse what a format cannot honour; of one that is not chosen here, whoever chooses it does.
+
+    Raises:
+        ApiError: the fields do not go together (400).
+
+    """
+    chosen = given.get("output_format")
+    wrong = chosen and unmet(chosen, given.get("output_compression"), given.get("background", "auto"))
+    if wrong:
+        raise ApiError(400, wrong[1], param=wrong[0])
+
+
+_EVERY: Final = Fields("this route", FIELDS, _REFUSED, later=OF_PARAMS)
+_USE_EDITS: Final = "use /v1/images/edits"
+_EVENTS: Final = ("stream", "partial_images")
+EDITS: Final = _EVERY.without((), "", path="/v1/images/edits", apart=(_IMAGE, "images"))
+VARIATIONS: Final = _EVERY.without(("prompt", *_EVENTS), _USE_EDITS, path="/v1/images/variations", apart=(_IMAGE,))
+GENERATIONS: Final = _EVERY.without((_IMAGE, "images"), _USE_EDITS, path="/v1/images/generations")
+POOLING: Final = _EVERY.without(
+    ("prompt", *_EVENTS, "response_format", "n", "size", "quality"), _USE_EDITS, path="/pooling", apart=("data",)
+)
+
+
+def edit_request(form: Form, fields: Fields = EDITS) -> ImageRequest:
+    """The request of a form with images.
+
+    Args:
+        form: the form.
+        fields: of the route; those of ``/v1/images/edits`` if left out.
+
+    Raises:
+        ApiError: a field is missing, unknown, wrong, or does not go with another (400).
+
+    """
+    return _request(fields.of_form(form), _some(_form_images(form)))
+
+
+def edit_request_json(body: Any, fields: Fields = EDITS) -> ImageRequest:
+    """The request of a JSON body with images.
+
+    Args:
+        body: its "image" is a URL or a data URL, or a list of them; OpenAI's "images", a list of {"image_url": ...}, is
+            taken as well.
+        fields: as of `edit_request`.
+
+    Raises:
+        ApiError: as `edit_request`.
+
+    """
+    return _request(fields.of_object(body), _some(_json_images(body)))
+
+
+def generation_request(body: Any) -> ImageRequest:
+    """The request of a JSON body for ``/v1/images/generations``.
+
+    Raises:
+        ApiError: as `edit_request`.
+
+    """
+    asked = _request(GENERATIONS.of_object(body))
+    if not asked.prompt:
+        raise ApiError(400, "prompt is missing; send the text that the image is made of", param="prompt")
+    return asked
+
+
+def pooling_request(body: Any) -> ImageRequest:
+    """The request of a JSON body with "data" for ``/pooling``, whose data is no field of it.
+
+    Raises:
+        ApiError: as `edit_request`.
+
+    """
+    return _request(POOLING.of_object(body))
+
+
+def _request(given: Mapping[str, Any], images: tuple[Upload | str, ...] = ()) -> ImageRequest:
+    """The request of typed values."""
+    check_format(given)
+    if given.get("partial_images") and not given.get("stream"):
+        raise ApiError(400, "partial_images are sent as events; send stream=true as well", param="partial_images")
+    if given.get("stream") and given.get("response_format") == "url":
+        message = "events hold the image itself; leave response_format out, or stream"
+        raise ApiError(400, message, param="response_format")
+    options = made(OutputParams, given, OF_PARAMS)
+    return made(ImageRequest, given, ImageRequest.__struct_fields__, images=images, options=options)
+
+
+def _form_images(form: Form) -> tuple[Upload | str, ...]:
+    uploads = [
+        upload
+        for key, several in form.files.items()
+        for upload in several
+        if key.partition("[")[0] == _IMAGE and (upload.size or upload.name)
+    ]
+    for upload in uploads:
+        if not upload.size:
+            raise ApiError(400, f"the file {shown(upload.name)} is empty; send an image", param=_IMAGE)
+    texts = [
+        text for key, several in form.fields.items() if key.partition("[")[0] == _IMAGE for text in several if text
+    ]
+    if uploads and texts:
+        # A form keeps no order between the two, and the order of images means something.
+        raise ApiError(400, "image is sent as files and as addresses; send all of them in one way", param=_IMAGE)
+    return tuple(uploads or texts)
+
+
+def _json_images(body: Mapping[str, Any]) -> tuple[str, ...]:
+    given = [(name, body[name]) for name in EDITS.apart if body.get(name) is not None]
+    if len(given) > 1:
+        raise ApiError(400, "image and images are both set; send one of them", param="images")
+    images = []
+    for name, value in given:
+        for image in value if isinstance(value, list) else [value]:
+            address = image.get("image_url") if isinstance(image, Mapping) and len(image) == 1 else image
+            if not isinstance(address, str):
+                raise ApiError(
+                    400, f"{name} must be a URL or data URL, or a list of them, got {shown(image)}", param=name
+                )
+            images.append(address)
+    return tuple(image for image in images if image)
+
+
+def _some(images: Sequence[Upload | str]) -> tuple[Upload | str, ...]:
+    """The images of a request that needs one."""
+    if not images:
+        raise ApiError(400, "no image was sent; send a file as image, or a URL or data URL", param=_IMAGE)
+    if len(images) > MAX_FILES:
+        raise ApiError(400, f"{len(images)} images were sent, and {MAX_FILES} are taken; send fewer", param=_IMAGE)
+    return tuple(images)

@@ -1,0 +1,1 @@
+"""Results as they leave: encoded, streamed, sent in pieces, or stored to be fetched."""

@@ -1,0 +1,183 @@
+"""From the output of a request to the bytes that its client asked for; everything here blocks, for a thread."""
+
+from __future__ import annotations
+
+import json
+import mimetypes
+import re
+import shutil
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.errors import DecodeError, MMOutError, OptionError, SaveError
+from vllm_mmout.outputs import ImageOutput, PolygonsOutput, RasterOutput, StructuredOutput
+from vllm_mmout.outputs.base import Savable
+from vllm_mmout.outputs.formats import FORMATS
+from vllm_mmout.outputs.formats.pictures import encode_picture, flattened
+from vllm_mmout.outputs.stored import StoredRaster
+from vllm_mmout.serving.response.format_choice import (
+    PICTURES,
+    FormatChoice,
+    agreed,
+    check_beside,
+    chosen_format,
+    known_formats,
+)
+from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded, own_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from PIL.Image import Image
+
+    from vllm_mmout.params import OutputParams
+
+    ToResponse: TypeAlias = Callable[[Any], Any]
+
+_FORMATS = {media_type: name for name, media_type in MEDIA_TYPES.items()}
+_MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(;[\x20-\x7e]*)?", re.ASCII)
+_AT_ONCE = 1 << 28
+"""Bytes of pixels of a result on disk that a format may want in memory."""
+
+
+def encode(
+    output: Any, asked: FormatChoice, to_response: ToResponse | None = None, folder: Path | None = None
+) -> Encoded:
+    """The bytes of an output.
+
+    What is too large for memory is a file: a raster on disk as GeoTIFF hands its own file over, polygons are written
+    as they are traced. The output is not closed.
+
+    Args:
+        output: what the processor made.
+        asked: what the client asked for.
+        to_response: of a processor whose outputs are none of `vllm_mmout.outputs`, see `response_of`.
+        folder: in which a file is made; None: that of the system for temporary ones.
+
+    Raises:
+        OptionError: the result cannot be what was asked for; it says what it can be.
+        DecodeError: ``to_response`` failed, or gave something else than it may.
+        SaveError: the bytes cannot be stored on this machine.
+
+    """
+    if not isinstance(output, Savable) or not output.formats:
+        return _by_author(output, asked, to_response)
+    name = chosen_format(output.formats, asked)
+    try:
+        if name in PICTURES and isinstance(output, ImageOutput | RasterOutput | StructuredOutput):
+            return _picture(output.image, name, asked, flat=asked.flat or isinstance(output, RasterOutput))
+        return _file(output, name, asked, folder)
+    except SaveError as error:
+        if isinstance(error.__cause__, OSError) and name not in PICTURES:
+            what = error.__cause__.strerror or type(error.__cause__).__name__
+            raise SaveError(f"the result cannot be written on the server: {what}") from error.__cause__
+        fact = str(error).rpartition("; ")[0] or str(error)
+        raise OptionError(
+            f"{fact}; this result can be {known_formats(output.formats)}", param="output_format"
+        ) from error
+
+
+def response_of(processor: Any, params: OutputParams) -> ToResponse | None:
+    """The method ``to_response(output, params)`` of a processor for one request, None where it has none."""
+    method = getattr(processor, "to_response", None)
+    return None if method is None else lambda output: method(output, params)
+
+
+def _picture(image: Image, name: str, asked: FormatChoice, *, flat: bool) -> Encoded:
+    """A picture file.
+
+    Args:
+        image: the picture.
+        name: its format.
+        asked: what the client asked for.
+        flat: whether a JPEG without transparency is made of a picture with it, as `RasterOutput.save` does.
+
+    """
+    if asked.background == "opaque":
+        image = flattened(image, "white")
+    elif name == "jpeg" and flat:
+        image = flattened(image)
+    quality = asked.output_compression
+    background = "transparent" if "A" in image.getbands() else "opaque"
+    content = encode_picture(image, name, None if quality is None else max(1, quality))
+    return Encoded(content, name, size=image.size, background=background)
+
+
+def _file(output: Savable, name: str, asked: FormatChoice, parent: Path | None) -> Encoded:
+    """A file as `save` makes it: on disk where it may be large, else in memory."""
+    size = _size(output, name)
+    suffix = next(suffix for suffix, known in output.formats.items() if known == name)
+    media_type = FORMATS[name].media_type if name in FORMATS else mimetypes.guess_type(f"result{suffix}")[0]
+    quality = {} if asked.output_compression is None else {"quality": max(1, asked.output_compression)}
+    if not isinstance(output, StoredRaster | PolygonsOutput):
+        return Encoded(output.to_bytes(name, **quality), name, media_type=media_type, size=size)
+    if name == "npz" and isinstance(output, StoredRaster):
+        _check_memory(output)
+    folder = own_folder(parent)
+    try:
+        return Encoded(output.save(folder / f"result{suffix}"), name, media_type=media_type, size=size)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _size(output: Savable, name: str) -> tuple[int, int] | None:
+    """(width, height) of a result that is pixels in a format."""
+    raster = output.classes if isinstance(output, PolygonsOutput) and name == "tiff" else output
+    return (raster.width, raster.height) if isinstance(raster, ImageOutput | RasterOutput) else None
+
+
+def _check_memory(raster: StoredRaster) -> None:
+    size = raster.count * raster.height * raster.width * raster.dtype.itemsize
+    if size > _AT_ONCE:
+        raise OptionError(
+            f"npz is made in memory, this result has {size >> 20} MiB of pixels, more than {_AT_ONCE >> 20};"
+            " choose output_format tiff",
+            param="output_format",
+        )
+
+
+def _by_author(output: Any, asked: FormatChoice, to_response: ToResponse | None) -> Encoded:
+    """What a processor makes of an output that is none of our classes."""
+    if to_response is None:
+        raise OptionError(
+            f"the processor returns {type(output).__name__}, which has no form over HTTP; choose another processor, or"
+            " define its to_response(output, params), which returns (bytes, media type) or JSON",
+            param="processor",
+        )
+    try:
+        given = to_response(output)
+    except MMOutError:  # says itself what is wrong
+        raise
+    except Exception as error:
+        raise DecodeError(f"to_response raised {type(error).__name__} for a {type(output).__name__}") from error
+    content, media_type = _content(given)
+    name = _FORMATS.get(media_type.partition(";")[0].strip().lower(), "bin")
+    if agreed(asked) not in (None, name):
+        what = asked.output_format or asked.accept
+        raise OptionError(f"this result cannot be {what!r}; it is {media_type}, leave it out", param="output_format")
+    if asked.output_compression is not None or asked.background != "auto":
+        check_beside(media_type, asked)
+    return Encoded(content, name, media_type=media_type)
+
+
+def _content(given: Any) -> tuple[bytes, str]:
+    """The bytes and the media type of what ``to_response`` returned.
+
+    Raises:
+        DecodeError: it is neither bytes with a media type nor JSON.
+
+    """
+    wants = "return (bytes, media type), or what JSON can hold"
+    if isinstance(given, bytes | bytearray | memoryview):
+        raise DecodeError(f"to_response returned bytes without a media type; {wants}")
+    if isinstance(given, tuple) and given and isinstance(given[0], bytes | bytearray | memoryview):
+        content, media_type = given if len(given) == 2 else (b"", None)
+        if not isinstance(media_type, str) or not _MEDIA_TYPE.fullmatch(media_type):
+            raise DecodeError(f"to_response returned bytes with the media type {given[1:]!r:.100}; {wants}")
+        return bytes(content), media_type
+    try:
+        return json.dumps(given, allow_nan=False, separators=(",", ":")).encode(), MEDIA_TYPES["json"]
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DecodeError(f"to_response returned {type(given).__name__} that is no JSON: {error}; {wants}") from error

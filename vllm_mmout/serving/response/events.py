@@ -1,0 +1,202 @@
+"""Server-sent events of OpenAI's image routes: previews while a result grows, then the result.
+
+A stream ends with the last ``completed`` event, or an error; nothing follows (no ``[DONE]``), as at OpenAI. Each
+processor that was asked for has a ``completed`` event of its own, which names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from starlette.concurrency import iterate_in_threadpool
+from starlette.responses import Response, StreamingResponse
+
+from vllm_mmout.errors import AbortedError, DecodeError
+from vllm_mmout.serving.errors import api_error, error_body, error_response
+from vllm_mmout.serving.request.disconnects import send_in_time
+from vllm_mmout.serving.response.responses import close_all, pieces, usage
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from vllm_mmout.serving.response.responses import Part
+    from vllm_mmout.serving.response.result_files import Encoded
+
+_ALIVE = b":\n\n"
+"""A comment, which clients pass over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of a stream; the result in it is closed when it has been sent."""
+
+    parts: tuple[Part, ...]
+
+
+def partial_image(kind: str, index: int, picture: Encoded) -> Event:
+    """A preview of a result.
+
+    Args:
+        kind: "image_edit" or "image_generation".
+        index: its number, from 0.
+        picture: the preview.
+
+    """
+    return _event(f"{kind}.partial_image", picture, {"partial_image_index": index})
+
+
+def completed(kind: str, entry: Encoded, *, tiles: int, processor: str | None = None) -> Event:
+    """A result.
+
+    Args:
+        kind: "image_edit" or "image_generation".
+        entry: the result.
+        tiles: forwards of the model that the request took; each processor's event says the same.
+        processor: the name of its processor, where several were asked for.
+
+    """
+    own = {} if processor is None else {"processor": processor}
+    return _event(f"{kind}.completed", entry, {"usage": usage(tiles), **own})
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What is to be sent next."""
+
+    event: Event | None
+    failure: Exception | None = None
+    last: bool = False
+    """Whether nothing follows."""
+
+
+class EventsResponse(StreamingResponse):
+    """An answer of events; headers go out with the first one.
+
+    What fails before is an answer with a status of its own, what fails later an event with ``error``, at which OpenAI's
+    client raises. When the client goes away, or all is sent, the iterator is closed.
+
+    Args:
+        events: the events; None sends the headers and a comment: the request runs, and there is nothing to show yet.
+        request_id: of the request, for the log.
+
+    """
+
+    def __init__(self, events: AsyncIterator[Event | None], request_id: str | None = None) -> None:
+        super().__init__(
+            iter(()),
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+            media_type="text/event-stream",
+        )
+        self._events = events
+        self._request_id = request_id
+        self._made: asyncio.Queue[_Made] = asyncio.Queue(1)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        making = asyncio.create_task(self._make())
+        try:
+            await send_in_time(super().__call__, scope, receive, send)
+        finally:
+            making.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait({making})
+                while not self._made.empty():
+                    await _close(self._made.get_nowait().event)
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the headers with the first event, and what follows."""
+        started = False
+        while True:
+            made = await self._made.get()
+            event, failure, ended = made.event, made.failure, made.last
+            if failure is None and ended and not started:
+                failure = DecodeError("the request ended without a result")
+            if failure is not None and not started:
+                await _send_whole(send, error_response(failure, self._request_id))
+                return
+            if not started:
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                started = True
+            if failure is not None:
+                body = json.dumps(error_body(api_error(failure, self._request_id))).encode()
+                await _send_body(send, b"event: error\ndata: " + body + b"\n\n")
+            elif event is not None:
+                await _send_event(send, event)
+            elif not ended:
+                await _send_body(send, _ALIVE)
+            if ended:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
+
+    async def _make(self) -> None:
+        """Ask for the events, in a task of its own.
+
+        The task that sends is cancelled at every ``await`` when its client goes away, which would cut off what a
+        request does to end; this one is cancelled once.
+        """
+        failure: Exception | None = None
+        try:
+            try:
+                async for event in self._events:
+                    await self._offer(event)
+            finally:
+                close = getattr(self._events, "aclose", None)
+                if close is not None:
+                    await close()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            failure = AbortedError("the request was cancelled by the server")
+        except Exception as error:  # noqa: BLE001 - becomes the answer to this request
+            failure = error
+        await self._made.put(_Made(None, failure, last=True))
+
+    async def _offer(self, event: Event | None) -> None:
+        try:
+            await self._made.put(_Made(event))
+        except asyncio.CancelledError:
+            await _close(event)
+            raise
+
+
+def _event(name: str, entry: Encoded, own: dict[str, Any]) -> Event:
+    fields = {
+        "type": name,
+        "created_at": int(time.time()),
+        "background": entry.background or "auto",
+        "output_format": entry.format,
+        "quality": "auto",
+        "size": entry.size or "auto",
+        **own,
+    }
+    head = json.dumps(fields, separators=(",", ":")).encode()[:-1]
+    return Event((b"event: " + name.encode() + b"\ndata: " + head + b',"b64_json":"', entry, b'"}\n\n'))
+
+
+async def _send_event(send: Send, event: Event) -> None:
+    try:
+        async for piece in iterate_in_threadpool(pieces(event.parts, as_text=True)):
+            await _send_body(send, piece)
+    finally:
+        await close_all(event.parts)
+
+
+async def _close(event: Event | None) -> None:
+    if event is not None:
+        await close_all(event.parts)
+
+
+async def _send_body(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _send_whole(send: Send, answer: Response) -> None:
+    await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
+    await send({"type": "http.response.body", "body": answer.body})

@@ -1,0 +1,13 @@
+"""IO Processor plugins of vLLM's: ours, ``mmout``, and installed ones as output processors."""
+
+from __future__ import annotations
+
+from vllm_mmout.wing import Wing
+
+WING = Wing(
+    name="io_plugins",
+    hooks="vllm_mmout.wings.io_plugins.hooks:PLUGIN_HOOKS",
+    engine="vllm_mmout.wings.io_plugins.own.binding",
+    processor_families={"io_plugin:": "vllm_mmout.wings.io_plugins.foreign.processor:InstalledPlugins"},
+    routes="vllm_mmout.wings.io_plugins.own.routes:PluginRoutes",
+)

@@ -1,0 +1,51 @@
+"""The IO Processor plugins of vLLM's that are installed."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+from vllm_mmout.errors import RegistrationError
+from vllm_mmout.messages import close_match
+
+GROUP = "vllm.io_processor_plugins"
+"""vLLM's group of entry points, ``name = pkg.mod:function``; the function gives the path of the plugin's class."""
+_OURS = __name__.partition(".")[0]
+
+
+def installed_plugins() -> dict[str, list[EntryPoint]]:
+    """Name -> what is announced under it. The plugin of this package, which serves the others, is left out."""
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=GROUP):
+        if point.module.partition(".")[0] != _OURS:
+            rivals = found.setdefault(point.name, [])
+            if all(point.value != other.value for other in rivals):
+                rivals.append(point)
+    return found
+
+
+def find_plugin(name: str) -> EntryPoint:
+    """The entry point of the plugin called ``name``, which is not imported.
+
+    Raises:
+        RegistrationError: there is none, the installed ones are listed; or several packages have one.
+
+    """
+    installed = installed_plugins()
+    rivals = installed.get(name, [])
+    if not rivals:
+        known = ", ".join(installed) or "none"
+        raise RegistrationError(
+            f"no IO Processor plugin {name!r} is installed{close_match(name, installed)} (installed: {known});"
+            " install its package, or correct the name"
+        )
+    if len(rivals) > 1:
+        raise RegistrationError(
+            f"several IO Processor plugins are called {name!r}: {', '.join(map(origin_of, rivals))}; uninstall a"
+            " package"
+        )
+    return rivals[0]
+
+
+def origin_of(point: EntryPoint) -> str:
+    """Where a plugin comes from, "pkg.mod:function of package NAME"."""
+    return f"{point.value} of package {point.dist.name if point.dist else '(unknown)'}"

@@ -1,0 +1,209 @@
+"""Plugin: one installed IO Processor plugin, whichever generation of vLLM's interface it was written for."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, cast
+from uuid import uuid4
+
+from vllm import envs
+from vllm.plugins.io_processors.interface import IOProcessor
+from vllm.pooling_params import PoolingParams
+from vllm.renderers.inputs.preprocess import parse_model_prompt, prompt_to_seq
+from vllm.utils.import_utils import resolve_obj_by_qualname
+
+from vllm_mmout.errors import RegistrationError, type_and_message
+from vllm_mmout.wings.io_plugins.foreign.installed import find_plugin, origin_of
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from vllm.config import VllmConfig
+    from vllm.inputs import EngineInput
+    from vllm.outputs import PoolingRequestOutput
+    from vllm.renderers import BaseRenderer
+
+TASK: Final = "plugin"
+"""The pooling task of a plugin that names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginClass:
+    """The class of a plugin, imported before an engine is started, so that what is wrong with it is told at once."""
+
+    name: str
+    kind: type
+
+    @classmethod
+    def of(cls, name: str) -> PluginClass:
+        """Import the plugin of this name.
+
+        Raises:
+            RegistrationError: it is not installed, cannot be imported, or says that it cannot be used here.
+
+        """
+        point = find_plugin(name)
+        if envs.VLLM_PLUGINS is not None and name not in envs.VLLM_PLUGINS:
+            raise RegistrationError(
+                f"IO plugin {name!r} is installed, but VLLM_PLUGINS lets in {', '.join(envs.VLLM_PLUGINS)} alone; add"
+                " it there"
+            )
+        try:
+            path = point.load()()
+            kind = None if path is None else resolve_obj_by_qualname(path)
+        except (Exception, SystemExit) as error:
+            raise RegistrationError(
+                f"IO plugin {name!r} ({origin_of(point)}) cannot be imported: {type_and_message(error)}"
+            ) from error
+        if not isinstance(kind, type):
+            raise RegistrationError(
+                f"IO plugin {name!r} ({origin_of(point)}) gives no class to be used here, but {kind!r}"
+            )
+        return cls(name, kind)
+
+    def make(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> Plugin:
+        """Make the plugin's object of one engine.
+
+        Raises:
+            RegistrationError: its constructor raised.
+
+        """
+        try:
+            return Plugin(self.name, _instance(self.kind, vllm_config, renderer), renderer)
+        except (Exception, SystemExit) as error:
+            raise RegistrationError(
+                f"IO plugin {self.name!r} cannot be made for this model: {type_and_message(error)}; it may be for"
+                " another one"
+            ) from error
+
+
+class RequestIds:
+    """Gives each request in flight an id that no other one has: its caller's, where that is free."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+        self._lock = threading.Lock()
+
+    def take(self, wanted: str) -> str:
+        """An id that is free, beginning with the one wanted."""
+        with self._lock:
+            name = wanted
+            while not name or name in self._used:
+                name = f"{wanted}-{uuid4().hex}" if wanted else uuid4().hex
+            self._used.add(name)
+            return name
+
+    def release(self, name: str) -> None:
+        """Let an id be used again."""
+        with self._lock:
+            self._used.discard(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """The object of a plugin that all requests of an engine share; its methods are called from several threads."""
+
+    name: str
+    instance: Any
+    renderer: BaseRenderer
+    ids: RequestIds = field(default_factory=RequestIds)
+    """The ids of its requests in flight."""
+
+    @property
+    def output_to_response(self) -> Callable[[Any], Any] | None:
+        """The older interface's method that makes the answer over HTTP; None where it has none."""
+        return self.instance.output_to_response if self._has("output_to_response") else None
+
+    def parse(self, data: Any) -> Any:
+        """Have the plugin check a request's data."""
+        method = "parse_data" if self._has("parse_data") or not self._has("parse_request") else "parse_request"
+        return getattr(self.instance, method)(data)
+
+    def prompts(self, parsed: Any, request_id: str) -> list[Any]:
+        """Have the plugin make the model's prompts of what `parse` gave.
+
+        Raises:
+            TypeError: it gave neither a prompt nor several.
+
+        """
+        made = self._either("pre_process", parsed, request_id, key="prompt")
+        return list(prompt_to_seq(made))
+
+    def pooling_params(self) -> PoolingParams:
+        """The params of the prompts' requests.
+
+        Raises:
+            TypeError: the plugin gave something else.
+
+        """
+        old = self._has("validate_or_generate_params") and not self._has("merge_pooling_params")
+        params = self.instance.validate_or_generate_params() if old else self.instance.merge_pooling_params()
+        if not isinstance(params, PoolingParams):
+            raise TypeError(f"its params must be PoolingParams, got {type(params).__name__}")
+        params = params.clone()  # it may hand out one object each time
+        if params.task is None:
+            params.task = TASK
+        return params
+
+    def rendered(self, prompt: Any) -> EngineInput:
+        """A prompt as the engine takes it, rendered as vLLM does, in the thread in which vLLM does; waits for it."""
+        parsed = prompt if isinstance(prompt, bytes) else parse_model_prompt(self.renderer.model_config, prompt)
+        # Without the cache, whose two halves must see the same requests: one may be aborted before it is sent.
+        executor: Executor = self.renderer._executor  # noqa: SLF001 - there is no public way to it
+        (rendered,) = executor.submit(self.renderer.render_cmpl, [parsed], skip_mm_cache=True).result()
+        return cast("EngineInput", rendered)
+
+    def result(self, outputs: Sequence[PoolingRequestOutput[Any]], request_id: str) -> Any:
+        """Have the plugin make its result of the engine's outputs, in the order of the prompts."""
+        return self._either("post_process", outputs, request_id, key="model_output", given=_each)
+
+    def _either(
+        self, method: str, value: Any, request_id: str, *, key: str, given: Callable[[Any], Any] = lambda value: value
+    ) -> Any:
+        """Call a method, or its asynchronous form where the class has that one only; ``given`` is what that gets."""
+        other = f"{method}_async"
+        asynchronous = self._has(other)
+        if self._has(method) or not asynchronous:
+            try:
+                return getattr(self.instance, method)(**{key: value}, request_id=request_id)
+            except NotImplementedError:
+                if not asynchronous:
+                    raise
+        call = getattr(self.instance, other)(**{key: given(value)}, request_id=request_id)
+        return asyncio.run(cast("Coroutine[Any, Any, Any]", call))
+
+    def _has(self, method: str) -> bool:
+        """Whether the plugin's class defines a method itself, beside vLLM's interface."""
+        for kind in type(self.instance).__mro__:
+            if method in vars(kind):
+                return kind is not IOProcessor and not getattr(vars(kind)[method], "__isabstractmethod__", False)
+        return False
+
+
+async def _each(outputs: Sequence[Any]) -> AsyncGenerator[tuple[int, Any], None]:
+    for entry in enumerate(outputs):
+        yield entry
+
+
+class _OneArgument(IOProcessor):  # type: ignore[type-arg]
+    """Stands between vLLM's interface and a plugin whose constructor hands it the configuration alone.
+
+    It is put into the order of bases, so that neither of the two is changed.
+    """
+
+    def __init__(self, vllm_config: VllmConfig, renderer: BaseRenderer | None = None) -> None:
+        super().__init__(vllm_config, cast("BaseRenderer", renderer))
+
+
+def _instance(kind: type, vllm_config: VllmConfig, renderer: BaseRenderer) -> Any:
+    """The object of a plugin's class; constructors of older ones take the configuration alone."""
+    try:
+        inspect.signature(kind).bind(vllm_config, renderer)
+    except TypeError:
+        old = issubclass(kind, IOProcessor)
+        return (type(kind.__name__, (kind, _OneArgument), {}) if old else kind)(vllm_config)
+    return kind(vllm_config, renderer)

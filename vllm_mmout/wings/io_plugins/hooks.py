@@ -1,0 +1,111 @@
+"""The rows of the hook table that are about IO Processor plugins, ours and others."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from vllm_mmout.contacts import Contact
+from vllm_mmout.engine.hooks.hook import Hook
+
+_REQUESTS = "run requests of plugins, ours and others"
+NAMED = "vLLM's IO Processor plugins may give prompts as they are made, off the event loop"
+
+
+def io_plugin_init(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Bind what vLLM makes of pooling requests where the plugin is ours."""
+
+    @functools.wraps(original)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        from vllm_mmout.wings.io_plugins.own.binding import bind_requests
+
+        original(self, *args, **kwargs)
+        bind_requests(self)
+
+    return wrapper
+
+
+PLUGIN_HOOKS: tuple[Hook | Contact, ...] = (
+    Hook(
+        "vllm.entrypoints.pooling.pooling.io_processor",
+        "PluginWithIOProcessorPlugins.__init__",
+        (),
+        "last step of a plugin's start: bind that object where the plugin is ours; others than its requests fail there",
+        "0.30",
+        "vLLM takes raw requests beside those of a plugin",
+        io_plugin_init,
+    ),
+    Hook(
+        "vllm.v1.engine.async_llm",
+        "AsyncLLM.encode",
+        ("prompt", "pooling_params", "request_id", "lora_request", "trace_headers", "priority"),
+        "overridden on a bound engine: what the IO Processor plugin mmout names is run by generate",
+        "0.11",
+        NAMED,
+    ),
+    Hook(
+        "vllm.entrypoints.pooling.offline",
+        "PoolingOfflineMixin.encode",
+        ("prompts", "pooling_params", "use_tqdm", "lora_request", "pooling_task"),
+        "overridden on a bound LLM, as AsyncLLM.encode",
+        "0.30",
+        NAMED,
+    ),
+    *(
+        Hook(
+            "vllm.entrypoints.pooling.pooling.io_processor",
+            f"PluginWithIOProcessorPlugins.{name}",
+            ("ctx",),
+            "overridden on a bound engine; online it calls pre_process and merge_pooling_params of the plugin one after"
+            " the other, and gives encode these params",
+            "0.30",
+            NAMED,
+        )
+        for name in (
+            "get_request_factory_online",
+            "post_process_online",
+            "get_request_factory_offline",
+            "post_process_offline",
+        )
+    ),
+    *(
+        Hook(
+            "vllm.entrypoints.pooling.base.io_processor",
+            f"PoolingIOProcessor.{name}",
+            ("ctx",),
+            "called on a bound engine for requests without data",
+            "0.30",
+            NAMED,
+        )
+        for name in ("get_request_factory_online", "get_request_factory_offline")
+    ),
+    Hook(
+        "vllm.plugins.io_processors.interface",
+        "IOProcessor.merge_pooling_params",
+        ("params",),
+        "overridden by the IO Processor plugin mmout: the params name the request, which the renderer would drop",
+        "0.30",
+        NAMED,
+    ),
+    Hook(
+        "vllm.renderers.base",
+        "BaseRenderer.render_cmpl",
+        ("prompts", "skip_mm_cache"),
+        "called for prompts of installed IO Processor plugins, in the renderer's _executor, as vLLM does it",
+        "0.30",
+        "never",
+    ),
+    Contact("vllm.entrypoints.pooling.base.io_processor", ("PoolingIOProcessor",), _REQUESTS),
+    Contact("vllm.entrypoints.pooling.base.protocol", ("reject_removed_pooling_parameters",), _REQUESTS),
+    Contact("vllm.entrypoints.pooling.pooling.io_processor", ("PluginWithIOProcessorPlugins.io_processor",), _REQUESTS),
+    Contact("vllm.entrypoints.pooling.pooling.protocol", ("IOProcessorRequest",), _REQUESTS),
+    Contact("vllm.entrypoints.pooling.typing", ("OfflinePluginInputsContext",), _REQUESTS),
+    Contact("vllm.exceptions", ("VLLMValidationError",), _REQUESTS),
+    Contact("vllm.outputs", ("PoolingOutput", "PoolingRequestOutput"), _REQUESTS),
+    Contact("vllm.plugins.io_processors.interface", ("IOProcessor",), _REQUESTS),
+    Contact("vllm.pooling_params", ("PoolingParams",), _REQUESTS),
+    Contact("vllm.renderers.base", ("BaseRenderer._executor",), _REQUESTS),
+    Contact("vllm.renderers.inputs.preprocess", ("parse_model_prompt", "prompt_to_seq"), _REQUESTS),
+    Contact("vllm.utils.import_utils", ("resolve_obj_by_qualname",), _REQUESTS),
+)

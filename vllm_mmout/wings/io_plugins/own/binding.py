@@ -1,0 +1,84 @@
+"""What the IO Processor plugin ``mmout`` changes of engines: see the field ``engine`` of `vllm_mmout.wing.Wing`."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.engine.rebase import rebase
+from vllm_mmout.errors import OptionError
+from vllm_mmout.wings.io_plugins.own.plugin import GROUP, NAME, NamingPlugin, naming_plugin
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig, VllmConfig
+
+
+def bind_requests(processor: Any) -> None:
+    """Bind what vLLM makes of the requests of a plugin, where that is ours; leave any other.
+
+    Args:
+        processor: vLLM's ``PluginWithIOProcessorPlugins``.
+
+    """
+    if not isinstance(processor.io_processor, NamingPlugin):
+        return
+    from vllm_mmout.wings.io_plugins.own.engine import RequestsBesidePlugin
+
+    rebase(processor, RequestsBesidePlugin)
+
+
+def bind_async_llm(engine: Any) -> None:
+    """Have a bound ``AsyncLLM`` run the requests that our plugin names, where it has that; leave any other."""
+    if _plugin_of(engine.model_config) == NAME:
+        from vllm_mmout.wings.io_plugins.own.engine import NamingAsyncLLM
+
+        rebase(engine, NamingAsyncLLM)
+
+
+def bind_llm(llm: Any) -> None:
+    """Have a bound ``LLM`` run the requests that our plugin names, where it has that; leave any other."""
+    if naming_plugin(getattr(llm, "pooling_io_processors", None)) is not None:
+        from vllm_mmout.wings.io_plugins.own.engine import NamingLLM
+
+        rebase(llm, NamingLLM)
+
+
+def _plugin_of(model_config: ModelConfig) -> str | None:
+    """Name of the plugin that an engine is started with."""
+    name: str | None = model_config.io_processor_plugin or getattr(model_config.hf_config, "io_processor_plugin", None)
+    return name
+
+
+def check_engine(vllm_config: VllmConfig, *, bound: bool) -> None:
+    """Refuse a plugin that cannot work, before a process of the engine is started.
+
+    Args:
+        vllm_config: the engine's.
+        bound: whether its model has an output processor.
+
+    Raises:
+        OptionError: the plugin is ours, and the model has no output processor; or the model has one, and no such
+            plugin is installed (the known ones are listed).
+
+    """
+    model_config = vllm_config.model_config
+    argument, name = model_config.io_processor_plugin, _plugin_of(model_config)
+    if name is None:
+        return
+    chosen_by = "io_processor_plugin" if argument else '"io_processor_plugin" in config.json'
+    if not bound:
+        if name == NAME:
+            raise OptionError(
+                f"the IO Processor plugin {NAME!r} answers with what a model's output processor makes, and model"
+                f" {model_config.model} has none; leave {chosen_by} out, or give the model an output processor"
+                ' (additional_config={"mmout": {"output_processor": NAME}})'
+            )
+        return
+    from vllm import envs
+
+    allowed = envs.VLLM_PLUGINS
+    known = sorted({point.name for point in entry_points(group=GROUP) if allowed is None or point.name in allowed})
+    if name not in known:
+        raise OptionError(
+            f"{chosen_by} is {name!r}, and no such IO Processor plugin is installed (known: {', '.join(known)})"
+        )

@@ -1,0 +1,299 @@
+"""The ``data`` that the IO Processor plugin ``mmout`` takes: TerraTorch's fields, and the options of a request."""
+
+from __future__ import annotations
+
+import io
+import os
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import quote
+from uuid import uuid4
+
+import msgspec
+
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.geo.raster.file_names import is_address
+from vllm_mmout.messages import shown
+from vllm_mmout.params import OutputParams
+from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.options import flag
+from vllm_mmout.serving.request.fields import Fields, made
+from vllm_mmout.serving.request.image_request import FIELDS as OF_IMAGES
+from vllm_mmout.serving.request.image_request import OPTIONS
+from vllm_mmout.serving.request.uploads import Upload
+from vllm_mmout.serving.response.format_choice import FormatChoice, chosen_format
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.binding import Binding
+
+DATA_FORMATS: Final = ("url", "path", "b64_json")
+OUT_FORMATS: Final = ("b64_json", "path")
+_FORMAT: Final = replace(OF_IMAGES["output_format"], name="image_format")
+FIELDS: Final = Fields(
+    "data",
+    OPTIONS,
+    {},
+    apart=("data", "data_format", "image_format", "out_data_format", "out_path"),
+    later=OPTIONS,
+    where=" in data",
+)
+"""All that may stand in ``data``."""
+_EMPTY: Final = ("image_format", "out_path", "indices")
+"""Fields that are as good as left out where they are empty, as TerraTorch's plugin has it."""
+
+
+_CONFIG: Final = "TERRATORCH_SEGMENTATION_IO_PROCESSOR_CONFIG"
+"""Variable of the environment in which TerraTorch's plugin finds its ``output_path``, as JSON."""
+
+
+class PluginData(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client of the plugin asks for, typed and checked as far as that goes without the model.
+
+    Args:
+        data: where the input lies, or the file itself; several texts are the files of one input.
+        names: of the files, where they have some: bands, or images of a model of several.
+        data_format: what these texts are: addresses, paths of the machine that reads them, or files in base64.
+        image_format: format of the result; None: the usual one of a file, GeoTIFF of a raster.
+        out_data_format: whether the answer holds the result in base64, or the path of the file that it was written to.
+        params: how the input is read and what is made of it; its ``path`` is the client's ``out_path``.
+        folder: where a caller who names no ``out_path`` finds the file, under a name of its own.
+
+    """
+
+    data: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    data_format: Literal["url", "path", "b64_json"]
+    image_format: str | None = None
+    out_data_format: Literal["b64_json", "path"] = "b64_json"
+    params: OutputParams = OutputParams()
+    folder: Path | None = None
+
+    @property
+    def asked(self) -> FormatChoice:
+        """What is asked of the bytes of the result."""
+        return FormatChoice(self.image_format, as_file=True)
+
+    @property
+    def input(self) -> Any:
+        """What `vllm_mmout.serving.inputs.sources.Sources` opens: addresses or uploads; blocks while base64 is decoded.
+
+        Raises:
+            InputError: a path is not whole, or a text is no base64.
+
+        """
+        return self._one([self._input(text) for text in self.data])
+
+    @property
+    def local_input(self) -> Any:
+        """What ``LLM.generate`` takes of a caller on this machine; as `input`."""
+        if self.data_format == "path":
+            return self._one([Path(text) for text in self.data])
+        return self._one([_decoded(text) if self.data_format == "b64_json" else text for text in self.data])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(data_format={self.data_format!r}, params={self.params!r})"  # data may be large
+
+    def check(self, binding: Binding) -> str:
+        """Check what is asked of the model's processor, and give its name.
+
+        Raises:
+            InputError: the model takes no files.
+            OptionError: the processor is unknown, or its results cannot be what is asked for.
+
+        """
+        inputs = binding.inputs
+        if inputs is not None and not inputs.opens_files:
+            takes = f"the model {binding.model!r} takes {inputs.takes}, and the IO Processor plugin hands it files"
+            raise InputError(f"{takes}; start the server without the plugin", param="data")
+        binding.check_params(self.params)
+        (name,) = binding.choice.pick(self.params.processor)
+        formats = binding.processors[name].formats(self.params)
+        if formats is None:
+            return name
+        try:
+            made = chosen_format(formats, self.asked)
+        except OptionError as error:
+            raise OptionError(str(error), param="image_format") from error
+        if self.params.path is not None and self.image_format is not None:
+            file = Path(self.params.path)
+            written = formats.get(file.suffix.lower()) or next(iter(formats.values()))  # the usual one of a folder
+            if written != made:
+                raise OptionError(
+                    f"image_format is {self.image_format!r}, and a file for out_path {self.params.path!r} would be"
+                    f" {written}; name a file with the suffix of the format, or leave image_format out",
+                    param="image_format",
+                )
+        return name
+
+    def params_of(self, binding: Binding, name: str) -> OutputParams:
+        """The params, with a file to write the result to where the caller names none; ``name`` is that of `check`.
+
+        Raises:
+            OptionError: the processor does not say what files its results are.
+
+        """
+        if self.folder is None:
+            return self.params
+        formats = binding.processors[name].formats(self.params)
+        if formats is None:
+            raise OptionError(f"results of {name} have no usual format; name the file with out_path", param="out_path")
+        made = chosen_format(formats, self.asked)
+        suffix = next(suffix for suffix, name in formats.items() if name == made)
+        return msgspec.structs.replace(self.params, path=str(self.folder / f"{uuid4()}{suffix}"))
+
+    def _input(self, text: str) -> str | Upload:
+        if self.data_format == "b64_json":
+            content = _decoded(text)
+            return Upload("", io.BytesIO(content), len(content))
+        if self.data_format == "url":
+            return text
+        if not text.startswith("/"):
+            raise InputError(f"a path must be whole, from / on, got {shown(text)}", param="data")
+        return f"file://{quote(text, errors='surrogatepass')}"
+
+    def _one(self, made: list[Any]) -> Any:
+        if self.names:
+            return dict(zip(self.names, made, strict=True))
+        return made[0] if len(made) == 1 else made
+
+
+def plugin_data(given: Any, *, local: bool = False) -> PluginData:
+    """The request of what stands in ``data``.
+
+    Args:
+        given: what was sent.
+        local: whether it comes from a caller on this machine, who may say where results are written.
+
+    Raises:
+        ApiError: a field is missing, unknown, wrong, or does not go with another (400).
+
+    """
+    if not isinstance(given, Mapping):
+        example = '{"data": "https://host/scene.tif", "data_format": "url"}'
+        raise ApiError(400, f"data must be an object such as {example}, got {shown(given)}", param="data")
+    fields = {name: value for name, value in given.items() if not _is_unset(name, value)}
+    options = FIELDS.of_object(fields)
+    if isinstance(options.get("processor"), tuple):
+        raise ApiError(400, "processor must be one name: an answer of the plugin holds one result", param="processor")
+    out_data_format = _choice(fields, "out_data_format", OUT_FORMATS, "b64_json")
+    path = _out_path(fields, out_data_format, local=local)
+    return PluginData(
+        data_format=_choice(fields, "data_format", DATA_FORMATS, None),
+        data=_texts(fields),
+        names=tuple(fields["data"]) if isinstance(fields["data"], Mapping) else (),
+        image_format=_image_format(fields),
+        out_data_format=out_data_format,
+        params=made(OutputParams, options, OPTIONS, path=path),
+        folder=_default_folder() if out_data_format == "path" and path is None else None,
+    )
+
+
+def check_size(data: PluginData, most: int) -> None:
+    """Refuse files in base64 that have more than ``most`` bytes together, those of an upload.
+
+    Raises:
+        InputError: they have more.
+
+    """
+    if data.data_format == "b64_json" and sum(map(len, data.data)) // 4 * 3 > most:
+        raise InputError(
+            f"data holds more than {most} bytes, the most that this server takes; send a smaller file, or ask for a"
+            f" larger {flag('max_upload')}",
+            param="data",
+        )
+
+
+def _is_unset(name: Any, value: Any) -> bool:
+    """Whether a field says nothing; clients of TerraTorch's plugin send some of them empty."""
+    return value is None or (name in _EMPTY and isinstance(value, str | list | tuple) and not value)
+
+
+def _choice(fields: Mapping[str, Any], name: str, known: tuple[str, ...], default: str | None) -> Any:
+    value = fields.get(name, default)
+    if isinstance(value, str) and value in known:
+        return value
+    choices = f"must be one of {', '.join(known)}"
+    wrong = f"data has no {name}; it {choices}" if value is None else f"{name} {choices}, got {shown(value)}"
+    raise ApiError(400, wrong, param=name)
+
+
+def _texts(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The texts of the input."""
+    data = fields.get("data")
+    if data is None:
+        raise ApiError(400, "data has no data; it must be the input: an address, a path, or base64", param="data")
+    several = list(data.values()) if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else [data]
+    texts = [str(text) if isinstance(text, Path) else text for text in several]
+    wrong = None
+    if not texts or not all(isinstance(text, str) and text for text in texts):
+        wrong = f"data in data must be a text, a list of texts, or texts by name, got {shown(data)}"
+    elif fields["data_format"] == "url" and (others := [text for text in texts if not _is_url(text)]):
+        wrong = (
+            f"data_format is 'url', and {shown(others[0])} is no address; it must be https://host/path, or data_format"
+            " path or b64_json"
+        )
+    if wrong is not None:
+        raise ApiError(400, wrong, param="data")
+    return tuple(texts)
+
+
+def _is_url(text: str) -> bool:
+    return is_address(text) or text[:5].lower() in ("data:", "file:")
+
+
+def _image_format(fields: Mapping[str, Any]) -> str | None:
+    value = fields.get("image_format")
+    try:
+        return None if value is None else str(_FORMAT.checked(value if isinstance(value, str) else shown(value)))
+    except OptionError as error:
+        raise api_error(error) from None
+
+
+def _decoded(text: str) -> bytes:
+    """The file that base64 holds; line breaks in it are nothing."""
+    try:
+        return b64decode("".join(text.split()), validate=True)
+    except ValueError:  # of what is no ASCII, too
+        raise InputError(
+            f"data_format is 'b64_json', and {shown(text)} is no base64; encode the file's bytes as base64.b64encode"
+            " does",
+            param="data",
+        ) from None
+
+
+class _PluginConfig(msgspec.Struct, frozen=True):
+    output_path: str | None = None
+
+
+def _out_path(fields: Mapping[str, Any], out_data_format: str, *, local: bool) -> str | None:
+    """The path that a request names for its result; None where it names none, or wants none written."""
+    if out_data_format == "path" and not local:
+        raise ApiError(
+            400,
+            "out_data_format 'path' is for Python on the machine itself: a client cannot choose where the server"
+            " writes; leave it out for base64, or send the scene as a job to /v1/scenes and fetch its file",
+            param="out_data_format",
+        )
+    path = fields.get("out_path")
+    if path is not None and not isinstance(path, str | Path):
+        raise ApiError(400, f"out_path must be a folder or a file, got {shown(path)}", param="out_path")
+    return None if path is None or out_data_format != "path" else str(path)
+
+
+def _default_folder() -> Path:
+    """Where TerraTorch's plugin writes what has no path: where its configuration says, else the user's home."""
+    try:
+        config = msgspec.json.decode(os.environ.get(_CONFIG) or "{}", type=_PluginConfig)
+    except msgspec.MsgspecError as error:
+        raise ApiError(
+            400, f'{_CONFIG} must be such as {{"output_path": "/results"}}: {error}; or give out_path', param="out_path"
+        ) from None
+    folder = Path(config.output_path) if config.output_path else Path.home()
+    if not folder.is_dir():
+        raise ApiError(
+            400, f"out_path is not given, and {folder}, which {_CONFIG} names, is no folder; make it", param="out_path"
+        )
+    return folder

@@ -1,0 +1,232 @@
+"""MMOutIOProcessor: the IO Processor plugin ``mmout``, by which clients of TerraTorch's plugin are served."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel
+from vllm.outputs import PoolingRequestOutput
+from vllm.plugins.io_processors.interface import IOProcessor
+from vllm.pooling_params import PoolingParams
+
+from vllm_mmout.engine.binding import resolve_choice
+from vllm_mmout.engine.hooks.validation import InvalidInputError, InvalidOptionError, as_client_error
+from vllm_mmout.engine.threads import entered, in_thread
+from vllm_mmout.errors import InputError, MMOutError, SaveError
+from vllm_mmout.models.inputs.input_forms import is_open_file
+from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
+from vllm_mmout.serving.options import ServingOptions
+from vllm_mmout.serving.response.encode import encode, response_of
+from vllm_mmout.serving.response.responses import pieces
+from vllm_mmout.wings.io_plugins.own.binding import check_engine
+from vllm_mmout.wings.io_plugins.own.fields import PluginData, check_size, plugin_data
+from vllm_mmout.wings.io_plugins.own.plugin import KEY, TASK, NamedRequest, NamingPlugin
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.renderers import BaseRenderer
+
+    from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.engine.request.async_llm import BoundAsyncLLM, Ways
+    from vllm_mmout.engine.request.llm import BoundLLM
+
+_NAMED: ContextVar[NamedRequest | None] = ContextVar("mmout_named_request", default=None)
+"""What `pre_process` has named and `merge_pooling_params`, which vLLM calls next, is to put into the params."""
+
+
+class PluginOutput(BaseModel):
+    """What the plugin answers with, field by field as TerraTorch's.
+
+    Attributes:
+        data_format: what ``data`` is.
+        data: the result as a file, in base64; or the path of the file that it was written to.
+        request_id: of the request.
+
+    """
+
+    data_format: Literal["b64_json", "path"]
+    data: str
+    request_id: str | None = None
+
+
+class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
+    """Answers a request of TerraTorch's form with what the model's output processor makes.
+
+    Whoever calls it by vLLM's interface may be a client of a server: what it may name of this machine and of others is
+    what ``allowed_local_media_path`` and ``allowed_media_domains`` allow. ``LLM.encode`` may name any file.
+
+    Args:
+        vllm_config: the engine's.
+        renderer: vLLM's, which has nothing to do.
+
+    Raises:
+        OptionError: the model has no output processor, or ``allowed_local_media_path`` is no folder.
+
+    """
+
+    def __init__(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> None:
+        super().__init__(vllm_config, renderer)
+        check_engine(vllm_config, bound=resolve_choice(vllm_config) is not None)
+        model_config = vllm_config.model_config
+        self._options = ServingOptions()
+        self._sources = Sources(
+            self._options,
+            local_path=model_config.allowed_local_media_path or None,
+            domains=model_config.allowed_media_domains,
+        )
+
+    def parse_data(self, data: object) -> PluginData:
+        """What a client sent, typed and checked.
+
+        Raises:
+            InvalidOptionError: a field is missing, unknown or wrong; a server answers 400.
+
+        """
+        try:
+            return plugin_data(data)
+        except ApiError as error:
+            raise _client_error(error) from None
+
+    def pre_process(self, prompt: PluginData, request_id: str | None = None, **kwargs: Any) -> Any:
+        """The one prompt of a request, which only names it: nothing is read here, on the event loop.
+
+        Args:
+            prompt: the request.
+            request_id: that of vLLM; nothing is kept under it.
+            kwargs: further arguments of vLLM.
+
+        """
+        named = _Request(prompt, self._sources, self._options)
+        _NAMED.set(named)
+        return {"prompt_token_ids": [1], KEY: named}
+
+    def merge_pooling_params(self, params: PoolingParams | None = None) -> PoolingParams:
+        """The params of the prompt that was made before; they name its request too, as vLLM's renderer keeps no key."""
+        named = _NAMED.get()
+        _NAMED.set(None)
+        merged = params or PoolingParams(task=TASK)
+        if named is not None:
+            merged.extra_kwargs = {**(merged.extra_kwargs or {}), KEY: named}
+        return merged
+
+    def post_process(
+        self, model_output: Sequence[PoolingRequestOutput[Any]], request_id: str | None = None, **kwargs: Any
+    ) -> PluginOutput:
+        """The answer, which is ready.
+
+        Args:
+            model_output: the one output of a request.
+            request_id: vLLM's name for it.
+            kwargs: further arguments of vLLM.
+
+        """
+        (output,) = model_output
+        made: PluginOutput = output.outputs
+        return made.model_copy(update={"request_id": request_id or made.request_id})
+
+    def run(self, llm: BoundLLM, data: Any, *, use_tqdm: Any, lora_request: Any) -> PoolingRequestOutput[Any]:
+        """Run a request of ``LLM.encode``, see `NamingPlugin.run`."""
+        try:
+            asked = plugin_data(data, local=True)
+            binding = llm.llm_engine.output_processor.binding
+            name = asked.check(binding)
+            params = asked.params_of(binding, name)
+            (result,) = llm.generate([asked.local_input], params, use_tqdm=use_tqdm, lora_request=lora_request)
+            output = result.outputs
+        except (ApiError, MMOutError) as error:
+            raise _client_error(error) from error.__cause__
+        made = (
+            PluginOutput(data_format="path", data=output.path, request_id=result.request_id)
+            if asked.out_data_format == "path"
+            else PluginOutput(
+                data_format="b64_json", data=_base64(asked, binding, name, output), request_id=result.request_id
+            )
+        )
+        return PoolingRequestOutput(result.request_id, made, [], 0, finished=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Request(NamedRequest):
+    """One request of a client."""
+
+    asked: PluginData
+    sources: Sources
+    options: ServingOptions
+
+    async def outputs(
+        self, engine: BoundAsyncLLM, request_id: str, ways: Ways
+    ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
+        """Run it, see `NamedRequest.outputs`.
+
+        Raises:
+            MMOutError: it failed; what is the client's fault is a ``VLLMValidationError`` too.
+
+        """
+        try:
+            text = await self._answer(engine, request_id, ways)
+        except (ApiError, MMOutError) as error:
+            raise _client_error(error) from error.__cause__
+        made = PluginOutput(data_format="b64_json", data=text, request_id=request_id)
+        yield PoolingRequestOutput(request_id, made, [], 0, finished=True)
+
+    async def _answer(self, engine: BoundAsyncLLM, request_id: str, ways: Ways) -> str:
+        binding = engine.output_processor.binding
+        name = self.asked.check(binding)
+        async with entered(self._opened(binding)) as opened:
+            outputs = engine.generate(
+                opened,
+                self.asked.params,
+                request_id,
+                lora_request=ways.lora_request,
+                trace_headers=ways.trace_headers,
+                priority=ways.priority,
+                max_tiles=self.options.max_tiles,
+            )
+            async with aclosing(outputs):
+                async for output in outputs:
+                    last = output
+        return await in_thread(lambda: _base64(self.asked, binding, name, last.outputs))  # closes what it has
+
+    @contextmanager
+    def _opened(self, binding: Binding) -> Iterator[Any]:
+        """What the engine takes, open; blocks."""
+        check_size(self.asked, self.options.max_upload)
+        with self.sources.opened(self.asked.input) as opened:
+            if binding.inputs is None and is_open_file(opened):  # vLLM renders pictures, not files
+                yield {"multi_modal_data": {"image": rgb_picture(opened)}}
+            else:
+                yield opened
+
+
+def _base64(asked: PluginData, binding: Binding, name: str, output: Any) -> str:
+    """The result as a file in base64; blocks. The result is closed."""
+    try:
+        entry = encode(output, asked.asked, response_of(binding.processors[name], asked.params))
+        try:
+            return b"".join(pieces([entry], as_text=True)).decode("ascii")
+        finally:
+            entry.close()
+    finally:
+        if hasattr(output, "close"):
+            output.close()
+
+
+def _client_error(error: ApiError | MMOutError) -> Exception:
+    """The same as vLLM's server answers it with 400, where it is about what the client sent."""
+    if isinstance(error, ApiError):
+        return InvalidOptionError(_plain(error.message), param=_plain(error.param))
+    if isinstance(error, SaveError) and not isinstance(error.__cause__, OSError):
+        return InvalidOptionError(str(error), param=error.param or "image_format")
+    if isinstance(error, InputError):
+        return InvalidInputError(_plain(str(error)), param=error.param or "data")
+    return as_client_error(error)
+
+
+def _plain(text: str | None) -> Any:
+    """Text that an answer can hold: what a client sent may be quoted in it, with broken escapes."""
+    return text and text.encode(errors="replace").decode()

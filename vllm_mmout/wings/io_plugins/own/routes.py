@@ -1,0 +1,103 @@
+"""What our route answers for the IO Processor plugin ``mmout``: the same as vLLM's, within our limits and in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from vllm.entrypoints.pooling.base.protocol import reject_removed_pooling_parameters
+from vllm.entrypoints.pooling.pooling.protocol import IOProcessorRequest
+
+from vllm_mmout.messages import shown
+from vllm_mmout.serving.answers import Work, request_id
+from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.extension import ServerExtension
+from vllm_mmout.serving.request.image_request import OPTIONS
+from vllm_mmout.serving.response.responses import PiecesResponse
+from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
+from vllm_mmout.wings.io_plugins.own.fields import PluginData, check_size, plugin_data
+from vllm_mmout.wings.io_plugins.own.plugin import NAME, NamingPlugin
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Mapping, Sequence
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from vllm_mmout.serving.extension import PluginAnswer
+    from vllm_mmout.serving.service import ForwardService
+
+_REQUEST: TypeAdapter[IOProcessorRequest[Any]] = TypeAdapter(
+    Annotated[IOProcessorRequest[Any], BeforeValidator(reject_removed_pooling_parameters)]
+)
+
+
+async def plugin_answer(request: Request, service: ForwardService, given: Mapping[str, Any]) -> Response:
+    """Run a request and answer with its result in base64, which is made while it is sent.
+
+    Args:
+        request: the client's.
+        service: runs it.
+        given: its JSON.
+
+    Raises:
+        ApiError: it is refused, or failed.
+
+    """
+    outer = _outer(given)
+    asked = plugin_data(given["data"])
+    asked.check(service.binding)
+    name = request_id(request, "pooling")
+    data = await asyncio.to_thread(_checked_input, asked, service)
+    work = Work(
+        service, data, asked.params, asked.asked, name, service.adapter(outer.model), "data", priority=outer.priority
+    )
+    (entry,) = (await work.result()).entries
+    called = f"pooling-{request.headers.get('x-request-id') or outer.request_id}"  # as vLLM calls it
+    head = {"request_id": called, "created_at": int(time.time())}
+    start = json.dumps({**head, "data": {"data_format": asked.out_data_format, "data": ""}}, separators=(",", ":"))
+    end = json.dumps({"request_id": called}, separators=(",", ":"))[1:]
+    parts: list[bytes | Encoded] = [start.removesuffix('"}}').encode(), entry, f'",{end}}}'.encode()]
+    return PiecesResponse(parts, MEDIA_TYPES["json"], as_text=True)
+
+
+def _outer(given: Mapping[str, Any]) -> IOProcessorRequest[Any]:
+    """What stands beside ``data``, as vLLM's route takes it: what it does not know is nothing to it.
+
+    Raises:
+        ApiError: a field of vLLM's has a wrong value, or an option stands beside ``data`` instead of in it (400).
+
+    """
+    for name in given:
+        if name in OPTIONS:
+            raise ApiError(400, f"{name} stands beside data, and is to stand in it", param=name)
+    try:
+        return _REQUEST.validate_python({**given, "data": None})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        wrong = ".".join(map(str, first["loc"]))
+        raise ApiError(400, f"{wrong}: {first['msg']}, got {shown(first['input'])}", param=wrong) from None
+    except ValueError as error:  # of a field that vLLM once had
+        raise api_error(error) from None
+
+
+def _checked_input(asked: PluginData, service: ForwardService) -> Any:
+    """What the service opens; blocks while base64 is decoded."""
+    check_size(asked, service.options.max_upload)
+    return asked.input
+
+
+class PluginRoutes(ServerExtension):
+    """Answers what the plugin takes."""
+
+    def plugin_answer(self, plugin: Any) -> PluginAnswer | None:
+        """Our own for our own plugin."""
+        return plugin_answer if isinstance(plugin, NamingPlugin) else None
+
+    def needed_plugins(self, args: Namespace) -> Sequence[str]:
+        """Our plugin, where the arguments name it."""
+        return [NAME] if getattr(args, "io_processor_plugin", None) == NAME else []

@@ -1,0 +1,225 @@
+"""What ``vllm-mmout submit`` does; what can be known to be wrong is found before anything is sent."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from tqdm.auto import tqdm
+
+from vllm_mmout.commands.run_options import OPTIONS, flag
+from vllm_mmout.errors import OptionError
+from vllm_mmout.geo.raster.file_names import shown, stem
+from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, FetchOptions
+from vllm_mmout.params import OutputParams
+from vllm_mmout.wings.jobs.client.download import PartFile, download, result_path
+from vllm_mmout.wings.jobs.client.form import Form
+from vllm_mmout.wings.jobs.client.jobs import Job, check_server, get_job, remove, submit, wait
+from vllm_mmout.wings.jobs.client.session import KEYS, ServerError, Session
+from vllm_mmout.wings.jobs.client.targets import Target, place
+
+_ADDRESS = re.compile(r"(https?|file)://|data:", re.IGNORECASE)
+"""How what is sent as text begins."""
+_ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
+_RETRIES = "8"
+"""Some 90 seconds in all: a job of hours must outlive a router that is started again."""
+
+
+def run_command(options: argparse.Namespace) -> int:
+    """Run the command with its arguments."""
+    fields = _request_fields(options)
+    _check_together(options, fields)
+    target = None if options.out is None else Target.of(options.out)
+    output_format = options.output_format
+    if target is not None and options.resume is None:
+        output_format = target.output_format(output_format)
+    if output_format is not None:
+        fields["output_format"] = output_format
+    form = None if options.resume is not None else _form(options.inputs, fields)
+    key = api_key(options.api_key, os.environ)
+    fetching = FetchOptions.from_environment({**os.environ, RETRIES: os.environ.get(RETRIES) or _RETRIES})
+    with contextlib.closing(Session(server_address(options.server), key, fetching, _say)) as session:
+        if form is None:
+            job = get_job(session, options.resume)
+        else:
+            check_server(session)
+            with _bar("Upload", form.size) as bar:
+                job = submit(session, form, _moving(bar))
+        if options.no_wait:
+            print(job.id)
+        else:
+            _finish(session, job, target, options)
+    return 0
+
+
+def server_address(text: str) -> str:
+    """The address below which a server's routes lie, without a slash at its end.
+
+    Args:
+        text: as a user gives it, with or without ``/v1`` at its end.
+
+    Raises:
+        OptionError: it is none.
+
+    """
+    wrong = f"--server {shown(text)} must be the address of a server, as http://localhost:8000"
+    try:
+        parts = urlsplit(text.strip())
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # of what is no port, or no IPv6 address
+        raise OptionError(wrong, param="server") from None
+    if not valid or parts.query or parts.fragment:
+        raise OptionError(wrong, param="server")
+    if parts.username is not None:
+        raise OptionError(
+            f"--server {shown(text)} holds a user or a password; give the server's key by --api-key", param="server"
+        )
+    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def api_key(given: str | None, environment: Mapping[str, str]) -> str | None:
+    """The key of a server: the one given, else the first of the variables `KEYS` that is set.
+
+    Raises:
+        OptionError: it has characters that no header can hold.
+
+    """
+    key = next((key for key in (given, *map(environment.get, KEYS)) if key), None)
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise OptionError("the API key has characters that cannot be sent; see how it is quoted", param="api_key")
+    return key
+
+
+def _finish(session: Session, job: Job, target: Target | None, options: argparse.Namespace) -> None:
+    """Wait for a job, write its results, and have the server forget it."""
+    # Without a key, which a terminal would keep.
+    resuming = f"vllm-mmout submit --resume {job.id} --server {options.server} -o {options.out}"
+    try:
+        if options.resume is None:
+            _say(f"job {job.id}; to go on with it later: {resuming}")
+        with _bar("Tiles", unit="tile") as bar:
+            job = wait(session, job, lambda job: _show(bar, job))
+    except KeyboardInterrupt:
+        if not options.keep:
+            _cancel(session, job.id)
+        raise
+    if target is None:  # which `_check_together` excludes
+        return
+    try:
+        files = _fetch(session, job, target, stem(options.inputs[0]) if options.inputs else stem(job.name))
+    except KeyboardInterrupt:
+        _say(f"what was fetched is kept; go on with {resuming}")
+        raise
+    for file in files:
+        print(file)
+    if not options.keep:
+        try:
+            remove(session, job.id)
+        except ServerError as error:
+            _say(f"the result is here; the server keeps the job {job.id}: {error}")
+
+
+def _fetch(session: Session, job: Job, target: Target, name: str) -> list[Path]:
+    """Write the files of a job's results."""
+    files = target.files(name, job.outputs)
+    for file, output in zip(files, job.outputs, strict=True):
+        path = result_path(job.id, output)
+        with _bar("Download", output.bytes) as bar, PartFile(file, f"{session.server}{path}") as part:
+            download(session, path, output.bytes, part, _moving(bar))
+            place(part.path, file, output)
+            part.forget()
+    return files
+
+
+def _cancel(session: Session, job: str) -> None:
+    try:
+        remove(session, job)
+    except ServerError as error:
+        _say(f"the job {job} could not be cancelled: {error}")
+    else:
+        _say(f"the job {job} is cancelled")
+
+
+def _check_together(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    """Refuse arguments that do not go together."""
+    if options.resume is None:
+        if not options.inputs:
+            raise OptionError("name a FILE to send, or a job with --resume ID")
+        if options.out is None and not options.no_wait:
+            raise OptionError("-o is missing; name the file to write, or leave the result on the server with --no-wait")
+        return
+    if not _ID.fullmatch(options.resume):
+        raise OptionError(f"--resume {options.resume!r} is no id of a job, as scene_...")
+    given = [flag(name) for name in fields] + ["--output-format"] * (options.output_format is not None)
+    if options.inputs or given:
+        what = ", ".join([*options.inputs, *given])
+        raise OptionError(f"--resume goes on with a job as it was sent; leave {what} out")
+    if options.no_wait:
+        raise OptionError("--resume waits for a job, --no-wait does not; give one of them")
+    if options.out is None:
+        raise OptionError("-o is missing; name the file to write")
+
+
+def _request_fields(options: argparse.Namespace) -> dict[str, str]:
+    """The fields of the request but images and the format: those that are not as they are by default."""
+    chosen = {name: getattr(options, name) for name in OPTIONS}
+    defaults = msgspec.structs.asdict(OutputParams())
+    OutputParams(**chosen)  # raises OptionError for what cannot be, as in Python
+    fields = {name: _text(value) for name, value in chosen.items() if value != defaults[name]}
+    return fields | ({} if options.model is None else {"model": options.model})
+
+
+def _text(value: Any) -> str:
+    """A value as a form has it."""
+    if isinstance(value, tuple):
+        return ",".join(map(_text, value))
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _form(inputs: Sequence[str], fields: dict[str, str]) -> Form:
+    texts = [name for name in inputs if _ADDRESS.match(name)]
+    files = [Path(name) for name in inputs if not _ADDRESS.match(name)]
+    if texts and files:
+        raise OptionError(f"{texts[0][:100]} is an address and {files[0]} a file; send all of them in one way")
+    return Form([*(("image", text) for text in texts), *fields.items()], [("image", file) for file in files])
+
+
+def _bar(what: str, total: int | None = None, unit: str = "B") -> tqdm[Any]:
+    """A progress bar, nothing where no terminal is; it is left as it is at the end."""
+    scaled = unit == "B"
+    return tqdm(
+        total=total,
+        desc=what,
+        unit=unit,
+        unit_scale=scaled,
+        unit_divisor=1024 if scaled else 1000,
+        dynamic_ncols=True,
+        disable=not sys.stderr.isatty(),
+    )
+
+
+def _moving(bar: tqdm[Any]) -> Callable[[int], None]:
+    """Sets how many are done, more or fewer than before."""
+    return lambda done: bar.update(done - bar.n) and None
+
+
+def _show(bar: tqdm[Any], job: Job) -> None:
+    bar.set_description_str("Queued" if job.status == "queued" else "Tiles", refresh=False)
+    if job.tiles is not None:
+        bar.total = job.tiles.total
+        bar.update(job.tiles.done - bar.n)
+    bar.refresh()
+
+
+def _say(line: str) -> None:
+    """Write a line to standard error, above a bar that is there."""
+    tqdm.write(line, file=sys.stderr)

@@ -1,0 +1,128 @@
+"""Where results go: the files that ``-o`` means, and the formats that their suffixes mean."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vllm_mmout.errors import OptionError, SaveError
+from vllm_mmout.geo.raster.files import whole_file
+from vllm_mmout.outputs.formats import SENT, Format, format_named
+from vllm_mmout.outputs.formats.geotiff import geotiff_sidecars
+from vllm_mmout.wings.jobs.client.jobs import Output
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What ``-o`` names."""
+
+    path: Path
+    folder: bool
+    """Whether results lie in it, under the name of their input."""
+
+    @classmethod
+    def of(cls, out: str) -> Target:
+        """The target of a text.
+
+        Raises:
+            OptionError: it has no suffix, and is no folder.
+            SaveError: there is no folder for it.
+
+        """
+        path = Path(out)
+        if path.is_dir() or out.endswith(os.sep):
+            return cls(path, folder=True)
+        if not path.parent.is_dir():
+            raise SaveError(f"-o {out}: there is no folder {path.parent}; make it first")
+        if not path.suffix:
+            raise OptionError(
+                f"-o {out} has no suffix, which tells the format (.tif, .png, ...); for a folder write {out}/"
+            )
+        return cls(path, folder=False)
+
+    def output_format(self, asked: str | None) -> str | None:
+        """The ``output_format`` to ask for; None: the usual one.
+
+        Args:
+            asked: one that a user names beside ``-o``.
+
+        Raises:
+            OptionError: it is not that of the suffix, or the suffix has none.
+
+        """
+        known = self._format()
+        if asked is None and known is None and not self.folder:
+            suffixes = ", ".join(suffix for form in SENT.values() for suffix in form.suffixes)
+            raise OptionError(
+                f"-o {self.path}: a server makes no {self.path.suffix.lower()} (known: {suffixes}); choose one of"
+                " these, or name the format with --output-format"
+            )
+        if asked is not None and known is not None and format_named(asked) != known:
+            raise OptionError(
+                f"-o {self.path} names {known.name}, and --output-format is {asked}; leave --output-format out"
+            )
+        return asked if known is None else known.name
+
+    def files(self, stem: str, outputs: Sequence[Output]) -> list[Path]:
+        """The file of each result, as ``vllm-mmout run`` names them.
+
+        Args:
+            stem: name of the input without its suffix, for a folder.
+            outputs: the results.
+
+        Raises:
+            OptionError: the suffix is of another format than the result.
+            SaveError: the folder cannot be made.
+
+        """
+        for output in outputs:
+            self._check(output)
+        several = len(outputs) > 1
+        if not self.folder:
+            named = [f"{self.path.stem}-{output.processor}{self.path.suffix}" for output in outputs]
+            return [self.path.with_name(name) for name in named] if several else [self.path] * len(outputs)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SaveError(f"cannot make the folder {self.path}: {error.strerror}") from error
+        stem = stem or "scene"
+        return [
+            self.path / f"{stem}-{output.processor}{_suffix(output)}"
+            if several
+            else self.path / f"{stem}{_suffix(output)}"
+            for output in outputs
+        ]
+
+    def _format(self) -> Format | None:
+        """What the suffix of a file means."""
+        form = None if self.folder else format_named(self.path.suffix)
+        return form if form is not None and form.name in SENT else None
+
+    def _check(self, output: Output) -> None:
+        known = self._format()
+        made = output.output_format
+        # Of polygons JSON is GeoJSON.
+        if known is not None and made != known.name and (made, known.name) != ("geojson", "json"):
+            raise OptionError(
+                f"the result is {made}, and -o {self.path} names {known.name}; name a file that ends in"
+                f" {_suffix(output)}"
+            )
+
+
+def place(part: Path, target: Path, output: Output) -> None:
+    """Give a whole download its name, and a GeoTIFF the names of its classes in a file beside it.
+
+    Raises:
+        SaveError: it cannot be given its name.
+
+    """
+    sidecars = geotiff_sidecars(output.class_names) if output.output_format == "tiff" else None
+    with whole_file(target, sidecars) as hidden:
+        part.replace(hidden)
+
+
+def _suffix(output: Output) -> str:
+    """The usual suffix of a result's format."""
+    return SENT[output.output_format].suffixes[0] if output.output_format in SENT else ".bin"

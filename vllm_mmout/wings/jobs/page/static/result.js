@@ -1,0 +1,96 @@
+/** What came of a job: its picture, its classes, its data, its file. */
+import { byId, made } from "./elements.js";
+import { over } from "./frame.js";
+import { content, preview } from "./job.js";
+import { legend } from "./legend.js";
+import { showError } from "./notices.js";
+import { ofResult } from "./sources.js";
+import { structured } from "./structured.js";
+import { bytes, clock } from "./units.js";
+import { formatOf, nameFor, save } from "./download.js";
+
+const READ_BYTES = 4_000_000;
+
+/** The part of the page that shows a completed job. */
+export class Result {
+  /** @param {import("./stage.js").Stage} stage */
+  constructor(stage) {
+    this.stage = stage;
+    this.job = null;
+    this.which = byId("which");
+    this.which.addEventListener("change", () => this.#output().catch(showError));
+    byId("download").addEventListener("click", () => this.#save());
+  }
+
+  /** Show nothing. */
+  clear() {
+    this.job = null;
+    byId("result-part").hidden = true;
+  }
+
+  /**
+   * Show a completed job.
+   * @param {object} job
+   * @param {object|null} fields of the request where the input is on the map; null: the result is shown alone
+   */
+  async show(job, fields) {
+    Object.assign(this, { job, fields });
+    this.which.replaceChildren(...job.outputs.map(({ processor }, i) => made("option", { value: i }, processor)));
+    byId("which-part").hidden = job.outputs.length < 2;
+    await this.#output();
+    if (this.job === job) byId("result-part").hidden = false;
+  }
+
+  async #output() {
+    const { job, fields, stage } = this;
+    const output = job.outputs[Number(this.which.value)];
+    const png = await preview(job.id, { processor: output.processor });
+    const data = await this.#data(job, output);
+    if (job !== this.job) return;
+    byId("result-facts").textContent = facts(job, output, fields !== null);
+    byId("download").title = nameFor(job, output);
+    byId("legend").replaceChildren(...(output.classes?.length ? legend(output.classes) : []));
+    byId("structured").replaceChildren(...(data === null ? [] : [structured(data)]));
+    if (png === null) {
+      stage.clearResult();
+      return;
+    }
+    const size = output.size?.split("x").map(Number) ?? null;
+    const framed = (known) => fields && over(stage.raster, fields, known);
+    if (!(await stage.showResult(png, framed, size))) return;
+    stage.readout.use(ofResult(job.id, output, stage.overlay, size ?? stage.overlay.size));
+  }
+
+  async #data(job, output) {
+    const json = /json/.test(output.media_type);
+    const text = output.media_type.startsWith("text/") && !output.classes;
+    if (!(json || text) || output.bytes > READ_BYTES) return null;
+    const read = await (await content(job.id, { processor: output.processor })).text();
+    return json ? JSON.parse(read) : read;
+  }
+
+  async #save() {
+    const button = byId("download");
+    button.disabled = true;
+    try {
+      await save(this.job, this.job.outputs[Number(this.which.value)]);
+    } catch (error) {
+      showError(error);
+    } finally {
+      button.disabled = false;
+      button.focus();
+    }
+  }
+}
+
+/** What is known of a result, in a line. */
+function facts(job, output, own) {
+  const took = job.completed_at - job.started_at;
+  return [
+    ...(own ? [] : [job.name]),
+    ...(output.size ? [output.size.replace("x", " × ")] : []),
+    `${formatOf(output)?.title ?? output.output_format}, ${bytes(output.bytes)}`,
+    took < 1 ? "under 1 s" : `${took} s`,
+    ...(job.expires_at ? [`kept until ${clock(job.expires_at)}`.replaceAll(" ", "\u00a0")] : []),
+  ].join(" · ");
+}

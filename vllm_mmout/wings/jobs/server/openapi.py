@@ -1,0 +1,135 @@
+"""The fields of a request for a job, and what the description of the server says of the routes of jobs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from vllm_mmout.serving.openapi import ADDRESSES, BODY, IMAGE, JSON, MEDIA, OPENAIS, body_of, responses_of
+from vllm_mmout.serving.request.image_request import EDITS
+
+SCENES: Final = EDITS.without(
+    ("stream", "partial_images", "response_format"),
+    "a job is looked at and fetched by its id",
+    path="/v1/scenes",
+    apart=EDITS.apart,
+)
+"""The fields of a request for a job."""
+
+
+def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+    """An object with these fields, each always there."""
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+_TEXT: Final = {"type": "string"}
+_WHOLE: Final = {"type": "integer"}
+_NUMBER: Final = {"type": "number"}
+_WHOLE_OR_NULL: Final = {"type": ["integer", "null"]}
+_TEXT_OR_NULL: Final = {"type": ["string", "null"]}
+_CLASS: Final = _object(
+    id=_WHOLE,
+    name=_TEXT_OR_NULL,
+    color={"type": "string", "pattern": "^#[0-9a-f]{6}$"},
+    pixels=_WHOLE,
+    share=_NUMBER,
+    area_m2=_or_null(_NUMBER),
+)
+_OUTPUT: Final = _object(
+    processor=_TEXT,
+    output_format=_TEXT,
+    media_type=_TEXT,
+    bytes=_WHOLE,
+    size=_TEXT_OR_NULL,
+    classes=_or_null({"type": "array", "items": _CLASS}),
+)
+_SCENE: Final = _object(
+    id=_TEXT,
+    object={"const": "scene"},
+    model=_TEXT,
+    name=_TEXT,
+    status={"enum": ["queued", "in_progress", "completed", "failed"]},
+    progress={"type": "integer", "minimum": 0, "maximum": 100},
+    tiles=_or_null(_object(done=_WHOLE, total=_WHOLE)),
+    created_at=_WHOLE,
+    started_at=_WHOLE_OR_NULL,
+    completed_at=_WHOLE_OR_NULL,
+    expires_at=_WHOLE_OR_NULL,
+    outputs={"type": "array", "items": _OUTPUT},
+    error=_or_null(_object(code=_TEXT, message=_TEXT)),
+)
+_LIST: Final = _object(
+    object={"const": "list"},
+    data={"type": "array", "items": _SCENE},
+    first_id=_TEXT_OR_NULL,
+    last_id=_TEXT_OR_NULL,
+    has_more={"type": "boolean"},
+)
+_PREVIEW: Final = _object(
+    width=_WHOLE,
+    height=_WHOLE,
+    shown=_object(width=_WHOLE, height=_WHOLE),
+    dtype=_TEXT,
+    bands={"type": "array", "items": _TEXT},
+    nodata=_or_null(_NUMBER),
+    usual={"type": "array", "items": _WHOLE},
+    data_dtype=_TEXT,
+    data={"type": "string", "contentEncoding": "base64"},
+)
+_ID: Final = {"name": "scene_id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+_REQUEST: Final = body_of(
+    form=SCENES.schema("image", image=IMAGE),
+    texts=SCENES.schema("image", image=ADDRESSES),
+    json=SCENES.schema(image=ADDRESSES, images=OPENAIS),
+)
+
+
+def _query(name: str, schema: dict[str, Any], *, required: bool = False) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": required, "schema": schema}
+
+
+def _answer(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": description, "content": {JSON: {"schema": schema}}}
+
+
+_PROCESSOR: Final = _query("processor", {"type": "string"})
+_PLACES: Final = [_query(name, {"type": "integer", "minimum": 0}, required=True) for name in ("row", "col")]
+_GEOJSON: Final[dict[str, Any]] = {"application/geo+json": {"schema": {}}}
+_BYTES: Final = {"content": {**MEDIA, **_GEOJSON, JSON: {"schema": {}}}}
+_PARTS: Final[dict[str, Any]] = {media_type: {} for media_type in _BYTES["content"]}  # a part of JSON is none
+
+CREATE: Final = {"requestBody": _REQUEST, "responses": responses_of(_answer("The job.", _SCENE), *BODY)}
+PREVIEW: Final = {
+    "requestBody": _REQUEST,
+    "responses": responses_of(_answer("The input at reduced size.", _PREVIEW), *(set(BODY) - {404})),
+}
+LIST: Final = {
+    "parameters": [
+        _query("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
+        _query("after", {"type": "string"}),
+        _query("order", {"type": "string", "enum": ["asc", "desc"]}),
+    ],
+    "responses": responses_of(_answer("Some jobs, the newest first.", _LIST), 400, 401, 404),
+}
+GET: Final = {"parameters": [_ID], "responses": responses_of(_answer("The job.", _SCENE), 401, 404)}
+DELETE: Final = {
+    "parameters": [_ID],
+    "responses": responses_of(_answer("The job is ended, and forgotten.", {"type": "object"}), 401, 404),
+}
+CONTENT: Final = {
+    "parameters": [
+        _ID,
+        _query("variant", {"type": "string", "enum": ["result", "preview"]}),
+        _PROCESSOR,
+        {"name": "Range", "in": "header", "required": False, "schema": {"type": "string"}},
+    ],
+    "responses": responses_of({"description": "The bytes.", **_BYTES}, 400, 401, 404, 409, 416)
+    | {"206": {"description": "The bytes that the header Range asks for.", "content": _PARTS}},
+}
+PIXEL: Final = {
+    "parameters": [_ID, *_PLACES, _PROCESSOR],
+    "responses": responses_of(_answer("The values of the pixel.", {"type": "object"}), 400, 401, 404, 409),
+}

@@ -1,0 +1,222 @@
+"""SceneRunner: the jobs that this server runs, some at a time, in the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_mmout.engine.log import logger
+from vllm_mmout.engine.threads import in_thread
+from vllm_mmout.outputs.partial_images import PreviewRequest
+from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.options import flag
+from vllm_mmout.serving.response.encode import encode
+from vllm_mmout.serving.response.format_choice import FormatChoice
+from vllm_mmout.wings.jobs.server.job import SceneError
+from vllm_mmout.wings.jobs.server.results import make_result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vllm_mmout.engine.request_output import Progress
+    from vllm_mmout.serving.answers import Work
+    from vllm_mmout.serving.options import ServingOptions
+    from vllm_mmout.wings.jobs.server.board import SceneBoard
+    from vllm_mmout.wings.jobs.server.job import SceneInputs, SceneJob
+
+_AT_ONCE: Final = 4
+"""Jobs that run at once: as many scenes are cut at once in any case, and small ones share forwards."""
+_PREVIEWS: Final = 2
+_LOOK_S: Final = 0.25
+"""Seconds after which this server looks which of its jobs were deleted, or are to be seen, elsewhere."""
+_SWEEP_S: Final = 5.0
+"""Seconds after which it looks for jobs of dead servers, and for those whose time is over."""
+_UNSENT: Final = SceneError("client_left", "its client was gone before it heard of the job; send it again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    task: asyncio.Task[None]
+    watch: PreviewRequest
+
+
+@dataclass(slots=True)
+class SceneRunner:
+    """Runs jobs until they are finished or deleted.
+
+    Args:
+        board: what all servers know of jobs.
+
+    """
+
+    board: SceneBoard
+    previews: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PREVIEWS))
+    """Inputs that are reduced for a page at once: each may take some hundred MiB."""
+    _running: dict[str, _Running] = field(default_factory=dict)
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+    _tending: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look after jobs, also those of servers that have died, until the event loop ends."""
+        self._tending = asyncio.create_task(self._tend())
+
+    async def add(self, work: Work, inputs: SceneInputs, model: str, options: ServingOptions) -> SceneJob:
+        """Make a job, which is run when its turn comes.
+
+        Args:
+            work: what is to be run.
+            inputs: what it is run on; closed when the job ends.
+            model: its name.
+            options: the limits.
+
+        Raises:
+            ApiError: too many jobs wait or run (429).
+
+        """
+        adding = partial(
+            self.board.add,
+            model=model,
+            name=inputs.name,
+            nbytes=inputs.nbytes,
+            most=options.max_scenes,
+            most_bytes=options.max_scene_bytes,
+        )
+        job = await in_thread(adding, self._forget)
+        if isinstance(job, int):
+            raise _too_many(job)
+        watch = PreviewRequest()
+        task = asyncio.create_task(self._run(job, work, watch, inputs.held.close))
+        self._running[job.id] = _Running(task, watch)
+        task.add_done_callback(lambda task: self._ended(job.id, task))
+        return job
+
+    def _forget(self, job: SceneJob | int) -> None:
+        """Forget a job that nobody will run; a number is none."""
+        if isinstance(job, int):
+            return
+        try:
+            self.board.delete(job.id)
+        except Exception:  # noqa: BLE001 - whatever it is, nobody runs the job, so it must end
+            logger.exception("job %s cannot be forgotten", job.id)
+            self.board.fail(job, _UNSENT)
+
+    def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:
+        self._running.pop(job_id, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("job %s did not end as it should", job_id, exc_info=error)
+
+    def cancel(self, job_id: str) -> None:
+        """End a job that was deleted, if it is one of this server's."""
+        running = self._running.get(job_id)
+        if running is not None:
+            running.task.cancel()
+
+    def preview(self, server: str, job_id: str) -> Path:
+        """Where a server puts the picture of a job that it runs."""
+        return self.board.store.shared.work_of(server) / f"{job_id}.png"
+
+    async def _run(self, job: SceneJob, work: Work, watch: PreviewRequest, close: Callable[[], None]) -> None:
+        picture = _Picture(self.preview(self.board.server, job.id))
+        try:
+            async with self._places:
+                if await asyncio.to_thread(self.board.begin, job.id):
+                    await self._done(job.id, work, watch, picture)
+        except Exception as error:  # noqa: BLE001 - becomes what clients are told of the job
+            known = api_error(error, work.request_id)
+            await asyncio.to_thread(self.board.fail, job, SceneError(known.type, known.message))
+        finally:
+            await asyncio.shield(asyncio.to_thread(_let_go, close, picture))
+
+    async def _done(self, job_id: str, work: Work, watch: PreviewRequest, picture: _Picture) -> None:
+        """Run a job to its end, and store its results."""
+        async with aclosing(work.running(watch)) as outputs:
+            async for output in outputs:
+                last = output
+                if not output.finished and output.progress is not None:
+                    await self._progress(job_id, output.progress, output.outputs, picture)
+        tiles = 1 if last.progress is None else last.progress.total
+        # Ends in any case: what is stored of a job that is deleted meanwhile is found and removed there.
+        await asyncio.shield(asyncio.to_thread(self._store, job_id, work, last.outputs, tiles))
+
+    def _store(self, job_id: str, work: Work, outputs: Any, tiles: int) -> None:
+        folder = self.board.store.shared.work
+        results = work.made(outputs, lambda output, respond: make_result(output, work.asked, respond, folder))
+        self.board.complete(job_id, results, tiles)
+
+    async def _progress(self, job_id: str, progress: Progress, output: Any, picture: _Picture) -> None:
+        await asyncio.to_thread(self.board.progress, job_id, progress.done, progress.total)
+        if progress.partial_index is not None:
+            await asyncio.to_thread(picture.show, output)
+
+    async def _tend(self) -> None:
+        loop, swept = asyncio.get_running_loop(), 0.0
+        while True:
+            try:
+                if loop.time() - swept > _SWEEP_S:
+                    swept = loop.time()
+                    await asyncio.to_thread(self.board.sweep)
+                if self._running:
+                    await self._look()
+            except Exception:  # noqa: BLE001 - a disk that fails now may work the next time
+                logger.exception("jobs could not be looked after")
+            await asyncio.sleep(_LOOK_S)
+
+    async def _look(self) -> None:
+        """End the jobs that were deleted, and let those be seen that somebody asks for.
+
+        The table is all that servers share: a message to the one that runs a job would need a way of its own to it.
+        """
+        there_before = list(self._running.items())
+        known = await asyncio.to_thread(self.board.running)
+        for job_id, running in there_before:
+            if job_id not in known:
+                running.task.cancel()
+            elif known[job_id]:
+                running.watch.ask()
+
+
+def _too_many(count: int) -> ApiError:
+    return ApiError(
+        429,
+        f"{count} jobs wait or run, and there is no place for one more, or for its file"
+        f" ({flag('max_scenes')}, {flag('max_scene_bytes')}); try again later",
+        headers={"Retry-After": "10"},
+    )
+
+
+class _Picture:
+    """The picture of a job that runs, where clients of any server find it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._removed = False
+
+    def show(self, output: Any) -> None:
+        """Put a picture there, whole at every moment."""
+        encoded = encode(output, FormatChoice(output_format="png"))
+        part = self._path.with_suffix(".part")
+        with self._lock:
+            if self._removed:  # the job was cancelled meanwhile
+                return
+            with suppress(FileNotFoundError):  # somebody cleaned the folder away
+                part.write_bytes(encoded.read(0, encoded.nbytes))
+                part.rename(self._path)
+
+    def remove(self) -> None:
+        """Remove it for good."""
+        with self._lock:
+            self._removed = True
+            self._path.unlink(missing_ok=True)
+
+
+def _let_go(close: Callable[[], None], picture: _Picture) -> None:
+    try:
+        close()
+    finally:
+        picture.remove()

@@ -1,0 +1,130 @@
+"""TerratorchModel: a network of TerraTorch, from an image as its file holds it to what the network gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from vllm_mmout.errors import InputError, ModelError
+from vllm_mmout.models.author import load_strictly
+from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
+from vllm_mmout.wings.terratorch.checkpoint import REMEDY, weights_of
+from vllm_mmout.wings.terratorch.config import DATES, LOCATION, RAW, TerratorchConfig
+from vllm_mmout.wings.terratorch.mapper import TerratorchMapper
+from vllm_mmout.wings.terratorch.network import build_network, encode_exactly
+from vllm_mmout.wings.terratorch.scaling import MEANS, STDS, no_scale
+from vllm_mmout.wings.terratorch.standards import standards_of
+
+if TYPE_CHECKING:
+    from vllm_mmout.wings.terratorch.config import Modality
+
+
+@MULTIMODAL_INPUT_REGISTRY.register_input_mapper(TerratorchMapper.from_config)
+class TerratorchModel(nn.Module):
+    """Scales, standardises and runs; an input comes raw (``pixel_values_raw``), or standardised (``pixel_values``).
+
+    Standardised inputs are what TerraTorch's own plugins send: floating point, in any precision.
+
+    Args:
+        config: the folder's ``config.json``.
+
+    Raises:
+        ModelError: TerraTorch is not installed, or cannot build the network.
+
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._config = TerratorchConfig.of(config)
+        self.network = build_network(self._config)
+        self._standards = standards_of(self._config)
+        self._exact = encode_exactly(self.network)
+
+    @classmethod
+    def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """The keywords of a folder's model."""
+        return TerratorchConfig.of(config).keywords
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        """Run the network.
+
+        Args:
+            inputs: for each image either ``NAME_raw`` [n, bands, (frames,) height, width] of integers or float32, or
+                ``NAME``, standardised; ``location_coords`` [n, 2], latitude and longitude in degrees;
+                ``temporal_coords`` [n, frames, 2], year and day of the year from 0; ``means`` and ``stds`` [n, bands],
+                instead of those of the data module.
+
+        Returns:
+            What the network gives, the requests on axis 0.
+
+        """
+        dtype = next(self.network.parameters()).dtype
+        images = {one.name: self._image(one, inputs, dtype) for one in self._config.modalities}
+        extras = {name: inputs[name] for name in self._config.extras if name in inputs}
+        exact = torch.float32 if self._exact else dtype
+        if LOCATION in extras:
+            extras[LOCATION] = extras[LOCATION].reshape(-1, 2).to(exact)
+        if DATES in extras:
+            extras[DATES] = extras[DATES].reshape(len(extras[DATES]), -1, 2).to(exact)
+        target = self._config.target
+        output = self.network(images if target is None else images[target], **extras)
+        return _tensor(output)
+
+    def load_from(self, stored: Mapping[str, Any]) -> None:
+        """Load a checkpoint of TerraTorch (``{"state_dict": ...}``), or the network's own names.
+
+        Raises:
+            ModelError: a weight is missing, unexpected or unlike.
+
+        """
+        load_strictly(self.network, weights_of(stored, self.network), REMEDY)
+
+    def _image(self, modality: Modality, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+        """One image, standardised, in the network's dtype."""
+        raw = inputs.get(RAW.format(modality.name))
+        if raw is None:
+            if modality.name not in inputs:
+                raise ModelError(f"the request has no {modality.name}; give {RAW.format(modality.name)}")
+            return inputs[modality.name].to(dtype)
+        standard = self._standards[modality.name]
+        if standard.lacks_scale and not raw.is_floating_point() and MEANS not in inputs:
+            raise InputError(no_scale(modality.name), param="scale")
+        scale = None if raw.is_floating_point() else standard.scale
+        mean, std = (
+            _laid_out(inputs.get(name, own), raw) for name, own in ((MEANS, standard.mean), (STDS, standard.std))
+        )
+        if raw.device.type != "cpu":
+            return _standardised(raw, scale, mean, std).to(dtype)
+        # Band by band: to go through memory of the size of a whole image four times takes longer than to compute.
+        images = torch.empty(raw.shape, dtype=dtype)
+        mean, std = (numbers.expand(*raw.shape[:2], *numbers.shape[2:]) for numbers in (mean, std))
+        for image, band in product(range(raw.shape[0]), range(raw.shape[1])):
+            images[image, band] = _standardised(raw[image, band], scale, mean[image, band], std[image, band])
+        return images
+
+
+def _standardised(raw: Tensor, scale: float | None, mean: Tensor, std: Tensor) -> Tensor:
+    """Values in float32, in memory of their own."""
+    values = raw.to(torch.float32, copy=True)
+    if scale is not None:
+        values.mul_(scale)
+    return values.sub_(mean).div_(std)
+
+
+def _laid_out(numbers: Tensor, images: Tensor) -> Tensor:
+    """Numbers [n or 1, bands, (frames)] so that they count for each pixel of images [n, bands, (frames,) h, w]."""
+    return numbers.float().to(images.device).reshape(*numbers.shape, *(1,) * (images.ndim - numbers.ndim))
+
+
+def _tensor(output: Any) -> Tensor:
+    """What a network gave: of an output object its main output, of several layers the last."""
+    output = getattr(output, "output", output)
+    if isinstance(output, list | tuple) and output:
+        output = output[-1]
+    if not isinstance(output, Tensor):
+        raise ModelError(f"the network gave a {type(output).__name__}; networks that give one tensor are served")
+    return output

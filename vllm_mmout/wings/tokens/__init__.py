@@ -1,0 +1,36 @@
+"""Media that a model writes as tokens: how they lie among the text, their decoders, the engine and the routes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vllm_mmout.lazy import lazy_names
+from vllm_mmout.wing import Wing
+
+if TYPE_CHECKING:
+    from vllm_mmout.wings.tokens.layouts import Medium, TokenLayout
+    from vllm_mmout.wings.tokens.processors.base import TokenProcessor
+    from vllm_mmout.wings.tokens.processors.codec_audio import CodecAudioProcessor
+    from vllm_mmout.wings.tokens.processors.vq_image import VQImageProcessor
+
+__all__ = ["WING", "CodecAudioProcessor", "Medium", "TokenLayout", "TokenProcessor", "VQImageProcessor"]
+
+WING = Wing(
+    name="tokens",
+    output_processors={
+        "vq_image": "vllm_mmout.wings.tokens.processors.vq_image:VQImageProcessor",
+        "codec_audio": "vllm_mmout.wings.tokens.processors.codec_audio:CodecAudioProcessor",
+    },
+    hooks="vllm_mmout.wings.tokens.engine.hooks:TOKEN_HOOKS",
+    routes="vllm_mmout.wings.tokens.serving.extension:TokenRoutes",
+)
+
+_HOMES = {
+    "CodecAudioProcessor": "vllm_mmout.wings.tokens.processors.codec_audio",
+    "Medium": "vllm_mmout.wings.tokens.layouts",
+    "TokenLayout": "vllm_mmout.wings.tokens.layouts",
+    "TokenProcessor": "vllm_mmout.wings.tokens.processors.base",
+    "VQImageProcessor": "vllm_mmout.wings.tokens.processors.vq_image",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

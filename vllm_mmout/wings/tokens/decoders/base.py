@@ -1,0 +1,142 @@
+"""TokenDecoder: what all decoders have in common, and what is known of one before its weights are read."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from vllm_mmout.errors import OptionError
+
+if TYPE_CHECKING:
+    import torch
+
+    from vllm_mmout.wings.tokens.layouts import TokenLayout
+
+
+class TokenDecoder(ABC):
+    """A decoder that was found and whose config.json was read; its weights come with ``load``."""
+
+    kind: ClassVar[str]
+    """What it is called in messages."""
+
+    facts: DecoderFacts | None = None
+    """What it takes; None: not known, so that nothing can be checked."""
+
+    sampling_rate: int | None = None
+    """Samples of a channel in a second, Hz, where it says so without further facts."""
+
+    @abstractmethod
+    def load(self, device: str | None, dtype: str | None) -> None:
+        """Load the weights.
+
+        Args:
+            device: where to; None: the CPU, or where a module that was handed in lies.
+            dtype: of the weights; None: float32, or that of a module that was handed in.
+
+        Raises:
+            ModelError: the weights are damaged, or not all there.
+
+        """
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where the codes must lie; known once the weights are loaded."""
+
+    @abstractmethod
+    def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Decode codes of several media of one shape.
+
+        Args:
+            codes: int64, one a codebook: [n, rows, columns] of pictures, [n, codes] of sounds.
+
+        Returns:
+            Floating point: [n, channels, height, width], [n, channels, samples] or [n, samples].
+
+        """
+
+
+@dataclass(frozen=True)
+class DecoderFacts:
+    """What is known of a decoder before its weights are read."""
+
+    modality: Literal["image", "audio"]
+    """What it makes."""
+    codebooks: int
+    """Codebooks that it has."""
+    codebook_size: int
+    """Codes of each."""
+    fewer: bool = False
+    """Whether it decodes with its first codebooks alone."""
+    strides: tuple[int, ...] | None = None
+    """Steps of the finest codebook that a code of each codebook stands for; None: all have one rate."""
+    grid: tuple[int, int] | None = None
+    """Rows and columns of the only picture that it decodes; None: any."""
+    sampling_rate: int | None = None
+    """Samples of a channel in a second, Hz."""
+
+    def check_fit(self, layout: TokenLayout, said: str) -> None:
+        """Refuse a layout whose codes this decoder would not take, or not as they are meant.
+
+        Args:
+            layout: of the model's tokens.
+            said: the decoder in words, as "decoder mimi/ (mimi)".
+
+        Raises:
+            OptionError: numbers of codebooks or codes, rates or grids differ.
+
+        """
+        self._check_codebooks(layout, said)
+        self._check_rates(layout, said)
+        if self.grid is not None and layout.grid != self.grid:
+            rows, columns = self.grid
+            given = f"grid {list(layout.grid)}" if layout.grid else "no fixed grid"
+            raise OptionError(
+                f"layout has {given}, {said} decodes {rows} rows of {columns} codes only; set grid=[{rows}, {columns}],"
+                " or name the decoder that the model was trained with",
+                param="layout",
+            )
+
+    def _check_codebooks(self, layout: TokenLayout, said: str) -> None:
+        sizes = {slot.stop - slot.first for slot in layout.slots}
+        enough = layout.codebooks <= self.codebooks if self.fewer else layout.codebooks == self.codebooks
+        if enough and sizes == {self.codebook_size}:
+            return
+        codes = " and ".join(map(str, sorted(sizes)))
+        also = " and decodes with fewer codebooks, not with more or with others" if self.fewer else ""
+        raise OptionError(
+            f"layout has {_counted(layout.codebooks)} of {codes} codes, {said} has {self.codebooks} of"
+            f" {self.codebook_size}{also}; correct the layout's codebooks and size, or name the decoder that the model"
+            " was trained with",
+            param="layout",
+        )
+
+    def _check_rates(self, layout: TokenLayout, said: str) -> None:
+        slots = Counter(slot.codebook for slot in layout.slots)
+        given = _reduced([slots[codebook] for codebook in range(layout.codebooks)])
+        finest = math.lcm(*self.strides) if self.strides else 1
+        taken = _reduced([finest // stride for stride in self.strides] if self.strides else [1] * layout.codebooks)
+        if given != taken:
+            raise OptionError(
+                f"layout has codebooks of {_listed(given)} codes a frame, {said} takes {_listed(taken)}; correct the"
+                " layout's order and pattern, or name the decoder that the model was trained with",
+                param="layout",
+            )
+
+
+def _reduced(counts: list[int]) -> list[int]:
+    """Counts in lowest terms: only their ratio matters."""
+    common = math.gcd(*counts)
+    return [count // common for count in counts]
+
+
+def _listed(counts: list[int]) -> str:
+    return " : ".join(map(str, counts))
+
+
+def _counted(codebooks: int) -> str:
+    return "1 codebook" if codebooks == 1 else f"{codebooks} codebooks"

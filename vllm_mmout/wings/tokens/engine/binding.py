@@ -1,0 +1,102 @@
+"""TokenBinding: what an engine whose model generates media tokens knows beyond vLLM's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import msgspec
+
+from vllm_mmout.engine.engine_binding import EngineBinding
+from vllm_mmout.engine.settings import EngineSettings
+from vllm_mmout.errors import OptionError
+from vllm_mmout.params import OutputParams
+from vllm_mmout.wings.tokens.processors.base import TokenProcessor
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+    from vllm_mmout.registry.choice import Choice
+
+FOLDER = "_name_or_path"
+"""Key of the config that processors get: the model's folder, which decoders' folders may be relative to."""
+NONE = "none"
+"""``OutputParams.output`` of requests whose tokens are left alone."""
+_KNOWN = frozenset({"processor", "output", "sampling"})
+"""Options of requests for tokens."""
+
+
+@dataclass(slots=True)
+class TokenRuntime:
+    """What a bound ``AsyncLLM`` keeps beside what vLLM's has."""
+
+    sampling: dict[str, Any] | None = None
+    """The fields of ``generation_config.json``, which vLLM reads anew by each call, of a hub's model there."""
+
+
+@dataclass(frozen=True)
+class TokenBinding(EngineBinding):
+    """Of an engine whose model generates tokens."""
+
+    processors: Mapping[str, TokenProcessor]
+    """By name, the default first."""
+
+    generates: ClassVar[bool] = True
+    async_llm: ClassVar[str] = "vllm_mmout.wings.tokens.engine.async_llm:BoundTokenAsyncLLM"
+    llm_engine: ClassVar[str] = "vllm_mmout.wings.tokens.engine.llm:BoundTokenEngine"
+    llm: ClassVar[str] = "vllm_mmout.wings.tokens.engine.llm:BoundTokenLLM"
+    output_processor: ClassVar[str] = "vllm_mmout.wings.tokens.engine.routed:TokenOutputProcessor"
+
+    @classmethod
+    def make(
+        cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
+    ) -> Self:
+        """Make the processors, and load their decoders, see `EngineBinding.make`.
+
+        Raises:
+            OptionError: a decoder does not fit the layout.
+
+        """
+        made: Any = choice.create({**config, FOLDER: vllm_config.model_config.model})
+        for processor in made.values():
+            processor.load()
+        return cls(model, made, EngineSettings.from_mapping(choice.settings), choice)
+
+    def async_runtime(self) -> TokenRuntime:
+        """See `EngineBinding.async_runtime`."""
+        return TokenRuntime()
+
+    def pick(self, params: OutputParams) -> str:
+        """Name of the processor that a request asks for."""
+        return self.choice.pick(params.processor)[0]
+
+    def check_params(self, params: OutputParams) -> None:
+        """Check what a request asks of this model.
+
+        Raises:
+            OptionError: a processor does not exist here, there are several, an output is unknown, or an option is not
+                for models that generate tokens.
+
+        """
+        picks = self.choice.pick(params.processor)
+        if len(picks) > 1:
+            raise OptionError(
+                f"{self.model} generates tokens, of which one processor makes objects; name one, not {list(picks)}",
+                param="processor",
+            )
+        choices = (*self.processors[picks[0]].outputs, NONE)
+        if params.output is not None and params.output not in choices:
+            raise OptionError(
+                f"output processor {picks[0]!r} has no output {params.output!r} (known: {', '.join(choices)})",
+                param="output",
+            )
+        plain = OutputParams()
+        for option in msgspec.structs.fields(OutputParams):
+            name = option.name
+            if name not in _KNOWN and getattr(params, name) != getattr(plain, name):
+                raise OptionError(
+                    f"{name} is not for {self.model}, which generates tokens; leave it out (known here:"
+                    f" {', '.join(sorted(_KNOWN))})",
+                    param=name,
+                )

@@ -1,0 +1,59 @@
+"""What a request for tokens wants beyond its sampling; it goes along with the sampling params, in this process."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vllm.sampling_params import SamplingParams
+
+from vllm_mmout.params import OutputParams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KEY = "mmout"
+
+
+@dataclass(slots=True)
+class TokenRequest:
+    """Of one request."""
+
+    params: OutputParams
+    decode: bool = True
+    """Whether media are decoded; where they are not, their tokens are kept out of the text all the same."""
+
+
+PLAIN = OutputParams()
+CURRENT_REQUEST: ContextVar[TokenRequest | None] = ContextVar("mmout_asked", default=None)
+"""Of the request that is being added in this task; None for one that says nothing."""
+
+
+def with_request(sampling: SamplingParams, asked: TokenRequest) -> SamplingParams:
+    """A copy of sampling params that says what else is asked."""
+    copied = sampling.clone()
+    copied.extra_args = {**(sampling.extra_args or {}), KEY: asked}
+    return copied
+
+
+@contextmanager
+def sent_apart(params: Any) -> Iterator[Any]:
+    """Keep what is asked for whoever adds the request; gives the params to be sent, which say nothing of it.
+
+    Those given stay as they are: they may be of several requests.
+    """
+    extra = getattr(params, "extra_args", None) or {}
+    asked = extra.get(KEY)
+    if not isinstance(asked, TokenRequest):
+        yield params
+        return
+    sent = copy(params)
+    sent.extra_args = {name: value for name, value in extra.items() if name != KEY} or None
+    token = CURRENT_REQUEST.set(asked)
+    try:
+        yield sent
+    finally:
+        CURRENT_REQUEST.reset(token)

@@ -1,0 +1,139 @@
+"""MediaStream: the tokens of one answer, taken apart as they come; media that are whole go to the decoder at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.errors import MMOutError
+from vllm_mmout.outputs import MediaOutput
+from vllm_mmout.wings.tokens.layouts.parser import StreamParser
+from vllm_mmout.wings.tokens.processors.base import marked
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher, MediaJob
+    from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
+    from vllm_mmout.wings.tokens.layouts.parser import Medium
+
+
+class MediaTokenFilter:
+    """Keeps media tokens out of the text of a request that wants nothing but text."""
+
+    def __init__(self, media: AbstractSet[int]) -> None:
+        self._media = media
+
+    def feed(self, token_ids: list[int], *, stopped: bool) -> list[bool]:
+        """For each token whether it is text."""
+        return [token not in self._media for token in token_ids]
+
+
+class MediaStream:
+    """Of one answer: which of its tokens are text, and its media on their way.
+
+    Args:
+        layout: of the model's tokens.
+        prompt: its token ids, which say whether the answer begins inside a medium.
+        params: of the request.
+        batcher: decodes.
+        settled: called in any thread whenever a medium has been decoded.
+
+    """
+
+    def __init__(
+        self,
+        layout: TokenLayout,
+        prompt: Sequence[int],
+        params: OutputParams,
+        batcher: MediaBatcher,
+        settled: Callable[[], None],
+    ) -> None:
+        self._new_parser = partial(StreamParser, layout, opened=layout.opened_by(prompt))
+        self._parser = self._new_parser()
+        self._params = params
+        self._batcher = batcher
+        self._settled = settled
+        self._due: list[Medium] = []
+        """Media that are not decoded yet, as long as an error stands."""
+        self.jobs: list[MediaJob] = []
+        self.error: Exception | None = None
+        """Why the answer cannot be delivered."""
+        self.cancelled = False
+
+    def feed(self, token_ids: list[int], *, stopped: bool) -> list[bool]:
+        """Take new tokens; for each whether it is text. Never raises: what is wrong becomes ``error``."""
+        is_text = self._parser.feed(token_ids, stopped=stopped)
+        self._take(self._parser.take())
+        return is_text
+
+    def finish(self, token_ids: list[int]) -> None:
+        """Take what is left: the stream has ended.
+
+        Args:
+            token_ids: the answer's; of several that came together vLLM drops those behind a stop string.
+
+        """
+        if len(token_ids) < self._parser.seen:
+            self._read_again(token_ids)
+        else:
+            self._take(self._parser.finish())
+
+    def cancel(self) -> None:
+        """Decode no more: nobody waits for it."""
+        self.cancelled = True
+        for job in self.jobs:
+            job.cancel()
+        self.jobs.clear()
+
+    @property
+    def decoded(self) -> bool:
+        """Whether no medium is on its way."""
+        return all(job.done is None for job in self.jobs)
+
+    def objects(self) -> list[Any]:
+        """The decoded media, in the order of their tokens.
+
+        Raises:
+            Exception: the first that could not be decoded.
+
+        """
+        for job in self.jobs:
+            if isinstance(job.outcome, BaseException):
+                raise job.outcome
+        return [_labelled(job) for job in self.jobs]
+
+    def _read_again(self, token_ids: list[int]) -> None:
+        """Forget what tokens were that are none of the answer's: media, and errors."""
+        before, self._parser = self._parser.error, self._new_parser()
+        self._parser.feed(token_ids)
+        media = self._parser.finish()
+        if self.error is before:
+            self.error = self._parser.error
+        for job in self.jobs:
+            if job.medium not in media:
+                job.cancel()
+        self.jobs = [job for job in self.jobs if job.medium in media]
+        self._due = []
+        self._take(media[len(self.jobs) :])  # those that were on their way before come first
+
+    def _take(self, media: list[Medium]) -> None:
+        self._due += media
+        self.error = self.error or self._parser.error
+        if self.cancelled or self.error is not None:
+            return
+        due, self._due = self._due, []
+        try:
+            for medium in due:
+                self.jobs.append(self._batcher.submit(medium, self._params, lambda _: self._settled()))
+        except MMOutError as error:  # the engine is shut down, or its threads hang
+            self.error = error
+        except RuntimeError as error:  # the system has no thread to spare
+            self.error = error
+
+
+def _labelled(job: MediaJob) -> Any:
+    """The object, which says where it comes from; of other classes than ours as it is."""
+    return marked(job.outcome, job.medium) if isinstance(job.outcome, MediaOutput) else job.outcome

@@ -1,0 +1,210 @@
+"""What a layout must not say: wrong types, unknown fields, and fields that contradict one another."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from vllm_mmout.errors import OptionError
+
+if TYPE_CHECKING:
+    from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
+
+_MOST = 1 << 22
+"""As many codes as all slots of a layout may have; no vocabulary is near it."""
+
+_LAST = (1 << 31) - 1
+"""The greatest token id: engines keep them in 32 bits."""
+
+
+class _Typed(msgspec.Struct, kw_only=True):
+    """The types of a layout's fields, checked strictly."""
+
+    modality: Literal["image", "audio"]
+    first: int | tuple[int, ...]
+    size: int | tuple[int, ...]
+    codebooks: int
+    order: Literal["flattened", "interleaved", "delayed", "sequential"]
+    pattern: tuple[int, ...] | None
+    pad: int | None
+    grid: tuple[int, int] | None
+    row_end: int | None
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    opened: bool
+    text_inside: bool
+
+
+_NAMES = _Typed.__struct_fields__
+_REQUIRED = ("modality", "first", "size")
+
+
+def checked_names(mapping: Mapping[str, Any]) -> None:
+    """Check the names of the fields that a mapping sets.
+
+    Raises:
+        OptionError: it is no mapping, or one is unknown or missing.
+
+    """
+    if not isinstance(mapping, Mapping):
+        raise OptionError(f"a token layout must be a table of fields, got {mapping!r}")
+    for name in mapping:
+        if name not in _NAMES:
+            near = difflib.get_close_matches(str(name), _NAMES, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            known = ", ".join(_NAMES)
+            raise OptionError(f"unknown field {name!r} of a token layout{hint} (known: {known})", param=str(name))
+    for name in _REQUIRED:
+        if name not in mapping:
+            raise OptionError(f"a token layout must have {name}, got {', '.join(mapping) or 'nothing'}", param=name)
+
+
+def checked_types(layout: TokenLayout) -> None:
+    """Check the type of each field.
+
+    Raises:
+        OptionError: one has another.
+
+    """
+    values = {name: getattr(layout, name) for name in _NAMES}
+    try:
+        msgspec.convert(values, _Typed)
+    except msgspec.ValidationError as error:
+        place = re.search(r"\$\.(\w+)", str(error))
+        name = place[1] if place else None
+        got = f", got {values[name]!r}" if name else ""
+        raise OptionError(f"token layout: {error}{got}", param=name) from None
+
+
+def check(layout: TokenLayout) -> None:
+    """Check that the fields of a layout, each of its type, agree.
+
+    Raises:
+        OptionError: they contradict one another; the message names the field, its value and the remedy.
+
+    """
+    _check_codebooks(layout)
+    _check_order(layout)
+    _check_modality(layout)
+    _check_ranges(layout)
+    _check_single_tokens(layout)
+
+
+def _wrong(field: str, fact: str, value: object, remedy: str) -> OptionError:
+    return OptionError(f"{field} {fact}, got {value}; {remedy}", param=field)
+
+
+def _check_codebooks(layout: TokenLayout) -> None:
+    """Numbers that must be positive, and one a codebook."""
+    if layout.codebooks < 1:
+        raise _wrong(
+            "codebooks", "must be 1 or more", layout.codebooks, "count the arrays of codes that the decoder takes"
+        )
+    sizes = (layout.size,) if isinstance(layout.size, int) else layout.size
+    if not isinstance(layout.size, int) and len(sizes) != layout.codebooks:
+        remedy = f"give {layout.codebooks} of them, or one number for all"
+        raise _wrong("size", "must be one number, or one a codebook", list(sizes), remedy)
+    if min(sizes) < 1 or max(sizes) * max(layout.codebooks, len(layout.pattern or ())) > _MOST:
+        raise _wrong(
+            "size", f"must be 1 or more codes, {_MOST} at most in all slots", layout.size, "take the decoder's"
+        )
+
+
+def _check_order(layout: TokenLayout) -> None:
+    """What goes with one order only, and what an order needs."""
+    order, books = layout.order, layout.codebooks
+    if layout.pattern is not None:
+        if order != "interleaved":
+            raise _wrong(
+                "pattern", 'goes with order "interleaved" only', f"order {order!r}", "set that order, or no pattern"
+            )
+        if set(layout.pattern) != set(range(books)):
+            remedy = f"name each of 0 to {books - 1}, or correct codebooks"
+            raise _wrong("pattern", "must name every codebook and no other", list(layout.pattern), remedy)
+        if layout.modality == "image" and len(layout.pattern) != books:
+            remedy = "a cell of an image has one code of each"
+            raise _wrong("pattern", "of an image must name each codebook once", list(layout.pattern), remedy)
+    if layout.pad is not None and order != "delayed":
+        raise _wrong("pad", 'goes with order "delayed" only', f"{layout.pad} with order {order!r}", "leave pad out")
+    if order == "delayed" and layout.pad is None:
+        raise _wrong("pad", 'is needed by order "delayed"', None, "set the token that stands where there is no code")
+    if order == "delayed" and books == 1:
+        raise _wrong("order", '"delayed" needs 2 or more codebooks', "codebooks=1", "leave order and pad out")
+    unequal = not isinstance(layout.size, int) and len(set(layout.size)) > 1
+    if order == "sequential" and unequal and isinstance(layout.first, int) and layout.grid is None:
+        remedy = "give one first a codebook: without them nothing tells where a codebook ends"
+        raise _wrong("size", 'of order "sequential" with one first must be equal', list(layout.size), remedy)  # type: ignore[arg-type]
+
+
+def _check_modality(layout: TokenLayout) -> None:
+    """What only images have, and what they need."""
+    if layout.modality == "audio":
+        for field in ("grid", "row_end"):
+            if getattr(layout, field) is not None:
+                remedy = 'leave it out, or set modality to "image"'
+                raise _wrong(field, "is of images only", f"{getattr(layout, field)} with audio", remedy)
+        return
+    if layout.text_inside:
+        raise _wrong("text_inside", "is of audio only", "true with images", "leave it out")
+    if layout.grid is not None and min(layout.grid) < 1:
+        raise _wrong(
+            "grid", "must be 1 or more rows and columns", list(layout.grid), "take those of the decoder's codes"
+        )
+    if layout.row_end is not None and layout.order not in {"flattened", "interleaved"}:
+        remedy = "leave row_end out and set grid"
+        raise _wrong("row_end", "needs the rows one after another", f"order {layout.order!r}", remedy)
+    if layout.grid is None and layout.row_end is None:
+        remedy = "set grid to (rows, columns), or row_end to the token after each row"
+        raise _wrong("grid", "or row_end is needed by an image", "neither", remedy)
+
+
+def _check_ranges(layout: TokenLayout) -> None:
+    """The token ids of the codes."""
+    firsts = (layout.first,) if isinstance(layout.first, int) else layout.first
+    slots = len(layout.pattern or ()) or layout.codebooks
+    if not isinstance(layout.first, int) and len(firsts) != slots:
+        remedy = f"give {slots} of them, or one number"
+        raise _wrong("first", "must be one token id, or one a slot", list(firsts), remedy)
+    if min(firsts) < 0 or max(firsts) > _LAST - _MOST:
+        raise _wrong("first", "must be a token id, 0 or more", layout.first, "take the token id of code 0")
+    if isinstance(layout.first, int):
+        return
+    ordered = sorted(enumerate(layout.slots), key=lambda entry: entry[1].first)
+    for (left, low), (right, high) in pairwise(ordered):
+        if high.first < low.stop:
+            remedy = "set them apart, or, where all slots share one range, give first as one number"
+            spans = f"{low.first} to {low.stop - 1} and {high.first} to {high.stop - 1}"
+            raise _wrong("first", f"gives slots {left} and {right} ranges that overlap", spans, remedy)
+
+
+def _check_single_tokens(layout: TokenLayout) -> None:
+    """Markers, row ends and padding: neither codes nor one another."""
+    seen: dict[int, str] = {}
+    for field, token in _single_tokens(layout):
+        if not 0 <= token <= _LAST:
+            raise _wrong(field, "must be a token id, 0 or more", token, "take it from the tokenizer")
+        if token in seen:
+            raise _wrong(
+                field, "must differ from other markers", f"{token}, which {seen[token]} has", "correct one of them"
+            )
+        seen[token] = field
+        for place, slot in enumerate(layout.slots):
+            if slot.first <= token < slot.stop:
+                remedy = "correct it, or first and size"
+                fact = f"must not be among the codes of slot {place} ({slot.first} to {slot.stop - 1})"
+                raise _wrong(field, fact, token, remedy)
+
+
+def _single_tokens(layout: TokenLayout) -> Iterator[tuple[str, int]]:
+    """Every token of the layout that is no code, with its field."""
+    for field in ("begin", "end"):
+        for token in getattr(layout, field):
+            yield field, token
+    for field in ("row_end", "pad"):
+        if getattr(layout, field) is not None:
+            yield field, getattr(layout, field)

@@ -1,0 +1,1 @@
+"""Output processors of models that generate tokens."""

@@ -1,0 +1,50 @@
+"""What the server has for models that generate tokens: speech, and their service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_mmout.serving.extension import ServerExtension
+from vllm_mmout.serving.openapi import BODY, body_of, responses_of
+from vllm_mmout.serving.response.result_files import SOUND_TYPES
+from vllm_mmout.wings.tokens.engine.async_llm import BoundTokenAsyncLLM
+from vllm_mmout.wings.tokens.serving.fields import IMAGES_SCHEMA, SPEECH_SCHEMA
+from vllm_mmout.wings.tokens.serving.service import TokenService
+from vllm_mmout.wings.tokens.serving.speech import speech
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+
+    from vllm_mmout.serving.options import ServingOptions
+    from vllm_mmout.serving.response.store import ResultStore
+
+
+_SOUND: Final = {"schema": {"type": "string", "format": "binary"}}
+_SPEECH: Final = {
+    "requestBody": body_of(json=SPEECH_SCHEMA),
+    "responses": responses_of(
+        {
+            "description": "The sound as a file; where the model ended inside it there is a header X-MMOut-Partial.",
+            "content": {media_type.partition(";")[0]: _SOUND for media_type in SOUND_TYPES.values()},
+        },
+        *BODY,
+        422,
+    ),
+}
+
+
+class TokenRoutes(ServerExtension):
+    """Pictures and speech out of texts."""
+
+    generations = IMAGES_SCHEMA
+
+    def attach(self, app: FastAPI) -> None:
+        """Register ``/v1/audio/speech``."""
+        app.add_api_route("/v1/audio/speech", speech, methods=["POST"], tags=["audio"], openapi_extra=_SPEECH)
+
+    def service(
+        self, engine: Any, models: OpenAIServingModels, options: ServingOptions, store: ResultStore
+    ) -> TokenService | None:
+        """The service of an engine whose model generates tokens."""
+        return TokenService.of(engine, models, options, store) if isinstance(engine, BoundTokenAsyncLLM) else None

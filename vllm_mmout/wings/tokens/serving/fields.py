@@ -1,0 +1,244 @@
+"""The fields of requests to models that generate tokens: what was sent becomes a request, or an error that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import msgspec
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+from vllm_mmout.messages import shown
+from vllm_mmout.request_options import options_of, said
+from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.request.fields import USELESS, Fields, made
+from vllm_mmout.serving.request.image_request import PictureFields, Taken, check_format
+from vllm_mmout.serving.response.result_files import SOUND_TYPES
+from vllm_mmout.wings.tokens.serving.sizes import AUTO
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RESPONSE_FORMATS: Final = tuple(SOUND_TYPES)
+"""OpenAI's, but for AAC, which nothing here writes."""
+_SEEDS: Final = 1 << 63
+Ids = tuple[Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)], ...]
+
+
+class _Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """vLLM's fields; vLLM checks their bounds."""
+
+    temperature: Annotated[float | None, said("0: the likeliest token.", ge=0, le=2)] = None
+    top_p: Annotated[float | None, msgspec.Meta(gt=0, le=1)] = None
+    top_k: Annotated[int | None, said("0 or -1: all tokens.", ge=-1)] = None
+    min_p: Annotated[float | None, msgspec.Meta(ge=0, le=1)] = None
+    repetition_penalty: Annotated[float | None, msgspec.Meta(gt=0)] = None
+    seed: Annotated[int | None, msgspec.Meta(ge=-_SEEDS, le=_SEEDS - 1)] = None
+    max_tokens: Annotated[
+        int | None, said("by default what a picture of the size takes; of speech what the prompt leaves.", ge=1)
+    ] = None
+    min_tokens: Annotated[int | None, msgspec.Meta(ge=0)] = None
+    allowed_token_ids: Annotated[Ids | None, msgspec.Meta(min_length=1)] = None
+    stop_token_ids: Ids | None = None
+    stop: str | tuple[str, ...] | None = None
+    ignore_eos: bool | None = None
+
+
+SAMPLING: Final = options_of(_Sampling)
+
+
+def sampling_params(
+    given: Mapping[str, Any], usual: Mapping[str, Any], *, n: int, length: int | None, left: int
+) -> SamplingParams:
+    """What a request is sampled with.
+
+    Args:
+        given: values of `SAMPLING` that a client has sent.
+        usual: those of the model's ``generation_config.json``.
+        n: answers.
+        length: tokens of an answer where the client names no ``max_tokens``; None: as there is room for.
+        left: tokens that the model's length leaves after the prompt.
+
+    Raises:
+        ApiError: a value is refused by vLLM, or ``max_tokens`` is more than is left (400); it names the field.
+
+    """
+    most = given.get("max_tokens")
+    if most is not None and most > left:
+        raise ApiError(
+            400,
+            f"max_tokens must be at most {left}, which is what the prompt leaves of the model's length, got {most}",
+            param="max_tokens",
+        )
+    limits = (left, length) if most is None else (most,)
+    asked = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    chosen = {**usual, **asked, "n": n, "max_tokens": min(limit for limit in limits if limit is not None)}
+    seed = chosen.get("seed")
+    if seed is not None and not -_SEEDS <= seed < _SEEDS - n:  # each further answer takes the next one
+        raise ApiError(400, f"seed must be a number of 64 bits, got {seed}", param="seed")
+    try:
+        return SamplingParams(**chosen, output_kind=RequestOutputKind.FINAL_ONLY)
+    except VLLMValidationError as error:
+        raise ApiError(400, Exception.__str__(error), param=_field(error, (*SAMPLING, "n"))) from error
+
+
+def _field(error: VLLMValidationError, names: Sequence[str]) -> str | None:
+    """The field that an error of vLLM's is about: as it says, or the first that its message names."""
+    named = getattr(error, "parameter", None)
+    if named is not None:
+        return str(named)
+    words = str(error).replace(",", " ").split()
+    return next((word for word in words if word in names), None)
+
+
+_SIZES: Final = "^(auto|[1-9][0-9]{0,4}x[1-9][0-9]{0,4})$"
+_NAME: Final = 512
+"""Characters of a name."""
+
+
+class TokenImagesRequest(PictureFields, frozen=True, kw_only=True):
+    """What a client asks of ``/v1/images/generations``."""
+
+    prompt: Annotated[str, said("the text that pictures are made of.", max_length=32_000, verbatim=True)]
+    n: Annotated[int, said("how often the model answers.", ge=1, le=10)] = 1  # as at OpenAI
+    size: Annotated[str, said('"auto", or WIDTHxHEIGHT in pixels.')] = AUTO
+    sampling: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """Values of `SAMPLING`."""
+
+
+class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client asks of ``/v1/audio/speech``."""
+
+    input: Annotated[str, said("the text to be spoken.", max_length=4096, verbatim=True)]  # as at OpenAI
+    voice: str | None = None
+    """Name of a voice; None: none is named."""
+    model: Annotated[str | None, said("served name; the server's model by default.", max_length=_NAME)] = None
+    instructions: Annotated[
+        str | None,
+        said("how it is to be spoken, where the model's prompt has a place for that.", max_length=4096, verbatim=True),
+    ] = None
+    response_format: Annotated[str, said("format of the sound.", choices=RESPONSE_FORMATS)] = "mp3"
+    sampling: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """As of `TokenImagesRequest`."""
+
+
+class _TakenOfSpeech(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields that are checked, and used for nothing."""
+
+    user: Annotated[str | None, said("the client's name for its user.", max_length=_NAME)] = None
+    safety_identifier: Annotated[str | None, said("the client's name for its user.", max_length=_NAME)] = None
+    speed: Annotated[
+        float,
+        said(
+            "how fast it is spoken.",
+            choices=[1],
+            why="this model has one speed; leave it out, and change the speed of what it gives",
+        ),
+    ] = 1.0
+    stream_format: Annotated[Literal["audio"], said("how it comes.", why="a sound comes whole; leave it out")] = "audio"
+
+
+class _Whole(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields of pictures that come piece by piece, which these do not."""
+
+    stream: Annotated[bool, said("whether the answer comes as events, which it cannot.")] = False
+    partial_images: Annotated[int, said("pictures of the growing result, of which there are none.")] = 0
+
+
+_MADE: Final = frozenset({"sampling", "voice"})
+IMAGES: Final = Fields(
+    "/v1/images/generations of this model",
+    {
+        **options_of(TokenImagesRequest, without=_MADE),
+        **options_of(Taken, without=("n", "size")),
+        **options_of(_Whole),
+        **SAMPLING,
+    },
+    {**dict.fromkeys(("image", "images", "mask"), "this model makes pictures of texts alone; leave it out"), **USELESS},
+    later=SAMPLING,
+)
+SPEECH: Final = Fields(
+    "/v1/audio/speech of this model",
+    {**options_of(SpeechRequest, without=_MADE), **options_of(_TakenOfSpeech), **SAMPLING},
+    USELESS,
+    apart=("voice",),
+    later=SAMPLING,
+)
+
+
+def images_request(body: Any) -> TokenImagesRequest:
+    """The request of a JSON body for ``/v1/images/generations``.
+
+    Raises:
+        ApiError: a field is missing, unknown, wrong, or asks for what there is not (400).
+
+    """
+    given = IMAGES.of_object(body)
+    _needed(given, "prompt", "the text that the picture is made of")
+    for name in _Whole.__struct_fields__:
+        if given.get(name):
+            message = f"{name} is not to be had of a model that generates tokens: pictures come whole; leave it out"
+            raise ApiError(400, message, param=name)
+    check_format(given)
+    return made(TokenImagesRequest, given, TokenImagesRequest.__struct_fields__, sampling=_sampling(given))
+
+
+def speech_request(body: Any) -> SpeechRequest:
+    """The request of a JSON body for ``/v1/audio/speech``.
+
+    Raises:
+        ApiError: as of `images_request`.
+
+    """
+    given = SPEECH.of_object(body)
+    _needed(given, "input", "the text to be spoken")
+    return made(
+        SpeechRequest,
+        given,
+        SpeechRequest.__struct_fields__,
+        voice=_voice(body.get("voice")),
+        sampling=_sampling(given),
+    )
+
+
+def _needed(given: Mapping[str, Any], name: str, what: str) -> None:
+    if not given.get(name, "").strip():
+        raise ApiError(400, f"{name} is missing; send {what}", param=name)
+
+
+def _voice(value: Any) -> str | None:
+    """The name of a voice: a text, or OpenAI's object with an id."""
+    name = value.get("id") if isinstance(value, Mapping) and len(value) == 1 else value
+    if not isinstance(name, str) and value is not None:
+        raise ApiError(400, f'voice must be text or {{"id": text}}, got {shown(value)}', param="voice")
+    if name is not None and len(name) > _NAME:
+        raise ApiError(400, f"voice has {len(name)} characters, and may have {_NAME}; shorten it", param="voice")
+    return name or None
+
+
+def _sampling(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in SAMPLING if name in given}
+
+
+_VOICE: Final = {"type": "string", "maxLength": _NAME}
+IMAGES_SCHEMA: Final = IMAGES.schema(
+    "prompt",
+    prompt={**IMAGES.options["prompt"].schema, "minLength": 1},
+    size={**IMAGES.options["size"].schema, "pattern": _SIZES},
+    stream={"type": "boolean", "enum": [False]},
+    partial_images={"type": "integer", "enum": [0]},
+)
+"""JSON schema of the fields of ``/v1/images/generations``."""
+SPEECH_SCHEMA: Final = SPEECH.schema(
+    "input",
+    input={**SPEECH.options["input"].schema, "minLength": 1},
+    voice={
+        "description": "goes to the model where its prompt names a voice.",
+        "anyOf": [
+            _VOICE,
+            {"type": "object", "properties": {"id": _VOICE}, "required": ["id"], "additionalProperties": False},
+        ],
+    },
+)
+"""JSON schema of the fields of ``/v1/audio/speech``."""

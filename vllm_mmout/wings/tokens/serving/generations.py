@@ -1,0 +1,174 @@
+"""``POST /v1/images/generations`` of a model that generates tokens: a text in, pictures out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.engine.threads import in_thread
+from vllm_mmout.params import OutputParams
+from vllm_mmout.serving.answers import kept, request_id
+from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.request.body import read_json
+from vllm_mmout.serving.request.disconnects import unless_gone
+from vllm_mmout.serving.response.encode import encode, response_of
+from vllm_mmout.serving.response.format_choice import FormatChoice, accepted, chosen_format
+from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response
+from vllm_mmout.wings.tokens.serving.fields import images_request, sampling_params
+from vllm_mmout.wings.tokens.serving.sizes import AUTO
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from vllm.outputs import RequestOutput
+
+    from vllm_mmout.serving.response.result_files import Encoded
+    from vllm_mmout.wings.tokens.serving.fields import TokenImagesRequest
+    from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
+
+PARTIAL = "X-MMOut-Partial"
+"""Header of bare bytes that are of a medium inside which the model ended."""
+
+
+async def generated_images(request: Request, service: TokenService) -> Response:
+    """Answer one request.
+
+    Raises:
+        ApiError: it cannot be honoured, or fails.
+
+    """
+    body = await read_json(request, service.options)
+    maker = service.maker("image")
+    asked = images_request(body)
+    form = _form(request, asked, maker)
+    return await unless_gone(request, _answer(request, service, maker, asked, form))
+
+
+def _form(request: Request, asked: TokenImagesRequest, maker: Maker) -> FormatChoice:
+    """What the bytes of the pictures are to be, checked as far as that goes before there are any."""
+    accept = accepted(request.headers.get("accept"))
+    form = FormatChoice(asked.output_format, asked.output_compression, asked.background, accept)
+    for wrong, param in ((asked.n > 1, "n"), (asked.response_format == "url", "response_format")):
+        if accept is not None and wrong:
+            raise ApiError(400, f"{param} needs an answer in JSON; leave out Accept, or {param}", param=param)
+    formats = maker.processor.formats(OutputParams())
+    if formats is not None:
+        chosen_format(formats, form)
+    return form
+
+
+async def _answer(
+    request: Request, service: TokenService, maker: Maker, asked: TokenImagesRequest, form: FormatChoice
+) -> Response:
+    adapter = service.adapter(asked.model)
+    grid = await asyncio.to_thread(maker.sizes.grid, asked.size)
+    values = {"prompt": asked.prompt}
+    if grid is not None:
+        values |= {"rows": str(grid.rows), "columns": str(grid.columns)}
+    prompt = await asyncio.to_thread(maker.tokens, values, "prompt")
+    layout = maker.processor.layout
+    opened = layout.opened_by(prompt)
+    wanted = None if grid is None else layout.tokens_of(grid.rows, grid.columns, opened=opened)
+    left = service.room_after(prompt, "prompt")
+    if asked.size != AUTO and wanted is not None and wanted > left and asked.sampling.get("max_tokens") is None:
+        raise ApiError(
+            400,
+            f"size {asked.size} takes {wanted} tokens, and the prompt leaves {left} of the model's length; ask for a"
+            " smaller one, or for its first rows by max_tokens",
+            param="size",
+        )
+    length = _length(wanted, service.usual.get("max_tokens"), opened=opened)
+    sampling = sampling_params(asked.sampling, service.usual, n=asked.n, length=length, left=left)
+    name = request_id(request, "image")
+    outputs = await service.generated(maker, prompt, sampling, name, adapter)
+    pictures = [picture for answer in outputs.outputs for picture in answer.multimodal]  # type: ignore[attr-defined]
+    if not pictures:
+        raise nothing_made("picture", outputs)
+    if form.accept is not None:  # a body is one file
+        del pictures[1:]
+    entries = await _encoded(maker, pictures, form, name)
+    partial = [bool(getattr(picture, "partial", False)) for picture in pictures]
+    if form.accept is not None:
+        return bare_response(entries[0], {PARTIAL: "true"} if partial[0] else None)
+    notes = [{"partial": True} if one else {} for one in partial]
+    used = token_usage(prompt, outputs)
+    if asked.response_format == "b64_json":
+        return json_response(entries, used=used, notes=notes)
+    names = await kept(service.store, entries)
+    urls = [str(request.url_for("mmout_result", name=name)) for name in names]
+    return json_response(entries, used=used, notes=notes, urls=urls)
+
+
+def _length(wanted: int | None, usual: int | None, *, opened: bool) -> int | None:
+    """How many tokens an answer may have where the client does not say it; None: as there is room for.
+
+    Args:
+        wanted: what a picture takes; None: nobody knows.
+        usual: what the model's ``generation_config.json`` says.
+        opened: whether the answer begins inside the picture; else the model may write a text before it.
+
+    """
+    if wanted is None or opened:
+        return usual if wanted is None else wanted
+    return None if usual is None else max(usual, wanted)
+
+
+async def _encoded(maker: Maker, pictures: Sequence[Any], form: FormatChoice, name: str) -> list[Encoded]:
+    """The bytes of pictures, made off the event loop; whoever sends them closes them."""
+    try:
+        return await in_thread(lambda: _encode(maker, pictures, form), close_entries)
+    except Exception as error:
+        raise api_error(error, name) from error
+
+
+def _encode(maker: Maker, pictures: Sequence[Any], form: FormatChoice) -> list[Encoded]:
+    respond = response_of(maker.processor, OutputParams())
+    with ExitStack() as unfinished:
+        entries = []
+        for picture in pictures:
+            entries.append(encode(picture, form, respond))
+            unfinished.callback(entries[-1].close)
+        unfinished.pop_all()
+        return entries
+
+
+def token_usage(prompt: Sequence[int], outputs: RequestOutput) -> dict[str, Any]:
+    """What a request took, as OpenAI counts it.
+
+    Args:
+        prompt: its token ids.
+        outputs: of the engine.
+
+    """
+    made = sum(len(answer.token_ids) for answer in outputs.outputs)
+    return {
+        "input_tokens": len(prompt),
+        "input_tokens_details": {"image_tokens": 0, "text_tokens": len(prompt)},
+        "output_tokens": made,
+        "total_tokens": len(prompt) + made,
+    }
+
+
+def nothing_made(what: str, outputs: RequestOutput) -> ApiError:
+    """The error of a request whose answers hold no medium.
+
+    422, since neither client nor server did wrong: after a 500 OpenAI's client would ask, and have it generated, again.
+
+    Args:
+        what: "picture" or "sound".
+        outputs: as `TokenService.generated` gives them.
+
+    """
+    reasons = sorted({str(answer.finish_reason) for answer in outputs.outputs})
+    most = max(len(answer.token_ids) for answer in outputs.outputs)
+    remedy = (
+        "raise max_tokens"
+        if reasons == ["length"]
+        else "change the prompt, or keep the model from ending by min_tokens, ignore_eos or allowed_token_ids"
+    )
+    return ApiError(
+        422,
+        f"the model gave no {what}: it ended after {most} tokens (finish_reason {', '.join(reasons)}); {remedy}",
+    )

@@ -1,0 +1,190 @@
+"""TokenService: what the routes of one server share whose model generates tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from vllm_mmout.errors import AbortedError, TokenError
+from vllm_mmout.params import OutputParams
+from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.metrics import observe
+from vllm_mmout.serving.service import Service
+from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
+from vllm_mmout.wings.tokens.serving.generations import generated_images
+from vllm_mmout.wings.tokens.serving.prompt_tokens import PromptTokens
+from vllm_mmout.wings.tokens.serving.sizes import Sizes
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+    from vllm.lora.request import LoRARequest
+    from vllm.outputs import RequestOutput
+    from vllm.sampling_params import SamplingParams
+
+    from vllm_mmout.serving.options import ServingOptions
+    from vllm_mmout.serving.response.store import ResultStore
+    from vllm_mmout.wings.tokens.engine.async_llm import BoundTokenAsyncLLM
+    from vllm_mmout.wings.tokens.engine.binding import TokenBinding
+    from vllm_mmout.wings.tokens.processors.base import TokenProcessor
+
+_ROUTES = {
+    "image": "it makes pictures of texts: send a prompt to /v1/images/generations",
+    "audio": "it speaks: send a text to /v1/audio/speech",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """What makes the media of one modality."""
+
+    name: str
+    """Of the processor, in requests."""
+    processor: TokenProcessor
+    template: PromptTemplate
+    prompts: PromptTokens | None
+    """None on a server without a tokenizer."""
+    sizes: Sizes
+
+    @classmethod
+    def of(cls, name: str, processor: TokenProcessor, tokenizer: Any) -> Self:
+        """Make it; blocks."""
+        template = processor.prompt or PromptTemplate.parse(None, processor.layout.modality)
+        prompts = None if tokenizer is None else PromptTokens(tokenizer, template, processor.layout)
+        return cls(name, processor, template, prompts, Sizes(processor, template))
+
+    def tokens(self, values: Mapping[str, str], param: str) -> list[int]:
+        """The prompt of a request; blocks for some milliseconds.
+
+        Args:
+            values: what goes in for the template's places.
+            param: the field that an error is about.
+
+        Raises:
+            ApiError: there is no tokenizer, or the text cannot be made tokens (400).
+
+        """
+        if self.prompts is None:
+            raise ApiError(
+                400,
+                "this server has no tokenizer, so it takes no text; start it without --skip-tokenizer-init",
+                param=param,
+            )
+        return self.prompts.encode(values, param)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenService(Service):
+    """Of a server whose model generates tokens, some of which are pictures or sounds."""
+
+    engine: BoundTokenAsyncLLM
+    makers: Mapping[str, Maker]
+    """By modality, of the first processor of each."""
+    usual: Mapping[str, Any]
+    """Sampling fields of the model's ``generation_config.json``."""
+
+    @classmethod
+    def of(
+        cls, engine: BoundTokenAsyncLLM, models: OpenAIServingModels, options: ServingOptions, store: ResultStore
+    ) -> Self:
+        """Make it of what vLLM's server has made; blocks."""
+        makers: dict[str, Maker] = {}
+        for name, processor in engine.output_processor.binding.processors.items():
+            modality = processor.layout.modality
+            if modality not in makers:
+                makers[modality] = Maker.of(name, processor, engine.tokenizer)
+        observer = observe(engine, models.registry.model_name())
+        usual = engine.vllm_config.model_config.get_diff_sampling_param()  # read anew by each call
+        return cls(engine, models, options, store, observer, makers, usual)
+
+    @property
+    def binding(self) -> TokenBinding:
+        """The engine's processors."""
+        return self.engine.output_processor.binding
+
+    @property
+    def gives(self) -> str:
+        """What the model does, and where it is asked, for messages."""
+        return f"the model {self.binding.model!r} generates tokens, and {self._routes}"
+
+    @property
+    def _routes(self) -> str:
+        return "; ".join(_ROUTES[modality] for modality in self.makers)
+
+    async def generated_images(self, request: Request) -> Response:
+        """Answer ``/v1/images/generations``: a text in, pictures out."""
+        return await generated_images(request, self)
+
+    def maker(self, modality: Literal["image", "audio"]) -> Maker:
+        """What makes media of a modality.
+
+        Raises:
+            ApiError: the model gives others (400).
+
+        """
+        if modality in self.makers:
+            return self.makers[modality]
+        given = {"image": "no pictures", "audio": "no speech"}[modality]
+        raise ApiError(400, f"the model {self.binding.model!r} gives {given}; {self._routes}", param="model")
+
+    def room_after(self, prompt: Sequence[int], param: str) -> int:
+        """Tokens that the model's length leaves after a prompt, at least one.
+
+        Args:
+            prompt: token ids.
+            param: the field that the prompt was made of.
+
+        Raises:
+            ApiError: the prompt is as long as the model (400).
+
+        """
+        length = self.engine.vllm_config.model_config.max_model_len
+        if len(prompt) >= length:
+            raise ApiError(
+                400,
+                f"{param} makes a prompt of {len(prompt)} tokens, and the model's length is {length}; shorten it",
+                param=param,
+            )
+        return length - len(prompt)
+
+    async def generated(
+        self,
+        maker: Maker,
+        prompt: list[int],
+        sampling: SamplingParams,
+        request_id: str,
+        adapter: LoRARequest | None = None,
+    ) -> RequestOutput:
+        """Run one request to its end.
+
+        Args:
+            maker: of its media.
+            prompt: token ids.
+            sampling: for one output, the last.
+            request_id: of the engine's request.
+            adapter: LoRA adapter.
+
+        Raises:
+            ApiError: the request failed.
+
+        """
+        params = OutputParams(processor=maker.name, sampling=sampling)
+        try:
+            async with aclosing(
+                self.engine.generate({"prompt_token_ids": prompt}, params, request_id, lora_request=adapter)
+            ) as outputs:
+                found = [output async for output in outputs]
+        except TokenError as error:  # what the model wrote is nobody's fault, but can be helped by who asks
+            raise ApiError(
+                422,
+                f"the model wrote tokens that are no picture or sound: {error}; send the request again, with"
+                " another seed, a lower temperature, or allowed_token_ids",
+            ) from error
+        except Exception as error:
+            raise api_error(error, request_id) from error
+        if not found or any(answer.finish_reason == "abort" for answer in found[-1].outputs):
+            raise api_error(AbortedError("the engine gave no answer"), request_id)
+        return found[-1]

@@ -1,0 +1,160 @@
+"""``POST /v1/audio/speech`` of a model that generates tokens: a text in, a sound out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
+
+from vllm_mmout.errors import DecodeError, SaveError
+from vllm_mmout.outputs.audio import AudioOutput
+from vllm_mmout.serving.answers import request_id
+from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.request.body import read_json
+from vllm_mmout.serving.request.disconnects import unless_gone
+from vllm_mmout.serving.response.responses import bare_response
+from vllm_mmout.serving.response.result_files import SOUND_TYPES, Encoded
+from vllm_mmout.serving.routes import answered
+from vllm_mmout.wings.tokens.serving.fields import RESPONSE_FORMATS, sampling_params, speech_request
+from vllm_mmout.wings.tokens.serving.generations import PARTIAL, nothing_made
+from vllm_mmout.wings.tokens.serving.service import TokenService
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
+    from vllm_mmout.wings.tokens.serving.fields import SpeechRequest
+    from vllm_mmout.wings.tokens.serving.service import Maker
+
+
+async def speech(request: Request) -> Response:
+    """A text in, the model's sound out."""
+    return await answered(request, TokenService, lambda service, _: _spoken(request, service))
+
+
+async def _spoken(request: Request, service: TokenService) -> Response:
+    body = await read_json(request, service.options)
+    maker = service.maker("audio")
+    asked = speech_request(body)
+    return await unless_gone(request, _answer(request, service, maker, asked))
+
+
+async def _answer(request: Request, service: TokenService, maker: Maker, asked: SpeechRequest) -> Response:
+    adapter = service.adapter(asked.model)
+    values = _values(asked, maker.template)
+    await asyncio.to_thread(check_format, asked.response_format, getattr(maker.processor, "sampling_rate", None))
+    prompt = await asyncio.to_thread(maker.tokens, values, "input")
+    left = service.room_after(prompt, "input")
+    sampling = sampling_params(asked.sampling, service.usual, n=1, length=service.usual.get("max_tokens"), left=left)
+    name = request_id(request, "speech")
+    outputs = await service.generated(maker, prompt, sampling, name, adapter)
+    sounds = [sound for answer in outputs.outputs for sound in answer.multimodal]  # type: ignore[attr-defined]
+    if not sounds:
+        raise nothing_made("sound", outputs)
+    try:
+        whole = joined(sounds)
+        entry = await asyncio.to_thread(encoded, whole, asked.response_format)
+    except Exception as error:
+        raise api_error(error, name) from error
+    return bare_response(entry, {PARTIAL: "true"} if whole.partial else None, name="speech")
+
+
+def _values(asked: SpeechRequest, template: PromptTemplate) -> dict[str, str]:
+    """What goes in for the places of the template.
+
+    Raises:
+        ApiError: instructions have no place there, or its voice has no name (400).
+
+    """
+    values = {"input": asked.input}
+    if asked.instructions is not None:
+        if "instructions" not in template.names:
+            raise ApiError(
+                400,
+                "instructions have no place in this model's prompt; leave them out, or have the server's template"
+                ' ("prompt" in its "mmout" table) hold {instructions}',
+                param="instructions",
+            )
+        values["instructions"] = asked.instructions
+    if asked.voice is not None:  # clients have to send one; of a model with one voice it changes nothing
+        values["voice"] = asked.voice
+    elif "voice" in template.names and template.default("voice") is None:
+        raise ApiError(400, "voice is missing; send the name of one that the model was trained with", param="voice")
+    return values
+
+
+def joined(sounds: Sequence[Any]) -> AudioOutput:
+    """One sound of those of one answer, one after the other.
+
+    Raises:
+        DecodeError: they are no sounds, or differ in their rate or channels.
+
+    """
+    kinds = {type(sound).__name__ for sound in sounds if not isinstance(sound, AudioOutput)}
+    if kinds:
+        raise DecodeError(f"the processor returns {', '.join(sorted(kinds))}, and speech is of AudioOutput")
+    if len(sounds) == 1:
+        return sounds[0]  # type: ignore[no-any-return]
+    forms = {(sound.rate, sound.channels) for sound in sounds}
+    if len(forms) > 1:
+        said = ", ".join(f"{rate} Hz with {channels} channels" for rate, channels in sorted(forms))
+        raise DecodeError(f"the sounds of one answer are of {said}, and cannot be one")
+    whole = AudioOutput(np.concatenate([sound.samples for sound in sounds], axis=1), sounds[0].rate)
+    whole.partial = any(sound.partial for sound in sounds)
+    return whole
+
+
+def encoded(sound: AudioOutput, name: str) -> Encoded:
+    """The bytes of a sound file; blocks.
+
+    Args:
+        sound: any.
+        name: one of `RESPONSE_FORMATS`.
+
+    Raises:
+        ApiError: the format cannot hold the sound (400).
+
+    """
+    try:
+        content = sound.to_bytes(name)
+    except SaveError as error:
+        raise _refused(error, sound.rate, sound.channels) from error
+    form = f"; rate={sound.rate}; channels={sound.channels}" if name == "pcm" else ""  # it has no header
+    return Encoded(content, name, media_type=f"{SOUND_TYPES[name]}{form}")
+
+
+def check_format(name: str, rate: int | None) -> None:
+    """Refuse a format before the model runs that its sounds cannot have; blocks.
+
+    Args:
+        name: one of `RESPONSE_FORMATS`.
+        rate: of the model's sounds, Hz; None: not known before.
+
+    Raises:
+        ApiError: it cannot hold them, or cannot be written on this machine (400).
+
+    """
+    if rate is not None:
+        encoded(_silence(rate), name)
+
+
+def _refused(error: SaveError, rate: int, channels: int) -> ApiError:
+    fact = str(error).partition("; ")[0]
+    can = ", ".join(name for name in RESPONSE_FORMATS if _holds(name, rate, channels))
+    return ApiError(400, f"{fact}; choose another response_format: {can}", param="response_format")
+
+
+def _holds(name: str, rate: int, channels: int) -> bool:
+    try:
+        _silence(rate, channels).to_bytes(name)
+    except SaveError:
+        return False
+    return True
+
+
+def _silence(rate: int, channels: int = 1) -> AudioOutput:
+    return AudioOutput(np.zeros((channels, 1), np.float32), rate)
