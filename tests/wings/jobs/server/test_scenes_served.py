@@ -272,7 +272,7 @@ def test_pictures_while_it_runs_and_afterwards(server, slow):
     """Pixels that are seen have the colour of their class and never go; at the end all are seen."""
     content, expected = slow
     colours = np.array(PALETTE, np.uint8)[expected[0]]
-    job, shares, tags = send(server, content, tile="32"), [], set()
+    job, answers, shares = send(server, content, tile="32"), {}, []
     first = get(server, job, "/content", variant="preview")
     if first.status_code == 409:
         refused(first, 409, "nothing to see of it yet; ask again", None)
@@ -280,19 +280,19 @@ def test_pictures_while_it_runs_and_afterwards(server, slow):
     while made(get(server, job))["status"] not in FINISHED:
         answer = get(server, job, "/content", variant="preview")
         if answer.status_code == 200:
-            shown = picture(answer.content)
-            assert shown.shape == colours.shape
-            seen = shown[..., 3] != 0
-            np.testing.assert_array_equal(shown[seen], colours[seen])
-            assert (shown[~seen] == 0).all()
-            assert answer.headers["content-type"] == "image/png"
-            shares.append(seen.mean())
-            tags.add(answer.headers["etag"])
-        time.sleep(0.1)
+            answers.setdefault(answer.headers["etag"], answer)
+        time.sleep(0.05)
+    for answer in answers.values():  # only now: to look at one takes as long as a tenth of the job
+        shown = picture(answer.content)
+        assert shown.shape == colours.shape
+        seen = shown[..., 3] != 0
+        np.testing.assert_array_equal(shown[seen], colours[seen])
+        assert (shown[~seen] == 0).all()
+        assert answer.headers["content-type"] == "image/png"
+        shares.append(seen.mean())
     assert len(set(shares)) >= 2
     assert shares == sorted(shares)
     assert 0 < shares[0] < 1
-    assert len(tags) >= len(set(shares))
     shown = get(server, job, "/content", variant="preview")
     np.testing.assert_array_equal(picture(shown.content), colours)
     assert shown.headers["content-disposition"] == 'inline; filename="scene.png"'
