@@ -1,4 +1,4 @@
-"""The built wheel: what it holds, and what it does to environments that others have made."""
+"""The built wheel: what it holds, and what it does to environments that others have made, as docs/use.md says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vllm-mmout serve`` takes command lines that were printed for TerraTorch on older releases of vLLM."""
+"""``vllm-mmout serve`` takes command lines that were printed for TerraTorch, as docs/io-plugins.md has one."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Fields:
         if name in self.refused:
             raise ApiError(400, f"{name} is not supported by {self.path}: {self.refused[name]}", param=name)
         if name not in self.options:
-            raise api_error(unknown(name, [*self.apart[:1], *self.options], kind="field", where=self.where))
+            raise api_error(unknown(name, [*self.apart, *self.options], kind="field", where=self.where))
 
     def schema(self, *required: str, **more: dict[str, Any]) -> dict[str, Any]:
         """The JSON schema of an object of just these fields.

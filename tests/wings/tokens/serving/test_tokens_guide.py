@@ -1,15 +1,19 @@
-"""What docs/serving.md and ``/openapi.json`` say of models that generate tokens is what the server takes."""
+"""What docs/serving.md, docs/tokens.md and ``/openapi.json`` say of models that generate tokens is what there is."""
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
+from pages import all_blocks, commands
 
 pytest.importorskip("vllm", reason="the server is vLLM's")
 
 from vllm_mmout.wings.tokens.processors.prompt_template import FIELDS as PLACES
+from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 from vllm_mmout.wings.tokens.serving import fields
 from vllm_mmout.wings.tokens.serving.fields import SAMPLING
 from vllm_mmout.wings.tokens.serving.speech import RESPONSE_FORMATS
@@ -53,3 +57,67 @@ def test_formats_and_places_are_listed():
     """Of sounds, and of templates."""
     assert tuple(table("Speech")["response_format"]) == RESPONSE_FORMATS
     assert {f"{{{name}}}" for names_ in PLACES.values() for name in names_} <= set(names(SECTIONS["The prompt"]))
+
+
+def shown(page, kind, part):
+    """The one block of a page with a text."""
+    (block,) = [block for block in all_blocks(kind) if block.page == page and part in block.text]
+    return block
+
+
+def run(block, names):
+    """Run Python of a page, as it stands."""
+    exec(compile(block.text, str(block), "exec"), names)  # noqa: S102 - the pages are our own
+
+
+def shell(block, server, folder):
+    """Run the command of a page for a server."""
+    ((command, _),) = commands(block)
+    there = command.replace("localhost:8000", server.url.removeprefix("http://"))
+    subprocess.run(["/bin/bash", "-euc", there], cwd=folder, check=True, env={"PATH": "/usr/bin:/bin", "NO_PROXY": "*"})
+
+
+@pytest.mark.parametrize(
+    ("server", "part", "commanded", "files"),
+    [
+        ("drawing_server", "painter", "a lake", {"lake-0.png", "lake-1.png", "lake.png"}),
+        ("speaking_server", "speaker", "speech.mp3", {"speech.wav", "speech.mp3"}),
+    ],
+)
+def test_requests_of_the_page(server, part, commanded, files, request, tmp_path, monkeypatch):
+    """OpenAI's client and curl get the files that the page names."""
+    import base64
+
+    import openai
+
+    server = request.getfixturevalue(server)
+    monkeypatch.chdir(tmp_path)
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        run(shown("serving.md", "python", part), {"client": client, "base64": base64})
+    shell(shown("serving.md", "shell", commanded), server, tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == files
+    assert all(file.stat().st_size > 50 for file in tmp_path.iterdir())
+
+
+def test_the_template_of_the_page():
+    """Its prompt has the places of a size, with a default each."""
+    table = json.loads(shown("serving.md", "json", "USER: {prompt}").text)["mmout"]
+    template = PromptTemplate.parse(table["prompt"], "image")
+    assert template.names == {"prompt", "rows", "columns"}
+    assert (template.default("rows"), template.default("columns")) == ("90", "90")
+
+
+def test_python_of_the_page_of_tokens(tmp_path, monkeypatch):
+    """It asks a model for a picture, and saves it; the model is a small one whose prompt says how large."""
+    from drawing_tokens import Drawing
+    from model_folders import kept_engine
+    from token_models import IMAGE_LAYOUT, image_model
+
+    folder = image_model(tmp_path / "painter", layout={**IMAGE_LAYOUT, "opened": True})
+    engine = kept_engine(folder, dtype="float32", enforce_eager=True, max_model_len=512, logits_processors=[Drawing])
+    monkeypatch.setattr("vllm.LLM", lambda model: {"models/painter": engine}[model])
+    monkeypatch.chdir(tmp_path)
+    block = shown("tokens.md", "python", "models/painter")
+    text = block.text.replace('"a red cube"', '"a red cube<pad>3x4<boi>"')
+    exec(compile(text, str(block), "exec"), {"__name__": "__main__"})  # noqa: S102 - the pages are our own
+    assert (tmp_path / "cube.png").stat().st_size > 50
