@@ -29,10 +29,6 @@ def pixel_areas(georeference: Georeference | None, height: int) -> NDArray[np.fl
     the cell between two parallels and two meridians on the WGS 84 ellipsoid, exactly; on other ellipsoids it differs
     by less than 0.06 %.
 
-    Args:
-        georeference: of the raster.
-        height: its rows.
-
     Returns:
         Square metres, [height]; None where they cannot be told: without a transform, in a system that is not known, and
         where rows do not run along parallels in a geographic one.

@@ -29,18 +29,6 @@ def window_of_box(
     A box in another system than the raster's is followed along its edges, which may be curved there. Longitudes may be
     counted from -180 or from 0, in the box and in the raster; a box whose west is above its east crosses the
     antimeridian.
-
-    Args:
-        box: (west, south, east, north), longitude before latitude.
-        box_crs: its coordinate system as PROJ knows it, "EPSG:4326" or another; None: the raster's own.
-        georeference: that of the raster.
-        size: its height and width.
-        name: what to call the raster in an error.
-
-    Raises:
-        InputError: the raster has no coordinates, or the box lies outside of it, or at two ends of it.
-        OptionError: the coordinate system is not known.
-
     """
     placed, grid = _grid(georeference, size, name)
     system = _system(box_crs, placed, grid, name)

@@ -36,10 +36,7 @@ _LERC = b"Lerc2 "
 def coded_size(data: bytes) -> tuple[int, int, int] | None:
     """Height, width and number of values of the picture that a coded segment holds; None where that is not known.
 
-    Args:
-        data: JPEG, JPEG-LS, PNG, JPEG 2000, JPEG XL, JPEG XR, WebP or LERC. A JPEG 2000 of many tiles counts as what
-            they take before any is decoded, if that is more.
-
+    A JPEG 2000 of many tiles counts as what they take before any is decoded, if that is more.
     """
     reader = next((reader for at, begin, reader in _FORMATS if data.startswith(begin, at)), None)
     try:
@@ -181,12 +178,7 @@ _APART = re.compile(r"<!\[CDATA\[|\]\]>|<!--.*?-->", re.DOTALL)
 
 
 def check_gml(file: SharedFile) -> None:
-    """Refuse a JPEG 2000 file whose GML may make PROJ open a file.
-
-    Raises:
-        InputError: a name in it can be read as a PROJ string, or there is more of it than anyone needs.
-
-    """
+    """Refuse a JPEG 2000 file whose GML may make PROJ open a file."""
     left = _LARGEST
     found = list(boxes(file.read_at))
     for kind, at in found:
@@ -234,12 +226,7 @@ def codestream(head: bytes) -> Codestream | None:
 
 
 def boxes(read_at: Callable[[int, int], bytes]) -> Iterator[tuple[bytes, int]]:
-    """The kind of each box of a file and where its contents begin (ISO/IEC 14496-12); a bare codestream is one.
-
-    Args:
-        read_at: gives bytes at a place, fewer where the file ends.
-
-    """
+    """The kind of each box of a file and where its contents begin (ISO/IEC 14496-12); a bare codestream is one."""
     if read_at(0, 4) == _CODESTREAM:
         yield b"jp2c", 0
         return

@@ -42,9 +42,6 @@ class PixelsFile:
         shape: (bands, height, width).
         dtype: as `stored_dtype` gives it.
 
-    Raises:
-        OSError: the file cannot be made.
-
     """
 
     def __init__(self, name: str, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
@@ -64,30 +61,13 @@ class PixelsFile:
             )  # fmt: skip
 
     def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
-        """Write a rectangle of all bands that begins at a pixel.
-
-        Raises:
-            OSError: the disk is full.
-
-        """
+        """Write a rectangle of all bands that begins at a pixel."""
         window = ((row, row + pixels.shape[1]), (col, col + pixels.shape[2]))
         with _gdal(self.name, pixels.nbytes):
             self._file.write(pixels.astype(self._kept, copy=False), window=window)
 
     def save(self, target: str, given: np.dtype[Any], told: Told) -> None:
-        """Make the COG, when all is written.
-
-        Args:
-            target: a file, or GDAL's name of one in memory: there `restore_names` is left to the caller.
-            given: dtype of the pixels as they were given.
-            told: what is known.
-
-        Raises:
-            OSError: the disk is full.
-            SaveError: something said about the raster does not fit a GeoTIFF.
-            InputError: the coordinate system of ``georeference`` cannot be written to a GeoTIFF.
-
-        """
+        """Make the COG, when all is written."""
         from rasterio.shutil import copy
 
         source_xml(self.name, self.shape, self.dtype, told)  # what does not fit is said before anything is done
@@ -175,12 +155,7 @@ _SMALL_CACHE = _SmallCache()
 
 
 def _check_end(path: Path, nbytes: int) -> None:
-    """Check that a file is whole: GDAL says nothing where its last bytes found no room.
-
-    Raises:
-        OSError: bytes are missing.
-
-    """
+    """Check that a file is whole: GDAL says nothing where its last bytes found no room."""
     size = path.stat().st_size
     with TiffFile(path) as tiff:
         if any(np.add(page.dataoffsets, page.databytecounts).max() > size for page in tiff.pages):

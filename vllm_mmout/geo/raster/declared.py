@@ -56,15 +56,7 @@ class Declared:
 
 
 def declared(file: BinaryIO) -> Declared:
-    """Read what a raster's header declares, of any format that `open_raster` reads from an open file.
-
-    Args:
-        file: the file, seekable; left at its start.
-
-    Raises:
-        InputError: it is no image, its header is damaged, or larger than any is.
-
-    """
+    """Read what a raster's header declares, of any format that `open_raster` reads from an open file."""
     file.seek(0)
     name = getattr(file, "name", None)
     try:

@@ -24,12 +24,7 @@ def is_address(source: Any) -> bool:
 
 
 def shown(address: str) -> str:
-    """An address as it may stand in a message: without user, password, query and fragment, which may be secrets.
-
-    Args:
-        address: the address; what is none comes back as it is.
-
-    """
+    """An address as it may stand in a message: without user, password, query and fragment, which may be secrets."""
     if not is_address(address):
         return address
     scheme, _, rest = address.strip().partition("://")
@@ -42,10 +37,6 @@ def stem(source: Any) -> str:
     """The name, without its suffix, of the file that a path or an address names; "" where it names none.
 
     Of data within a file, as ``NETCDF:"file.nc":group/variable``, it is ``file_group_variable``.
-
-    Args:
-        source: a path, an address, or what has no name.
-
     """
     within = _WITHIN.match(source) if isinstance(source, str) else None
     if within is not None:
@@ -107,22 +98,12 @@ _PRODUCT = ("R*m", "IMG_DATA", "IMG_DATA/R*m", "GRANULE/*/IMG_DATA", "GRANULE/*/
 
 
 def rasters_in(folder: Path) -> list[Path]:
-    """The rasters directly in a folder, "B2" before "B10".
-
-    Raises:
-        InputError: the folder cannot be read.
-
-    """
+    """The rasters directly in a folder, "B2" before "B10"."""
     return _inside(folder, lambda path: path.suffix.lower() in SUFFIXES and path.is_file())
 
 
 def rasters_of(folder: Path) -> list[Path]:
-    """The rasters of the one scene that a folder holds: those directly in it, or where a Sentinel-2 product has them.
-
-    Raises:
-        InputError: a folder cannot be read.
-
-    """
+    """The rasters of the scene in a folder: those directly in it, or where a Sentinel-2 product has them."""
     found = rasters_in(folder)
     for pattern in _PRODUCT:
         if found:
@@ -133,12 +114,7 @@ def rasters_of(folder: Path) -> list[Path]:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders directly in a folder that hold rasters, in the same order.
-
-    Raises:
-        InputError: a folder cannot be read.
-
-    """
+    """The folders directly in a folder that hold rasters, in the same order."""
     return [path for path in _inside(folder, lambda path: path.is_dir()) if rasters_in(path)]
 
 

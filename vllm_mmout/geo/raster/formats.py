@@ -99,12 +99,7 @@ def is_tiff(head: bytes) -> bool:
 
 
 def looks_like(head: bytes) -> str:
-    """What a file that is no readable image seems to be, in words.
-
-    Args:
-        head: the first bytes, some hundred.
-
-    """
+    """What a file that is no readable image seems to be, in words."""
     known = _by_signature(head)
     if known is not None:
         return known

@@ -34,18 +34,7 @@ _NO_METADATA = frozenset({"AREA_OR_POINT", "TIFFTAG_XRESOLUTION", "TIFFTAG_YRESO
 
 
 def open_gdal(name: str, target: str, drivers: Drivers, data: bytes | None = None) -> OpenRaster:
-    """Open a file through GDAL.
-
-    Args:
-        name: what to call it in an error.
-        target: its path, or GDAL's name of it.
-        drivers: the drivers that may open it, in groups.
-        data: its bytes, in place of a path.
-
-    Raises:
-        InputError: the file is damaged, or holds several images.
-
-    """
+    """Open a file through GDAL."""
     with ExitStack() as stack:
         datasets = Datasets(name, target, drivers, data)
         stack.callback(datasets.close)
@@ -58,12 +47,7 @@ def open_gdal(name: str, target: str, drivers: Drivers, data: bytes | None = Non
 
 
 def open_gdal_name(name: str) -> OpenRaster:
-    """Open one of GDAL's names, as `is_gdal_name` tells them.
-
-    Raises:
-        InputError: as of `open_gdal`.
-
-    """
+    """Open one of GDAL's names, as `is_gdal_name` tells them."""
     target, drivers = gdal_target(name)
     return open_gdal(name, target, drivers)
 
@@ -89,11 +73,6 @@ class OpenGdal(OpenSegments):
 
     It is read in parts of whole blocks of GDAL's, each part once in a call, so that nothing hangs on what GDAL has in
     its cache. Of a VRT the blocks of its sources are not known: one that lies in several parts is decoded for each.
-
-    Args:
-        datasets: the datasets of the file, closed with the raster.
-        dataset: one of them, rasterio's ``DatasetReader`` of one band at least.
-
     """
 
     def __init__(self, datasets: Datasets, dataset: Any) -> None:
@@ -189,13 +168,6 @@ def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel:
     They are GDAL's blocks; several rows of them where a block is small, as of formats that are decoded row by row. Of a
     VRT they are larger: its blocks say nothing of those of its sources, each of which is decoded for every part that
     has some of it.
-
-    Args:
-        driver: name of the driver.
-        block: height and width of GDAL's blocks.
-        size: height and width of the raster.
-        pixel: bytes of a pixel, all bands.
-
     """
     height, width = block
     if driver == "VRT":
@@ -217,9 +189,6 @@ class GdalParts:
         dtype: what they are read as.
         decoded: [rows, columns] of parts, how often each was read; counted up.
         nbytes: what GDAL decodes for a part.
-
-    Raises:
-        InputError: a part is too large to be read.
 
     """
 
@@ -264,12 +233,7 @@ class GdalParts:
         return [b""] * len(places)
 
     def decode(self, place: Place, data: _Stored) -> NDArray[Any]:
-        """The pixels [rows, columns, bands] of a part.
-
-        Raises:
-            InputError: the file is damaged there.
-
-        """
+        """The pixels [rows, columns, bands] of a part."""
         with self._counting:
             self._decoded[place[1:]] += 1
         where = self.window(place)

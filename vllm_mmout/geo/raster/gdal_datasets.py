@@ -39,15 +39,7 @@ _REMOTE = ("/vsis3/", "/vsigs/", "/vsiaz/")
 
 
 class Datasets:
-    """The datasets of one file, or of one of GDAL's names.
-
-    Args:
-        name: what to call it in an error.
-        target: what GDAL opens.
-        drivers: the drivers that may open it, in groups.
-        data: the file's bytes, where ``target`` is none.
-
-    """
+    """The datasets of one file, or of one of GDAL's names."""
 
     def __init__(self, name: str, target: str, drivers: Drivers, data: bytes | None = None) -> None:
         self.name = name
@@ -62,15 +54,7 @@ class Datasets:
 
     @contextmanager
     def dataset(self, nbytes: int = 0) -> Iterator[Any]:
-        """A dataset, rasterio's ``DatasetReader``, for the thread that asks.
-
-        Args:
-            nbytes: what the thread is going to have decoded.
-
-        Raises:
-            InputError: the file cannot be opened; GDAL raises something while the dataset is used.
-
-        """
+        """A dataset, rasterio's ``DatasetReader``, for the thread that asks."""
         with self._turns, _environment(self._target), _errors(self.name):
             dataset, decoded = self._taken()
             try:
@@ -137,15 +121,7 @@ class Datasets:
 
 @contextmanager
 def one_pixel(tags: Iterable[GeoTag]) -> Iterator[Any]:
-    """A GeoTIFF of one pixel that has some tags, rasterio's ``DatasetReader``: what they say, in GDAL's words.
-
-    Args:
-        tags: that were looked at: GDAL believes what they say.
-
-    Raises:
-        InputError: GDAL cannot open it.
-
-    """
+    """A GeoTIFF of one pixel that has some tags, rasterio's ``DatasetReader``: what they say, in GDAL's words, which believes them."""
     file = BytesIO()
     extra = [(tag.code, tag.dtype, tag.count, tag.value, True) for tag in tags]
     tifffile.imwrite(file, np.zeros((1, 1), np.uint8), metadata=None, software=False, extratags=extra)

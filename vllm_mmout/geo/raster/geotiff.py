@@ -58,12 +58,7 @@ class Told(TypedDict, total=False):
 
 
 def stored_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """The dtype in which a GeoTIFF holds such pixels: bool becomes uint8, byte order that of the machine.
-
-    Raises:
-        SaveError: a GeoTIFF holds no such numbers.
-
-    """
+    """The dtype in which a GeoTIFF holds such pixels: bool becomes uint8, byte order that of the machine."""
     found = np.dtype(dtype)
     if found == np.bool_:
         return np.dtype(np.uint8)
@@ -120,10 +115,6 @@ def source_xml(
         dtype: of the pixels, as `stored_dtype` gives it.
         told: what is known.
         statistics: items of each band.
-
-    Raises:
-        SaveError: something said about the raster does not fit a GeoTIFF.
-        InputError: the coordinate system of ``georeference`` cannot be written to a GeoTIFF.
 
     """
     bands, height, width = shape

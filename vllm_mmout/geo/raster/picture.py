@@ -40,11 +40,6 @@ def open_picture(file: BinaryIO, head: bytes) -> Image.Image | None:
 
     Pillow's plugins are called as ``Image.open`` does, which would warn of large pictures, or refuse them in other
     words.
-
-    Args:
-        file: the file, seekable.
-        head: its first bytes, 16 or more.
-
     """
     for plugin in _plugins(head):
         file.seek(0)
@@ -70,17 +65,6 @@ def read_picture(file: BinaryIO, name: str) -> Raster | None:
 
     Grey, RGB, 16-bit and floating-point pictures are read as stored; palettes become RGB, bilevel ones grey 0 and 255,
     CMYK, YCbCr and the rest RGB. Transparency becomes an alpha band.
-
-    Args:
-        file: the file, seekable.
-        name: what to call it in an error.
-
-    Returns:
-        The raster, None if the file is no picture of a known format.
-
-    Raises:
-        InputError: the picture is truncated or damaged, or larger than Pillow's limit.
-
     """
     try:
         image = open_picture(file, file.read(16))

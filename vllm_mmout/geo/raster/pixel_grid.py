@@ -51,13 +51,7 @@ class PixelGrid:
         return extent((a * cols + b * rows + c, d * cols + e * rows + f))
 
     def window(self, border: Points, steps: int = 1) -> Window | None:
-        """The window around the pixels that lie in an area with more than their border; None where there are none.
-
-        Args:
-            border: that of a box, in the raster's coordinates, as `ring` makes it.
-            steps: pieces of each edge, which may be curved between them: so far the area counts.
-
-        """
+        """The window around the pixels that lie in an area with more than their border; None where there are none."""
         height, width = self.size
         points = self._pixels(border)
         inner = _within(points, (0.0, 0.0, float(width), float(height)))
@@ -168,16 +162,7 @@ class BoxSystem:
     """Whether x of the raster is one."""
 
     def windows(self, box: Box, steps: int = STEPS) -> list[Window]:
-        """The pixels of the raster that a box has: several windows where longitudes begin anew in between.
-
-        Args:
-            box: its west may lie anywhere, its east is above that.
-            steps: pieces in which to follow an edge that is curved in the raster's system.
-
-        Raises:
-            InputError: the raster's system cannot show all of the box.
-
-        """
+        """The pixels of the raster that a box has: several windows where longitudes begin anew in between."""
         near = self.grid.extent
         if self.geographic and (self.systems is not None or max(abs(near[0]), abs(near[2])) <= 2 * TURN):
             box = _one_turn(box)  # else these are metres, called degrees by mistake
@@ -236,12 +221,7 @@ class BoxSystem:
 
 
 def transformed(crs: CRS, other: CRS, points: Points) -> Points:
-    """Places in another system, longitude before latitude.
-
-    Raises:
-        CPLE_BaseError: there is no way from one to the other, or one of the places has none.
-
-    """
+    """Places in another system, longitude before latitude."""
     x, y = transform(crs, other, *points)
     return np.array(x), np.array(y)
 

@@ -121,16 +121,7 @@ class Raster:
 
 
 def band_places(bands: Sequence[int | str], descriptions: Sequence[str | None]) -> list[int]:
-    """The indices, from 0, of bands in the order asked; a band may repeat.
-
-    Args:
-        bands: numbers from 1, or descriptions.
-        descriptions: that of each band of the raster, None for a band without.
-
-    Raises:
-        InputError: a band does not exist, or two bands have the description asked for.
-
-    """
+    """The indices, from 0, of bands in the order asked; a band may repeat."""
     if not len(bands):
         raise InputError("bands is empty; name at least one band")
     return [_place(band, descriptions) for band in bands]
@@ -158,16 +149,7 @@ def _listing(descriptions: Sequence[str | None]) -> str:
 
 
 def parse_nodata(text: str, dtype: DTypeLike) -> float | None:
-    """The value of a GDAL_NODATA tag.
-
-    Args:
-        text: the tag's text.
-        dtype: type of the pixels. For integers the value is an ``int``, so that 64 bits keep every digit.
-
-    Returns:
-        The value, NaN included; None where it is no number or lies outside ``dtype``, so that no pixel can have it.
-
-    """
+    """The value of a GDAL_NODATA tag."""
     text = text.strip(" \0")
     pixels = np.dtype(dtype)
     try:
@@ -183,12 +165,7 @@ def parse_nodata(text: str, dtype: DTypeLike) -> float | None:
 
 
 def format_nodata(value: float, dtype: DTypeLike) -> str:
-    """The text of a GDAL_NODATA tag.
-
-    Raises:
-        SaveError: pixels of ``dtype`` cannot have that value.
-
-    """
+    """The text of a GDAL_NODATA tag."""
     pixels = np.dtype(dtype)
     if pixels.kind in "iu":
         if not _is_integer_of(value, pixels):

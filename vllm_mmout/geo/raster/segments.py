@@ -69,16 +69,7 @@ class UnknownStorageError(InputError):
 
 
 class Segments:
-    """The segments of one page as a grid [planes, rows, columns].
-
-    Args:
-        page: the page.
-        file: its file.
-
-    Raises:
-        InputError: the image cannot be read, or the file ends before its last segment does.
-
-    """
+    """The segments of one page as a grid [planes, rows, columns]."""
 
     def __init__(self, page: tifffile.TiffPage, file: SharedFile) -> None:
         self._file = file
@@ -141,12 +132,7 @@ class Segments:
         ]
 
     def decode(self, place: Place, data: bytes) -> NDArray[Any]:
-        """The pixels [rows, columns, samples] that a segment has of the image.
-
-        Raises:
-            InputError: the segment is damaged.
-
-        """
+        """The pixels [rows, columns, samples] that a segment has of the image."""
         with self._counting:
             self.decoded[place] += 1
         window = self.window(place)

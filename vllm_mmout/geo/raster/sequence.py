@@ -63,17 +63,8 @@ def read_windows(
     A segment stays decoded until the last window that touches it; of it stay the columns that any of the windows has,
     and the bands asked for.
 
-    Args:
-        segments: the image.
-        windows: the windows, within the image.
-        bands: indices of bands, from 0, none twice.
-        threads: how many may read and decode at once.
-
     Yields:
         The pixels [bands, height, width] of one window after the other.
-
-    Raises:
-        InputError: a segment that the window touches is damaged.
 
     """
     reader = _Reader(segments, windows, bands, threads)

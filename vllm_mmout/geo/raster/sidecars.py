@@ -43,12 +43,7 @@ class Pam:
 
 
 def read_pam(neighbours: Neighbours) -> Pam:
-    """Read what PAM says of a raster; nothing where there is none.
-
-    Raises:
-        InputError: it is damaged, has a document type (which could declare entities), or holds what is no place.
-
-    """
+    """Read what PAM says of a raster; nothing where there is none."""
     file = neighbours.appended(PAM)
     if file is None:
         return Pam()
@@ -63,15 +58,6 @@ def placed(own: Georeference | None, pam: Pam, neighbours: Neighbours) -> Georef
 
     Coordinate system and transform may come from different places. A transform makes ground control points needless,
     which a `Georeference` holds in its stead.
-
-    Args:
-        own: what the raster says.
-        pam: what PAM says.
-        neighbours: the files beside it.
-
-    Raises:
-        InputError: a world file is needed, and wrong.
-
     """
     base, said = own or Georeference(), pam.place
     transform = said.transform or base.transform
@@ -188,10 +174,6 @@ def read_world_file(neighbours: Neighbours) -> Affine | None:
     """The transform that a world file says, None where there is none.
 
     Of ``scene.tif`` it is called ``scene.tfw``, ``scene.tifw`` or ``scene.wld``.
-
-    Raises:
-        InputError: there is one, and it does not hold six numbers that span an area.
-
     """
     file = find_world_file(neighbours)
     if file is None:

@@ -124,16 +124,7 @@ class Directory:
 
 
 def read_directories(file: BinaryIO, name: str) -> list[Directory]:
-    """Walk through all directories of a TIFF.
-
-    Args:
-        file: the file, seekable.
-        name: what to call it in an error.
-
-    Raises:
-        InputError: the file ends before a directory or the value of a tag does.
-
-    """
+    """Walk through all directories of a TIFF."""
     size = file.seek(0, 2)
     reader = _Reader(file, name, size)
     order: Literal["<", ">"] = "<" if reader.read(0, 2, "the header") == b"II" else ">"
@@ -274,12 +265,7 @@ class GdalMetadata:
 
 
 def checked_xml(name: str, text: str) -> str:
-    """The text of a metadata item, if XML can hold it.
-
-    Raises:
-        SaveError: a character stands in the way.
-
-    """
+    """The text of a metadata item, if XML can hold it."""
     bad = _FORBIDDEN.search(text)
     if bad:
         raise SaveError(f"metadata item {name!r} has the character {bad[0]!r}, which GDAL_METADATA (XML) cannot hold")

@@ -36,17 +36,7 @@ _OF_ALL_BANDS = 2
 
 
 def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRaster:
-    """Open the first image of a TIFF, and the mask that belongs to it.
-
-    Args:
-        file: the file, which the raster closes.
-        neighbours: the files beside it, of which some may say its place, its nodata and its mask, as in GDAL.
-
-    Raises:
-        InputError: the file is truncated or damaged, or its compression is not supported; a file that belongs to it
-            is wrong.
-
-    """
+    """Open the first image of a TIFF, and the mask that belongs to it."""
     binary = cast("BinaryIO", file)
     directory, *_ = read_directories(binary, file.name)
     gdal = GdalMetadata.from_xml(directory.text(binary, GDAL_METADATA) or "")

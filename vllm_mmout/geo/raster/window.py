@@ -47,12 +47,7 @@ class Window:
 
 
 def as_window(given: Any) -> Window:
-    """A window of what a user gives: a `Window` or anything with its attributes, four integers, or a table of them.
-
-    Raises:
-        InputError: it is nothing of these.
-
-    """
+    """A window of what a user gives: a `Window` or anything with its attributes, four integers, or a table of them."""
     try:
         if isinstance(given, Mapping):
             values = {**given}

@@ -176,13 +176,7 @@ class OpenRaster(ABC):
 
 
 class OpenSegments(OpenRaster):
-    """A raster that a file holds in segments, and may have a mask beside.
-
-    Args:
-        masked_by_alpha: whether alpha, where there is a band of it, says what is valid.
-        facts: as of `OpenRaster`.
-
-    """
+    """A raster that a file holds in segments, and may have a mask beside."""
 
     def __init__(self, *, masked_by_alpha: bool, **facts: Any) -> None:
         super().__init__(**facts)
@@ -219,13 +213,7 @@ class OpenSegments(OpenRaster):
 
 
 class OpenArray(OpenRaster):
-    """A raster in memory.
-
-    Args:
-        raster: the raster.
-        name: what to call it in an error.
-
-    """
+    """A raster in memory."""
 
     def __init__(self, raster: Raster, name: str) -> None:
         size = (raster.height, raster.width)

@@ -179,19 +179,7 @@ def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **told: Un
 
 
 def write_geotiff_here(path: Path, array: NDArray[Any], **told: Unpack[Told]) -> None:
-    """Write a GeoTIFF under its name at once; for those who rename it, or remove it after an error.
-
-    Args:
-        path: a file that does not exist.
-        array: as of `write_geotiff`.
-        told: as of `write_geotiff`.
-
-    Raises:
-        OSError: the place cannot be written.
-        SaveError: as `write_geotiff`.
-        InputError: as `write_geotiff`.
-
-    """
+    """Write a GeoTIFF under its name at once; for those who rename it, or remove it after an error."""
     pixels = _private(path.absolute().with_name(f"{path.name}.pixels"))
     try:
         _save(pixels, str(path.absolute()), array, told)

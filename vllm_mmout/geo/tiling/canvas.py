@@ -39,10 +39,6 @@ class Canvas:
         size: (height, width) of the raster.
         traits: of all rectangles.
 
-    Raises:
-        DecodeError: the dtype cannot hold the nodata.
-        SaveError: the file cannot be made.
-
     """
 
     def __init__(self, folder: Path | None, size: tuple[int, int], traits: Traits) -> None:
@@ -65,10 +61,6 @@ class Canvas:
             output: its pixels, which are not changed.
             valid: bool [height, width], False where nodata stands instead of them; None: nowhere.
 
-        Raises:
-            DecodeError: it has other traits, or uses the value that would mean nodata.
-            SaveError: a block cannot be written.
-
         """
         self._traits.check(output)
         pixels = output.array.view(np.uint8) if output.array.dtype == np.bool_ else output.array
@@ -78,13 +70,7 @@ class Canvas:
             self._paint(block, there, pixels[:, *here], None if hidden is None else hidden[here])
 
     def leave_out(self, row: int, col: int, height: int, width: int) -> None:
-        """Take a rectangle in which nothing was observed.
-
-        Raises:
-            DecodeError: a pixel has the value that would mean nodata.
-            SaveError: a block cannot be written.
-
-        """
+        """Take a rectangle in which nothing was observed."""
         self._masked = True
         nothing = np.full((self._traits.bands, 1, 1), self._filling())
         for block, there, here in self._shares(row, col, height, width):
@@ -92,16 +78,7 @@ class Canvas:
             self._paint(block, there, np.broadcast_to(nothing, shape), None)
 
     def finish(self, georeference: Georeference | None, metadata: Mapping[str, str]) -> StoredRaster:
-        """Make the raster, once it is covered.
-
-        Args:
-            georeference: where it lies.
-            metadata: items that go into the file.
-
-        Raises:
-            SaveError: the file cannot be written.
-
-        """
+        """Make the raster, once it is covered."""
         traits = self._traits
         return StoredRaster.from_blocks(
             self._blocks,
@@ -229,12 +206,7 @@ class Traits:
         )
 
     def check(self, output: RasterOutput) -> None:
-        """Refuse an output that has others.
-
-        Raises:
-            DecodeError: one differs, and which.
-
-        """
+        """Refuse an output that has others."""
         others = Traits.of(output)
         for name in self.__slots__:
             mine, other = getattr(self, name), getattr(others, name)

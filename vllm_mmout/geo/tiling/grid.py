@@ -160,18 +160,7 @@ class Plan:
 
     @classmethod
     def make(cls, grid: TileGrid, index: int, output: RasterOutput, blend: Blend) -> Plan:
-        """Plan a raster.
-
-        Args:
-            grid: where tiles lie in the scene.
-            index: number of a tile.
-            output: what was made of that tile, padding included.
-            blend: how values are averaged; integers never are.
-
-        Raises:
-            DecodeError: a tile, or the scene, does not begin and end at a whole pixel of the result.
-
-        """
+        """Plan a raster."""
         window, padding = grid.window(index), grid.padding(index)
         fed = (window.height + padding[0], window.width + padding[1])
         got = (output.height, output.width)

@@ -39,20 +39,6 @@ def mosaic(
 
     What waits in memory: blocks of the file that are partly filled, and pixels whose other tiles have not come. In
     order of the grid that grows with a side of the scene where tiles overlap, never with its area.
-
-    Args:
-        parts: one a tile of the grid, all of them; an output may have more or fewer pixels than its tile.
-        grid: where the tiles lie.
-        blend: how values are averaged where tiles overlap; integers are not, they are joined as with "none".
-        finish: called on rectangles of joined values, of any size; None: they are the result.
-        folder: where the file is made, None for the system's folder for temporary files.
-        source: the scene.
-        growing: shown what is finished, and told of each tile; None: nobody looks.
-
-    Raises:
-        DecodeError: an output is no raster, does not fit the others, its tile or the scene, or a tile is missing.
-        SaveError: the file cannot be written.
-
     """
     arrivals = _Arrivals(grid, blend, finish, folder, growing)
     try:
@@ -127,19 +113,7 @@ Finish: TypeAlias = Callable[[RasterOutput], RasterOutput]
 
 
 class Joining:
-    """Puts tiles together: where one alone counts it is the result, elsewhere a copy waits for the others.
-
-    Args:
-        plan: where the tiles lie.
-        first: the output of any tile; the others must be alike.
-        finish: makes the result of joined values, None where they are it.
-        folder: where the file is made.
-        growing: shown each rectangle that is finished, in the thread that joins; None: nobody looks.
-
-    Raises:
-        SaveError: the file cannot be made.
-
-    """
+    """Puts tiles together: where one alone counts it is the result, elsewhere a copy waits for the others."""
 
     def __init__(
         self,
@@ -170,10 +144,6 @@ class Joining:
             output: what was made of it.
             valid: bool [height, width] of the tile in the scene, False where there is no observation.
 
-        Raises:
-            DecodeError: the output differs from the others, or has no room for nodata.
-            SaveError: a block cannot be written.
-
         """
         self._traits.check(output)
         if (output.height, output.width) != self._plan.output_size:
@@ -194,13 +164,7 @@ class Joining:
                 self._wait(cell, Contribution(index, values.copy(), self._plan.weight(index, cell), shown))
 
     def leave_out(self, index: int) -> None:
-        """Take a tile without any observation.
-
-        Raises:
-            DecodeError: the dtype has no room for nodata.
-            SaveError: a block cannot be written.
-
-        """
+        """Take a tile without any observation."""
         for cell in self._plan.cells(index):
             if self._plan.covers(cell) == 1:
                 self._canvas.leave_out(*self._plan.place(cell))
@@ -208,12 +172,7 @@ class Joining:
                 self._wait(cell, None)
 
     def whole(self, source: Source) -> StoredRaster:
-        """Make the raster, once all tiles were taken.
-
-        Raises:
-            SaveError: the file cannot be written.
-
-        """
+        """Make the raster, once all tiles were taken."""
         georeference = source.georeference
         if georeference is not None:
             georeference = georeference.resized((self._plan.grid.height, self._plan.grid.width), self._plan.size)

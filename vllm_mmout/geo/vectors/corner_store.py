@@ -26,12 +26,6 @@ class WaitingCorners:
     """Keeps rows of two int32 until they are taken, each once.
 
     Rows are kept in chunks; a chunk is forgotten, and its room on the disk used again, when all its rows were taken.
-
-    Args:
-        budget: bytes of memory; beyond it the oldest chunks go to a file without a name, which is gone with this object
-            or with the process.
-        folder: where that file is made; None for the system's folder for temporary files.
-
     """
 
     def __init__(self, budget: int, folder: Path | None = None) -> None:
@@ -61,15 +55,7 @@ class WaitingCorners:
             self._file.close()
 
     def put(self, rows: NDArray[np.int32]) -> int:
-        """Keep some rows [n, 2].
-
-        Returns:
-            Their address; that of a part of them is as many rows further.
-
-        Raises:
-            SaveError: the disk is full.
-
-        """
+        """Keep some rows [n, 2]."""
         address, done = self._end, 0
         while done < len(rows):
             chunk, start = divmod(self._end, _CHUNK)
@@ -137,12 +123,7 @@ class WaitingCorners:
 
 
 class Segments:
-    """Stretches of waiting corners, each with the number of the one that follows it.
-
-    Args:
-        waiting: holds the corners; here are 24 bytes a stretch.
-
-    """
+    """Stretches of waiting corners, each with the number of the one that follows it."""
 
     def __init__(self, waiting: WaitingCorners) -> None:
         self._waiting = waiting
@@ -157,9 +138,6 @@ class Segments:
         Args:
             vertices: [n, 2], stretch by stretch.
             counts: corners of each.
-
-        Returns:
-            The number of each.
 
         """
         while self._unused < len(counts):

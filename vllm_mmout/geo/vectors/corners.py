@@ -189,12 +189,7 @@ def _flags(
 
 
 def _stretches(kind: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The corners in the order of stretches within one row, and where each stretch begins in it.
-
-    Args:
-        kind: of each corner, row by row from west to east.
-
-    """
+    """The corners in the order of stretches within one row, and where each stretch begins in it."""
     corners, starts, count = [], [], 0
     for (begin, members), step in ((_EASTWARD, 1), (_WESTWARD, -1)):
         chosen = np.flatnonzero(np.isin(kind, members))[::step]

@@ -20,13 +20,7 @@ _COMMA, _OPEN, _CLOSE = b",[]"
 
 
 class Lattice:
-    """The corners of a raster's pixels.
-
-    Args:
-        transform: pixel corner to coordinates.
-        size: height and width of the raster.
-
-    """
+    """The corners of a raster's pixels."""
 
     def __init__(self, transform: Affine, size: tuple[int, int]) -> None:
         a, b, c, d, e, f = self._transform = transform
@@ -40,10 +34,6 @@ class Lattice:
         self, vertices: NDArray[np.int32], counts: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Rings that end where they begin, exteriors counterclockwise in coordinates.
-
-        Args:
-            vertices: column, with flags, and row, ring by ring, as they are traced.
-            counts: corners of each.
 
         Returns:
             Columns and rows [n, 2], and where each ring begins, with the number of rows at the end.

@@ -124,9 +124,6 @@ def simple_rings(
         vertices: int32 [n, 2] with flags, ring by ring.
         counts: corners of each ring.
 
-    Returns:
-        Vertices and counts of the rings, and the number of the ring that each comes from.
-
     """
     ring = np.repeat(np.arange(len(counts)), counts)
     touching = np.flatnonzero(vertices[:, 0] & TOUCH)

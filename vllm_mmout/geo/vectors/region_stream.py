@@ -46,9 +46,6 @@ def polygons(
         budget: bytes of corners that wait in memory; beyond it they go to a temporary file.
         folder: of that file.
 
-    Raises:
-        SaveError: the temporary file cannot be written.
-
     """
     step = band or max(1, BAND // size[1])
     with WaitingCorners(budget, folder) as waiting:

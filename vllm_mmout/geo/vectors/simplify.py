@@ -29,11 +29,6 @@ def simplified(polygons: Polygons, tolerance: float) -> Polygons:
     the line between its ends. A ring that would lose its area or turn over all the same stays as it is; there its
     neighbours may overlap it by the tolerance. Not guaranteed: borders that lie nearer to each other than the
     tolerance may cross.
-
-    Args:
-        polygons: traced with junctions.
-        tolerance: how far from the new border old corners may lie, in pixels.
-
     """
     if not len(polygons.counts):
         return polygons

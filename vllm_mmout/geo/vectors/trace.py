@@ -33,12 +33,6 @@ class Tracer:
 
     In memory are the open borders, some 50 bytes a closed one of a region that goes on, 24 bytes for each stretch that
     a band added to an open one; their corners are in `WaitingCorners`.
-
-    Args:
-        size: height and width of the raster.
-        waiting: where corners wait.
-        junctions: whether corners are also where a border goes straight on and another one ends.
-
     """
 
     def __init__(self, size: tuple[int, int], waiting: WaitingCorners, *, junctions: bool = False) -> None:
@@ -153,16 +147,7 @@ class Tracer:
         alone: NDArray[np.bool_],
         vertices: NDArray[np.int32],
     ) -> tuple[list[NDArray[np.int32]], list[int]]:
-        """Join open borders with what the band adds to them; give those that it closes, and their chains.
-
-        Args:
-            linked: the band's corners.
-            chains: of its elements.
-            region: of each chain.
-            alone: which chains are closed and have no part outside the band.
-            vertices: the corners of the others.
-
-        """
+        """Join open borders with what the band adds to them; give those that it closes, and their chains."""
         stretches, before = len(linked.starts) - 1, self._open
         order = chains.order[~alone[chains.chain[chains.order]]]
         order = order[order < stretches + len(before.heads)]  # without ports

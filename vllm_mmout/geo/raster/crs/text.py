@@ -41,16 +41,7 @@ _WKT = re.compile(r"[A-Za-z_]+\s*\[", re.ASCII)
 
 
 def proj_crs(text: str) -> Any:
-    """The coordinate system that a text tells: pyproj's ``CRS``.
-
-    Args:
-        text: as of `rasterio_crs`.
-
-    Raises:
-        InputError: PROJ does not know the text, or the text may make it open a file.
-        ImportError: pyproj is not installed.
-
-    """
+    """The coordinate system that a text tells: pyproj's ``CRS``."""
     harmless = checked_text(text)
     from pyproj import CRS
     from pyproj.exceptions import CRSError
@@ -62,19 +53,7 @@ def proj_crs(text: str) -> Any:
 
 
 def checked_text(text: str) -> str:
-    """The text as PROJ may see it.
-
-    Args:
-        text: as of `rasterio_crs`.
-
-    Returns:
-        The same system, in the one way of writing it that was looked at: "AUTHORITY:CODE", with "+CODE" of heights
-        behind it where there is one, WKT, PROJJSON, or a PROJ string that begins with "+".
-
-    Raises:
-        InputError: the text is of none of these forms, too long, or may make PROJ open a file.
-
-    """
+    """The text as PROJ may see it: "AUTHORITY:CODE[+CODE of heights]", WKT, PROJJSON, or a PROJ string with a "+"."""
     if len(text) > _LONGEST:
         raise InputError(f"a coordinate system in {len(text)} characters is too long, {_LONGEST} at most; {REMEDY}")
     text = text.strip()
@@ -115,9 +94,6 @@ def rasterio_crs(text: str) -> CRS:
         text: a code ("EPSG:n", or of another authority), a URN or address of OGC, WKT, PROJJSON, or a PROJ
             string of parameters that name no file.
 
-    Raises:
-        InputError: PROJ does not know the text, or the text may make it open a file.
-
     """
     harmless = checked_text(text)
     wkt = harmless[0] != "{" and "[" in harmless
@@ -130,12 +106,7 @@ def rasterio_crs(text: str) -> CRS:
 
 
 def writable_crs(text: str) -> CRS:
-    """The coordinate system that a text tells, where a GeoTIFF can hold it.
-
-    Raises:
-        InputError: it cannot, or as of `rasterio_crs`.
-
-    """
+    """The coordinate system that a text tells, where a GeoTIFF can hold it."""
     crs = rasterio_crs(text)
     if _placing(crs) is None:
         raise InputError(

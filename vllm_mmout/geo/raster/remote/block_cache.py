@@ -35,15 +35,6 @@ class BlockCache:
     """Reads blocks when they are first asked for, and keeps those asked for last.
 
     Threads do not wait for each other, but for blocks that another one is just fetching.
-
-    Args:
-        fetch: gives the bytes from one place to another, all of them, or raises.
-        size: bytes there are.
-        block: bytes of a block.
-        capacity: bytes to keep.
-        at_once: bytes to fetch at once, at most.
-        ahead: bytes to fetch at least where reading goes on.
-
     """
 
     def __init__(
@@ -67,12 +58,7 @@ class BlockCache:
         self._coming: dict[int, _Run] = {}
 
     def read_at(self, at: int, count: int) -> bytes:
-        """The bytes at a place; fewer where the end is reached.
-
-        Raises:
-            InputError: they cannot be fetched.
-
-        """
+        """The bytes at a place; fewer where the end is reached."""
         if at < 0:
             raise ValueError(f"there is no place {at}")
         end = min(at + count, self.size)

@@ -50,10 +50,6 @@ class Connections:
 
     Where requests go, directly or through the proxies of HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, is decided
     here. A subclass may refuse: an address in `request`, the IP addresses that a host has in `lookup`.
-
-    Args:
-        options: how long to wait.
-
     """
 
     def __init__(self, options: FetchOptions) -> None:
@@ -63,17 +59,7 @@ class Connections:
         self._making = threading.Lock()
 
     def request(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
-        """Ask for a file; the answer's body is read from it, as it is sent.
-
-        Args:
-            url: its address, without user and password.
-            headers: what to send along.
-
-        Raises:
-            urllib3.exceptions.HTTPError: there is no answer.
-            InputError: the proxy that the environment names cannot be used.
-
-        """
+        """Ask for a file; the answer's body is read from it, as it is sent."""
         proxy = proxy_of(url)
         manager = self._managers.get(proxy)
         if manager is None:
@@ -101,13 +87,7 @@ class Connections:
         return manager
 
     def lookup(self, host: str, port: int) -> Sequence[Found]:
-        """The IP addresses of a host, which are tried in turn, and no other.
-
-        Raises:
-            OSError: there are none.
-            UnicodeError: the host cannot be one.
-
-        """
+        """The IP addresses of a host, which are tried in turn, and no other."""
         return socket.getaddrinfo(host, port, allowed_gai_family(), socket.SOCK_STREAM)
 
     def add(self, connection: HTTPConnection) -> None:

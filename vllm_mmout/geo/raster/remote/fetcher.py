@@ -49,13 +49,7 @@ _REMEDIES = {
 
 
 class BrokenError(Exception):
-    """A request failed for a reason that may pass.
-
-    Args:
-        words: what happened.
-        wait_s: seconds that the server asks to wait.
-
-    """
+    """A request failed for a reason that may pass."""
 
     def __init__(self, words: str, wait_s: float = 0.0) -> None:
         super().__init__(words)
@@ -67,15 +61,6 @@ class Fetcher:
 
     Redirects are followed, and where they led is asked from then on, until it is refused there. User and password of
     the address are sent to its own host alone.
-
-    Args:
-        address: of the file, with http or https.
-        options: how long to wait, and how often to try.
-        connections: what requests go through; closed with this.
-
-    Raises:
-        InputError: the address cannot be understood.
-
     """
 
     def __init__(self, address: str, options: FetchOptions, connections: Connections) -> None:
@@ -100,9 +85,6 @@ class Fetcher:
             came: bytes that are there to stay, from which the step goes on: who closes its answers early may close
                 any number of them, as long as each brings its share.
 
-        Raises:
-            InputError: it failed in vain as often as the options say.
-
         """
         tries = had = 0
         while True:
@@ -117,16 +99,7 @@ class Fetcher:
 
     @contextmanager
     def answer(self, part: tuple[int, int] | None) -> Iterator[BaseHTTPResponse]:
-        """The answer to one request, of status 200, 206 or 416; its connection is closed where it is not read whole.
-
-        Args:
-            part: the first byte to ask for, and the one after the last; None: all.
-
-        Raises:
-            BrokenError: there is none, or it ended in the middle, for a reason that may pass.
-            InputError: the server refuses, or redirects to where requests do not go.
-
-        """
+        """The answer to one request, of status 200, 206 or 416; its connection is closed where it is not read whole."""
         headers = {} if part is None else {"Range": f"bytes={part[0]}-{part[1] - 1}"}
         try:
             with closing(self._followed(self._target, headers)) as response:

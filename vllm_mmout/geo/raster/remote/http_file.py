@@ -64,12 +64,6 @@ class HttpFile(ManyReadersFile):
     """A file of which parts are fetched when they are read; also a file object, for one thread.
 
     It must not change while it is read: an answer of another version of the file is an error.
-
-    Args:
-        fetcher: asks for it; closed with this.
-        first: what the first answer said.
-        head: the bytes of that answer.
-
     """
 
     def __init__(self, fetcher: Fetcher, first: Part, head: bytes) -> None:
@@ -91,12 +85,7 @@ class HttpFile(ManyReadersFile):
         return True
 
     def read_at(self, at: int, count: int) -> bytes:
-        """Read bytes at a place, fewer where the file ends; any number of threads may at once.
-
-        Raises:
-            InputError: they cannot be fetched, or are more than may be fetched at once.
-
-        """
+        """Read bytes at a place, fewer where the file ends; any number of threads may at once."""
         if self.closed:
             raise ValueError("read of closed file")
         count = min(count, self.size - at)
@@ -162,14 +151,7 @@ class HttpFile(ManyReadersFile):
 
 
 def read_into(data: bytearray, response: BaseHTTPResponse, part: Part, name: str) -> None:
-    """Read the body of an answer, as far as it comes.
-
-    Raises:
-        BrokenError: it is shorter than the answer says.
-        InputError: it is of another length than the part that it should be.
-        urllib3.exceptions.HTTPError: the connection broke.
-
-    """
+    """Read the body of an answer, as far as it comes."""
     missing = part.stop - part.start
     length = response.headers.get("Content-Length", str(missing)).strip()
     if length != str(missing):
@@ -207,16 +189,6 @@ def open_remote(
 
     Where the server gives parts of it, those that are read are fetched; the file has ``read_at(at, count)`` for several
     threads at once then. Else it is fetched whole into a file without a name, which is gone when it is closed.
-
-    Args:
-        address: http://... or https://..., with user and password where the server wants them.
-        options: how to fetch it; None: as the environment says, see `FetchOptions`.
-        connections: makes what requests go through.
-
-    Raises:
-        InputError: there is no such file, the server refuses or fails, or the file is larger than may be fetched.
-        OptionError: a variable of the environment has a value that it cannot have.
-
     """
     options = FetchOptions.from_environment() if options is None else options
     fetcher = Fetcher(address, options, connections(options))

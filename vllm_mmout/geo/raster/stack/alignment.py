@@ -71,13 +71,7 @@ class Alignment:
         return float(np.hypot(*self.near[:2, 1])), float(np.hypot(*self.near[:2, 0]))
 
     def source(self, window: Window, *, bilinear: bool) -> Window | None:
-        """The pixels of the raster that a window of the reference is made of; None where it has none there.
-
-        Args:
-            window: in pixels of the reference.
-            bilinear: whether each is a mean of those around it, else the one in which its middle lies.
-
-        """
+        """The pixels of the raster that a window of the reference is made of; None where it has none there."""
         reach = np.maximum(self.scale, 1.0) if bilinear else np.full(2, 0.5)
         if self.system is None:
             middles = _corners(self.near, window, inner=0.5)
@@ -125,9 +119,6 @@ def aligned(raster: OpenRaster, reference: OpenRaster) -> Alignment:
         raster: the one to look up.
         reference: the one whose grid counts. Where the axes of the two are parallel, the other must cover it, but for
             one of its own pixels at each side. Else, as in another coordinate system, it must have a part of it.
-
-    Raises:
-        InputError: the raster does not lie there, or nothing says where. Both grids are named.
 
     """
     here, there = raster.georeference, reference.georeference

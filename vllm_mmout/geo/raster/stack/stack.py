@@ -59,9 +59,6 @@ class OpenStack(OpenRaster):
             without an observation have no weight.
         nodata: value that means "no observation" in all rasters, instead of their own.
 
-    Raises:
-        InputError: two rasters do not lie on one grid; both grids are named.
-
     """
 
     def __init__(
