@@ -119,8 +119,8 @@ class SharedFile:
 
     Where the file is ours, reading raises `InputError`. A caller's own file object may raise what it likes; that stands
     in ``failure`` too: decoders that read the file wrap it, or pass over it. Places and numbers of bytes that are no
-    whole numbers, as damaged data may have them, are a TypeError of whoever asks, and no failure of the file. A file that is not
-    ``owned`` is left at its end, as after ``read()``.
+    whole numbers, as damaged data may have them, are a TypeError of whoever asks, and no failure of the file. A
+    caller's file is left at its end, as after ``read()``.
     """
 
     def __init__(self, file: BinaryIO, name: str, *, owned: bool) -> None:
