@@ -121,7 +121,7 @@ class Datasets:
 
 @contextmanager
 def one_pixel(tags: Iterable[GeoTag]) -> Iterator[Any]:
-    """A GeoTIFF of one pixel with tags, which GDAL believes, as rasterio's ``DatasetReader``: what they say, in GDAL's words."""
+    """A GeoTIFF of one pixel with tags, which GDAL believes: what they say, as rasterio's ``DatasetReader``."""
     file = BytesIO()
     extra = [(tag.code, tag.dtype, tag.count, tag.value, True) for tag in tags]
     tifffile.imwrite(file, np.zeros((1, 1), np.uint8), metadata=None, software=False, extratags=extra)
