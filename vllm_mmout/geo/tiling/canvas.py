@@ -34,23 +34,19 @@ class _Block:
 class Canvas:
     """Takes finished rectangles that together cover a raster, each pixel once, and writes it block by block.
 
-    Args:
-        folder: where the file is made, None for the system's folder for temporary files.
-        size: (height, width) of the raster.
-        traits: of all rectangles.
-
+    All rectangles must be like one, but for pixels, size, place and metadata.
     """
 
-    def __init__(self, folder: Path | None, size: tuple[int, int], traits: Traits) -> None:
+    def __init__(self, folder: Path | None, size: tuple[int, int], like: RasterOutput) -> None:
         self._size = size
-        self._traits = traits
-        self._dtype = np.dtype(np.uint8) if traits.dtype == np.bool_ else traits.dtype.newbyteorder("=")
-        self._nothing = _nothing(self._dtype, traits.nodata)
+        self._like = like
+        self._dtype = np.dtype(np.uint8) if like.dtype == np.bool_ else like.dtype.newbyteorder("=")
+        self._nothing = _nothing(self._dtype, like.nodata)
         self._masked = False
         self._taken = False
         self._open: dict[tuple[int, int], _Block] = {}
         height, width = size
-        self._blocks = GeoTiffBlocks(folder, bands=traits.bands, height=height, width=width, dtype=traits.dtype)
+        self._blocks = GeoTiffBlocks(folder, bands=like.count, height=height, width=width, dtype=like.dtype)
 
     def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
         """Take a rectangle.
@@ -62,7 +58,7 @@ class Canvas:
             valid: bool [height, width], False where nodata stands instead of them; None: nowhere.
 
         """
-        self._traits.check(output)
+        check_alike(self._like, output)
         pixels = output.array.view(np.uint8) if output.array.dtype == np.bool_ else output.array
         hidden = None if valid is None or valid.all() else ~valid
         self._watch_nodata(pixels, hidden)
@@ -72,24 +68,16 @@ class Canvas:
     def leave_out(self, row: int, col: int, height: int, width: int) -> None:
         """Take a rectangle in which nothing was observed."""
         self._masked = True
-        nothing = np.full((self._traits.bands, 1, 1), self._filling())
+        nothing = np.full((self._like.count, 1, 1), self._filling())
         for block, there, here in self._shares(row, col, height, width):
-            shape = (self._traits.bands, here[0].stop - here[0].start, here[1].stop - here[1].start)
+            shape = (self._like.count, here[0].stop - here[0].start, here[1].stop - here[1].start)
             self._paint(block, there, np.broadcast_to(nothing, shape), None)
 
     def finish(self, georeference: Georeference | None, metadata: Mapping[str, str]) -> StoredRaster:
         """Make the raster, once it is covered."""
-        traits = self._traits
-        return StoredRaster.from_blocks(
-            self._blocks,
-            nodata=self._nodata,
-            georeference=georeference,
-            band_names=traits.band_names,
-            units=traits.units,
-            class_names=traits.class_names,
-            palette=traits.palette,
-            metadata=metadata,
-        )
+        known = self._like.described
+        known["nodata"], known["georeference"], known["metadata"] = self._nodata, georeference, metadata
+        return StoredRaster.from_blocks(self._blocks, **known)
 
     def discard(self) -> None:
         """Remove what is on the disk."""
@@ -119,7 +107,7 @@ class Canvas:
             return
         waiting = self._open.get(block)
         if waiting is None:
-            empty = np.empty((self._traits.bands, rows, cols), self._dtype)
+            empty = np.empty((self._like.count, rows, cols), self._dtype)
             waiting = self._open[block] = _Block(empty, rows * cols)
         target = waiting.pixels[:, *there]
         target[...] = pixels
@@ -134,7 +122,7 @@ class Canvas:
         """Remember whether pixels were masked, and whether others have the value that would say so."""
         if hidden is not None:
             self._masked = True
-        if self._traits.nodata is None and self._dtype.kind in "iu" and not self._taken:
+        if self._like.nodata is None and self._dtype.kind in "iu" and not self._taken:
             same = pixels == self._nothing
             self._taken = bool((same if hidden is None else same & ~hidden).any())
         if self._taken and self._masked:
@@ -143,15 +131,15 @@ class Canvas:
     @property
     def _nodata(self) -> float | None:
         """The nodata of what has come so far; a raster without one of its own gets one with its first masked pixel."""
-        if self._traits.nodata is None and self._masked:
+        if self._like.nodata is None and self._masked:
             return self._filling().item()  # type: ignore[no-any-return]
-        return self._traits.nodata
+        return self._like.nodata
 
     def _filling(self) -> np.generic:
         """What stands where nothing was observed."""
         if self._taken:
             raise DecodeError(
-                f"the result is {self._traits.dtype}, has no nodata, and uses {self._nothing}, which would mean it;"
+                f"the result is {self._like.dtype}, has no nodata, and uses {self._nothing}, which would mean it;"
                 " give the output a nodata of its own"
             )
         return self._nothing
@@ -180,41 +168,20 @@ def _nothing(dtype: np.dtype[Any], nodata: float | None) -> np.generic:
     return value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Traits:
-    """What a `RasterOutput` is beside its pixels, its size and its place."""
+def check_alike(first: RasterOutput, other: RasterOutput) -> None:
+    """Refuse an output that differs from the first in more than its pixels, its size, its place and its metadata."""
+    mine, others = _traits(first), _traits(other)
+    for name, trait in mine.items():
+        if trait is not others[name] and not _equal(trait, others[name]):
+            raise DecodeError(
+                f"tiles of one raster differ in {name}: {_said(trait)} in the first that came, {_said(others[name])} in"
+                " another; make it the same in all"
+            )
 
-    bands: int
-    dtype: np.dtype[Any]
-    nodata: float | None
-    band_names: tuple[str | None, ...]
-    units: tuple[str | None, ...]
-    class_names: tuple[str, ...] | None
-    palette: NDArray[np.uint8] | None
 
-    @classmethod
-    def of(cls, output: RasterOutput) -> Traits:
-        """Those of an output."""
-        return cls(
-            output.count,
-            output.array.dtype,
-            output.nodata,
-            output.band_names,
-            output.units,
-            output.class_names,
-            output.palette,
-        )
-
-    def check(self, output: RasterOutput) -> None:
-        """Refuse an output that has others."""
-        others = Traits.of(output)
-        for name in self.__slots__:
-            mine, other = getattr(self, name), getattr(others, name)
-            if mine is not other and not _equal(mine, other):
-                raise DecodeError(
-                    f"tiles of one raster differ in {name}: {_said(mine)} in the first that came, {_said(other)} in"
-                    " another; make it the same in all"
-                )
+def _traits(output: RasterOutput) -> dict[str, Any]:
+    known = {name: value for name, value in output.described.items() if name not in ("georeference", "metadata")}
+    return {"bands": output.count, "dtype": output.dtype, **known}
 
 
 def _equal(one: Any, other: Any) -> bool:
