@@ -11,7 +11,7 @@ from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo.raster.crs.syntax import shown
 from vllm_mmout.geo.raster.crs.text import rasterio_crs
 from vllm_mmout.geo.raster.pixel_grid import TURN, Box, BoxSystem, PixelGrid, text
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,9 +14,8 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.formats import gdal_target
 from vllm_mmout.geo.raster.gdal_datasets import Datasets
 from vllm_mmout.geo.raster.georeference import Georeference
-from vllm_mmout.geo.raster.raster import parse_nodata
+from vllm_mmout.geo.raster.raster import Window, parse_nodata
 from vllm_mmout.geo.raster.sequence import read_windows
-from vllm_mmout.geo.raster.window import Window
 from vllm_mmout.geo.raster.windowed import OpenRaster, OpenSegments
 
 if TYPE_CHECKING:

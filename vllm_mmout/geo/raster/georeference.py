@@ -18,8 +18,8 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.text import crs_text, epsg_code, writable_crs
 from vllm_mmout.geo.raster.gdal_datasets import one_pixel
 from vllm_mmout.geo.raster.geokeys import KEY_TAGS, GeoKeys
+from vllm_mmout.geo.raster.raster import Affine, GroundControlPoint
 from vllm_mmout.geo.raster.tags import GeoTag
-from vllm_mmout.geo.raster.window import Affine, GroundControlPoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

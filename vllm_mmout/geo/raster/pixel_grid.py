@@ -16,7 +16,7 @@ from rasterio._err import CPLE_BaseError
 from rasterio.warp import transform, transform_bounds
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.window import Affine, Window
+from vllm_mmout.geo.raster.raster import Affine, Window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,8 +20,8 @@ import tifffile
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.coded_headers import coded_size
 from vllm_mmout.geo.raster.lerc import decode_lerc, unwrapped
+from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.geo.raster.tags import NUMBERS, truncated
-from vllm_mmout.geo.raster.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,13 +16,13 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.text import epsg_code
 from vllm_mmout.geo.raster.files import PAM, REMEDY
 from vllm_mmout.geo.raster.georeference import Georeference
-from vllm_mmout.geo.raster.window import GroundControlPoint
+from vllm_mmout.geo.raster.raster import GroundControlPoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vllm_mmout.geo.raster.files import Neighbours, SharedFile
-    from vllm_mmout.geo.raster.window import Affine
+    from vllm_mmout.geo.raster.raster import Affine
 
 _LARGEST = 2**26
 _PIECE = 2**16

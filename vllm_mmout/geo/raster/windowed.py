@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.raster import Raster, band_places
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Raster, Window, band_places
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence

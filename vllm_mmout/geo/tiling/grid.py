@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from vllm_mmout.errors import DecodeError, InputError, OptionError
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,7 +12,7 @@ from vllm_mmout.geo.vectors.corners import FLAG_BITS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from vllm_mmout.geo.raster.window import Affine
+    from vllm_mmout.geo.raster.raster import Affine
 
 PIXELS: Affine = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 """Columns and rows themselves, for a raster that lies nowhere."""

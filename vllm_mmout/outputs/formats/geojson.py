@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from vllm_mmout.geo.raster.georeference import Georeference
-    from vllm_mmout.geo.raster.window import Affine
+    from vllm_mmout.geo.raster.raster import Affine
     from vllm_mmout.geo.vectors.polygon import Polygons
     from vllm_mmout.outputs.detection import DetectionOutput
     from vllm_mmout.outputs.polygons import PolygonsOutput, TracedPolygons

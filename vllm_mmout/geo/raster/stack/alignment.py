@@ -14,12 +14,12 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.text import rasterio_crs, same_system, shown_beside
 from vllm_mmout.geo.raster.georeference import Georeference
 from vllm_mmout.geo.raster.pixel_grid import BoxSystem, PixelGrid, extent, transformed
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from vllm_mmout.geo.raster.window import Affine
+    from vllm_mmout.geo.raster.raster import Affine
     from vllm_mmout.geo.raster.windowed import OpenRaster
 
 _Matrix: TypeAlias = "NDArray[np.float64]"

@@ -21,8 +21,8 @@ from rasterio.warp import reproject
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from vllm_mmout.geo.raster.raster import Window
     from vllm_mmout.geo.raster.stack.alignment import Alignment
-    from vllm_mmout.geo.raster.window import Window
 
 _HALF = 0.5 + 1e-6
 """What is added before a mean is cut to an integer; a half goes up, whatever its last digit in this window or that."""

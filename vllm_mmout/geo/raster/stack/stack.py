@@ -15,10 +15,9 @@ from rasterio.errors import RasterioError
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.areas import pixel_areas
-from vllm_mmout.geo.raster.raster import as_pixels_have_it, can_hold
+from vllm_mmout.geo.raster.raster import Window, as_pixels_have_it, can_hold
 from vllm_mmout.geo.raster.stack.alignment import Alignment, aligned
 from vllm_mmout.geo.raster.stack.resampling import resampled
-from vllm_mmout.geo.raster.window import Window
 from vllm_mmout.geo.raster.windowed import OpenRaster
 
 if TYPE_CHECKING:
