@@ -9,9 +9,18 @@ from typing import Any, BinaryIO
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.coded_headers import check_gml
-from vllm_mmout.geo.raster.file_names import is_address, shown
 from vllm_mmout.geo.raster.files import MASK, PAM, FileWithNeighbours, Neighbours, SharedFile, neighbours_of
-from vllm_mmout.geo.raster.formats import JPEG2000, TIFF, GdalFormat, gdal_format, is_gdal_name, is_tiff, looks_like
+from vllm_mmout.geo.raster.formats import (
+    JPEG2000,
+    TIFF,
+    GdalFormat,
+    gdal_format,
+    is_address,
+    is_gdal_name,
+    is_tiff,
+    looks_like,
+    shown,
+)
 from vllm_mmout.geo.raster.gdal import open_gdal, open_gdal_name
 from vllm_mmout.geo.raster.picture import may_be_picture, read_picture
 from vllm_mmout.geo.raster.raster import Raster

@@ -16,7 +16,7 @@ from urllib3.exceptions import TimeoutError as NoAnswerError
 from urllib3.util import parse_url
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.file_names import shown
+from vllm_mmout.geo.raster.formats import shown
 from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, TIMEOUT
 from vllm_mmout.version import __version__
 

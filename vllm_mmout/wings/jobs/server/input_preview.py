@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.file_names import folded
-from vllm_mmout.geo.raster.formats import is_tiff
+from vllm_mmout.geo.raster.formats import folded, is_tiff
 from vllm_mmout.geo.raster.raster import Window, can_hold
 from vllm_mmout.geo.raster.stack.stack import Layer, OpenStack
 from vllm_mmout.geo.raster.tags import read_directories
