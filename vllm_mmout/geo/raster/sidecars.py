@@ -14,7 +14,7 @@ from xml.parsers import expat
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.text import epsg_code
-from vllm_mmout.geo.raster.files import PAM, REMEDY
+from vllm_mmout.geo.raster.files import REMEDY
 from vllm_mmout.geo.raster.georeference import Georeference
 from vllm_mmout.geo.raster.raster import GroundControlPoint
 
@@ -42,13 +42,12 @@ class Pam:
     """Text of the value of a band, by its number from 1."""
 
 
-def read_pam(neighbours: Neighbours) -> Pam:
-    """Read what PAM says of a raster; nothing where there is none."""
-    file = neighbours.appended(PAM)
+def read_pam(file: SharedFile | None, raster: str) -> Pam:
+    """What PAM says of a raster, nothing without a file; a document type, which could declare entities, is refused."""
     if file is None:
         return Pam()
     try:
-        return _Reader(file, neighbours.name).read()
+        return _Reader(file, raster).read()
     finally:
         file.close()
 

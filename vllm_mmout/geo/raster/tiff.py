@@ -50,8 +50,9 @@ def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRas
     nodata = None if said is None else parse_nodata(said, image.dtype)
     georeference = Georeference.from_tags(filter(None, (directory.tag(binary, code) for code in sorted(GEO_TAGS))))
     image.fill = 0 if nodata is None else nodata  # as in GDAL
-    if neighbours is not None:
-        pam = read_pam(neighbours)
+    beside = None if neighbours is None else neighbours.appended(PAM)
+    if neighbours is not None and (beside is not None or georeference is None or georeference.transform is None):
+        pam = read_pam(beside, neighbours.name)
         georeference = placed(georeference, pam, neighbours)
         nodata = _nodata_of_pam(pam, nodata, image, alpha, file.name)
     if mask is None and neighbours is not None:
