@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from xml.parsers import expat
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.crs.text import epsg_code
 from vllm_mmout.geo.raster.files import REMEDY
-from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.georeference import Georeference, epsg_code
 from vllm_mmout.geo.raster.raster import GroundControlPoint
 
 if TYPE_CHECKING:
