@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 def whole_file(target: str | Path, sidecars: Mapping[str, bytes | None] | None = None) -> Iterator[Path]:
     """Give a temporary name beside ``target``; what was written there is renamed to ``target`` at the end.
 
-    After an error the temporary file is gone, and files that were under the names before are still there.
-
-    Args:
-        target: the name that the file is to get.
-        sidecars: small files that belong to it, suffix behind its name -> content; None: there shall be none.
-
+    With it come small files, ``sidecars``: suffix behind its name -> content; None: there shall be none. After an error
+    the temporary file is gone, and files that were under the names before are still there.
     """
     path = Path(target)
     if path.is_dir():

@@ -61,13 +61,8 @@ _NUMBER = re.compile(r"(\d+)")
 def band_of_file(name: str) -> str:
     """The name that a file gives its band: the last part that reads as one, else all of its stem.
 
-    Args:
-        name: path or URL, as ``LC08_L2SP_193024_20200101_20200113_02_T1_SR_B4.TIF``,
-            ``T32TQM_20200101T100000_B02_10m.jp2``, ``HLS.S30.T14RKV.2020123T170851.v2.0.B8A.tif``.
-
-    Returns:
-        "B4", "B02", "B8A" of these.
-
+    "B4", "B02", "B8A" of ``LC08_L2SP_193024_20200101_20200113_02_T1_SR_B4.TIF``,
+    ``T32TQM_20200101T100000_B02_10m.jp2``, ``HLS.S30.T14RKV.2020123T170851.v2.0.B8A.tif``.
     """
     path = unquote(urlsplit(name).path) if "://" in name else name
     stem = PurePath(path).stem

@@ -150,7 +150,6 @@ def _validity(dataset: Any, alpha: int | None) -> _Validity:
     return "values"
 
 
-_Stored: TypeAlias = bytes
 _LARGEST = 512 << 20
 """Bytes of a part, decoded, above which it is refused: it has to be in memory as a whole."""
 _WORTH_A_CALL = 2**18
@@ -178,17 +177,9 @@ def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel:
 
 
 class GdalParts:
-    """The pixels of some bands, as parts that `read_windows` reads.
+    """The pixels of some bands, numbered from 1, as parts of ``block`` that `read_windows` reads.
 
-    Args:
-        datasets: where they are read from.
-        size: height and width of the raster.
-        block: height and width of a part.
-        bands: the bands to read, numbers from 1.
-        dtype: what they are read as.
-        decoded: [rows, columns] of parts, how often each was read; counted up.
-        nbytes: what GDAL decodes for a part.
-
+    ``decoded``, [rows, columns] of parts, counts how often each was read; GDAL decodes ``nbytes`` for one.
     """
 
     planes = 1
@@ -227,11 +218,11 @@ class GdalParts:
         row, col = place[1] * self.block[0], place[2] * self.block[1]
         return Window(row, col, min(self.block[0], self._size[0] - row), min(self.block[1], self._size[1] - col))
 
-    def read(self, places: Sequence[Place]) -> Sequence[_Stored | None]:
+    def read(self, places: Sequence[Place]) -> Sequence[bytes | None]:
         """Nothing yet: GDAL reads and decodes in one."""
         return [b""] * len(places)
 
-    def decode(self, place: Place, data: _Stored) -> NDArray[Any]:
+    def decode(self, place: Place, data: bytes) -> NDArray[Any]:
         """The pixels [rows, columns, bands] of a part."""
         with self._counting:
             self._decoded[place[1:]] += 1

@@ -79,13 +79,9 @@ def block_side(size: tuple[int, int]) -> int:
 
 
 def cog_options(shape: tuple[int, int, int], dtype: DTypeLike, told: Told) -> dict[str, str]:
-    """The options of GDAL's COG driver (https://gdal.org/drivers/raster/cog.html).
+    """The options of GDAL's COG driver, for pixels [bands, height, width] as they were given.
 
-    Args:
-        shape: (bands, height, width).
-        dtype: of the pixels as they were given.
-        told: what is known.
-
+    https://gdal.org/drivers/raster/cog.html has them.
     """
     classes, given = told.get("classes"), np.dtype(dtype)
     if classes is None:
@@ -111,16 +107,7 @@ def source_xml(
     told: Told,
     statistics: Sequence[Mapping[str, str]] = (),
 ) -> str:
-    """The VRT of a raster.
-
-    Args:
-        pixels: the file of its pixels.
-        shape: (bands, height, width).
-        dtype: of the pixels, as `stored_dtype` gives it.
-        told: what is known.
-        statistics: items of each band.
-
-    """
+    """The VRT of a raster [bands, height, width] whose pixels, of a `stored_dtype`, lie in a file."""
     bands, height, width = shape
     for name, texts in (("descriptions", told.get("descriptions")), ("units", told.get("units"))):
         if texts and len(texts) != bands:

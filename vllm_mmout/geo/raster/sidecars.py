@@ -18,7 +18,7 @@ from vllm_mmout.geo.raster.georeference import Georeference, epsg_code
 from vllm_mmout.geo.raster.raster import GroundControlPoint
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from vllm_mmout.geo.raster.files import Neighbours, SharedFile
     from vllm_mmout.geo.raster.raster import Affine
@@ -136,12 +136,9 @@ class _Reader:
 
     def _transform(self, text: str) -> Affine:
         """Six numbers in GDAL's order, from the corner of the first pixel."""
-        try:
-            c, a, b, f, d, e = map(float, text.split(","))
-        except ValueError:
-            raise self._wrong(f"has the transform {text[:60]!r}, which must be six numbers") from None
-        if not all(map(math.isfinite, (a, b, c, d, e, f))):
-            raise self._wrong(f"has the transform {text[:60]!r}, which must be finite")
+        c, a, b, f, d, e = self._numbers(
+            text.split(","), 6, f"the transform {text[:60]!r}, which must be", "six numbers"
+        )
         return a, b, c, d, e, f
 
     def _crs(self, text: str) -> str | None:
@@ -152,13 +149,20 @@ class _Reader:
         return text.strip()
 
     def _point(self, said: dict[str, str]) -> GroundControlPoint:
+        texts = [said.get(name, "0") for name in ("Line", "Pixel", "X", "Y", "Z")]
+        return GroundControlPoint(*self._numbers(texts, 5, f"a ground control point {said}, which must be", "numbers"))
+
+    def _numbers(self, texts: Sequence[str], count: int, what: str, kind: str) -> list[float]:
+        """So many finite numbers."""
         try:
-            row, col, x, y, z = (float(said.get(name, "0")) for name in ("Line", "Pixel", "X", "Y", "Z"))
+            numbers = [float(text) for text in texts]
         except ValueError:
-            raise self._wrong(f"has a ground control point {said}, which must be numbers") from None
-        if not all(map(math.isfinite, (row, col, x, y, z))):
-            raise self._wrong(f"has a ground control point {said}, which must be finite")
-        return GroundControlPoint(row=row, col=col, x=x, y=y, z=z)
+            numbers = []
+        if len(numbers) != count:
+            raise self._wrong(f"has {what} {kind}")
+        if not all(map(math.isfinite, numbers)):
+            raise self._wrong(f"has {what} finite")
+        return numbers
 
     def _wrong(self, fact: str) -> InputError:
         return InputError(f"{self._file.name}, in which GDAL keeps what is known of {self._raster}, {fact}; {REMEDY}")

@@ -63,20 +63,8 @@ class GeoTag:
         return () if isinstance(self.value, bytes) else self.value
 
 
-NUMBERS = {
-    1: "u1",
-    3: "u2",
-    4: "u4",
-    6: "i1",
-    8: "i2",
-    9: "i4",
-    11: "f4",
-    12: "f8",
-    13: "u4",
-    16: "u8",
-    17: "i8",
-    18: "u8",
-}
+_TYPES = ["u1", "u2", "u4", "i1", "i2", "i4", "f4", "f8", "u4", "u8", "i8", "u8"]
+NUMBERS = dict(zip((1, 3, 4, 6, 8, 9, 11, 12, 13, 16, 17, 18), _TYPES, strict=True))
 """NumPy's types of TIFF's numbers."""
 _BYTES = {2: 1, 7: 1, 5: 8, 10: 8}
 """Types that are kept as bytes (ASCII, UNDEFINED, the two kinds of fractions), and their size."""
@@ -242,10 +230,8 @@ class GdalMetadata:
         except ET.ParseError:
             return cls()
         items: dict[str, str] = {}
-        descriptions: dict[int, str] = {}
         bands: dict[int, dict[str, str]] = {}
-        units: dict[int, str] = {}
-        colours: dict[int, str] = {}
+        said: dict[str, dict[int, str]] = {"description": {}, "unittype": {}, "colorinterp": {}}
         for item in root.iter("Item"):
             name, role, sample = item.get("name"), item.get("role"), item.get("sample", "")
             text = unescape(item.text or "", _QUOTES)
@@ -253,15 +239,11 @@ class GdalMetadata:
                 continue
             if not sample:
                 items[name] = text
-            elif sample.isdecimal() and role == "description":
-                descriptions[int(sample)] = text
-            elif sample.isdecimal() and role == "unittype":
-                units[int(sample)] = text
-            elif sample.isdecimal() and role == "colorinterp":
-                colours[int(sample)] = text
+            elif sample.isdecimal() and role in said:
+                said[role][int(sample)] = text
             elif sample.isdecimal() and role is None:
                 bands.setdefault(int(sample), {})[name] = text
-        return cls(items, descriptions, bands, units, colours)
+        return cls(items, said["description"], bands, said["unittype"], said["colorinterp"])
 
 
 def checked_xml(name: str, text: str) -> str:

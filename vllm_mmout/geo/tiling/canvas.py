@@ -49,15 +49,7 @@ class Canvas:
         self._blocks = GeoTiffBlocks(folder, bands=like.count, height=height, width=width, dtype=like.dtype)
 
     def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
-        """Take a rectangle.
-
-        Args:
-            row: its first row.
-            col: its first column.
-            output: its pixels, which are not changed.
-            valid: bool [height, width], False where nodata stands instead of them; None: nowhere.
-
-        """
+        """Take a rectangle that begins at a pixel; nodata stands where ``valid``, bool [height, width], is False."""
         check_alike(self._like, output)
         pixels = output.array.view(np.uint8) if output.array.dtype == np.bool_ else output.array
         hidden = None if valid is None or valid.all() else ~valid

@@ -133,13 +133,7 @@ class Segments:
         self._unused = 256
 
     def put(self, vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Keep new stretches.
-
-        Args:
-            vertices: [n, 2], stretch by stretch.
-            counts: corners of each.
-
-        """
+        """Keep new stretches of corners [n, 2], stretch by stretch; the number of each."""
         while self._unused < len(counts):
             size = len(self._table)
             self._table = np.concatenate([self._table, np.zeros_like(self._table)])

@@ -84,7 +84,7 @@ def link(
     *,
     junctions: bool,
 ) -> Linked:
-    """Find the corners of a band and link them.
+    """Find the corners of a band of rows and link them.
 
     Args:
         labels: [rows + 1, columns + 2], classes of the band's pixels with the row above it, and with a column on either

@@ -33,11 +33,9 @@ class Lattice:
     def closed(
         self, vertices: NDArray[np.int32], counts: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Rings that end where they begin, exteriors counterclockwise in coordinates.
+        """Columns and rows [n, 2] of rings that end where they begin; where each begins, with their number at the end.
 
-        Returns:
-            Columns and rows [n, 2], and where each ring begins, with the number of rows at the end.
-
+        Exteriors run counterclockwise in coordinates.
         """
         starts = np.cumsum(counts) - counts
         places = ranges(starts, counts + 1)
@@ -60,16 +58,9 @@ class Lattice:
     def text(
         self, rows: NDArray[np.int32], begins: NDArray[np.uint8], ends: NDArray[np.bool_]
     ) -> tuple[bytes, NDArray[np.int64]]:
-        """Coordinates as JSON, with the brackets of the rings and the commas between.
+        """Coordinates as JSON, with brackets and commas, and where each corner begins, with the length at the end.
 
-        Args:
-            rows: columns and rows of corners.
-            begins: of each whether a ring begins with it: 1 the first of a polygon, 2 another.
-            ends: whether its ring ends with it.
-
-        Returns:
-            The text, and where that of each corner begins, with the length at the end.
-
+        A ring ``begins`` with a corner as the first of a polygon (1) or as another (2), and ``ends`` with it.
         """
         x, y = self._numbers(rows)
         wide = x.shape[1]

@@ -96,13 +96,7 @@ class Rings:
 
 
 def doubled_areas(vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Twice the signed area of each ring in pixels, positive where it runs counterclockwise as a picture is seen.
-
-    Args:
-        vertices: [n, 2], column and row, ring by ring.
-        counts: corners of each ring.
-
-    """
+    """Twice the signed area of each ring in pixels, positive where it runs counterclockwise as a picture is seen."""
     if not len(counts):
         return np.zeros(0, np.int64)
     ends = np.cumsum(counts)
@@ -120,9 +114,8 @@ def simple_rings(
     A region lies on two opposite sides of such a point, so that what is outside lies between the two passes: parts that
     are cut off never cross, they nest.
 
-    Args:
-        vertices: int32 [n, 2] with flags, ring by ring.
-        counts: corners of each ring.
+    Returns:
+        Vertices and counts of the rings, and the number of the ring that each comes from.
 
     """
     ring = np.repeat(np.arange(len(counts)), counts)

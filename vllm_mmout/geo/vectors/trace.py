@@ -49,13 +49,7 @@ class Tracer:
         self._rings = Rings(none, none, none, np.zeros(0, np.bool_))
 
     def add(self, labels: NDArray[np.int32], areas: NDArray[np.float64] | None = None) -> Iterator[Polygons]:
-        """Trace the next rows; what is given out must be consumed before further rows come.
-
-        Args:
-            labels: int32 [rows, width], the classes; below 0: no region.
-            areas: of a pixel in each row; None: 1.
-
-        """
+        """Trace the next rows of classes, below 0 no region; what comes must be consumed before further rows go in."""
         band = self._framed(labels)
         linked = link(band, self._row, self._height, self._open.heads, self._open.tails, junctions=self._junctions)
         self._row += len(labels)
@@ -147,7 +141,10 @@ class Tracer:
         alone: NDArray[np.bool_],
         vertices: NDArray[np.int32],
     ) -> tuple[list[NDArray[np.int32]], list[int]]:
-        """Join open borders with what the band adds to them; give those that it closes, and their chains."""
+        """Join open borders with what the band adds to them; give those that it closes, and their chains.
+
+        Chains that are ``alone`` are closed, with no part outside the band; ``vertices`` are the corners of the others.
+        """
         stretches, before = len(linked.starts) - 1, self._open
         order = chains.order[~alone[chains.chain[chains.order]]]
         order = order[order < stretches + len(before.heads)]  # without ports

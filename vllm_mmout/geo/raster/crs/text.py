@@ -84,13 +84,7 @@ def _code(text: str) -> str | None:
 
 @lru_cache(maxsize=64)
 def rasterio_crs(text: str) -> CRS:
-    """The coordinate system that a text tells.
-
-    Args:
-        text: a code ("EPSG:n", or of another authority), a URN or address of OGC, WKT, PROJJSON, or a PROJ
-            string of parameters that name no file.
-
-    """
+    """The coordinate system of a code, a URN or address of OGC, WKT, PROJJSON, or a PROJ string that names no file."""
     harmless = checked_text(text)
     wkt = harmless[0] != "{" and "[" in harmless
     read = CRS.from_proj4 if harmless[0] == "+" else CRS.from_wkt if wkt else CRS.from_user_input

@@ -77,14 +77,10 @@ class Fetcher:
         self._process = os.getpid()
 
     def insist(self, what: str, step: Callable[[], _Result], came: Callable[[], int] = lambda: 0) -> _Result:
-        """Do something, and again after a pause where it fails with `BrokenError`.
+        """Do something, and again after a pause where it fails with `BrokenError`, as often as the options say.
 
-        Args:
-            what: what is fetched, for the error.
-            step: what to do.
-            came: bytes that are there to stay, from which the step goes on: who closes its answers early may close
-                any number of them, as long as each brings its share.
-
+        ``came`` says how many bytes are there to stay, from which the step goes on: who closes its answers early may
+        close any number of them, as long as each brings its share.
         """
         tries = had = 0
         while True:

@@ -236,23 +236,16 @@ def _downloaded(fetcher: Fetcher, response: BaseHTTPResponse) -> BinaryIO:
         raise too_large(fetcher.name, f"it has {length} bytes, and its server gives no parts of it", limit)
     file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - it is the caller's
     try:
-        _copy(fetcher, response, file)
-    except OSError as error:
+        while piece := response.read(_PIECE):
+            if (size := file.tell() + len(piece)) > limit:
+                fact = f"{size} bytes have come without an end, and its server gives no parts of it"
+                raise too_large(fetcher.name, fact, limit)
+            file.write(piece)
+        file.seek(0)
+    except BaseException as error:
         file.close()
-        raise InputError(f"{fetcher.name} cannot be stored in {tempfile.gettempdir()}: {error.strerror}") from error
-    except BaseException:
-        file.close()
+        if isinstance(error, OSError):
+            where = tempfile.gettempdir()
+            raise InputError(f"{fetcher.name} cannot be stored in {where}: {error.strerror}") from error
         raise
     return file
-
-
-def _copy(fetcher: Fetcher, response: BaseHTTPResponse, file: BinaryIO) -> None:
-    limit = fetcher.options.limit
-    size = 0
-    while piece := response.read(_PIECE):
-        size += len(piece)
-        if size > limit:
-            fact = f"{size} bytes have come without an end, and its server gives no parts of it"
-            raise too_large(fetcher.name, fact, limit)
-        file.write(piece)
-    file.seek(0)

@@ -113,13 +113,10 @@ class Alignment:
 
 
 def aligned(raster: OpenRaster, reference: OpenRaster) -> Alignment:
-    """Find out how a raster lies in the grid of another.
+    """How a raster lies in the grid of another, the reference.
 
-    Args:
-        raster: the one to look up.
-        reference: the one whose grid counts. Where the axes of the two are parallel, the other must cover it, but for
-            one of its own pixels at each side. Else, as in another coordinate system, it must have a part of it.
-
+    Where the axes of the two are parallel, the raster must cover the reference, but for one of its own pixels at each
+    side. Else, as in another coordinate system, it must have a part of it. An error names both grids.
     """
     here, there = raster.georeference, reference.georeference
     if here is None or there is None or here.transform is None or there.transform is None:

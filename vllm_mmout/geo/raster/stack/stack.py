@@ -48,16 +48,10 @@ class Layer:
 class OpenStack(OpenRaster):
     """Bands of several rasters as one raster, whose grid is that of the finest of them (the first of equally fine).
 
-    Bands of coarser pixels are resampled for each window, of which only what is needed is read. Where all rasters have
-    the same nodata, so has the stack; where they differ, ``mask`` says what no raster with a value of its own observed.
-
-    Args:
-        layers: the bands, in order. Their rasters are closed with the stack.
-        name: what to call the stack in an error.
-        resampling: "nearest", or "bilinear": the mean of four pixels weighted by how near they are, in which pixels
-            without an observation have no weight.
-        nodata: value that means "no observation" in all rasters, instead of their own.
-
+    Bands of coarser pixels are resampled for each window, of which only what is needed is read: "nearest", or
+    "bilinear", the mean of four pixels weighted by how near they are, in which pixels without an observation have no
+    weight. Where all rasters have the same nodata (or one is given instead of their own), so has the stack; where they
+    differ, ``mask`` says what no raster with a value of its own observed. The rasters are closed with the stack.
     """
 
     def __init__(
