@@ -150,7 +150,7 @@ class _Reader:
 
     def _point(self, said: dict[str, str]) -> GroundControlPoint:
         texts = [said.get(name, "0") for name in ("Line", "Pixel", "X", "Y", "Z")]
-        return GroundControlPoint(*self._numbers(texts, 5, f"a ground control point {said}, which must be", "numbers"))
+        return GroundControlPoint(*self._numbers(texts, 5, f"a ground control point {said}", "numbers"))
 
     def _numbers(self, texts: Sequence[str], count: int, what: str, kind: str) -> list[float]:
         """So many finite numbers."""
@@ -159,9 +159,9 @@ class _Reader:
         except ValueError:
             numbers = []
         if len(numbers) != count:
-            raise self._wrong(f"has {what} {kind}")
+            raise self._wrong(f"has {what}, which must be {kind}")
         if not all(map(math.isfinite, numbers)):
-            raise self._wrong(f"has {what} finite")
+            raise self._wrong(f"has {what}, which must be finite")
         return numbers
 
     def _wrong(self, fact: str) -> InputError:

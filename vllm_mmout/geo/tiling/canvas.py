@@ -85,11 +85,7 @@ class Canvas:
                 yield (block_row, block_col), (there_rows, there_cols), (here_rows, here_cols)
 
     def _paint(
-        self,
-        block: tuple[int, int],
-        there: tuple[slice, slice],
-        pixels: NDArray[Any],
-        hidden: NDArray[np.bool_] | None,
+        self, block: tuple[int, int], there: tuple[slice, slice], pixels: NDArray[Any], hidden: NDArray[np.bool_] | None
     ) -> None:
         """Put pixels into a block, and write it when it is full."""
         side = self._blocks.block

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -181,9 +181,7 @@ def too_large(name: str, fact: str, limit: int) -> InputError:
 
 
 def open_remote(
-    address: str,
-    options: FetchOptions | None = None,
-    connections: Callable[[FetchOptions], Connections] = Connections,
+    address: str, options: FetchOptions | None = None, connections: Callable[[FetchOptions], Connections] = Connections
 ) -> BinaryIO:
     """Open a file on a server.
 
@@ -236,10 +234,7 @@ def _downloaded(fetcher: Fetcher, response: BaseHTTPResponse) -> BinaryIO:
         raise too_large(fetcher.name, f"it has {length} bytes, and its server gives no parts of it", limit)
     file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - it is the caller's
     try:
-        while piece := response.read(_PIECE):
-            if (size := file.tell() + len(piece)) > limit:
-                fact = f"{size} bytes have come without an end, and its server gives no parts of it"
-                raise too_large(fetcher.name, fact, limit)
+        for piece in _pieces(fetcher, response, limit):
             file.write(piece)
         file.seek(0)
     except BaseException as error:
@@ -249,3 +244,13 @@ def _downloaded(fetcher: Fetcher, response: BaseHTTPResponse) -> BinaryIO:
             raise InputError(f"{fetcher.name} cannot be stored in {where}: {error.strerror}") from error
         raise
     return file
+
+
+def _pieces(fetcher: Fetcher, response: BaseHTTPResponse, limit: int) -> Iterator[bytes]:
+    size = 0
+    while piece := response.read(_PIECE):
+        size += len(piece)
+        if size > limit:
+            fact = f"{size} bytes have come without an end, and its server gives no parts of it"
+            raise too_large(fetcher.name, fact, limit)
+        yield piece
