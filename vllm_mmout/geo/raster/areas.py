@@ -6,13 +6,12 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.text import rasterio_crs
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from vllm_mmout.geo.raster.georeference import Georeference
 
 # WGS 84 (NGA.STND.0036): semi-major axis in metres, and flattening.

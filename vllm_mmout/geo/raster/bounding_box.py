@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rasterio._err import CPLE_BaseError, CPLE_NotSupportedError
@@ -14,8 +15,6 @@ from vllm_mmout.geo.raster.pixel_grid import TURN, Box, BoxSystem, PixelGrid, te
 from vllm_mmout.geo.raster.raster import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rasterio.crs import CRS
 
     from vllm_mmout.geo.raster.georeference import Georeference

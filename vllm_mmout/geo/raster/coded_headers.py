@@ -12,14 +12,13 @@ from __future__ import annotations
 import html
 import re
 import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vllm_mmout.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from vllm_mmout.geo.raster.files import SharedFile
 
 _JPEG_SIZES = (frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}) | {0xF7}

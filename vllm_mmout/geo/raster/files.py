@@ -8,16 +8,13 @@ import operator
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
+from typing import BinaryIO, TypeAlias, cast
 
 from vllm_mmout.errors import InputError, SaveError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 
 @contextlib.contextmanager

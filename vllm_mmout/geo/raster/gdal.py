@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.formats import gdal_target
+from vllm_mmout.geo.raster.formats import Drivers, gdal_target
 from vllm_mmout.geo.raster.gdal_datasets import Datasets
 from vllm_mmout.geo.raster.georeference import Georeference
 from vllm_mmout.geo.raster.raster import Window, parse_nodata
@@ -19,11 +21,6 @@ from vllm_mmout.geo.raster.sequence import read_windows
 from vllm_mmout.geo.raster.windowed import OpenRaster, OpenSegments
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.raster.formats import Drivers
     from vllm_mmout.geo.raster.segments import Place
 
 _Validity: TypeAlias = Literal["values", "alpha", "dataset", "bands"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -24,12 +25,9 @@ from rasterio.io import DatasetReader, MemoryFile
 from rasterio.session import DummySession
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.formats import TIFF
+from vllm_mmout.geo.raster.formats import TIFF, Drivers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from vllm_mmout.geo.raster.formats import Drivers
     from vllm_mmout.geo.raster.tags import GeoTag
 
 _AT_ONCE = min(4, os.cpu_count() or 1)

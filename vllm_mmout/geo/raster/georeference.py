@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rasterio.control import GroundControlPoint as RasterioPoint
 from rasterio.crs import CRS
@@ -19,14 +20,9 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.syntax import shown
 from vllm_mmout.geo.raster.crs.text import rasterio_crs
 from vllm_mmout.geo.raster.gdal_datasets import one_pixel
-from vllm_mmout.geo.raster.geokeys import KEY_TAGS, GeoKeys
+from vllm_mmout.geo.raster.geokeys import KEY_TAGS, GeoKeys, Keys
 from vllm_mmout.geo.raster.raster import Affine, GroundControlPoint
 from vllm_mmout.geo.raster.tags import GeoTag
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from vllm_mmout.geo.raster.geokeys import Keys
 
 _MOST_KEPT = 1000
 """Numbers in the tags of one file, up to which what they say is kept for files that say the same."""

@@ -6,12 +6,15 @@ bits for a float, and GDAL's GTiff takes blocks of zeros for nodata that is set 
 
 from __future__ import annotations
 
+import datetime as dt
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 from PIL import Image
 from tifffile import TiffFile
 
@@ -20,12 +23,6 @@ from vllm_mmout.geo.raster.raster import as_pixels_have_it, format_nodata
 from vllm_mmout.geo.raster.tags import GDAL_METADATA, checked_xml
 
 if TYPE_CHECKING:
-    import datetime as dt
-    from collections.abc import Mapping, Sequence
-    from typing import BinaryIO
-
-    from numpy.typing import DTypeLike, NDArray
-
     from vllm_mmout.geo.raster.georeference import Georeference
 
 BLOCK = 512

@@ -7,14 +7,11 @@ LERC has no NaN: libtiff stores where they were as a mask, one for all bands or 
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import imagecodecs
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+from numpy.typing import NDArray
 
 _DEFLATE, _ZSTANDARD = b"\x78", b"\x28\xb5\x2f\xfd"
 """What each begins with."""

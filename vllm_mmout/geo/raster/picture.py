@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from vllm_mmout.errors import InputError
@@ -17,10 +19,6 @@ from vllm_mmout.geo.raster.raster import Raster
 from vllm_mmout.geo.raster.segments import DECODER_ERRORS as OF_SEGMENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
     from vllm_mmout.geo.raster.files import SharedFile
 
 DECODER_ERRORS = (*OF_SEGMENTS, SyntaxError)

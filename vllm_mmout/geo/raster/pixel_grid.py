@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from rasterio._err import CPLE_BaseError
 from rasterio.warp import transform, transform_bounds
 
@@ -19,7 +20,6 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.raster import Affine, Window
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from rasterio.crs import CRS
 
 

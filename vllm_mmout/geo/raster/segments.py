@@ -12,10 +12,12 @@ import struct
 import sys
 import threading
 import zlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import tifffile
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.coded_headers import coded_size
@@ -24,10 +26,6 @@ from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.geo.raster.tags import NUMBERS, truncated
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from vllm_mmout.geo.raster.files import SharedFile
 
 Place: TypeAlias = tuple[int, int, int]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -9,15 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.geo.raster.files import THREADS
 from vllm_mmout.geo.raster.raster import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
     from vllm_mmout.geo.raster.gdal import GdalParts
     from vllm_mmout.geo.raster.segments import Place, Segments
 

@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 from xml.parsers import expat
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.files import REMEDY
+from vllm_mmout.geo.raster.files import REMEDY, Neighbours, SharedFile
 from vllm_mmout.geo.raster.georeference import Georeference, epsg_code
-from vllm_mmout.geo.raster.raster import GroundControlPoint
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from vllm_mmout.geo.raster.files import Neighbours, SharedFile
-    from vllm_mmout.geo.raster.raster import Affine
+from vllm_mmout.geo.raster.raster import Affine, GroundControlPoint
 
 _LARGEST = 2**26
 _PIECE = 2**16

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import BinaryIO, Literal
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import unescape
 
 import numpy as np
 
 from vllm_mmout.errors import InputError, SaveError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 
 ASCII = 2
 SHORT = 3

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import tifffile
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.files import MASK, PAM, REMEDY
+from vllm_mmout.geo.raster.files import MASK, PAM, REMEDY, Neighbours, SharedFile
 from vllm_mmout.geo.raster.formats import is_tiff, looks_like
 from vllm_mmout.geo.raster.georeference import GEO_TAGS, Georeference
-from vllm_mmout.geo.raster.raster import parse_nodata
+from vllm_mmout.geo.raster.raster import Window, parse_nodata
 from vllm_mmout.geo.raster.segments import DECODER_ERRORS, Segments, UnknownStorageError
 from vllm_mmout.geo.raster.sequence import read_windows
 from vllm_mmout.geo.raster.sidecars import Pam, placed, read_pam
 from vllm_mmout.geo.raster.tags import GDAL_METADATA, GDAL_NODATA, TEXT_TAGS, Directory, GdalMetadata, read_directories
 from vllm_mmout.geo.raster.windowed import OpenRaster, OpenSegments
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
-    from typing import BinaryIO
-
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.raster.files import Neighbours, SharedFile
-    from vllm_mmout.geo.raster.raster import Window
 
 _ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
 _MASK_OF_FULL_SIZE = 4

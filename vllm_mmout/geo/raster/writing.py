@@ -9,13 +9,15 @@ import sys
 import tempfile
 import threading
 import weakref
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
+from typing import Any, BinaryIO, Unpack
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from vllm_mmout.errors import SaveError
 from vllm_mmout.geo.raster.files import whole_file
@@ -30,12 +32,6 @@ from vllm_mmout.geo.raster.geotiff import (
     statistics,
     stored_dtype,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import DTypeLike, NDArray
-
 
 _CACHE = 64 << 20
 """Bytes of decoded blocks that GDAL keeps in this process while it makes a COG; it would take 5 % of the memory."""

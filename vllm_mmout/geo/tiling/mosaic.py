@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import DecodeError
 from vllm_mmout.geo.tiling.canvas import Canvas, check_alike
-from vllm_mmout.geo.tiling.grid import Blend, Cell, Plan
+from vllm_mmout.geo.tiling.grid import Blend, Cell, Plan, TileGrid
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.outputs.source import merged, resized_mask
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.tiling.grid import TileGrid
     from vllm_mmout.outputs.partial_images import PartialImages
     from vllm_mmout.outputs.source import Source
     from vllm_mmout.outputs.stored import StoredRaster

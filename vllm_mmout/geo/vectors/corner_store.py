@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import SaveError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
-    from typing import IO, Self
-
-    from numpy.typing import NDArray
 
 _CHUNK = 2**15
 """Corners of a chunk."""

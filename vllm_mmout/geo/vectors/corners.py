@@ -7,12 +7,9 @@ that touch with a corner alone are not connected: each has a corner of its own t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 FLAG_BITS = 2
 TOUCH, JUNCTION = 1, 2

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.geo.vectors.chains import ranges
 from vllm_mmout.geo.vectors.corners import FLAG_BITS
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from vllm_mmout.geo.raster.raster import Affine
 
 PIXELS: Affine = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.geo.vectors.corner_store import WaitingCorners
 from vllm_mmout.geo.vectors.polygon import Polygons
 from vllm_mmout.geo.vectors.simplify import simplified
 from vllm_mmout.geo.vectors.trace import Tracer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 BAND = 2**20
 """Pixels that are traced at once: some 60 bytes each where every pixel differs from its neighbours."""

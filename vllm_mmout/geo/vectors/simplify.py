@@ -8,18 +8,13 @@ at corners that depend on its shape alone.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.geo.vectors.chains import ranges
 from vllm_mmout.geo.vectors.corners import JUNCTION
-from vllm_mmout.geo.vectors.polygon import doubled_areas, without_flags
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.vectors.polygon import Polygons
+from vllm_mmout.geo.vectors.polygon import Polygons, doubled_areas, without_flags
 
 
 def simplified(polygons: Polygons, tolerance: float) -> Polygons:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.geo.vectors.chains import Chains, connected, in_order, ranges
-from vllm_mmout.geo.vectors.corner_store import Segments
+from vllm_mmout.geo.vectors.corner_store import Segments, WaitingCorners
 from vllm_mmout.geo.vectors.corners import Linked, link
 from vllm_mmout.geo.vectors.polygon import OpenBorders, Polygons, Regions, Rings, doubled_areas, simple_rings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.vectors.corner_store import WaitingCorners
 
 BLOCK = 2**17
 """Corners that are handed over at once, about."""

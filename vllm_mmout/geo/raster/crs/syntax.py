@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 _PARAMETERS = """
 proj datum ellps a b rf f es e R R_A R_C R_V R_a R_g R_h R_lat_a R_lat_g units to_meter vunits vto_meter pm axis zone

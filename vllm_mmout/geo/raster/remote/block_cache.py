@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from vllm_mmout.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BLOCK = 2**16
 """Bytes of a block: what is fetched begins and ends at multiples of it."""

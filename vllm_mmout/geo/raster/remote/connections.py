@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
@@ -25,8 +25,6 @@ from urllib3.util.connection import allowed_gai_family
 from vllm_mmout.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from urllib3.response import BaseHTTPResponse
 
     from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from base64 import b64encode
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
@@ -17,17 +18,14 @@ from urllib3.util import parse_url
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.formats import shown
-from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, TIMEOUT
+from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, TIMEOUT, FetchOptions
 from vllm_mmout.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from urllib3.response import BaseHTTPResponse
     from urllib3.util.url import Url
 
     from vllm_mmout.geo.raster.remote.connections import Connections
-    from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 
 _Result = TypeVar("_Result")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from rasterio._err import CPLE_BaseError
 from rasterio.crs import CRS
 from rasterio.transform import Affine as RasterioAffine
@@ -14,12 +15,9 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.text import rasterio_crs, same_system, shown_beside
 from vllm_mmout.geo.raster.georeference import Georeference
 from vllm_mmout.geo.raster.pixel_grid import BoxSystem, PixelGrid, extent, transformed
-from vllm_mmout.geo.raster.raster import Window
+from vllm_mmout.geo.raster.raster import Affine, Window
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.raster.raster import Affine
     from vllm_mmout.geo.raster.windowed import OpenRaster
 
 _Matrix: TypeAlias = "NDArray[np.float64]"

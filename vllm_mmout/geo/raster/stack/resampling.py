@@ -14,13 +14,12 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rasterio.enums import Resampling
 from rasterio.errors import NotGeoreferencedWarning
 from rasterio.warp import reproject
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from vllm_mmout.geo.raster.raster import Window
     from vllm_mmout.geo.raster.stack.alignment import Alignment
 

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from rasterio._err import CPLE_BaseError
 from rasterio.errors import RasterioError
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.areas import pixel_areas
-from vllm_mmout.geo.raster.raster import Window, as_pixels_have_it, can_hold
+from vllm_mmout.geo.raster.raster import Raster, Window, as_pixels_have_it, can_hold
 from vllm_mmout.geo.raster.stack.alignment import Alignment, aligned
 from vllm_mmout.geo.raster.stack.resampling import resampled
 from vllm_mmout.geo.raster.windowed import OpenRaster
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.raster.raster import Raster
 
 _Part: TypeAlias = "tuple[NDArray[Any], NDArray[np.bool_] | None]"
 """Pixels [bands, height, width] of a window, and where they are valid; None: everywhere."""
