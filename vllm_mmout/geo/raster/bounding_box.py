@@ -54,7 +54,6 @@ def window_of_box(
 
 
 def _system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str) -> BoxSystem:
-    """The system of a box, by the name that a user gives, for a raster."""
     if crs is None or crs == raster.crs:
         geographic = _is_geographic(raster.crs)
         return BoxSystem(grid, None, geographic=geographic, raster_geographic=geographic)

@@ -229,7 +229,6 @@ class GdalParts:
             return np.moveaxis(self._pixels(dataset, slices), 0, 2)
 
     def _pixels(self, dataset: Any, slices: tuple[tuple[int, int], tuple[int, int]]) -> NDArray[Any]:
-        """The pixels [bands, rows, columns] of a window."""
         if len({dataset.dtypes[band - 1] for band in self._bands}) == 1:
             pixels: NDArray[Any] = dataset.read(self._bands, window=slices, out_dtype=self.dtype.name)
             return pixels

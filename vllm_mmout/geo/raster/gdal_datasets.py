@@ -65,11 +65,9 @@ class Datasets:
         with self._lock:
             self.closed = True
             idle, self._idle = self._idle, []
-            last = not self._used
         for dataset, _ in idle:
             dataset.close()
-        if last:
-            self._let_memory_go()
+        self._less(0)
 
     def _taken(self) -> tuple[Any, int]:
         with self._lock:
@@ -81,7 +79,7 @@ class Datasets:
         try:
             return self._opened(), 0
         except BaseException:
-            self._one_less()
+            self._less(1)
             raise
 
     def _given_back(self, dataset: Any, decoded: int) -> None:
@@ -91,17 +89,14 @@ class Datasets:
                 self._idle.append((dataset, decoded))
         if not keep:
             dataset.close()
-        self._one_less()
+        self._less(1)
 
-    def _one_less(self) -> None:
+    def _less(self, count: int) -> None:
+        """So many datasets are used no more; without any, what they read is let go once all is closed."""
         with self._lock:
-            self._used -= 1
+            self._used -= count
             last = self.closed and not self._used
-        if last:
-            self._let_memory_go()
-
-    def _let_memory_go(self) -> None:
-        if self._memory is not None:
+        if last and self._memory is not None:
             self._memory.close()
 
     def _opened(self) -> Any:
@@ -143,7 +138,6 @@ def _environment(target: str) -> Iterator[None]:
 
 @contextmanager
 def _errors(name: str) -> Iterator[None]:
-    """Tell what GDAL raises as an error of the input."""
     try:
         yield
     except (RasterioError, CPLE_BaseError, OSError, SystemError, UnicodeError) as error:

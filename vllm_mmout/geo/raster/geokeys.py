@@ -96,7 +96,6 @@ def _is_harmless(key: int, value: int | str | tuple[float, ...]) -> bool:
 
 
 def _is_wkt(text: str) -> bool:
-    """Whether a text is WKT that PROJ may see."""
     try:
         return checked_text(text)[:1].isalpha()
     except InputError:

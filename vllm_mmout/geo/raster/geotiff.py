@@ -129,7 +129,6 @@ def source_xml(
 
 
 def _place(root: Element, georeference: Georeference) -> None:
-    """Where the raster lies."""
     place = georeference.to_rasterio()
     crs = place["crs"].to_wkt() if "crs" in place else ""
     if "gcps" in place:
@@ -165,7 +164,6 @@ def _band(root: Element, number: int, shape: tuple[int, int, int], dtype: np.dty
 
 
 def _colours(band: Element, count: int, dtype: np.dtype[Any], colormap: NDArray[np.uint8]) -> None:
-    """A colour table."""
     colours = np.asarray(colormap)
     if count != 1 or dtype != np.uint8:
         raise SaveError(f"a colour table takes one band of uint8, got {count} of {dtype}; leave it out")
@@ -180,7 +178,6 @@ def _colours(band: Element, count: int, dtype: np.dtype[Any], colormap: NDArray[
 
 
 def _items(element: Element, items: Mapping[str, str], **attributes: str) -> None:
-    """Items of metadata, of the file or of a band."""
     if items:
         metadata = SubElement(element, "Metadata", attributes)
         for name, text in items.items():

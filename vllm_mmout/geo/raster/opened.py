@@ -179,7 +179,6 @@ def _open_odd_tiff(
 
 
 def _are_there(neighbours: Neighbours) -> bool:
-    """Whether a TIFF has files beside it that say more of it."""
     found = (neighbours.appended(PAM), neighbours.appended(MASK), find_world_file(neighbours))
     for file in found:
         if file is not None:
@@ -282,7 +281,6 @@ def _by_tags(directory: Directory, file: SharedFile) -> Declared:
 
 
 def _numbers(directory: Directory, file: SharedFile, code: int, default: int) -> Sequence[int]:
-    """The values of a tag, or one where it has none."""
     tag = directory.tag(cast("BinaryIO", file), code)
     if tag is None:
         return (default,)

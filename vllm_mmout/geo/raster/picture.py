@@ -73,7 +73,6 @@ def _opened(file: BinaryIO, head: bytes) -> Image.Image | None:
 
 
 def _plugins(head: bytes) -> Iterator[Callable[[Any, str], Image.Image]]:
-    """What may open a file that begins so."""
     Image.init()
     start = head[:16].ljust(16, b"\0")
     for plugin, accept in (Image.OPEN[known] for known in FORMATS if known in Image.OPEN):
@@ -118,7 +117,6 @@ def _check_size(image: Image.Image, name: str) -> None:
 
 
 def _too_large(name: str, what: object) -> InputError:
-    """The error of a picture above Pillow's limit."""
     return InputError(f"{name} is larger than pictures may be: {what}; cut it, or convert it to a tiled GeoTIFF")
 
 
@@ -198,7 +196,6 @@ def _bands(image: Image.Image) -> int:
 
 
 def _of_jpeg2000(file: SharedFile) -> Declared:
-    """What the first codestream of a JPEG 2000 file declares."""
     at = next((at for kind, at in boxes(file.read_at) if kind == b"jp2c"), 0)
     found = codestream(file.read_at(at, 42))
     bits = [] if found is None else [(said & 0x7F) + 1 for said in file.read_at(at + 42, 3 * found.bands)[::3]]

@@ -188,7 +188,6 @@ class BoxSystem:
         return found if np.isfinite(found).all() else _EARTH
 
     def _border(self, box: Box, steps: int) -> Points:
-        """The border of a box in the raster's coordinates."""
         if self.systems is None:
             return ring(box, 1)
         try:

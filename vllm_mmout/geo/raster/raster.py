@@ -271,5 +271,4 @@ def _is_integer_of(value: float, pixels: np.dtype[Any]) -> bool:
 
 
 def _largest(pixels: np.dtype[Any]) -> float:
-    """The largest finite value of a floating-point or complex dtype."""
     return float(np.finfo(pixels).max)

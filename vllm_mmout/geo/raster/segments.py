@@ -167,7 +167,6 @@ class Segments:
 
 
 def _check(page: tifffile.TiffPage, name: str) -> None:
-    """Refuse what cannot be read, by its name."""
     try:
         tifffile.TIFF.DECOMPRESSORS[page.compression]
     except KeyError:
@@ -184,7 +183,6 @@ def _check(page: tifffile.TiffPage, name: str) -> None:
 
 
 def _block(page: tifffile.TiffPage) -> tuple[int, int]:
-    """Height and width of a strip or tile."""
     if page.is_tiled:
         return page.tilelength, page.tilewidth
     return page.rowsperstrip, page.imagewidth

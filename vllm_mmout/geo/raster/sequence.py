@@ -44,8 +44,6 @@ def read_windows(
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Decoded pixels of a segment."""
-
     window: Window
     """Where they lie."""
     layers: _Layers
@@ -114,7 +112,6 @@ class _Reader:
         self._kept.clear()
 
     def _touched(self, window: Window) -> tuple[slice, slice]:
-        """The rows and columns of the grid that a window touches."""
         height, width = self._segments.block
         return (
             slice(window.row // height, -(-(window.row + window.height) // height)),
@@ -148,7 +145,6 @@ class _Reader:
                 start = at
 
     def _run(self, turns: Sequence[Callable[[], None]]) -> None:
-        """Run all, by several threads where there is enough to do."""
         if len(turns) < 2 or self._threads < 2:
             for turn in turns:
                 turn()

@@ -147,7 +147,6 @@ class _Reader:
         return GroundControlPoint(*self._numbers(texts, 5, f"a ground control point {said}", "numbers"))
 
     def _numbers(self, texts: Sequence[str], count: int, what: str, kind: str) -> list[float]:
-        """So many finite numbers."""
         try:
             numbers = [float(text) for text in texts]
         except ValueError:

@@ -130,7 +130,6 @@ def read_directories(file: BinaryIO, name: str) -> list[Directory]:
 
 
 def _entries(reader: _Reader, at: int, order: str, *, big: bool) -> tuple[dict[int, Entry], int]:
-    """The entries of the directory at a place, and where it ends."""
     count_format, value_format = ("Q", "Q") if big else ("H", "I")
     count_size, inline = struct.calcsize(count_format), struct.calcsize(value_format)
     (count,) = struct.unpack(order + count_format, reader.read(at, count_size, "the directory"))

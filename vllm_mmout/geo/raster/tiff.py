@@ -81,8 +81,6 @@ class _Mask:
 
 
 class _OpenTiff(OpenSegments):
-    """The first image of a TIFF."""
-
     def __init__(self, file: SharedFile, image: Segments, mask: _Mask | None, **facts: Any) -> None:
         nbytes = image.bytes * image.planes
         super().__init__(masked_by_alpha=mask is None, block=image.block, block_bytes=nbytes, **facts)

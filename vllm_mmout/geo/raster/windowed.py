@@ -217,13 +217,9 @@ class OpenArray(OpenRaster):
             name=name,
             size=size,
             dtype=raster.array.dtype,
-            descriptions=raster.descriptions,
-            nodata=raster.nodata,
-            georeference=raster.georeference,
-            metadata=raster.metadata,
-            alpha=raster.alpha,
             block=size,
             block_bytes=raster.array.nbytes,
+            **{fact: getattr(raster, fact) for fact in ("descriptions", "nodata", "georeference", "metadata", "alpha")},
         )
         self._raster: Raster | None = raster
 

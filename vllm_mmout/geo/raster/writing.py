@@ -172,7 +172,6 @@ def write_geotiff_here(path: Path, array: NDArray[Any], **told: Unpack[Told]) ->
 
 
 def _save(pixels: str, target: str, array: NDArray[Any], told: Told) -> None:
-    """Make the COG of an array, with a temporary file of its pixels."""
     whole = np.asarray(array)
     if whole.ndim != 3 or 0 in whole.shape:
         raise SaveError(f"a GeoTIFF takes an array [bands, height, width] that is not empty, got shape {whole.shape}")

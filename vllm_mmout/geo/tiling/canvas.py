@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Block:
-    """A block that is not full."""
-
     pixels: NDArray[Any]
     missing: int
     """Pixels that have not come."""
@@ -86,7 +84,6 @@ class Canvas:
     def _paint(
         self, block: tuple[int, int], there: tuple[slice, slice], pixels: NDArray[Any], hidden: NDArray[np.bool_] | None
     ) -> None:
-        """Put pixels into a block, and write it when it is full."""
         side = self._blocks.block
         rows, cols = (min(side, length - side * place) for length, place in zip(self._size, block, strict=True))
         if hidden is None and pixels.shape[1:] == (rows, cols):
@@ -172,7 +169,6 @@ def _traits(output: RasterOutput) -> dict[str, Any]:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two traits are equal, NaN with NaN."""
     if one is None or other is None:
         return False
     if isinstance(one, np.ndarray):

@@ -102,7 +102,6 @@ class TileGrid:
             yield [row * across + col for row in range(len(self.rows)) for col in group]
 
     def _starts(self, size: int, tile: int) -> tuple[int, ...]:
-        """First pixels of the tiles along an axis."""
         if size <= tile:
             return (0,)
         stride = tile - self.overlap

@@ -160,7 +160,6 @@ class _Joining:
                 self._wait(canvas, cell, None)
 
     def _wait(self, canvas: Canvas, cell: Cell, one: Contribution | None) -> None:
-        """Keep what a tile says of a rectangle until all have said it."""
         came = self._waiting.setdefault(cell, [])
         came.append(one)
         if len(came) < self._plan.covers(cell):
@@ -173,7 +172,6 @@ class _Joining:
             canvas.leave_out(*self._plan.place(cell))
 
     def _put(self, canvas: Canvas, cell: Cell, values: NDArray[Any], shown: NDArray[np.bool_] | None) -> None:
-        """Finish a rectangle and hand it on."""
         row, col, height, width = self._plan.place(cell)
         finished = self._finished(values)
         if (finished.height, finished.width) != (height, width):
@@ -185,7 +183,6 @@ class _Joining:
             self._growing.put(row, col, finished, shown)
 
     def _finished(self, values: NDArray[Any]) -> RasterOutput:
-        """What was asked for, of joined values."""
         known = self._like.described
         known["georeference"] = known["metadata"] = None
         joined = RasterOutput(values, **known)
@@ -201,7 +198,6 @@ def _raster(output: object) -> RasterOutput:
 
 
 def _any_valid(given: list[Contribution]) -> NDArray[np.bool_] | None:
-    """Where any of some contributions is valid; None for everywhere."""
     shown = [one.valid for one in given if one.valid is not None]
     return np.logical_or.reduce(shown) if len(shown) == len(given) else None
 
@@ -251,7 +247,6 @@ def averaged(contributions: Sequence[Contribution], nodata: float | None) -> NDA
 
 
 def _mean(of: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]]) -> NDArray[Any]:
-    """The mean of some bands."""
     if all(known.all() for _, _, known in of):
         return _clipped_mean([(values, values, values, one.weight) for one, values, _ in of])
     # Of what is not known -0.0 is added, which changes no number, -0.0 included.
@@ -277,7 +272,6 @@ def _clipped_mean(of: Sequence[tuple[NDArray[Any], ...]]) -> NDArray[np.float64]
 
 
 def _known(one: Contribution, bands: slice, nodata: float | None) -> NDArray[np.bool_]:
-    """Where values are measurements."""
     values = one.values[bands]
     known: NDArray[np.bool_] = np.isfinite(values)
     if nodata is not None and np.isfinite(nodata):

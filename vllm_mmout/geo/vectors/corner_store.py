@@ -112,7 +112,6 @@ class WaitingCorners:
             del self._memory[chunk]
 
     def _opened(self) -> IO[bytes]:
-        """The file, made when it is first needed."""
         if self._file is None:
             self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - lives as long as self
         return self._file

@@ -136,7 +136,6 @@ def _places(
 
 
 def _quadrants(labels: NDArray[np.int32], at: tuple[NDArray[np.intp], NDArray[np.intp]]) -> list[NDArray[np.int32]]:
-    """The classes north-west, north-east, south-west and south-east of points of the lattice."""
     rows, cols = at
     return [labels[rows, cols], labels[rows, cols + 1], labels[rows + 1, cols], labels[rows + 1, cols + 1]]
 
@@ -198,7 +197,6 @@ def _stretches(kind: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.int
 
 
 def _ports(last: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Columns in which borders cross the lower edge of the band, upwards and downwards."""
     cols = np.flatnonzero(last[1:] != last[:-1]).astype(np.int32)
     return cols[last[cols] >= 0], cols[last[cols + 1] >= 0]
 

@@ -145,7 +145,6 @@ def simple_rings(
 
 
 def _cut(vertices: NDArray[np.int32], start: int, count: int, twice: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
-    """The places of the vertices of each part of one ring."""
     parts = []
     stops = (start + np.flatnonzero(twice[start : start + count])).tolist()
     opened: list[tuple[tuple[int, int], list[NDArray[np.intp]]]] = []

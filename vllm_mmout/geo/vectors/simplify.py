@@ -117,7 +117,6 @@ def _keep(
 def _squared_distances(
     points: NDArray[np.float64], starts: NDArray[np.float64], ends: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """From points to the stretches between two others."""
     along = ends - starts
     part = np.clip(((points - starts) * along).sum(axis=1) / (along**2).sum(axis=1), 0, 1)
     away: NDArray[np.float64] = ((points - starts - part[:, np.newaxis] * along) ** 2).sum(axis=1)

@@ -174,7 +174,6 @@ class Tracer:
         return [self._segments.take(int(ends[0, number])) for number in closed], closed
 
     def _kept(self, rings: Rings, vertices: NDArray[np.int32]) -> Rings:
-        """The rings, those at hand put where corners wait."""
         here = np.flatnonzero(rings.address < 0)
         counts = rings.count[here]
         address = self._waiting.put(vertices[ranges(-1 - rings.address[here], counts)])
@@ -201,7 +200,6 @@ class Tracer:
             )
 
     def _fetched(self, rings: Rings, vertices: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The corners of some rings, from those that wait and from those at hand."""
         starts = np.cumsum(rings.count) - rings.count
         fetched = np.empty((int(rings.count.sum()), 2), np.int32)
         here = rings.address < 0
@@ -214,5 +212,4 @@ class Tracer:
 
 
 def _sums(groups: NDArray[np.intp], values: NDArray[Any], count: int) -> NDArray[np.float64]:
-    """The sum of the values of each group."""
     return np.asarray(np.bincount(groups, values, count), np.float64)

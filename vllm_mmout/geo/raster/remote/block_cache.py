@@ -21,8 +21,6 @@ _AHEAD = 2**18
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Neighbouring blocks on their way."""
-
     first: int
     stop: int
     done: Future[bytes] = field(default_factory=Future)
@@ -111,7 +109,6 @@ class BlockCache:
         return run
 
     def _fetched(self, run: _Run) -> bytes:
-        """Fetch what was claimed, for all who wait for it."""
         try:
             data = self._fetch(run.first * self._block, min(run.stop * self._block, self.size))
         except BaseException as error:

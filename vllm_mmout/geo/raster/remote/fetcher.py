@@ -115,7 +115,6 @@ class Fetcher:
         self._connections.close()
 
     def _followed(self, url: Url, headers: dict[str, str]) -> BaseHTTPResponse:
-        """The answer of the server to which redirects lead."""
         most = self.options.redirects
         for _ in range(most + 1):
             own = (url.scheme, url.host, url.port) == (self._origin.scheme, self._origin.host, self._origin.port)
@@ -186,7 +185,6 @@ class Fetcher:
             raise InputError(f"{self.name} was opened in another process; open it again in this one")
 
     def _broken(self, error: HTTPError) -> Exception:
-        """What failed below HTTP, in words."""
         late = lateness(error, self.options.timeout, self.options.timeout)
         if late is not None:
             return BrokenError(late)

@@ -132,7 +132,6 @@ class HttpFile(ManyReadersFile):
                 raise BrokenError(f"the server gave {part.stop - at} bytes of {stop - at}")
 
     def _expected(self, response: BaseHTTPResponse, at: int, stop: int) -> Part:
-        """What the answer holds, if that is what was asked for."""
         if response.status != HTTPStatus.PARTIAL_CONTENT:
             raise InputError(
                 f"{self.name} was changed on its server while it was read, or is no longer given in parts: asked for"
@@ -227,7 +226,6 @@ def _whole(fetcher: Fetcher) -> BinaryIO:
 
 
 def _downloaded(fetcher: Fetcher, response: BaseHTTPResponse) -> BinaryIO:
-    """The body of an answer as a file without a name."""
     limit = fetcher.options.limit
     length = response.headers.get("Content-Length", "")
     if length.isascii() and length.isdigit() and len(length) < 19 and int(length) > limit:

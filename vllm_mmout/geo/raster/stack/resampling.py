@@ -68,7 +68,6 @@ def resampled(
 def _means(
     array: NDArray[Any], valid: NDArray[np.bool_] | None, alignment: Alignment, source: Window, window: Window
 ) -> NDArray[Any]:
-    """The means, NaN where there are none."""
     if array.dtype.kind == "c":
         real, imaginary = (_means(part, valid, alignment, source, window) for part in (array.real, array.imag))
         return real + 1j * imaginary

@@ -136,8 +136,6 @@ class OpenStack(OpenRaster):
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """One raster of a stack."""
-
     raster: OpenRaster
     alignment: Alignment
     nodata: float | None
@@ -191,7 +189,6 @@ class _Member:
 
 
 def _finest(rasters: Sequence[OpenRaster]) -> OpenRaster:
-    """The raster with the smallest pixels, the first of several."""
     systems = {raster.georeference.crs for raster in rasters if raster.georeference is not None}
     areas = [pixel_area(raster) if len(systems) < 2 else _square_metres(raster) for raster in rasters]
     finest, least = rasters[0], areas[0]
@@ -233,7 +230,6 @@ def _avoid(array: NDArray[Any], nodata: float) -> None:
 
 
 def _shared_metadata(rasters: Sequence[OpenRaster]) -> dict[str, str]:
-    """What all say alike, and the date of the first."""
     first, *others = (raster.metadata for raster in rasters)
     shared = {name: text for name, text in first.items() if all(other.get(name) == text for other in others)}
     return shared | ({_DATE: first[_DATE]} if _DATE in first else {})
