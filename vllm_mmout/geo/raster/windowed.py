@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,10 @@ from vllm_mmout.geo.raster.raster import Raster, Window, band_places
 
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference
+
+
+Arrays: TypeAlias = Generator[tuple[NDArray[Any], NDArray[np.bool_] | None], None, None]
+"""The pixels [bands, height, width] of windows, and their masks [height, width] where there are any."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -149,9 +153,7 @@ class OpenRaster(ABC):
                 )
 
     @abstractmethod
-    def _arrays(
-        self, windows: Sequence[Window], places: Sequence[int], *, masked: bool
-    ) -> Generator[tuple[NDArray[Any], NDArray[np.bool_] | None], None, None]:
+    def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
         """The pixels [bands, height, width] of windows, and their masks [height, width] where there are any."""
 
     def close(self) -> None:
@@ -186,9 +188,7 @@ class OpenSegments(OpenRaster):
     def _masks(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None] | None:
         """The masks [n, height, width] that hold for bands, not 0 where all are valid; None where there are none."""
 
-    def _arrays(
-        self, windows: Sequence[Window], places: Sequence[int], *, masked: bool
-    ) -> Generator[tuple[NDArray[Any], NDArray[np.bool_] | None], None, None]:
+    def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
         alpha = self.alpha - 1 if masked and self.alpha is not None and self._masked_by_alpha else None
         bands = list(dict.fromkeys([*places, *([] if alpha is None else [alpha])]))  # each band is read once
         rows = {band: row for row, band in enumerate(bands)}
@@ -233,9 +233,7 @@ class OpenArray(OpenRaster):
         super().close()
         self._raster = None
 
-    def _arrays(
-        self, windows: Sequence[Window], places: Sequence[int], *, masked: bool
-    ) -> Generator[tuple[NDArray[Any], NDArray[np.bool_] | None], None, None]:
+    def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
         everything = list(places) == list(range(self.count))
         for window in windows:
             raster = self._raster

@@ -7,6 +7,7 @@ that touch with a corner alone are not connected: each has a corner of its own t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,12 @@ _EASTWARD = ((_NE, _NOT_SE), (_NW, _NE, _NOT_SE, _NOT_SW, _EAST))
 _WESTWARD = ((_SW, _NOT_NW), (_SW, _SE, _NOT_NW, _NOT_NE, _WEST))
 _NORTHWARD = (_NW, _SW, _NOT_SE, _NOT_NE, _NORTH)
 _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
+
+
+_At: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]
+"""Rows and columns of points of the lattice."""
+_Sides: TypeAlias = tuple[NDArray[np.bool_], ...]
+"""Whether there is a border above, below, to the left and to the right of each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,9 +131,7 @@ def link(
     return Linked(vertices, np.append(starts, len(stretches)), following, *ports, left, right)
 
 
-def _places(
-    labels: NDArray[np.int32],
-) -> tuple[tuple[NDArray[np.intp], NDArray[np.intp]], tuple[NDArray[np.bool_], ...]]:
+def _places(labels: NDArray[np.int32]) -> tuple[_At, _Sides]:
     """Rows and columns of the lattice where borders do not just go straight on; is one above, below, left, right?"""
     upright = labels[:, 1:] != labels[:, :-1]
     flat = labels[1:] != labels[:-1]
@@ -135,18 +140,12 @@ def _places(
     return at, (above[at], below[at], left[at], right[at])
 
 
-def _quadrants(labels: NDArray[np.int32], at: tuple[NDArray[np.intp], NDArray[np.intp]]) -> list[NDArray[np.int32]]:
+def _quadrants(labels: NDArray[np.int32], at: _At) -> list[NDArray[np.int32]]:
     rows, cols = at
     return [labels[rows, cols], labels[rows, cols + 1], labels[rows + 1, cols], labels[rows + 1, cols + 1]]
 
 
-def _kinds(
-    labels: NDArray[np.int32],
-    at: tuple[NDArray[np.intp], NDArray[np.intp]],
-    places: tuple[NDArray[np.bool_], ...],
-    *,
-    junctions: bool,
-) -> NDArray[np.bool_]:
+def _kinds(labels: NDArray[np.int32], at: _At, places: _Sides, *, junctions: bool) -> NDArray[np.bool_]:
     """What there is, bool [places, kinds], at each place, in the order in which stretches end and begin there."""
     above, below, left, right = places
     nw, ne, sw, se = (quadrant >= 0 for quadrant in _quadrants(labels, at))
@@ -167,12 +166,7 @@ def _kinds(
     return kinds
 
 
-def _flags(
-    labels: NDArray[np.int32],
-    at: tuple[NDArray[np.intp], NDArray[np.intp]],
-    places: tuple[NDArray[np.bool_], ...],
-    ends: tuple[int, int],
-) -> NDArray[np.intp]:
+def _flags(labels: NDArray[np.int32], at: _At, places: _Sides, ends: tuple[int, int]) -> NDArray[np.intp]:
     """The flags of each place; ``ends`` are the rows of the raster's upper and lower edge, from the band's first."""
     nw, ne, sw, se = _quadrants(labels, at)
     meeting = np.sum(places, axis=0)

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self, cast
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.files import ManyReadersFile
 from vllm_mmout.geo.raster.remote.block_cache import BLOCK, BlockCache
-from vllm_mmout.geo.raster.remote.connections import Connections
-from vllm_mmout.geo.raster.remote.fetch_options import LIMIT, FetchOptions
+from vllm_mmout.geo.raster.remote.connections import LIMIT, Connections, FetchOptions
 from vllm_mmout.geo.raster.remote.fetcher import BrokenError, Fetcher
 
 if TYPE_CHECKING:

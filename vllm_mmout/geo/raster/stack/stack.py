@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from vllm_mmout.geo.raster.areas import pixel_areas
 from vllm_mmout.geo.raster.raster import Raster, Window, as_pixels_have_it, can_hold
 from vllm_mmout.geo.raster.stack.alignment import Alignment, aligned
 from vllm_mmout.geo.raster.stack.resampling import resampled
-from vllm_mmout.geo.raster.windowed import OpenRaster
+from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster
 
 _Part: TypeAlias = "tuple[NDArray[Any], NDArray[np.bool_] | None]"
 """Pixels [bands, height, width] of a window, and where they are valid; None: everywhere."""
@@ -110,9 +110,7 @@ class OpenStack(OpenRaster):
         ]
         return (height, width), sum(nbytes)
 
-    def _arrays(
-        self, windows: Sequence[Window], places: Sequence[int], *, masked: bool
-    ) -> Generator[_Part, None, None]:
+    def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
         del masked  # there is no alpha band that could be asked for
         with ExitStack() as stack:
             readers = []
@@ -147,9 +145,7 @@ class _Member:
         (height, width), (rows, cols) = self.raster.block, self.alignment.scale
         return math.ceil(height / rows), math.ceil(width / cols)
 
-    def parts(
-        self, windows: Sequence[Window], places: Sequence[int], stack_nodata: float | None
-    ) -> Generator[_Part, None, None]:
+    def parts(self, windows: Sequence[Window], places: Sequence[int], stack_nodata: float | None) -> Arrays:
         """Bands of windows of the stack, and where they are valid as far as nodata of the stack does not say it."""
         smooth = self.resampling == "bilinear" and not self.alignment.exact
         sources = [self.alignment.source(window, bilinear=smooth) for window in windows]
