@@ -69,7 +69,10 @@ class Fetcher:
         parsed = _parsed(address)
         self._origin = self._target = parsed._replace(auth=None, fragment=None)
         self._headers = {"Accept-Encoding": "identity", "User-Agent": f"vllm-mmout/{__version__}"}
-        self._secret = {} if parsed.auth is None else _authorization(parsed.auth)
+        self._secret = {}
+        if parsed.auth is not None:  # in UTF-8, which urllib3 does not do (RFC 7617, 2.1)
+            secret = b64encode(unquote(parsed.auth).encode()).decode()
+            self._secret["Authorization"] = f"Basic {secret}"
         self._connections = connections
         self._ending = threading.Event()
         self._process = os.getpid()
@@ -215,11 +218,6 @@ def _as_sent(header: str) -> str:
         return header.encode("latin-1").decode()
     except UnicodeError:
         return header
-
-
-def _authorization(auth: str) -> dict[str, str]:
-    """User and password as they are sent; in UTF-8, which urllib3 does not do (RFC 7617, 2.1)."""
-    return {"Authorization": f"Basic {b64encode(unquote(auth).encode()).decode()}"}
 
 
 def _not_understood(what: str) -> InputError:
