@@ -36,7 +36,9 @@ def open_gdal(name: str, target: str, drivers: Drivers, data: bytes | None = Non
         stack.callback(datasets.close)
         with datasets.dataset() as dataset:
             if not dataset.count:
-                raise _no_bands(name, dataset.subdatasets)
+                within = dataset.subdatasets
+                images = f"{len(within)} images; give the name of one of them instead: {', '.join(within)}"
+                raise InputError(f"{name} holds {images if within else 'no image'}")
             opened = OpenGdal(datasets, dataset)
         stack.pop_all()  # the raster closes them
         return opened
@@ -56,12 +58,6 @@ def files_of(name: str) -> list[Path]:
             return [Path(file) for file in dataset.files]
     except InputError:  # raised again where it is read
         return []
-
-
-def _no_bands(name: str, within: Sequence[str]) -> InputError:
-    if not within:
-        return InputError(f"{name} holds no image")
-    return InputError(f"{name} holds {len(within)} images; give the name of one of them instead: {', '.join(within)}")
 
 
 class OpenGdal(OpenSegments):
@@ -108,24 +104,14 @@ class OpenGdal(OpenSegments):
         self._datasets.close()
 
     def _images(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None]:
-        return read_windows(self._parts(GdalParts, places, self.dtype), windows, range(len(places)))
+        parts = GdalParts(self, self._datasets, places, self._decoded[0], masks=False)
+        return read_windows(parts, windows, range(len(places)))
 
     def _masks(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None] | None:
         if self._validity not in ("dataset", "bands"):
             return None
         said_by = [0] if self._validity == "dataset" else [band for band in places if band + 1 != self.alpha]
-        return read_windows(self._parts(GdalMasks, said_by, np.dtype(np.bool_)), windows, [0])
-
-    def _parts(self, kind: type[GdalParts], places: Sequence[int], dtype: np.dtype[Any]) -> GdalParts:
-        return kind(
-            self._datasets,
-            self.size,
-            self.block,
-            [place + 1 for place in places],
-            dtype=dtype,
-            decoded=self._decoded[int(kind is GdalMasks)],
-            nbytes=self.block_bytes,
-        )
+        return read_windows(GdalParts(self, self._datasets, said_by, self._decoded[1], masks=True), windows, [0])
 
 
 def _dtype(text: str) -> np.dtype[Any]:
@@ -174,46 +160,40 @@ def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel:
 
 
 class GdalParts:
-    """The pixels of some bands, numbered from 1, as parts of ``block`` that `read_windows` reads.
+    """Some bands of a raster, or, as one band of bool, whether all of them are valid: parts that `read_windows` reads.
 
-    ``decoded``, [rows, columns] of parts, counts how often each was read; GDAL decodes ``nbytes`` for one.
+    ``decoded``, [rows, columns] of parts, counts how often each was read.
     """
 
     planes = 1
     fill = 0.0
 
     def __init__(
-        self,
-        datasets: Datasets,
-        size: tuple[int, int],
-        block: tuple[int, int],
-        bands: Sequence[int],
-        *,
-        dtype: np.dtype[Any],
-        decoded: NDArray[np.int64],
-        nbytes: int,
+        self, raster: OpenRaster, datasets: Datasets, places: Sequence[int], decoded: NDArray[np.int64], *, masks: bool
     ) -> None:
-        self.block = block
-        self.dtype = dtype
+        self.block = block = raster.block
+        self.dtype = np.dtype(np.bool_) if masks else raster.dtype
         self.grid: tuple[int, int] = decoded.shape
-        self.bytes = math.prod(block) * len(bands) * dtype.itemsize
+        self.bytes = math.prod(block) * len(places) * self.dtype.itemsize
+        self._raster = raster
         self._datasets = datasets
-        self._size = size
-        self._bands = list(bands)
+        self._bands = [place + 1 for place in places]
         self._decoded = decoded
-        self._nbytes = nbytes
+        self._masks = masks
         self._counting = threading.Lock()
         if self.bytes > _LARGEST:
             raise InputError(
                 f"{datasets.name} is stored in blocks of {block[0]} x {block[1]} pixels, {self.bytes >> 20} MiB decoded"
-                f" for {len(bands)} bands, which must be in memory at once, {_LARGEST >> 20} MiB at most; choose fewer"
+                f" for {len(places)} bands, which must be in memory at once, {_LARGEST >> 20} MiB at most; choose fewer"
                 " bands, or convert it to a tiled GeoTIFF"
             )
 
     def window(self, place: Place) -> Window:
         """Where a part lies."""
         row, col = place[1] * self.block[0], place[2] * self.block[1]
-        return Window(row, col, min(self.block[0], self._size[0] - row), min(self.block[1], self._size[1] - col))
+        return Window(
+            row, col, min(self.block[0], self._raster.size[0] - row), min(self.block[1], self._raster.size[1] - col)
+        )
 
     def read(self, places: Sequence[Place]) -> Sequence[bytes | None]:
         """Nothing yet: GDAL reads and decodes in one."""
@@ -225,20 +205,15 @@ class GdalParts:
             self._decoded[place[1:]] += 1
         where = self.window(place)
         slices = ((where.row, where.row + where.height), (where.col, where.col + where.width))
-        with self._datasets.dataset(self._nbytes) as dataset:
+        with self._datasets.dataset(self._raster.block_bytes) as dataset:
             return np.moveaxis(self._pixels(dataset, slices), 0, 2)
 
     def _pixels(self, dataset: Any, slices: tuple[tuple[int, int], tuple[int, int]]) -> NDArray[Any]:
+        if self._masks:
+            valid: NDArray[np.bool_] = (dataset.read_masks(self._bands, window=slices) != 0).all(axis=0)
+            return valid[np.newaxis]
         if len({dataset.dtypes[band - 1] for band in self._bands}) == 1:
             pixels: NDArray[Any] = dataset.read(self._bands, window=slices, out_dtype=self.dtype.name)
             return pixels
         # rasterio reads several bands at once only where they are of one dtype
         return np.stack([dataset.read(band, window=slices, out_dtype=self.dtype.name) for band in self._bands])
-
-
-class GdalMasks(GdalParts):
-    """Whether all of some bands are valid, as parts of one band, bool."""
-
-    def _pixels(self, dataset: Any, slices: tuple[tuple[int, int], tuple[int, int]]) -> NDArray[Any]:
-        valid: NDArray[np.bool_] = (dataset.read_masks(self._bands, window=slices) != 0).all(axis=0)
-        return valid[np.newaxis]

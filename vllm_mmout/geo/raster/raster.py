@@ -51,6 +51,12 @@ class Window:
         inside = self.row + self.height <= size[0] and self.col + self.width <= size[1]
         return inside and min(self.row, self.col) >= 0 and min(self.height, self.width) >= 1
 
+    @classmethod
+    def of_block(cls, row: int, col: int, block: tuple[int, int], size: tuple[int, int]) -> Window:
+        """A block by its row and column of blocks, as far as a raster of (height, width) goes."""
+        first_row, first_col = row * block[0], col * block[1]
+        return cls(first_row, first_col, min(block[0], size[0] - first_row), min(block[1], size[1] - first_col))
+
     def __str__(self) -> str:
         last_row, last_col = self.row + self.height - 1, self.col + self.width - 1
         return f"rows {self.row} to {last_row}, columns {self.col} to {last_col}"
