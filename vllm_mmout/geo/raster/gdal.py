@@ -190,10 +190,7 @@ class GdalParts:
 
     def window(self, place: Place) -> Window:
         """Where a part lies."""
-        row, col = place[1] * self.block[0], place[2] * self.block[1]
-        return Window(
-            row, col, min(self.block[0], self._raster.size[0] - row), min(self.block[1], self._raster.size[1] - col)
-        )
+        return Window.of_block(*place[1:], self.block, self._raster.size)
 
     def read(self, places: Sequence[Place]) -> Sequence[bytes | None]:
         """Nothing yet: GDAL reads and decodes in one."""

@@ -112,8 +112,7 @@ class Segments:
 
     def window(self, place: Place) -> Window:
         """The part of the image that a segment has."""
-        row, col = place[1] * self.block[0], place[2] * self.block[1]
-        return Window(row, col, min(self.block[0], self.height - row), min(self.block[1], self.width - col))
+        return Window.of_block(*place[1:], self.block, (self.height, self.width))
 
     def read(self, places: Sequence[Place]) -> list[bytes | None]:
         """The stored bytes of segments, None for one that is not stored; at once where they follow each other."""

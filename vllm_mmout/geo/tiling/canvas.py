@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +20,6 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs import RasterOutput
 
 
-@dataclass(slots=True)
-class _Block:
-    pixels: NDArray[Any]
-    missing: int
-    """Pixels that have not come."""
-
-
 class Canvas:
     """Takes finished rectangles that together cover a raster, each pixel once, and writes it block by block.
 
@@ -41,7 +33,8 @@ class Canvas:
         self._nothing = _nothing(self._dtype, like.nodata)
         self._masked = False
         self._taken = False
-        self._open: dict[tuple[int, int], _Block] = {}
+        self._open: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
+        """Blocks that are not full, each with the number of pixels that have not come."""
         height, width = size
         self._blocks = GeoTiffBlocks(folder, bands=like.count, height=height, width=width, dtype=like.dtype)
 
@@ -89,18 +82,19 @@ class Canvas:
         if hidden is None and pixels.shape[1:] == (rows, cols):
             self._blocks.write(*block, pixels)
             return
-        waiting = self._open.get(block)
-        if waiting is None:
-            empty = np.empty((self._like.count, rows, cols), self._dtype)
-            waiting = self._open[block] = _Block(empty, rows * cols)
-        target = waiting.pixels[:, *there]
+        waiting, missing = self._open.pop(block, None) or (
+            np.empty((self._like.count, rows, cols), self._dtype),
+            rows * cols,
+        )
+        target = waiting[:, *there]
         target[...] = pixels
         if hidden is not None:
             np.copyto(target, self._filling(), where=hidden)
-        waiting.missing -= pixels.shape[1] * pixels.shape[2]
-        if not waiting.missing:
-            del self._open[block]
-            self._blocks.write(*block, waiting.pixels)
+        missing -= pixels.shape[1] * pixels.shape[2]
+        if missing:
+            self._open[block] = waiting, missing
+        else:
+            self._blocks.write(*block, waiting)
 
     def _watch_nodata(self, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None) -> None:
         """Remember whether pixels were masked, and whether others have the value that would say so."""
