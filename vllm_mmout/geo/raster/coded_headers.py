@@ -85,28 +85,21 @@ def _of_jpeg_xl(data: bytes) -> tuple[int, int, int] | None:
         at = found if found is not None else -1 if part is None else part + 4
     if at < 0:
         return None
-    bits = _Bits(data[at + 2 : at + 14])
-    small = bits.take(1)
-    height = _jxl_number(bits, small=small)
-    ratio = bits.take(3)
-    width = height * _RATIOS[ratio][0] // _RATIOS[ratio][1] if ratio else _jxl_number(bits, small=small)
+    bits, used = int.from_bytes(data[at + 2 : at + 14], "little"), 0
+
+    def take(count: int) -> int:  # the lowest first
+        nonlocal used
+        used += count
+        return bits >> (used - count) & ((1 << count) - 1)
+
+    def side() -> int:
+        return (take(5) + 1) * 8 if small else take(_JXL_BITS[take(2)]) + 1
+
+    small = take(1)
+    height = side()
+    ratio = take(3)
+    width = height * _RATIOS[ratio][0] // _RATIOS[ratio][1] if ratio else side()
     return height, width, height * width * 4
-
-
-def _jxl_number(bits: _Bits, *, small: int) -> int:
-    return (bits.take(5) + 1) * 8 if small else bits.take(_JXL_BITS[bits.take(2)]) + 1
-
-
-class _Bits:
-    """Numbers of some bits, the lowest first."""
-
-    def __init__(self, data: bytes) -> None:
-        self._value = int.from_bytes(data, "little")
-
-    def take(self, count: int) -> int:
-        value = self._value & ((1 << count) - 1)
-        self._value >>= count
-        return value
 
 
 def _of_jpeg_xr(data: bytes) -> tuple[int, int, int] | None:

@@ -165,7 +165,8 @@ class BoxSystem:
         """The pixels of the raster that a box has: several windows where longitudes begin anew in between."""
         near = self.grid.extent
         if self.geographic and (self.systems is not None or max(abs(near[0]), abs(near[2])) <= 2 * TURN):
-            box = _one_turn(box)  # else these are metres, called degrees by mistake
+            # Else these are metres, called degrees by mistake. Of more than one turn it has all longitudes.
+            box = box if box[2] - box[0] <= TURN else (_EARTH[0], box[1], _EARTH[2], box[3])
         borders = [self._border(part, steps) for part in self._parts(box)]
         if self.raster_geographic:
             ((x, y),) = borders
@@ -228,11 +229,6 @@ def transformed(crs: CRS, other: CRS, points: Points) -> Points:
 def text(box: Box) -> str:
     """A box for a message."""
     return f"({', '.join(f'{number:.10g}' for number in box)})"
-
-
-def _one_turn(box: Box) -> Box:
-    """A box of longitudes; of more than one turn it has them all."""
-    return box if box[2] - box[0] <= TURN else (_EARTH[0], box[1], _EARTH[2], box[3])
 
 
 def _bounded(points: Points, other: Box) -> Points:

@@ -19,7 +19,7 @@ from vllm_mmout.geo.raster.raster import Window, parse_nodata
 from vllm_mmout.geo.raster.segments import DECODER_ERRORS, Segments, UnknownStorageError
 from vllm_mmout.geo.raster.sequence import read_windows
 from vllm_mmout.geo.raster.sidecars import Pam, placed, read_pam
-from vllm_mmout.geo.raster.tags import GDAL_METADATA, GDAL_NODATA, TEXT_TAGS, Directory, GdalMetadata, read_directories
+from vllm_mmout.geo.raster.tags import GDAL_METADATA, GDAL_NODATA, TEXT_TAGS, GdalMetadata, read_directories
 from vllm_mmout.geo.raster.windowed import OpenRaster, OpenSegments
 
 _ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
@@ -50,6 +50,7 @@ def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRas
         nodata = _nodata_of_pam(pam, nodata, image, alpha, file.name)
     if mask is None and neighbours is not None:
         mask = _mask_beside(neighbours, image)
+    texts = {name: directory.text(binary, code) for name, code in TEXT_TAGS.items()}
     return _OpenTiff(
         file,
         image,
@@ -60,7 +61,7 @@ def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRas
         descriptions=tuple(gdal.descriptions.get(band) or None for band in range(image.planes * image.samples)),
         nodata=nodata,
         georeference=georeference,
-        metadata={**gdal.items, **_texts(directory, binary)},
+        metadata={**gdal.items, **{name: text for name, text in texts.items() if text}},
         alpha=alpha,
     )
 
@@ -204,8 +205,3 @@ def _nodata_of_pam(pam: Pam, own: float | None, image: Segments, alpha: int | No
             " the same, as with gdal_edit.py -a_nodata"
         )
     return found[0] if found else own
-
-
-def _texts(directory: Directory, file: BinaryIO) -> dict[str, str]:
-    found = {name: directory.text(file, code) for name, code in TEXT_TAGS.items()}
-    return {name: text for name, text in found.items() if text}

@@ -76,7 +76,9 @@ class WaitingCorners:
             done += len(part)
             self._left[chunk] -= len(part)
             if not self._left[chunk]:
-                self._forget(chunk)
+                del self._left[chunk]
+                if self._memory.pop(chunk, None) is None:
+                    self._free.append(self._slots.pop(chunk))
         return rows
 
     def _copy(self, chunk: int, start: int, part: NDArray[np.int32]) -> None:
@@ -86,13 +88,6 @@ class WaitingCorners:
         file = self._opened()
         file.seek((self._slots[chunk] * _CHUNK + start) * _BYTES)
         part[:] = np.frombuffer(file.read(part.nbytes), np.int32).reshape(-1, 2)
-
-    def _forget(self, chunk: int) -> None:
-        del self._left[chunk]
-        if chunk in self._memory:
-            del self._memory[chunk]
-        else:
-            self._free.append(self._slots.pop(chunk))
 
     def _make_room(self) -> None:
         """Write the oldest chunks to the file until another one fits the budget."""

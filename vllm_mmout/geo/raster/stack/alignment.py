@@ -206,13 +206,9 @@ def _check_same_place(raster: OpenRaster, reference: OpenRaster) -> None:
         raise _apart(raster, reference, "differ in size, and a transform that says how they lie is not there")
     here, there = (one.georeference or Georeference() for one in (raster, reference))
     systems = same_system(here.crs, there.crs) and same_system(here.gcps_crs, there.gcps_crs)
-    if not systems or _place(here) != _place(there):
+    others = ("transform", "gcps", "unread_keys", "rpcs")  # all else that says where a raster lies
+    if not systems or any(getattr(here, fact) != getattr(there, fact) for fact in others):
         raise _apart(raster, reference, "are not placed alike")
-
-
-def _place(georeference: Georeference) -> object:
-    """All that says where a raster lies, but a coordinate system that is understood."""
-    return georeference.transform, georeference.gcps, georeference.unread_keys, georeference.rpcs
 
 
 def _apart(raster: OpenRaster, reference: OpenRaster, why: str) -> InputError:
