@@ -35,18 +35,11 @@ def polygons(
     budget: int = BUDGET,
     folder: Path | None = None,
 ) -> Iterator[Polygons]:
-    """Trace the 4-connected regions of equal class.
+    """Trace the 4-connected regions of equal class of a raster of (height, width), whose rows come from the top.
 
-    Args:
-        rows: integers [any number of rows, width], from the top; below 0 nothing is a region.
-        size: height and width of the raster.
-        nodata: class that is no region.
-        areas: of a pixel in each row, [height]; None: 1.
-        simplify: how far borders may move, in pixels.
-        band: rows that are traced at once; by default as many as suits the width.
-        budget: bytes of corners that wait in memory; beyond it they go to a temporary file.
-        folder: of that file.
-
+    Classes below 0 and ``nodata`` are no regions. ``areas``, [height], are those of a pixel in each row (None: 1);
+    ``simplify`` is how far borders may move, in pixels. As many rows as suit the width, or a ``band``, are traced at
+    once; beyond a ``budget`` of bytes corners wait in a temporary file in ``folder``.
     """
     step = band or max(1, BAND // size[1])
     with WaitingCorners(budget, folder) as waiting:
