@@ -38,7 +38,6 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 UPWARDS = {
     # What joins tiles makes the outputs that they are joined to; `processors.base` for the type of a part.
     ("geo.tiling.canvas", "outputs"),
-    ("geo.tiling.grid", "outputs"),
     ("geo.tiling.mosaic", "outputs"),
     ("geo.tiling.mosaic", "processors"),
     # The folder in which wings lie, of which nothing is imported but its path.

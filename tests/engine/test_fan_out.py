@@ -15,7 +15,7 @@ from vllm_mmout.engine.parts.parts_request import PartInput
 from vllm_mmout.engine.parts.queues import StoppedError
 from vllm_mmout.engine.request.budgets import TileBudget
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, SaveError
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 
 pytestmark = pytest.mark.engine
 DEADLINE = 120

@@ -29,7 +29,7 @@ from water_oracle import echo, scene
 from scripts import answer_of
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import DecodeError, ForwardError, ReduceError, SaveError
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.models.embedded.water_index import WaterIndex
 
 pytest.importorskip("rasterio", reason="it writes the scenes")

@@ -11,7 +11,7 @@ from scenes_for_tests import TILE, classes, generate, pixels, probabilities, wri
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import InputError, OptionError, SaveError
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.outputs.stored import StoredRaster
 
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")

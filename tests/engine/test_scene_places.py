@@ -7,7 +7,7 @@ import pytest
 from scenes_for_tests import classes, generate, pixels, write
 
 from vllm_mmout import OutputParams
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 pytestmark = [

@@ -12,7 +12,7 @@ from files_open import open_below
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo.raster import Georeference, write_geotiff
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.models.inputs.mapper import RasterMapper
 
 ARRAY = np.random.default_rng(2).integers(1, 999, (2, 40, 50)).astype("uint16")

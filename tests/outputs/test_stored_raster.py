@@ -22,7 +22,7 @@ from on_disk import CLASSES, PALETTE, stored
 from PIL import Image
 
 from vllm_mmout.errors import InputError, SaveError
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.outputs import RasterOutput, Source
 from vllm_mmout.outputs.stored import StoredRaster
 

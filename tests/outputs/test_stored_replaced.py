@@ -12,7 +12,7 @@ import pytest
 from on_disk import stored
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.outputs.stored import StoredRaster
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")

@@ -7,7 +7,7 @@ import pytest
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.geo.raster import Georeference
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.geo.tiling.grid import TileGrid
 from vllm_mmout.outputs import AreasOutput, PolygonsOutput, RasterOutput, Source
 from vllm_mmout.params import OutputParams

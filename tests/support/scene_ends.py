@@ -17,7 +17,7 @@ from files_open import open_below
 from processors_for_tests import RELEASE
 from scenes_for_tests import pixels
 
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.processors import Parts
 
 DEADLINE = 60

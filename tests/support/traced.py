@@ -6,7 +6,7 @@ import numpy as np
 from shapely.geometry import Polygon, shape
 
 from vllm_mmout.geo.vectors.polygon import without_flags
-from vllm_mmout.geo.vectors.region_stream import polygons
+from vllm_mmout.geo.vectors.trace import polygons
 
 
 def traced(classes, **options):

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from vllm_mmout.commands import Subparsers
 from vllm_mmout.commands.run_options import OPTIONS, flag
 from vllm_mmout.errors import InputError, OptionError, SaveError
-from vllm_mmout.geo.raster.file_names import shown, stem
-from vllm_mmout.geo.raster.formats import is_gdal_name
+from vllm_mmout.geo.raster.formats import is_gdal_name, shown, stem
 from vllm_mmout.params import OutputParams
 
 if TYPE_CHECKING:

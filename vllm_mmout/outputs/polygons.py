@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.geo.raster.areas import pixel_areas
-from vllm_mmout.geo.vectors.lattice import PIXELS, Lattice
-from vllm_mmout.geo.vectors.region_stream import polygons
+from vllm_mmout.geo.vectors.polygon import PIXELS, Lattice
+from vllm_mmout.geo.vectors.trace import polygons
 from vllm_mmout.outputs.base import MediaOutput
 from vllm_mmout.outputs.formats import FORMATS, formats_of
 from vllm_mmout.outputs.raster import check_classes, class_rows

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
 import numpy as np
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.raster import Raster, as_pixels_have_it
-from vllm_mmout.geo.raster.window import Window, as_window
+from vllm_mmout.geo.raster.raster import Raster, Window, as_pixels_have_it, as_window
 from vllm_mmout.outputs.base import MediaOutput, as_numpy
 from vllm_mmout.outputs.formats import FORMATS, formats_of
 from vllm_mmout.outputs.rendering import render
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
     from vllm_mmout.geo.raster.georeference import Georeference
-    from vllm_mmout.geo.raster.window import Affine
+    from vllm_mmout.geo.raster.raster import Affine
     from vllm_mmout.outputs.source import Source
 
 _ROWS = 512

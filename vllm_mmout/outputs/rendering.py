@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vllm_mmout.geo.raster.geotiff import BLOCK
-from vllm_mmout.geo.raster.raster import Raster
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Raster, Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ import numpy as np
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.opened import open_raster
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.outputs.classes import are_classes
 from vllm_mmout.outputs.formats import FORMATS
 from vllm_mmout.outputs.formats.geotiff import geotiff_options

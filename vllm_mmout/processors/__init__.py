@@ -41,7 +41,7 @@ _HOMES = {
     "RegressionProcessor": "vllm_mmout.processors.regression",
     "SegmentationProcessor": "vllm_mmout.processors.segmentation",
     "TensorProcessor": "vllm_mmout.processors.tensor",
-    "Window": "vllm_mmout.geo.raster.window",
+    "Window": "vllm_mmout.geo.raster.raster",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

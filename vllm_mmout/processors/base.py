@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from vllm_mmout.geo.raster.window import Window
+    from vllm_mmout.geo.raster.raster import Window
     from vllm_mmout.params import OutputParams
 
     Raw: TypeAlias = torch.Tensor | dict[str, torch.Tensor]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_mmout.geo.raster.file_names import is_address, shown, stem
+from vllm_mmout.geo.raster.formats import is_address, shown, stem
 
 
 @pytest.mark.parametrize("source", ["http://host/a.tif", "HTTPS://host/a.tif", " https://host"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_mmout.geo.raster.file_names import band_of_file, folded, natural_order
+from vllm_mmout.geo.raster.formats import band_of_file, folded, natural_order
 
 FILES = {
     "LC08_L2SP_193024_20200101_20200113_02_T1_SR_B4.TIF": "B4",

@@ -15,7 +15,7 @@ from PIL import Image
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster import open_raster
-from vllm_mmout.geo.raster.declared import declared
+from vllm_mmout.geo.raster.opened import declared
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

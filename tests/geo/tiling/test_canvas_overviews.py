@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vllm_mmout.geo.raster import write_geotiff
-from vllm_mmout.geo.tiling.canvas import Canvas, Traits
+from vllm_mmout.geo.tiling.canvas import Canvas
 from vllm_mmout.outputs import RasterOutput
 
 SIZE = (1100, 1300)
@@ -19,7 +19,7 @@ PIECES = [(row, col) for row in range(0, 1100, 300) for col in range(0, 1300, 40
 def painted(folder: Path, array: np.ndarray, valid: np.ndarray | None, order: int, **known: object) -> bytes:
     """The file of an array that comes in rectangles, from the top where ``order`` is 0; invalid ones are left out."""
     whole = RasterOutput(array, **known)
-    canvas = Canvas(folder, SIZE, Traits.of(whole))
+    canvas = Canvas(folder, SIZE, whole)
     for row, col in np.random.default_rng(order).permutation(PIECES).tolist() if order else PIECES:
         here = (slice(row, row + 300), slice(col, col + 400))
         piece = RasterOutput(array[:, *here], **known)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vllm_mmout.errors import InputError, MMOutError
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.request.image_request import OPTIONS

@@ -9,9 +9,8 @@ from vllm_mmout.lazy import lazy_names
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.geo.raster.opened import open_raster, read_raster
-    from vllm_mmout.geo.raster.raster import Raster
+    from vllm_mmout.geo.raster.raster import GroundControlPoint, Raster, Window
     from vllm_mmout.geo.raster.tags import GeoTag
-    from vllm_mmout.geo.raster.window import GroundControlPoint, Window
     from vllm_mmout.geo.raster.windowed import OpenRaster
     from vllm_mmout.geo.raster.writing import write_geotiff
 
@@ -30,10 +29,10 @@ __all__ = [
 _HOMES = {
     "GeoTag": "vllm_mmout.geo.raster.tags",
     "Georeference": "vllm_mmout.geo.raster.georeference",
-    "GroundControlPoint": "vllm_mmout.geo.raster.window",
+    "GroundControlPoint": "vllm_mmout.geo.raster.raster",
     "OpenRaster": "vllm_mmout.geo.raster.windowed",
     "Raster": "vllm_mmout.geo.raster.raster",
-    "Window": "vllm_mmout.geo.raster.window",
+    "Window": "vllm_mmout.geo.raster.raster",
     "open_raster": "vllm_mmout.geo.raster.opened",
     "read_raster": "vllm_mmout.geo.raster.opened",
     "write_geotiff": "vllm_mmout.geo.raster.writing",

@@ -6,13 +6,12 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.text import rasterio_crs
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from vllm_mmout.geo.raster.georeference import Georeference
 
 # WGS 84 (NGA.STND.0036): semi-major axis in metres, and flattening.
@@ -22,21 +21,12 @@ _E = math.sqrt(_F * (2 - _F))
 
 
 def pixel_areas(georeference: Georeference | None, height: int) -> NDArray[np.float64] | None:
-    """The area of a pixel in each row of a raster.
+    """Square metres of a pixel in each row of a raster, [height]; None where they cannot be told.
 
     In a projected system that is the area on the map, in its unit squared: true where the projection keeps areas, near
     enough in UTM and its like, too large away from the equator in Web Mercator. In a geographic system it is that of
     the cell between two parallels and two meridians on the WGS 84 ellipsoid, exactly; on other ellipsoids it differs
-    by less than 0.06 %.
-
-    Args:
-        georeference: of the raster.
-        height: its rows.
-
-    Returns:
-        Square metres, [height]; None where they cannot be told: without a transform, in a system that is not known, and
-        where rows do not run along parallels in a geographic one.
-
+    by less than 0.06 %. There rows must run along parallels.
     """
     if georeference is None or georeference.transform is None or georeference.crs is None:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rasterio._err import CPLE_BaseError, CPLE_NotSupportedError
@@ -11,11 +12,9 @@ from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo.raster.crs.syntax import shown
 from vllm_mmout.geo.raster.crs.text import rasterio_crs
 from vllm_mmout.geo.raster.pixel_grid import TURN, Box, BoxSystem, PixelGrid, text
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rasterio.crs import CRS
 
     from vllm_mmout.geo.raster.georeference import Georeference
@@ -29,18 +28,6 @@ def window_of_box(
     A box in another system than the raster's is followed along its edges, which may be curved there. Longitudes may be
     counted from -180 or from 0, in the box and in the raster; a box whose west is above its east crosses the
     antimeridian.
-
-    Args:
-        box: (west, south, east, north), longitude before latitude.
-        box_crs: its coordinate system as PROJ knows it, "EPSG:4326" or another; None: the raster's own.
-        georeference: that of the raster.
-        size: its height and width.
-        name: what to call the raster in an error.
-
-    Raises:
-        InputError: the raster has no coordinates, or the box lies outside of it, or at two ends of it.
-        OptionError: the coordinate system is not known.
-
     """
     placed, grid = _grid(georeference, size, name)
     system = _system(box_crs, placed, grid, name)
@@ -67,7 +54,6 @@ def window_of_box(
 
 
 def _system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str) -> BoxSystem:
-    """The system of a box, by the name that a user gives, for a raster."""
     if crs is None or crs == raster.crs:
         geographic = _is_geographic(raster.crs)
         return BoxSystem(grid, None, geographic=geographic, raster_geographic=geographic)

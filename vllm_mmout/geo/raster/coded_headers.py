@@ -12,14 +12,13 @@ from __future__ import annotations
 import html
 import re
 import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vllm_mmout.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from vllm_mmout.geo.raster.files import SharedFile
 
 _JPEG_SIZES = (frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}) | {0xF7}
@@ -36,10 +35,7 @@ _LERC = b"Lerc2 "
 def coded_size(data: bytes) -> tuple[int, int, int] | None:
     """Height, width and number of values of the picture that a coded segment holds; None where that is not known.
 
-    Args:
-        data: JPEG, JPEG-LS, PNG, JPEG 2000, JPEG XL, JPEG XR, WebP or LERC. A JPEG 2000 of many tiles counts as what
-            they take before any is decoded, if that is more.
-
+    A JPEG 2000 of many tiles counts as what they take before any is decoded, if that is more.
     """
     reader = next((reader for at, begin, reader in _FORMATS if data.startswith(begin, at)), None)
     try:
@@ -89,28 +85,21 @@ def _of_jpeg_xl(data: bytes) -> tuple[int, int, int] | None:
         at = found if found is not None else -1 if part is None else part + 4
     if at < 0:
         return None
-    bits = _Bits(data[at + 2 : at + 14])
-    small = bits.take(1)
-    height = _jxl_number(bits, small=small)
-    ratio = bits.take(3)
-    width = height * _RATIOS[ratio][0] // _RATIOS[ratio][1] if ratio else _jxl_number(bits, small=small)
+    bits, used = int.from_bytes(data[at + 2 : at + 14], "little"), 0
+
+    def take(count: int) -> int:  # the lowest first
+        nonlocal used
+        used += count
+        return bits >> (used - count) & ((1 << count) - 1)
+
+    def side() -> int:
+        return (take(5) + 1) * 8 if small else take(_JXL_BITS[take(2)]) + 1
+
+    small = take(1)
+    height = side()
+    ratio = take(3)
+    width = height * _RATIOS[ratio][0] // _RATIOS[ratio][1] if ratio else side()
     return height, width, height * width * 4
-
-
-def _jxl_number(bits: _Bits, *, small: int) -> int:
-    return (bits.take(5) + 1) * 8 if small else bits.take(_JXL_BITS[bits.take(2)]) + 1
-
-
-class _Bits:
-    """Numbers of some bits, the lowest first."""
-
-    def __init__(self, data: bytes) -> None:
-        self._value = int.from_bytes(data, "little")
-
-    def take(self, count: int) -> int:
-        value = self._value & ((1 << count) - 1)
-        self._value >>= count
-        return value
 
 
 def _of_jpeg_xr(data: bytes) -> tuple[int, int, int] | None:
@@ -181,12 +170,7 @@ _APART = re.compile(r"<!\[CDATA\[|\]\]>|<!--.*?-->", re.DOTALL)
 
 
 def check_gml(file: SharedFile) -> None:
-    """Refuse a JPEG 2000 file whose GML may make PROJ open a file.
-
-    Raises:
-        InputError: a name in it can be read as a PROJ string, or there is more of it than anyone needs.
-
-    """
+    """Refuse a JPEG 2000 file whose GML may make PROJ open a file."""
     left = _LARGEST
     found = list(boxes(file.read_at))
     for kind, at in found:
@@ -234,12 +218,7 @@ def codestream(head: bytes) -> Codestream | None:
 
 
 def boxes(read_at: Callable[[int, int], bytes]) -> Iterator[tuple[bytes, int]]:
-    """The kind of each box of a file and where its contents begin (ISO/IEC 14496-12); a bare codestream is one.
-
-    Args:
-        read_at: gives bytes at a place, fewer where the file ends.
-
-    """
+    """The kind of each box of a file and where its contents begin (ISO/IEC 14496-12); a bare codestream is one."""
     if read_at(0, 4) == _CODESTREAM:
         yield b"jp2c", 0
         return

@@ -8,31 +8,21 @@ import operator
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
+from typing import BinaryIO, TypeAlias, cast
 
 from vllm_mmout.errors import InputError, SaveError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 
 @contextlib.contextmanager
 def whole_file(target: str | Path, sidecars: Mapping[str, bytes | None] | None = None) -> Iterator[Path]:
     """Give a temporary name beside ``target``; what was written there is renamed to ``target`` at the end.
 
-    After an error the temporary file is gone, and files that were under the names before are still there.
-
-    Args:
-        target: the name that the file is to get.
-        sidecars: small files that belong to it, suffix behind its name -> content; None: there shall be none.
-
-    Raises:
-        SaveError: the folder does not exist, or a file cannot be written there.
-
+    With it come small files, ``sidecars``: suffix behind its name -> content; None: there shall be none. After an error
+    the temporary file is gone, and files that were under the names before are still there.
     """
     path = Path(target)
     if path.is_dir():
@@ -58,16 +48,7 @@ def whole_file(target: str | Path, sidecars: Mapping[str, bytes | None] | None =
 
 
 def _exchange(parts: Mapping[Path, Path], old: list[Path]) -> None:
-    """Give new files their names, the first one's first, and take old ones away: all of it, or nothing.
-
-    Args:
-        parts: name -> the file that gets it.
-        old: names that are free afterwards, or belong to a new file.
-
-    Raises:
-        OSError: a file cannot be renamed.
-
-    """
+    """Give new files their names, the first one's first, and take old ones away: all of it, or nothing."""
     away: dict[Path, Path] = {}
     placed: list[Path] = []
     try:
@@ -131,13 +112,8 @@ class SharedFile:
 
     Where the file is ours, reading raises `InputError`. A caller's own file object may raise what it likes; that stands
     in ``failure`` too: decoders that read the file wrap it, or pass over it. Places and numbers of bytes that are no
-    whole numbers, as damaged data may have them, are a TypeError of whoever asks, and no failure of the file.
-
-    Args:
-        file: the file.
-        name: what to call it in an error.
-        owned: whether it is ours to close. A caller's file is left at its end, as after ``read()``.
-
+    whole numbers, as damaged data may have them, are a TypeError of whoever asks, and no failure of the file. A
+    caller's file is left at its end, as after ``read()``.
     """
 
     def __init__(self, file: BinaryIO, name: str, *, owned: bool) -> None:

@@ -1,9 +1,119 @@
-"""Formats of files by their first bytes, and what GDAL alone can open: names that are no files, and further formats."""
+"""What a file is, by its name (addresses, names of GDAL's, bands, rasters of a folder) and by its first bytes."""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from vllm_mmout.errors import InputError
+
+_SCHEMES = ("http://", "https://")
+_DATA_WITHIN = re.compile(r'(?:netcdf|hdf5):(?:"(?P<file>[^"]*)"|(?P<plain>[^":]*)):(?P<data>.*)', re.IGNORECASE)
+"""GDAL's name of data within a file."""
+
+
+def is_address(source: Any) -> bool:
+    """Whether something is the address of a file on a server."""
+    return isinstance(source, str) and source.lstrip().lower().startswith(_SCHEMES)
+
+
+def shown(address: str) -> str:
+    """An address as it may stand in a message: without user, password, query and fragment, which may be secrets."""
+    if not is_address(address):
+        return address
+    scheme, _, rest = address.strip().partition("://")
+    place = rest.partition("#")[0].partition("?")[0]
+    host, slash, path = place.partition("/")
+    return f"{scheme.lower()}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+def stem(source: Any) -> str:
+    """The name, without its suffix, of the file that a path or an address names; "" where it names none.
+
+    Of data within a file, as ``NETCDF:"file.nc":group/variable``, it is ``file_group_variable``.
+    """
+    within = _DATA_WITHIN.match(source) if isinstance(source, str) else None
+    if within is not None:
+        parts = [PurePosixPath(within["file"] or within["plain"]).stem, *re.findall(r"\w+", within["data"])]
+        return "_".join(part for part in parts if part)
+    if not is_address(source):
+        found = Path(source).stem if isinstance(source, str | os.PathLike) else ""
+        return "" if found == ".." else found
+    path = unquote(shown(source).partition("://")[2].partition("/")[2])
+    found = PurePosixPath(path).stem
+    return found if found.isprintable() and found != ".." else ""
+
+
+_TOKEN = re.compile(r"B\d{1,2}A?", re.IGNORECASE)
+"""A band of Landsat ("B4"), Sentinel-2 and HLS ("B04", "B8A")."""
+_SPLIT = re.compile(r"[._\- ]+")
+_LEADING_ZEROS = re.compile(r"(?<!\d)0+(?=\d)")
+_NUMBER = re.compile(r"(\d+)")
+
+
+def band_of_file(name: str) -> str:
+    """The name that a file gives its band: the last part that reads as one, else all of its stem.
+
+    "B4", "B02", "B8A" of ``LC08_L2SP_193024_20200101_20200113_02_T1_SR_B4.TIF``,
+    ``T32TQM_20200101T100000_B02_10m.jp2``, ``HLS.S30.T14RKV.2020123T170851.v2.0.B8A.tif``.
+    """
+    path = unquote(urlsplit(name).path) if "://" in name else name
+    stem = PurePath(path).stem
+    tokens = [token for token in _SPLIT.split(stem) if _TOKEN.fullmatch(token)]
+    return tokens[-1] if tokens else stem
+
+
+def folded(name: str) -> str:
+    """The name without a difference between "B2", "b02" and "B02"."""
+    return _LEADING_ZEROS.sub("", name.casefold())
+
+
+def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
+    """What to sort names by, so that "B2" comes before "B10"."""
+    parts = _NUMBER.split(name.casefold())
+    return (*((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts), (0, 0, name))
+
+
+SUFFIXES = (".tif", ".tiff", ".jp2", ".vrt")
+"""What is taken for a raster in a folder; metadata, overviews and quicklooks beside them are passed over."""
+
+_PRODUCT = ("R*m", "IMG_DATA", "IMG_DATA/R*m", "GRANULE/*/IMG_DATA", "GRANULE/*/IMG_DATA/R*m")
+"""Where a Sentinel-2 product has its bands, seen from one of its folders; those of level 2 in a folder a resolution."""
+
+
+def rasters_in(folder: Path) -> list[Path]:
+    """The rasters directly in a folder, "B2" before "B10"."""
+    return _inside(folder, lambda path: path.suffix.lower() in SUFFIXES and path.is_file())
+
+
+def rasters_of(folder: Path) -> list[Path]:
+    """The rasters of the scene in a folder: those directly in it, or where a Sentinel-2 product has them."""
+    found = rasters_in(folder)
+    for pattern in _PRODUCT:
+        if found:
+            break
+        places = sorted(place for place in folder.glob(pattern) if place.is_dir())
+        found = [path for place in places for path in rasters_in(place)]
+    return found
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """The folders directly in a folder that hold rasters, in the same order."""
+    return [path for path in _inside(folder, lambda path: path.is_dir()) if rasters_in(path)]
+
+
+def _inside(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
+    try:  # of a folder that may be listed and no more, nothing but the names can be found out
+        found = [path for path in folder.iterdir() if not path.name.startswith(".") and wanted(path)]
+    except OSError as error:
+        raise InputError(f"cannot read the folder {folder}: {error.strerror}") from error
+    return sorted(found, key=lambda path: natural_order(path.name))
+
 
 _STORES = {"s3://": "/vsis3/", "gs://": "/vsigs/", "az://": "/vsiaz/"}
 _VSI = "/vsi"
@@ -99,12 +209,7 @@ def is_tiff(head: bytes) -> bool:
 
 
 def looks_like(head: bytes) -> str:
-    """What a file that is no readable image seems to be, in words.
-
-    Args:
-        head: the first bytes, some hundred.
-
-    """
+    """What a file that is no readable image seems to be, in words."""
     known = _by_signature(head)
     if known is not None:
         return known

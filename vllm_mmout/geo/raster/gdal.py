@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.formats import gdal_target
+from vllm_mmout.geo.raster.formats import Drivers, gdal_target
 from vllm_mmout.geo.raster.gdal_datasets import Datasets
 from vllm_mmout.geo.raster.georeference import Georeference
-from vllm_mmout.geo.raster.raster import parse_nodata
+from vllm_mmout.geo.raster.raster import Window, parse_nodata
 from vllm_mmout.geo.raster.sequence import read_windows
-from vllm_mmout.geo.raster.window import Window
 from vllm_mmout.geo.raster.windowed import OpenRaster, OpenSegments
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.raster.formats import Drivers
     from vllm_mmout.geo.raster.segments import Place
 
 _Validity: TypeAlias = Literal["values", "alpha", "dataset", "bands"]
@@ -34,36 +30,22 @@ _NO_METADATA = frozenset({"AREA_OR_POINT", "TIFFTAG_XRESOLUTION", "TIFFTAG_YRESO
 
 
 def open_gdal(name: str, target: str, drivers: Drivers, data: bytes | None = None) -> OpenRaster:
-    """Open a file through GDAL.
-
-    Args:
-        name: what to call it in an error.
-        target: its path, or GDAL's name of it.
-        drivers: the drivers that may open it, in groups.
-        data: its bytes, in place of a path.
-
-    Raises:
-        InputError: the file is damaged, or holds several images.
-
-    """
+    """Open a file through GDAL."""
     with ExitStack() as stack:
         datasets = Datasets(name, target, drivers, data)
         stack.callback(datasets.close)
         with datasets.dataset() as dataset:
             if not dataset.count:
-                raise _no_bands(name, dataset.subdatasets)
+                within = dataset.subdatasets
+                images = f"{len(within)} images; give the name of one of them instead: {', '.join(within)}"
+                raise InputError(f"{name} holds {images if within else 'no image'}")
             opened = OpenGdal(datasets, dataset)
         stack.pop_all()  # the raster closes them
         return opened
 
 
 def open_gdal_name(name: str) -> OpenRaster:
-    """Open one of GDAL's names, as `is_gdal_name` tells them.
-
-    Raises:
-        InputError: as of `open_gdal`.
-
-    """
+    """Open one of GDAL's names, as `is_gdal_name` tells them."""
     target, drivers = gdal_target(name)
     return open_gdal(name, target, drivers)
 
@@ -78,22 +60,11 @@ def files_of(name: str) -> list[Path]:
         return []
 
 
-def _no_bands(name: str, within: Sequence[str]) -> InputError:
-    if not within:
-        return InputError(f"{name} holds no image")
-    return InputError(f"{name} holds {len(within)} images; give the name of one of them instead: {', '.join(within)}")
-
-
 class OpenGdal(OpenSegments):
     """A raster that GDAL reads.
 
     It is read in parts of whole blocks of GDAL's, each part once in a call, so that nothing hangs on what GDAL has in
     its cache. Of a VRT the blocks of its sources are not known: one that lies in several parts is decoded for each.
-
-    Args:
-        datasets: the datasets of the file, closed with the raster.
-        dataset: one of them, rasterio's ``DatasetReader`` of one band at least.
-
     """
 
     def __init__(self, datasets: Datasets, dataset: Any) -> None:
@@ -133,24 +104,14 @@ class OpenGdal(OpenSegments):
         self._datasets.close()
 
     def _images(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None]:
-        return read_windows(self._parts(GdalParts, places, self.dtype), windows, range(len(places)))
+        parts = GdalParts(self, self._datasets, places, self._decoded[0], masks=False)
+        return read_windows(parts, windows, range(len(places)))
 
     def _masks(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None] | None:
         if self._validity not in ("dataset", "bands"):
             return None
         said_by = [0] if self._validity == "dataset" else [band for band in places if band + 1 != self.alpha]
-        return read_windows(self._parts(GdalMasks, said_by, np.dtype(np.bool_)), windows, [0])
-
-    def _parts(self, kind: type[GdalParts], places: Sequence[int], dtype: np.dtype[Any]) -> GdalParts:
-        return kind(
-            self._datasets,
-            self.size,
-            self.block,
-            [place + 1 for place in places],
-            dtype=dtype,
-            decoded=self._decoded[int(kind is GdalMasks)],
-            nbytes=self.block_bytes,
-        )
+        return read_windows(GdalParts(self, self._datasets, said_by, self._decoded[1], masks=True), windows, [0])
 
 
 def _dtype(text: str) -> np.dtype[Any]:
@@ -172,7 +133,6 @@ def _validity(dataset: Any, alpha: int | None) -> _Validity:
     return "values"
 
 
-_Stored: TypeAlias = bytes
 _LARGEST = 512 << 20
 """Bytes of a part, decoded, above which it is refused: it has to be in memory as a whole."""
 _WORTH_A_CALL = 2**18
@@ -189,13 +149,6 @@ def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel:
     They are GDAL's blocks; several rows of them where a block is small, as of formats that are decoded row by row. Of a
     VRT they are larger: its blocks say nothing of those of its sources, each of which is decoded for every part that
     has some of it.
-
-    Args:
-        driver: name of the driver.
-        block: height and width of GDAL's blocks.
-        size: height and width of the raster.
-        pixel: bytes of a pixel, all bands.
-
     """
     height, width = block
     if driver == "VRT":
@@ -207,88 +160,57 @@ def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel:
 
 
 class GdalParts:
-    """The pixels of some bands, as parts that `read_windows` reads.
+    """Some bands of a raster, or, as one band of bool, whether all of them are valid: parts that `read_windows` reads.
 
-    Args:
-        datasets: where they are read from.
-        size: height and width of the raster.
-        block: height and width of a part.
-        bands: the bands to read, numbers from 1.
-        dtype: what they are read as.
-        decoded: [rows, columns] of parts, how often each was read; counted up.
-        nbytes: what GDAL decodes for a part.
-
-    Raises:
-        InputError: a part is too large to be read.
-
+    ``decoded``, [rows, columns] of parts, counts how often each was read.
     """
 
     planes = 1
     fill = 0.0
 
     def __init__(
-        self,
-        datasets: Datasets,
-        size: tuple[int, int],
-        block: tuple[int, int],
-        bands: Sequence[int],
-        *,
-        dtype: np.dtype[Any],
-        decoded: NDArray[np.int64],
-        nbytes: int,
+        self, raster: OpenRaster, datasets: Datasets, places: Sequence[int], decoded: NDArray[np.int64], *, masks: bool
     ) -> None:
-        self.block = block
-        self.dtype = dtype
+        self.block = block = raster.block
+        self.dtype = np.dtype(np.bool_) if masks else raster.dtype
         self.grid: tuple[int, int] = decoded.shape
-        self.bytes = math.prod(block) * len(bands) * dtype.itemsize
+        self.bytes = math.prod(block) * len(places) * self.dtype.itemsize
+        self._raster = raster
         self._datasets = datasets
-        self._size = size
-        self._bands = list(bands)
+        self._bands = [place + 1 for place in places]
         self._decoded = decoded
-        self._nbytes = nbytes
+        self._masks = masks
         self._counting = threading.Lock()
         if self.bytes > _LARGEST:
             raise InputError(
                 f"{datasets.name} is stored in blocks of {block[0]} x {block[1]} pixels, {self.bytes >> 20} MiB decoded"
-                f" for {len(bands)} bands, which must be in memory at once, {_LARGEST >> 20} MiB at most; choose fewer"
+                f" for {len(places)} bands, which must be in memory at once, {_LARGEST >> 20} MiB at most; choose fewer"
                 " bands, or convert it to a tiled GeoTIFF"
             )
 
     def window(self, place: Place) -> Window:
         """Where a part lies."""
-        row, col = place[1] * self.block[0], place[2] * self.block[1]
-        return Window(row, col, min(self.block[0], self._size[0] - row), min(self.block[1], self._size[1] - col))
+        return Window.of_block(*place[1:], self.block, self._raster.size)
 
-    def read(self, places: Sequence[Place]) -> Sequence[_Stored | None]:
+    def read(self, places: Sequence[Place]) -> Sequence[bytes | None]:
         """Nothing yet: GDAL reads and decodes in one."""
         return [b""] * len(places)
 
-    def decode(self, place: Place, data: _Stored) -> NDArray[Any]:
-        """The pixels [rows, columns, bands] of a part.
-
-        Raises:
-            InputError: the file is damaged there.
-
-        """
+    def decode(self, place: Place, data: bytes) -> NDArray[Any]:
+        """The pixels [rows, columns, bands] of a part."""
         with self._counting:
             self._decoded[place[1:]] += 1
         where = self.window(place)
         slices = ((where.row, where.row + where.height), (where.col, where.col + where.width))
-        with self._datasets.dataset(self._nbytes) as dataset:
+        with self._datasets.dataset(self._raster.block_bytes) as dataset:
             return np.moveaxis(self._pixels(dataset, slices), 0, 2)
 
     def _pixels(self, dataset: Any, slices: tuple[tuple[int, int], tuple[int, int]]) -> NDArray[Any]:
-        """The pixels [bands, rows, columns] of a window."""
+        if self._masks:
+            valid: NDArray[np.bool_] = (dataset.read_masks(self._bands, window=slices) != 0).all(axis=0)
+            return valid[np.newaxis]
         if len({dataset.dtypes[band - 1] for band in self._bands}) == 1:
             pixels: NDArray[Any] = dataset.read(self._bands, window=slices, out_dtype=self.dtype.name)
             return pixels
         # rasterio reads several bands at once only where they are of one dtype
         return np.stack([dataset.read(band, window=slices, out_dtype=self.dtype.name) for band in self._bands])
-
-
-class GdalMasks(GdalParts):
-    """Whether all of some bands are valid, as parts of one band, bool."""
-
-    def _pixels(self, dataset: Any, slices: tuple[tuple[int, int], tuple[int, int]]) -> NDArray[Any]:
-        valid: NDArray[np.bool_] = (dataset.read_masks(self._bands, window=slices) != 0).all(axis=0)
-        return valid[np.newaxis]

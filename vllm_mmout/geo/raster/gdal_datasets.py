@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -24,12 +25,9 @@ from rasterio.io import DatasetReader, MemoryFile
 from rasterio.session import DummySession
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.formats import TIFF
+from vllm_mmout.geo.raster.formats import TIFF, Drivers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from vllm_mmout.geo.raster.formats import Drivers
     from vllm_mmout.geo.raster.tags import GeoTag
 
 _AT_ONCE = min(4, os.cpu_count() or 1)
@@ -39,15 +37,7 @@ _REMOTE = ("/vsis3/", "/vsigs/", "/vsiaz/")
 
 
 class Datasets:
-    """The datasets of one file, or of one of GDAL's names.
-
-    Args:
-        name: what to call it in an error.
-        target: what GDAL opens.
-        drivers: the drivers that may open it, in groups.
-        data: the file's bytes, where ``target`` is none.
-
-    """
+    """The datasets of one file, or of one of GDAL's names."""
 
     def __init__(self, name: str, target: str, drivers: Drivers, data: bytes | None = None) -> None:
         self.name = name
@@ -62,15 +52,7 @@ class Datasets:
 
     @contextmanager
     def dataset(self, nbytes: int = 0) -> Iterator[Any]:
-        """A dataset, rasterio's ``DatasetReader``, for the thread that asks.
-
-        Args:
-            nbytes: what the thread is going to have decoded.
-
-        Raises:
-            InputError: the file cannot be opened; GDAL raises something while the dataset is used.
-
-        """
+        """A dataset, rasterio's ``DatasetReader``, for the thread that asks."""
         with self._turns, _environment(self._target), _errors(self.name):
             dataset, decoded = self._taken()
             try:
@@ -83,11 +65,9 @@ class Datasets:
         with self._lock:
             self.closed = True
             idle, self._idle = self._idle, []
-            last = not self._used
         for dataset, _ in idle:
             dataset.close()
-        if last:
-            self._let_memory_go()
+        self._less(0)
 
     def _taken(self) -> tuple[Any, int]:
         with self._lock:
@@ -99,7 +79,7 @@ class Datasets:
         try:
             return self._opened(), 0
         except BaseException:
-            self._one_less()
+            self._less(1)
             raise
 
     def _given_back(self, dataset: Any, decoded: int) -> None:
@@ -109,17 +89,14 @@ class Datasets:
                 self._idle.append((dataset, decoded))
         if not keep:
             dataset.close()
-        self._one_less()
+        self._less(1)
 
-    def _one_less(self) -> None:
+    def _less(self, count: int) -> None:
+        """So many datasets are used no more; without any, what they read is let go once all is closed."""
         with self._lock:
-            self._used -= 1
+            self._used -= count
             last = self.closed and not self._used
-        if last:
-            self._let_memory_go()
-
-    def _let_memory_go(self) -> None:
-        if self._memory is not None:
+        if last and self._memory is not None:
             self._memory.close()
 
     def _opened(self) -> Any:
@@ -137,15 +114,7 @@ class Datasets:
 
 @contextmanager
 def one_pixel(tags: Iterable[GeoTag]) -> Iterator[Any]:
-    """A GeoTIFF of one pixel that has some tags, rasterio's ``DatasetReader``: what they say, in GDAL's words.
-
-    Args:
-        tags: that were looked at: GDAL believes what they say.
-
-    Raises:
-        InputError: GDAL cannot open it.
-
-    """
+    """A GeoTIFF of one pixel with tags, which GDAL believes: what they say, as rasterio's ``DatasetReader``."""
     file = BytesIO()
     extra = [(tag.code, tag.dtype, tag.count, tag.value, True) for tag in tags]
     tifffile.imwrite(file, np.zeros((1, 1), np.uint8), metadata=None, software=False, extratags=extra)
@@ -169,7 +138,6 @@ def _environment(target: str) -> Iterator[None]:
 
 @contextmanager
 def _errors(name: str) -> Iterator[None]:
-    """Tell what GDAL raises as an error of the input."""
     try:
         yield
     except (RasterioError, CPLE_BaseError, OSError, SystemError, UnicodeError) as error:

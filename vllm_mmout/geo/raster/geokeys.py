@@ -5,18 +5,16 @@ A text may be one that makes PROJ open a file, and a count one that takes its ti
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.syntax import RefusedError, check_words
 from vllm_mmout.geo.raster.crs.text import checked_text
 from vllm_mmout.geo.raster.tags import SHORT, GeoTag
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    Keys: TypeAlias = Mapping[int, int | str | tuple[float, ...]]
+Keys: TypeAlias = Mapping[int, int | str | tuple[float, ...]]
 
 _DIRECTORY, _DOUBLES, _TEXTS = KEY_TAGS = (34735, 34736, 34737)
 _CITATION = 3073
@@ -98,7 +96,6 @@ def _is_harmless(key: int, value: int | str | tuple[float, ...]) -> bool:
 
 
 def _is_wkt(text: str) -> bool:
-    """Whether a text is WKT that PROJ may see."""
     try:
         return checked_text(text)[:1].isalpha()
     except InputError:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rasterio.control import GroundControlPoint as RasterioPoint
 from rasterio.crs import CRS
@@ -15,16 +17,12 @@ from rasterio.rpc import RPC
 from rasterio.transform import Affine as RasterioAffine
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.crs.text import crs_text, epsg_code, writable_crs
+from vllm_mmout.geo.raster.crs.syntax import shown
+from vllm_mmout.geo.raster.crs.text import rasterio_crs
 from vllm_mmout.geo.raster.gdal_datasets import one_pixel
-from vllm_mmout.geo.raster.geokeys import KEY_TAGS, GeoKeys
+from vllm_mmout.geo.raster.geokeys import KEY_TAGS, GeoKeys, Keys
+from vllm_mmout.geo.raster.raster import Affine, GroundControlPoint
 from vllm_mmout.geo.raster.tags import GeoTag
-from vllm_mmout.geo.raster.window import Affine, GroundControlPoint
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from vllm_mmout.geo.raster.geokeys import Keys
 
 _MOST_KEPT = 1000
 """Numbers in the tags of one file, up to which what they say is kept for files that say the same."""
@@ -35,6 +33,8 @@ PLACING_TAGS = (33550, 33922, 34264, 50844)
 GEO_TAGS = frozenset({*KEY_TAGS, *PLACING_TAGS})
 _PLACING = ("EPSG:", "PROJCS[", "GEOGCS[", "GEOCCS[", "PROJCRS[", "GEOGCRS[")
 """How systems begin of which GDAL makes something; of others it makes a system of no place."""
+_SYSTEMS = frozenset({"ProjectedCRS", "GeographicCRS", "GeodeticCRS"})
+"""PROJJSON's types of the systems that place a pixel, and that a GeoTIFF can hold."""
 _IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 """What rasterio gives where there is no transform."""
 
@@ -99,7 +99,10 @@ class Georeference:
         placed = transform != _IDENTITY and all(map(math.isfinite, transform))
         points, points_crs = dataset.gcps
         rpcs, point = dataset.rpcs, dataset.tags().get("AREA_OR_POINT") == "Point"
-        crs = _crs_of(dataset)
+        try:
+            crs = crs_text(dataset.crs)
+        except CRSError:  # of numbers that no system can have
+            crs = None
         gcps = () if placed else tuple(GroundControlPoint(p.row, p.col, p.x, p.y, p.z or 0.0) for p in points)
         if crs is None and not (placed or gcps or rpcs or point):
             return None
@@ -120,7 +123,7 @@ class Georeference:
 
         """
         crs = self.crs or self.gcps_crs
-        known: dict[str, Any] = {} if crs is None else {"crs": writable_crs(crs)}
+        known: dict[str, Any] = {} if crs is None else {"crs": _writable_crs(crs)}
         if self.transform is not None:
             known["transform"] = RasterioAffine(*self.transform)
         if self.gcps:
@@ -219,13 +222,6 @@ def _of_tags(tags: tuple[GeoTag, ...]) -> Georeference:
     )
 
 
-def _crs_of(dataset: Any) -> str | None:
-    try:
-        return crs_text(dataset.crs)
-    except CRSError:  # of numbers that no system can have
-        return None
-
-
 def _checked_crs(name: str, crs: str | None) -> str | None:
     if crs is None:
         return None
@@ -241,3 +237,54 @@ def _checked_transform(transform: Affine) -> Affine:
         raise InputError(f"transform must be six finite numbers (a, b, c, d, e, f), got {transform!r}")
     a, b, c, d, e, f = numbers
     return (a, b, c, d, e, f)
+
+
+def _writable_crs(text: str) -> CRS:
+    """The coordinate system that a text tells, where a GeoTIFF can hold it."""
+    crs = rasterio_crs(text)
+    if _placing(crs) is None:
+        raise InputError(
+            f"the coordinate system {shown(text)} cannot be written to a GeoTIFF; give a projected, geographic or"
+            ' geocentric one, as "EPSG:n"; an input, as NetCDF or VRT, is reprojected first, as with gdalwarp -t_srs'
+            " EPSG:4326 in.nc in.tif"
+        )
+    return crs
+
+
+def crs_text(crs: CRS | None) -> str | None:
+    """The horizontal part of a coordinate system as "EPSG:n", or as WKT where no code is known."""
+    if not crs:
+        return None
+    described = crs.to_dict(projjson=True)
+    if described.get("type") == "CompoundCRS":
+        return crs_text(CRS.from_dict(described["components"][0]))
+    code = crs.to_epsg()
+    if code is not None and _placing(crs) is not None and _datum(crs) == _datum(CRS.from_epsg(code)):
+        return f"EPSG:{code}"
+    wkt: str = crs.to_wkt()
+    return wkt
+
+
+def epsg_code(text: str) -> int | None:
+    """The number of "EPSG:n", also of a WKT whose last authority is EPSG; None for any other text."""
+    closing = r'(?:AUTHORITY\["EPSG","|ID\["EPSG",)(\d+)"?\]\s*\]\s*$'
+    match = re.fullmatch(r"\s*EPSG:(\d+)\s*", text, re.IGNORECASE) or re.search(closing, text)
+    return int(match[1]) if match else None
+
+
+def _placing(crs: CRS) -> dict[str, Any] | None:
+    """PROJJSON of a system that places a pixel by itself, without its shift to WGS 84; None of any other."""
+    described: dict[str, Any] = crs.to_dict(projjson=True)
+    described = described.get("source_crs", described)
+    return described if described.get("type") in _SYSTEMS else None
+
+
+def _datum(crs: CRS) -> str | None:
+    """The name of a datum; None where the system has a shift of its own.
+
+    GDAL finds codes too of systems that are alike but for a datum that is unknown, some 100 m beside it.
+    """
+    described: dict[str, Any] = crs.to_dict(projjson=True)
+    base = described.get("base_crs", described)
+    name: str = (base.get("datum") or base.get("datum_ensemble") or {}).get("name", "")
+    return name.removesuffix(" ensemble") or None

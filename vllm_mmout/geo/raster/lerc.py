@@ -7,30 +7,18 @@ LERC has no NaN: libtiff stores where they were as a mask, one for all bands or 
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import imagecodecs
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+from numpy.typing import NDArray
 
 _DEFLATE, _ZSTANDARD = b"\x78", b"\x28\xb5\x2f\xfd"
 """What each begins with."""
 
 
 def unwrapped(data: bytes, most: int) -> bytes:
-    """LERC without the deflate or Zstandard that may be around it.
-
-    Args:
-        data: the segment as stored.
-        most: bytes that there may be without it.
-
-    Raises:
-        ValueError: there are more.
-
-    """
+    """LERC without the deflate or Zstandard that may be around it."""
     if data.startswith(_ZSTANDARD):
         return bytes(imagecodecs.zstd_decode(data, out=most))
     if not data.startswith(_DEFLATE):
@@ -42,20 +30,13 @@ def unwrapped(data: bytes, most: int) -> bytes:
 
 
 def decode_lerc(data: bytes, samples: int, *, swapped: bool) -> NDArray[Any]:
-    """The pixels [rows, columns, samples] of a strip or tile.
-
-    Args:
-        data: the segment, `unwrapped`.
-        samples: number of interleaved bands.
-        swapped: whether the file has the other byte order than this machine; libtiff swaps numbers before it encodes.
-
-    """
+    """The pixels [rows, columns, samples] of a strip or tile."""
     pixels, mask = imagecodecs.lerc_decode(data, masks=True)
     if mask is not None and mask.ndim == 3:  # bands that are NaN in different places are stored one after the other
         pixels, mask = np.moveaxis(pixels, 0, 2), np.moveaxis(mask, 0, 2)
     elif pixels.ndim == 2:
         pixels = pixels[:, :, np.newaxis]
-    if swapped:
+    if swapped:  # libtiff swaps numbers before it encodes
         pixels = pixels.byteswap()
     if mask is not None and pixels.dtype.kind == "f":
         pixels[~mask] = np.nan

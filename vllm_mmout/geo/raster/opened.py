@@ -1,26 +1,37 @@
-"""Opening rasters, whatever they come as."""
+"""Opening rasters, whatever they come as, and what their headers declare."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final, cast
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.coded_headers import check_gml
-from vllm_mmout.geo.raster.file_names import is_address, shown
 from vllm_mmout.geo.raster.files import MASK, PAM, FileWithNeighbours, Neighbours, SharedFile, neighbours_of
-from vllm_mmout.geo.raster.formats import JPEG2000, TIFF, GdalFormat, gdal_format, is_gdal_name, is_tiff, looks_like
+from vllm_mmout.geo.raster.formats import (
+    JPEG2000,
+    TIFF,
+    GdalFormat,
+    gdal_format,
+    is_address,
+    is_gdal_name,
+    is_tiff,
+    looks_like,
+    shown,
+)
 from vllm_mmout.geo.raster.gdal import open_gdal, open_gdal_name
-from vllm_mmout.geo.raster.picture import may_be_picture, read_picture
+from vllm_mmout.geo.raster.picture import Declared, declared_picture, may_be_picture, read_picture
 from vllm_mmout.geo.raster.raster import Raster
 from vllm_mmout.geo.raster.segments import UnknownStorageError
 from vllm_mmout.geo.raster.sidecars import find_world_file
+from vllm_mmout.geo.raster.tags import Directory, read_directories
 from vllm_mmout.geo.raster.tiff import open_tiff
 from vllm_mmout.geo.raster.windowed import OpenArray, OpenRaster
 
-__all__ = ["OpenRaster", "open_raster", "read_raster"]
+__all__ = ["Declared", "OpenRaster", "declared", "open_raster", "read_raster"]
 
 _HEAD = 512
 
@@ -61,19 +72,13 @@ def open_raster(source: str | Path | bytes | BinaryIO | Raster) -> OpenRaster:
 
 
 def read_raster(source: str | Path | bytes | BinaryIO) -> Raster:
-    """Read a whole raster: TIFF with what GeoTIFF and GDAL add to it, or a picture (PNG, JPEG, WebP, ...).
-
-    Of a TIFF with several images the first is read, as GDAL does; a picture gives the bands of its mode (a palette its
-    colours) and its first frame, in the orientation in which it is stored.
-
-    Args:
-        source: path of a file, its bytes, or a file open for reading bytes.
+    """Read a whole raster, of a source as `open_raster` takes it.
 
     Returns:
         The pixels [bands, height, width] in the dtype of the file, and what the file says about them.
 
     Raises:
-        InputError: the file is missing, a folder, empty, no image, truncated, or of an encoding that cannot be read.
+        InputError: as of `open_raster`.
 
     """
     with open_raster(source) as opened:
@@ -143,9 +148,13 @@ def _open(
         raster = read_picture(BytesIO(shared.read_at(0, shared.size)), name) if may_be_picture(head) else None
     if raster is not None:
         return OpenArray(raster, name)
+    raise _no_image(head, name)
+
+
+def _no_image(head: bytes, name: str) -> InputError:
     if not head:
-        raise InputError(f"{name} is empty")
-    raise InputError(f"{name} is not an image that can be read: it looks like {looks_like(head)}")
+        return InputError(f"{name} is empty")
+    return InputError(f"{name} is not an image that can be read: it looks like {looks_like(head)}")
 
 
 def _open_through_gdal(found: GdalFormat, file: SharedFile, path: Path | None) -> OpenRaster:
@@ -170,9 +179,111 @@ def _open_odd_tiff(
 
 
 def _are_there(neighbours: Neighbours) -> bool:
-    """Whether a TIFF has files beside it that say more of it."""
     found = (neighbours.appended(PAM), neighbours.appended(MASK), find_world_file(neighbours))
     for file in found:
         if file is not None:
             file.close()
     return any(file is not None for file in found)
+
+
+_MOST_BYTES: Final = 2**25
+"""Bytes that are read of a header; the tables of 500 million pixels in tiles of 16 x 16 are half of that."""
+_WHOLE: Final = 2**28
+"""Bytes of an AVIF, whose header Pillow does not read without the rest."""
+_MOST_READS: Final = 20_000
+"""Parts that are read of one; a TIFF with a thousand images takes half of them."""
+_MOST_BANDS: Final = 2**16 - 1
+_LARGEST: Final = 2**29
+"""Bytes of a segment of a TIFF above which its tables are not looked at: it is refused for its size."""
+
+
+def declared(file: BinaryIO) -> Declared:
+    """What the header of a seekable file declares, of any format that `open_raster` reads from an open file.
+
+    A file of some kilobytes can declare a thousand billion pixels, a table that fills the memory, or a thousand
+    directories that all lie in one place. Nothing here takes memory or time by such a number. A header is parsed by
+    what reads the file later, wherever that reads no more than the header: two parsers that differ would let through
+    what the second decodes. The file is left at its start.
+    """
+    file.seek(0)
+    name = getattr(file, "name", None)
+    try:
+        if not isinstance(name, str):
+            name = f"<file of {file.seek(0, 2)} bytes>"
+            file.seek(0)
+        return _declared(file, name)
+    finally:
+        file.seek(0)
+
+
+def _declared(file: BinaryIO, name: str) -> Declared:
+    head = file.read(_HEAD)
+    most = _WHOLE if head[4:8] == b"ftyp" else _MOST_BYTES
+    header = SharedFile(cast("BinaryIO", _Header(file, name, most)), name, owned=False)
+    if is_tiff(head):
+        return _of_tiff(header)
+    found = declared_picture(head, header)
+    if found is None:
+        raise _no_image(head, name)
+    return found
+
+
+class _Header:
+    """A file of which no more is read than a header has."""
+
+    def __init__(self, file: BinaryIO, name: str, limit: int) -> None:
+        self._file = file
+        self._name = name
+        self._limit = limit
+        self._reads, self._bytes = _MOST_READS, limit
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, count: int = -1) -> bytes:
+        """Read on, fewer bytes where the file ends."""
+        self._reads -= 1
+        wanted = self._bytes + 1 if count < 0 else count
+        data = self._file.read(min(wanted, self._bytes + 1))
+        self._bytes -= len(data)
+        if self._bytes < 0 or self._reads < 0:
+            raise InputError(
+                f"{self._name} has a header of more than {self._limit >> 20} MiB or {_MOST_READS} parts, as no image"
+                " needs; write it anew, as with gdal_translate"
+            )
+        return data
+
+
+def _of_tiff(file: SharedFile) -> Declared:
+    """What a TIFF declares of its first image: by its tags, then, where they are sane, by what reads it."""
+    binary = cast("BinaryIO", file)
+    directory = read_directories(binary, file.name)[0]
+    found = _by_tags(directory, file)
+    plain = _numbers(directory, file, 259, 1)[0] == 1  # such segments are read in pieces
+    if found.at_once > _LARGEST and not plain:
+        return found
+    try:
+        with open_tiff(file) as raster:
+            return Declared(*raster.size, raster.count, raster.dtype.itemsize, raster.block_bytes)
+    except UnknownStorageError:  # which GDAL may read
+        return found
+
+
+def _by_tags(directory: Directory, file: SharedFile) -> Declared:
+    height, width = (_numbers(directory, file, code, 0)[0] for code in (257, 256))
+    bands = _numbers(directory, file, 277, 1)[0]
+    if bands > _MOST_BANDS:
+        raise InputError(f"{file.name} is a damaged TIFF: it has {bands} bands, a TIFF at most {_MOST_BANDS}")
+    itemsize = -(-max(_numbers(directory, file, 258, 1)) // 8)
+    rows, columns = min(_numbers(directory, file, 278, height)[0], height), width
+    if {322, 323} & directory.entries.keys():
+        rows, columns = (_numbers(directory, file, code, 0)[0] for code in (323, 322))
+    together = 1 if _numbers(directory, file, 284, 1)[0] == 2 else bands
+    return Declared(height, width, bands, itemsize, rows * columns * together * itemsize)
+
+
+def _numbers(directory: Directory, file: SharedFile, code: int, default: int) -> Sequence[int]:
+    tag = directory.tag(cast("BinaryIO", file), code)
+    if tag is None:
+        return (default,)
+    if not isinstance(tag.value, tuple) or not all(isinstance(value, int) and value >= 0 for value in tag.value):
+        raise InputError(f"{file.name} is a damaged TIFF: tag {code} is no number")
+    return cast("Sequence[int]", tag.value) or (default,)

@@ -1,28 +1,32 @@
-"""Reading PNG, JPEG, WebP and other pictures through Pillow."""
+"""PNG, JPEG, WebP and other pictures, through Pillow: what they declare, and their pixels."""
 
 from __future__ import annotations
 
+import math
 import struct
-from typing import TYPE_CHECKING, Any, BinaryIO
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.coded_headers import boxes, coded_size, codestream
+from vllm_mmout.geo.raster.formats import JPEG2000, gdal_format
 from vllm_mmout.geo.raster.raster import Raster
 from vllm_mmout.geo.raster.segments import DECODER_ERRORS as OF_SEGMENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
+    from vllm_mmout.geo.raster.files import SharedFile
 
 DECODER_ERRORS = (*OF_SEGMENTS, SyntaxError)
 """What Pillow's decoders raise on damaged data; a broken PNG is a SyntaxError."""
 
 _NOT_IT = (SyntaxError, IndexError, TypeError, struct.error)
 """What Pillow's plugins raise of a file that is of another format."""
-TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+_TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 """What some of its plugins raise of themselves when they open a file."""
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "JPEG2000", "PPM", "AVIF")
 """Formats of pictures. Others that Pillow opens stay out: EPS would start a PostScript interpreter on the file."""
@@ -30,21 +34,34 @@ _AS_STORED = frozenset({"L", "RGB", "RGBA", "LA", "I;16", "I", "F"})
 _ALPHA = {"LA": 2, "RGBA": 4}
 
 
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The size of a raster, as its header has it."""
+
+    height: int
+    width: int
+    bands: int
+    itemsize: int
+    """Bytes of one value."""
+    at_once: int
+    """Bytes that decoding takes at once: of a TIFF its largest segment, of a picture all of it."""
+
+    @property
+    def pixels(self) -> int:
+        """Height times width."""
+        return self.height * self.width
+
+
 def may_be_picture(head: bytes) -> bool:
     """Whether a file begins as a picture of a known format does; what does not need not be read whole."""
     return next(_plugins(head), None) is not None
 
 
-def open_picture(file: BinaryIO, head: bytes) -> Image.Image | None:
+def _opened(file: BinaryIO, head: bytes) -> Image.Image | None:
     """Open a picture without decoding it; None if it is none of a known format.
 
     Pillow's plugins are called as ``Image.open`` does, which would warn of large pictures, or refuse them in other
     words.
-
-    Args:
-        file: the file, seekable.
-        head: its first bytes, 16 or more.
-
     """
     for plugin in _plugins(head):
         file.seek(0)
@@ -56,7 +73,6 @@ def open_picture(file: BinaryIO, head: bytes) -> Image.Image | None:
 
 
 def _plugins(head: bytes) -> Iterator[Callable[[Any, str], Image.Image]]:
-    """What may open a file that begins so."""
     Image.init()
     start = head[:16].ljust(16, b"\0")
     for plugin, accept in (Image.OPEN[known] for known in FORMATS if known in Image.OPEN):
@@ -70,20 +86,9 @@ def read_picture(file: BinaryIO, name: str) -> Raster | None:
 
     Grey, RGB, 16-bit and floating-point pictures are read as stored; palettes become RGB, bilevel ones grey 0 and 255,
     CMYK, YCbCr and the rest RGB. Transparency becomes an alpha band.
-
-    Args:
-        file: the file, seekable.
-        name: what to call it in an error.
-
-    Returns:
-        The raster, None if the file is no picture of a known format.
-
-    Raises:
-        InputError: the picture is truncated or damaged, or larger than Pillow's limit.
-
     """
     try:
-        image = open_picture(file, file.read(16))
+        image = _opened(file, file.read(16))
         if image is None:
             return None
         with image:
@@ -94,10 +99,10 @@ def read_picture(file: BinaryIO, name: str) -> Raster | None:
             array = np.asarray(picture) if deep is None else deep
     except InputError:
         raise
-    except TOO_LARGE as error:
-        raise too_large(name, error) from error
+    except _TOO_LARGE as error:
+        raise _too_large(name, error) from error
     except DECODER_ERRORS as error:
-        raise InputError(f"{name} is a truncated or damaged picture: {error}; fetch it anew") from error
+        raise _damaged(name, error) from error
     bands = array[np.newaxis] if array.ndim == 2 else np.ascontiguousarray(np.moveaxis(array, 2, 0))
     alpha = len(bands) if len(bands) in _ALPHA.values() else None
     return Raster(bands, mask=None if alpha is None else bands[alpha - 1] != 0, alpha=alpha)
@@ -108,11 +113,10 @@ def _check_size(image: Image.Image, name: str) -> None:
     width, height = image.size
     most = Image.MAX_IMAGE_PIXELS
     if most is not None and height * width > 2 * most:
-        raise too_large(name, f"{height} x {width} pixels, and {2 * most} at most")
+        raise _too_large(name, f"{height} x {width} pixels, and {2 * most} at most")
 
 
-def too_large(name: str, what: object) -> InputError:
-    """The error of a picture above Pillow's limit."""
+def _too_large(name: str, what: object) -> InputError:
     return InputError(f"{name} is larger than pictures may be: {what}; cut it, or convert it to a tiled GeoTIFF")
 
 
@@ -140,3 +144,63 @@ def _deep_png(image: Image.Image, file: BinaryIO) -> NDArray[Any] | None:
 
     file.seek(0)
     return np.asarray(imagecodecs.png_decode(file.read()))
+
+
+def declared_picture(head: bytes, file: SharedFile) -> Declared | None:
+    """What a picture declares; None if it is none."""
+    if gdal_format(head) is JPEG2000:
+        return _of_jpeg2000(file)
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return _of_webp(head, file)
+    try:
+        image = _opened(cast("BinaryIO", file), head)
+    except _TOO_LARGE as error:
+        raise _too_large(file.name, error) from error
+    except DECODER_ERRORS as error:
+        raise _damaged(file.name, error) from error
+    if image is None:
+        return None
+    deep = image.format == "PNG" and head[24:25] == b"\x10"
+    itemsize = 2 if deep or image.mode.startswith("I;16") else 4 if image.mode in ("I", "F") else 1
+    return _whole(file, image.size, _bands(image), itemsize)
+
+
+def _of_webp(head: bytes, file: SharedFile) -> Declared:
+    """What a WebP declares: Pillow would read all of it, and make room for its pixels."""
+    size = coded_size(head)
+    if size is None:
+        raise _damaged(file.name, f"it begins with {head[12:16]!r}")
+    alpha = (head[12:16] == b"VP8X" and head[20] & 0x10) or (head[12:16] == b"VP8L" and head[24] & 0x10)
+    return _whole(file, (size[1], size[0]), 4 if alpha else 3, 1)
+
+
+def _damaged(name: str, what: object) -> InputError:
+    return InputError(f"{name} is a truncated or damaged picture: {what}; fetch it anew")
+
+
+def _whole(file: SharedFile, size: tuple[int, int], bands: int, itemsize: int) -> Declared:
+    """Of a picture, which is read and decoded as a whole."""
+    width, height = size
+    pixel = max(bands * itemsize, 4 if bands > 1 else 1)
+    return Declared(height, width, bands, itemsize, height * width * pixel + file.size)
+
+
+def _bands(image: Image.Image) -> int:
+    """How many bands `read_picture` gives of a picture."""
+    transparent = "transparency" in image.info
+    if image.mode in ("1", "L", "I", "F") or image.mode.startswith("I;16"):
+        return 2 if transparent and image.mode in ("1", "L") else 4 if transparent else 1
+    if image.mode in ("LA", "La"):
+        return 2
+    return 4 if transparent or image.mode in ("RGBA", "RGBa", "PA") else 3
+
+
+def _of_jpeg2000(file: SharedFile) -> Declared:
+    at = next((at for kind, at in boxes(file.read_at) if kind == b"jp2c"), 0)
+    found = codestream(file.read_at(at, 42))
+    bits = [] if found is None else [(said & 0x7F) + 1 for said in file.read_at(at + 42, 3 * found.bands)[::3]]
+    if found is None or not bits:
+        raise InputError(f"{file.name} is a damaged JPEG 2000: it has no codestream with pixels; fetch it anew")
+    at_once = math.prod(found.tile) * found.bands * 4 + found.table_bytes + file.size
+    itemsize = 1 << math.ceil(math.log2(-(-max(bits) // 8)))
+    return Declared(found.height, found.width, found.bands, itemsize, at_once)

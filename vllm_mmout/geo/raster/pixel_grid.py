@@ -12,14 +12,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from rasterio._err import CPLE_BaseError
 from rasterio.warp import transform, transform_bounds
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.window import Affine, Window
+from vllm_mmout.geo.raster.raster import Affine, Window
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from rasterio.crs import CRS
 
 
@@ -51,13 +51,7 @@ class PixelGrid:
         return extent((a * cols + b * rows + c, d * cols + e * rows + f))
 
     def window(self, border: Points, steps: int = 1) -> Window | None:
-        """The window around the pixels that lie in an area with more than their border; None where there are none.
-
-        Args:
-            border: that of a box, in the raster's coordinates, as `ring` makes it.
-            steps: pieces of each edge, which may be curved between them: so far the area counts.
-
-        """
+        """The window around the pixels that lie in an area with more than their border; None where there are none."""
         height, width = self.size
         points = self._pixels(border)
         inner = _within(points, (0.0, 0.0, float(width), float(height)))
@@ -168,19 +162,11 @@ class BoxSystem:
     """Whether x of the raster is one."""
 
     def windows(self, box: Box, steps: int = STEPS) -> list[Window]:
-        """The pixels of the raster that a box has: several windows where longitudes begin anew in between.
-
-        Args:
-            box: its west may lie anywhere, its east is above that.
-            steps: pieces in which to follow an edge that is curved in the raster's system.
-
-        Raises:
-            InputError: the raster's system cannot show all of the box.
-
-        """
+        """The pixels of the raster that a box has: several windows where longitudes begin anew in between."""
         near = self.grid.extent
         if self.geographic and (self.systems is not None or max(abs(near[0]), abs(near[2])) <= 2 * TURN):
-            box = _one_turn(box)  # else these are metres, called degrees by mistake
+            # Else these are metres, called degrees by mistake. Of more than one turn it has all longitudes.
+            box = box if box[2] - box[0] <= TURN else (_EARTH[0], box[1], _EARTH[2], box[3])
         borders = [self._border(part, steps) for part in self._parts(box)]
         if self.raster_geographic:
             ((x, y),) = borders
@@ -203,7 +189,6 @@ class BoxSystem:
         return found if np.isfinite(found).all() else _EARTH
 
     def _border(self, box: Box, steps: int) -> Points:
-        """The border of a box in the raster's coordinates."""
         if self.systems is None:
             return ring(box, 1)
         try:
@@ -236,12 +221,7 @@ class BoxSystem:
 
 
 def transformed(crs: CRS, other: CRS, points: Points) -> Points:
-    """Places in another system, longitude before latitude.
-
-    Raises:
-        CPLE_BaseError: there is no way from one to the other, or one of the places has none.
-
-    """
+    """Places in another system, longitude before latitude."""
     x, y = transform(crs, other, *points)
     return np.array(x), np.array(y)
 
@@ -249,11 +229,6 @@ def transformed(crs: CRS, other: CRS, points: Points) -> Points:
 def text(box: Box) -> str:
     """A box for a message."""
     return f"({', '.join(f'{number:.10g}' for number in box)})"
-
-
-def _one_turn(box: Box) -> Box:
-    """A box of longitudes; of more than one turn it has them all."""
-    return box if box[2] - box[0] <= TURN else (_EARTH[0], box[1], _EARTH[2], box[3])
 
 
 def _bounded(points: Points, other: Box) -> Points:

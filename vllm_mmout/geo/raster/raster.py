@@ -1,24 +1,96 @@
-"""Raster: the pixels of one file, with all that the file says about them; and the nodata that pixels can have."""
+"""Raster: the pixels of one file and all that it says of them; windows and places in one; the nodata of pixels.
+
+Pixel coordinates count from the upper left corner of the upper left pixel, as in GDAL.
+"""
 
 from __future__ import annotations
 
 import math
+import operator
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from vllm_mmout.errors import InputError, SaveError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import DTypeLike, NDArray
-
     from vllm_mmout.geo.raster.georeference import Georeference
+
 _FEWER_DIGITS = 1e-6
 """Of itself, by how much the largest float may be missed where it is written with fewer digits."""
+_SIDES = ("row", "col", "height", "width")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A rectangle of the input, in pixels."""
+
+    row: int
+    """First row, from the top, from 0."""
+    col: int
+    """First column, from the left, from 0."""
+    height: int
+    width: int
+
+    @property
+    def rows(self) -> slice:
+        """The rows, to index an array with."""
+        return slice(self.row, self.row + self.height)
+
+    @property
+    def cols(self) -> slice:
+        """The columns, to index an array with."""
+        return slice(self.col, self.col + self.width)
+
+    def within(self, size: tuple[int, int]) -> bool:
+        """Whether the rectangle has pixels, all of them of a raster of (height, width)."""
+        inside = self.row + self.height <= size[0] and self.col + self.width <= size[1]
+        return inside and min(self.row, self.col) >= 0 and min(self.height, self.width) >= 1
+
+    @classmethod
+    def of_block(cls, row: int, col: int, block: tuple[int, int], size: tuple[int, int]) -> Window:
+        """A block by its row and column of blocks, as far as a raster of (height, width) goes."""
+        first_row, first_col = row * block[0], col * block[1]
+        return cls(first_row, first_col, min(block[0], size[0] - first_row), min(block[1], size[1] - first_col))
+
+    def __str__(self) -> str:
+        last_row, last_col = self.row + self.height - 1, self.col + self.width - 1
+        return f"rows {self.row} to {last_row}, columns {self.col} to {last_col}"
+
+
+def as_window(given: Any) -> Window:
+    """A window of what a user gives: a `Window` or anything with its attributes, four integers, or a table of them."""
+    try:
+        if isinstance(given, Mapping):
+            values = {**given}
+        elif hasattr(given, "row") and hasattr(given, "col"):
+            values = {side: getattr(given, side) for side in _SIDES}
+        else:
+            values = dict(zip(_SIDES, given, strict=True))
+        return Window(**{side: operator.index(value) for side, value in values.items()})
+    except (AttributeError, TypeError, ValueError):
+        raise InputError(f"window must be (row, col, height, width), four integers, got {given!r}") from None
+
+
+Affine: TypeAlias = tuple[float, float, float, float, float, float]
+"""(a, b, c, d, e, f): x = a * column + b * row + c; y = d * column + e * row + f. The order of rasterio's Affine."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroundControlPoint:
+    """A place of the raster whose coordinates are known."""
+
+    row: float
+    """From the upper edge, in pixels."""
+    col: float
+    """From the left edge, in pixels."""
+    x: float
+    y: float
+    z: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,16 +193,7 @@ class Raster:
 
 
 def band_places(bands: Sequence[int | str], descriptions: Sequence[str | None]) -> list[int]:
-    """The indices, from 0, of bands in the order asked; a band may repeat.
-
-    Args:
-        bands: numbers from 1, or descriptions.
-        descriptions: that of each band of the raster, None for a band without.
-
-    Raises:
-        InputError: a band does not exist, or two bands have the description asked for.
-
-    """
+    """The indices, from 0, of bands in the order asked; a band may repeat."""
     if not len(bands):
         raise InputError("bands is empty; name at least one band")
     return [_place(band, descriptions) for band in bands]
@@ -158,16 +221,7 @@ def _listing(descriptions: Sequence[str | None]) -> str:
 
 
 def parse_nodata(text: str, dtype: DTypeLike) -> float | None:
-    """The value of a GDAL_NODATA tag.
-
-    Args:
-        text: the tag's text.
-        dtype: type of the pixels. For integers the value is an ``int``, so that 64 bits keep every digit.
-
-    Returns:
-        The value, NaN included; None where it is no number or lies outside ``dtype``, so that no pixel can have it.
-
-    """
+    """The value of a GDAL_NODATA tag."""
     text = text.strip(" \0")
     pixels = np.dtype(dtype)
     try:
@@ -183,12 +237,7 @@ def parse_nodata(text: str, dtype: DTypeLike) -> float | None:
 
 
 def format_nodata(value: float, dtype: DTypeLike) -> str:
-    """The text of a GDAL_NODATA tag.
-
-    Raises:
-        SaveError: pixels of ``dtype`` cannot have that value.
-
-    """
+    """The text of a GDAL_NODATA tag."""
     pixels = np.dtype(dtype)
     if pixels.kind in "iu":
         if not _is_integer_of(value, pixels):
@@ -228,5 +277,4 @@ def _is_integer_of(value: float, pixels: np.dtype[Any]) -> bool:
 
 
 def _largest(pixels: np.dtype[Any]) -> float:
-    """The largest finite value of a floating-point or complex dtype."""
     return float(np.finfo(pixels).max)

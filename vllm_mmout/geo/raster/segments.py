@@ -12,22 +12,20 @@ import struct
 import sys
 import threading
 import zlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import tifffile
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.coded_headers import coded_size
 from vllm_mmout.geo.raster.lerc import decode_lerc, unwrapped
+from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.geo.raster.tags import NUMBERS, truncated
-from vllm_mmout.geo.raster.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from vllm_mmout.geo.raster.files import SharedFile
 
 Place: TypeAlias = tuple[int, int, int]
@@ -69,16 +67,7 @@ class UnknownStorageError(InputError):
 
 
 class Segments:
-    """The segments of one page as a grid [planes, rows, columns].
-
-    Args:
-        page: the page.
-        file: its file.
-
-    Raises:
-        InputError: the image cannot be read, or the file ends before its last segment does.
-
-    """
+    """The segments of one page as a grid [planes, rows, columns]."""
 
     def __init__(self, page: tifffile.TiffPage, file: SharedFile) -> None:
         self._file = file
@@ -123,8 +112,7 @@ class Segments:
 
     def window(self, place: Place) -> Window:
         """The part of the image that a segment has."""
-        row, col = place[1] * self.block[0], place[2] * self.block[1]
-        return Window(row, col, min(self.block[0], self.height - row), min(self.block[1], self.width - col))
+        return Window.of_block(*place[1:], self.block, (self.height, self.width))
 
     def read(self, places: Sequence[Place]) -> list[bytes | None]:
         """The stored bytes of segments, None for one that is not stored; at once where they follow each other."""
@@ -141,12 +129,7 @@ class Segments:
         ]
 
     def decode(self, place: Place, data: bytes) -> NDArray[Any]:
-        """The pixels [rows, columns, samples] that a segment has of the image.
-
-        Raises:
-            InputError: the segment is damaged.
-
-        """
+        """The pixels [rows, columns, samples] that a segment has of the image."""
         with self._counting:
             self.decoded[place] += 1
         window = self.window(place)
@@ -183,7 +166,6 @@ class Segments:
 
 
 def _check(page: tifffile.TiffPage, name: str) -> None:
-    """Refuse what cannot be read, by its name."""
     try:
         tifffile.TIFF.DECOMPRESSORS[page.compression]
     except KeyError:
@@ -200,7 +182,6 @@ def _check(page: tifffile.TiffPage, name: str) -> None:
 
 
 def _block(page: tifffile.TiffPage) -> tuple[int, int]:
-    """Height and width of a strip or tile."""
     if page.is_tiled:
         return page.tilelength, page.tilewidth
     return page.rowsperstrip, page.imagewidth

@@ -2,92 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.geo.raster.files import THREADS
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from vllm_mmout.geo.raster.gdal import GdalParts
+    from vllm_mmout.geo.raster.segments import Place, Segments
 
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.raster.segments import Place
-
-_Stored: TypeAlias = bytes
 _Layers: TypeAlias = "Sequence[NDArray[Any]]"
 """Bands, each [rows, columns]."""
+_Segmented: TypeAlias = "Segments | GdalParts"
+"""An image that is stored in segments of one size, each decoded as a whole."""
 _BATCH = 2**18
 """Bytes, decoded, that are worth a turn of a thread."""
 _WORTH_A_COPY = 0.75
 """What is kept of a segment is copied out where it is less than this part of it."""
 
 
-class Segmented(Protocol):
-    """An image that is stored in segments of one size, each decoded as a whole."""
-
-    planes: int
-    """Planes that are stored one by one, each with all its bands interleaved."""
-    block: tuple[int, int]
-    """Height and width of a segment."""
-    bytes: int
-    """Bytes of a segment, decoded."""
-    dtype: np.dtype[Any]
-    fill: float
-    """What segments that are not stored consist of."""
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Rows and columns of segments of one plane."""
-
-    def window(self, place: Place) -> Window:
-        """The part of the image that a segment has."""
-
-    def read(self, places: Sequence[Place]) -> Sequence[_Stored | None]:
-        """What is stored of segments, None for one that is not stored."""
-
-    def decode(self, place: Place, data: _Stored) -> NDArray[Any]:
-        """The pixels [rows, columns, samples] of a segment."""
-
-
 def read_windows(
-    segments: Segmented, windows: Sequence[Window], bands: Sequence[int], threads: int = THREADS
+    segments: _Segmented, windows: Sequence[Window], bands: Sequence[int], threads: int = THREADS
 ) -> Generator[NDArray[Any], None, None]:
-    """Read windows of some bands.
+    """Read windows of some bands, none twice: the pixels [bands, height, width] of one window after the other.
 
     A segment stays decoded until the last window that touches it; of it stay the columns that any of the windows has,
     and the bands asked for.
-
-    Args:
-        segments: the image.
-        windows: the windows, within the image.
-        bands: indices of bands, from 0, none twice.
-        threads: how many may read and decode at once.
-
-    Yields:
-        The pixels [bands, height, width] of one window after the other.
-
-    Raises:
-        InputError: a segment that the window touches is damaged.
-
     """
-    reader = _Reader(segments, windows, bands, threads)
-    try:
+    with closing(_Reader(segments, windows, bands, threads)) as reader:
         for number, window in enumerate(windows):
             yield reader.read(number, window)
-    finally:
-        reader.close()
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Decoded pixels of a segment."""
-
     window: Window
     """Where they lie."""
     layers: _Layers
@@ -117,7 +73,9 @@ class _Kept:
 class _Reader:
     """What is decoded, and for how long."""
 
-    def __init__(self, segments: Segmented, windows: Sequence[Window], bands: Sequence[int], threads: int) -> None:
+    def __init__(
+        self, segments: Segments | GdalParts, windows: Sequence[Window], bands: Sequence[int], threads: int
+    ) -> None:
         self._segments = segments
         self._threads = threads
         self._bands = list(bands)
@@ -154,7 +112,6 @@ class _Reader:
         self._kept.clear()
 
     def _touched(self, window: Window) -> tuple[slice, slice]:
-        """The rows and columns of the grid that a window touches."""
         height, width = self._segments.block
         return (
             slice(window.row // height, -(-(window.row + window.height) // height)),
@@ -188,7 +145,6 @@ class _Reader:
                 start = at
 
     def _run(self, turns: Sequence[Callable[[], None]]) -> None:
-        """Run all, by several threads where there is enough to do."""
         if len(turns) < 2 or self._threads < 2:
             for turn in turns:
                 turn()

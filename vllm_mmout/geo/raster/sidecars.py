@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 from xml.parsers import expat
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.crs.text import epsg_code
-from vllm_mmout.geo.raster.files import PAM, REMEDY
-from vllm_mmout.geo.raster.georeference import Georeference
-from vllm_mmout.geo.raster.window import GroundControlPoint
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from vllm_mmout.geo.raster.files import Neighbours, SharedFile
-    from vllm_mmout.geo.raster.window import Affine
+from vllm_mmout.geo.raster.files import REMEDY, Neighbours, SharedFile
+from vllm_mmout.geo.raster.georeference import Georeference, epsg_code
+from vllm_mmout.geo.raster.raster import Affine, GroundControlPoint
 
 _LARGEST = 2**26
 _PIECE = 2**16
@@ -42,18 +35,12 @@ class Pam:
     """Text of the value of a band, by its number from 1."""
 
 
-def read_pam(neighbours: Neighbours) -> Pam:
-    """Read what PAM says of a raster; nothing where there is none.
-
-    Raises:
-        InputError: it is damaged, has a document type (which could declare entities), or holds what is no place.
-
-    """
-    file = neighbours.appended(PAM)
+def read_pam(file: SharedFile | None, raster: str) -> Pam:
+    """What PAM says of a raster, nothing without a file; a document type, which could declare entities, is refused."""
     if file is None:
         return Pam()
     try:
-        return _Reader(file, neighbours.name).read()
+        return _Reader(file, raster).read()
     finally:
         file.close()
 
@@ -63,15 +50,6 @@ def placed(own: Georeference | None, pam: Pam, neighbours: Neighbours) -> Georef
 
     Coordinate system and transform may come from different places. A transform makes ground control points needless,
     which a `Georeference` holds in its stead.
-
-    Args:
-        own: what the raster says.
-        pam: what PAM says.
-        neighbours: the files beside it.
-
-    Raises:
-        InputError: a world file is needed, and wrong.
-
     """
     base, said = own or Georeference(), pam.place
     transform = said.transform or base.transform
@@ -152,12 +130,9 @@ class _Reader:
 
     def _transform(self, text: str) -> Affine:
         """Six numbers in GDAL's order, from the corner of the first pixel."""
-        try:
-            c, a, b, f, d, e = map(float, text.split(","))
-        except ValueError:
-            raise self._wrong(f"has the transform {text[:60]!r}, which must be six numbers") from None
-        if not all(map(math.isfinite, (a, b, c, d, e, f))):
-            raise self._wrong(f"has the transform {text[:60]!r}, which must be finite")
+        c, a, b, f, d, e = self._numbers(
+            text.split(","), 6, f"the transform {text[:60]!r}, which must be", "six numbers"
+        )
         return a, b, c, d, e, f
 
     def _crs(self, text: str) -> str | None:
@@ -168,13 +143,19 @@ class _Reader:
         return text.strip()
 
     def _point(self, said: dict[str, str]) -> GroundControlPoint:
+        texts = [said.get(name, "0") for name in ("Line", "Pixel", "X", "Y", "Z")]
+        return GroundControlPoint(*self._numbers(texts, 5, f"a ground control point {said}", "numbers"))
+
+    def _numbers(self, texts: Sequence[str], count: int, what: str, kind: str) -> list[float]:
         try:
-            row, col, x, y, z = (float(said.get(name, "0")) for name in ("Line", "Pixel", "X", "Y", "Z"))
+            numbers = [float(text) for text in texts]
         except ValueError:
-            raise self._wrong(f"has a ground control point {said}, which must be numbers") from None
-        if not all(map(math.isfinite, (row, col, x, y, z))):
-            raise self._wrong(f"has a ground control point {said}, which must be finite")
-        return GroundControlPoint(row=row, col=col, x=x, y=y, z=z)
+            numbers = []
+        if len(numbers) != count:
+            raise self._wrong(f"has {what}, which must be {kind}")
+        if not all(map(math.isfinite, numbers)):
+            raise self._wrong(f"has {what}, which must be finite")
+        return numbers
 
     def _wrong(self, fact: str) -> InputError:
         return InputError(f"{self._file.name}, in which GDAL keeps what is known of {self._raster}, {fact}; {REMEDY}")
@@ -188,10 +169,6 @@ def read_world_file(neighbours: Neighbours) -> Affine | None:
     """The transform that a world file says, None where there is none.
 
     Of ``scene.tif`` it is called ``scene.tfw``, ``scene.tifw`` or ``scene.wld``.
-
-    Raises:
-        InputError: there is one, and it does not hold six numbers that span an area.
-
     """
     file = find_world_file(neighbours)
     if file is None:

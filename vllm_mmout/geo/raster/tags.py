@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import BinaryIO, Literal
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import unescape
 
 import numpy as np
 
 from vllm_mmout.errors import InputError, SaveError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 
 ASCII = 2
 SHORT = 3
@@ -63,20 +60,8 @@ class GeoTag:
         return () if isinstance(self.value, bytes) else self.value
 
 
-NUMBERS = {
-    1: "u1",
-    3: "u2",
-    4: "u4",
-    6: "i1",
-    8: "i2",
-    9: "i4",
-    11: "f4",
-    12: "f8",
-    13: "u4",
-    16: "u8",
-    17: "i8",
-    18: "u8",
-}
+_TYPES = ["u1", "u2", "u4", "i1", "i2", "i4", "f4", "f8", "u4", "u8", "i8", "u8"]
+NUMBERS = dict(zip((1, 3, 4, 6, 8, 9, 11, 12, 13, 16, 17, 18), _TYPES, strict=True))
 """NumPy's types of TIFF's numbers."""
 _BYTES = {2: 1, 7: 1, 5: 8, 10: 8}
 """Types that are kept as bytes (ASCII, UNDEFINED, the two kinds of fractions), and their size."""
@@ -124,16 +109,7 @@ class Directory:
 
 
 def read_directories(file: BinaryIO, name: str) -> list[Directory]:
-    """Walk through all directories of a TIFF.
-
-    Args:
-        file: the file, seekable.
-        name: what to call it in an error.
-
-    Raises:
-        InputError: the file ends before a directory or the value of a tag does.
-
-    """
+    """Walk through all directories of a TIFF."""
     size = file.seek(0, 2)
     reader = _Reader(file, name, size)
     order: Literal["<", ">"] = "<" if reader.read(0, 2, "the header") == b"II" else ">"
@@ -154,7 +130,6 @@ def read_directories(file: BinaryIO, name: str) -> list[Directory]:
 
 
 def _entries(reader: _Reader, at: int, order: str, *, big: bool) -> tuple[dict[int, Entry], int]:
-    """The entries of the directory at a place, and where it ends."""
     count_format, value_format = ("Q", "Q") if big else ("H", "I")
     count_size, inline = struct.calcsize(count_format), struct.calcsize(value_format)
     (count,) = struct.unpack(order + count_format, reader.read(at, count_size, "the directory"))
@@ -251,10 +226,8 @@ class GdalMetadata:
         except ET.ParseError:
             return cls()
         items: dict[str, str] = {}
-        descriptions: dict[int, str] = {}
         bands: dict[int, dict[str, str]] = {}
-        units: dict[int, str] = {}
-        colours: dict[int, str] = {}
+        said: dict[str, dict[int, str]] = {"description": {}, "unittype": {}, "colorinterp": {}}
         for item in root.iter("Item"):
             name, role, sample = item.get("name"), item.get("role"), item.get("sample", "")
             text = unescape(item.text or "", _QUOTES)
@@ -262,24 +235,15 @@ class GdalMetadata:
                 continue
             if not sample:
                 items[name] = text
-            elif sample.isdecimal() and role == "description":
-                descriptions[int(sample)] = text
-            elif sample.isdecimal() and role == "unittype":
-                units[int(sample)] = text
-            elif sample.isdecimal() and role == "colorinterp":
-                colours[int(sample)] = text
+            elif sample.isdecimal() and role in said:
+                said[role][int(sample)] = text
             elif sample.isdecimal() and role is None:
                 bands.setdefault(int(sample), {})[name] = text
-        return cls(items, descriptions, bands, units, colours)
+        return cls(items, said["description"], bands, said["unittype"], said["colorinterp"])
 
 
 def checked_xml(name: str, text: str) -> str:
-    """The text of a metadata item, if XML can hold it.
-
-    Raises:
-        SaveError: a character stands in the way.
-
-    """
+    """The text of a metadata item, if XML can hold it."""
     bad = _FORBIDDEN.search(text)
     if bad:
         raise SaveError(f"metadata item {name!r} has the character {bad[0]!r}, which GDAL_METADATA (XML) cannot hold")

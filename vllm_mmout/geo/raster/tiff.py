@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import tifffile
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.files import MASK, PAM, REMEDY
+from vllm_mmout.geo.raster.files import MASK, PAM, REMEDY, Neighbours, SharedFile
 from vllm_mmout.geo.raster.formats import is_tiff, looks_like
 from vllm_mmout.geo.raster.georeference import GEO_TAGS, Georeference
-from vllm_mmout.geo.raster.raster import parse_nodata
+from vllm_mmout.geo.raster.raster import Window, parse_nodata
 from vllm_mmout.geo.raster.segments import DECODER_ERRORS, Segments, UnknownStorageError
 from vllm_mmout.geo.raster.sequence import read_windows
 from vllm_mmout.geo.raster.sidecars import Pam, placed, read_pam
-from vllm_mmout.geo.raster.tags import GDAL_METADATA, GDAL_NODATA, TEXT_TAGS, Directory, GdalMetadata, read_directories
+from vllm_mmout.geo.raster.tags import GDAL_METADATA, GDAL_NODATA, TEXT_TAGS, GdalMetadata, read_directories
 from vllm_mmout.geo.raster.windowed import OpenRaster, OpenSegments
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
-    from typing import BinaryIO
-
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.raster.files import Neighbours, SharedFile
-    from vllm_mmout.geo.raster.window import Window
 
 _ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
 _MASK_OF_FULL_SIZE = 4
@@ -36,17 +29,7 @@ _OF_ALL_BANDS = 2
 
 
 def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRaster:
-    """Open the first image of a TIFF, and the mask that belongs to it.
-
-    Args:
-        file: the file, which the raster closes.
-        neighbours: the files beside it, of which some may say its place, its nodata and its mask, as in GDAL.
-
-    Raises:
-        InputError: the file is truncated or damaged, or its compression is not supported; a file that belongs to it
-            is wrong.
-
-    """
+    """Open the first image of a TIFF, and the mask that belongs to it."""
     binary = cast("BinaryIO", file)
     directory, *_ = read_directories(binary, file.name)
     gdal = GdalMetadata.from_xml(directory.text(binary, GDAL_METADATA) or "")
@@ -60,12 +43,14 @@ def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRas
     nodata = None if said is None else parse_nodata(said, image.dtype)
     georeference = Georeference.from_tags(filter(None, (directory.tag(binary, code) for code in sorted(GEO_TAGS))))
     image.fill = 0 if nodata is None else nodata  # as in GDAL
-    if neighbours is not None:
-        pam = read_pam(neighbours)
+    beside = None if neighbours is None else neighbours.appended(PAM)
+    if neighbours is not None and (beside is not None or georeference is None or georeference.transform is None):
+        pam = read_pam(beside, neighbours.name)
         georeference = placed(georeference, pam, neighbours)
         nodata = _nodata_of_pam(pam, nodata, image, alpha, file.name)
     if mask is None and neighbours is not None:
         mask = _mask_beside(neighbours, image)
+    texts = {name: directory.text(binary, code) for name, code in TEXT_TAGS.items()}
     return _OpenTiff(
         file,
         image,
@@ -76,7 +61,7 @@ def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRas
         descriptions=tuple(gdal.descriptions.get(band) or None for band in range(image.planes * image.samples)),
         nodata=nodata,
         georeference=georeference,
-        metadata={**gdal.items, **_texts(directory, binary)},
+        metadata={**gdal.items, **{name: text for name, text in texts.items() if text}},
         alpha=alpha,
     )
 
@@ -97,8 +82,6 @@ class _Mask:
 
 
 class _OpenTiff(OpenSegments):
-    """The first image of a TIFF."""
-
     def __init__(self, file: SharedFile, image: Segments, mask: _Mask | None, **facts: Any) -> None:
         nbytes = image.bytes * image.planes
         super().__init__(masked_by_alpha=mask is None, block=image.block, block_bytes=nbytes, **facts)
@@ -222,8 +205,3 @@ def _nodata_of_pam(pam: Pam, own: float | None, image: Segments, alpha: int | No
             " the same, as with gdal_edit.py -a_nodata"
         )
     return found[0] if found else own
-
-
-def _texts(directory: Directory, file: BinaryIO) -> dict[str, str]:
-    found = {name: directory.text(file, code) for name, code in TEXT_TAGS.items()}
-    return {name: text for name, text in found.items() if text}

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.raster import Raster, band_places
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Raster, Window, band_places
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping, Sequence
-    from types import TracebackType
-    from typing import Self
-
-    from numpy.typing import NDArray
-
     from vllm_mmout.geo.raster.georeference import Georeference
+
+
+Arrays: TypeAlias = Generator[tuple[NDArray[Any], NDArray[np.bool_] | None], None, None]
+"""The pixels [bands, height, width] of windows, and their masks [height, width] where there are any."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -153,9 +153,7 @@ class OpenRaster(ABC):
                 )
 
     @abstractmethod
-    def _arrays(
-        self, windows: Sequence[Window], places: Sequence[int], *, masked: bool
-    ) -> Generator[tuple[NDArray[Any], NDArray[np.bool_] | None], None, None]:
+    def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
         """The pixels [bands, height, width] of windows, and their masks [height, width] where there are any."""
 
     def close(self) -> None:
@@ -176,13 +174,7 @@ class OpenRaster(ABC):
 
 
 class OpenSegments(OpenRaster):
-    """A raster that a file holds in segments, and may have a mask beside.
-
-    Args:
-        masked_by_alpha: whether alpha, where there is a band of it, says what is valid.
-        facts: as of `OpenRaster`.
-
-    """
+    """A raster that a file holds in segments, and may have a mask beside."""
 
     def __init__(self, *, masked_by_alpha: bool, **facts: Any) -> None:
         super().__init__(**facts)
@@ -196,9 +188,7 @@ class OpenSegments(OpenRaster):
     def _masks(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None] | None:
         """The masks [n, height, width] that hold for bands, not 0 where all are valid; None where there are none."""
 
-    def _arrays(
-        self, windows: Sequence[Window], places: Sequence[int], *, masked: bool
-    ) -> Generator[tuple[NDArray[Any], NDArray[np.bool_] | None], None, None]:
+    def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
         alpha = self.alpha - 1 if masked and self.alpha is not None and self._masked_by_alpha else None
         bands = list(dict.fromkeys([*places, *([] if alpha is None else [alpha])]))  # each band is read once
         rows = {band: row for row, band in enumerate(bands)}
@@ -219,13 +209,7 @@ class OpenSegments(OpenRaster):
 
 
 class OpenArray(OpenRaster):
-    """A raster in memory.
-
-    Args:
-        raster: the raster.
-        name: what to call it in an error.
-
-    """
+    """A raster in memory."""
 
     def __init__(self, raster: Raster, name: str) -> None:
         size = (raster.height, raster.width)
@@ -233,13 +217,9 @@ class OpenArray(OpenRaster):
             name=name,
             size=size,
             dtype=raster.array.dtype,
-            descriptions=raster.descriptions,
-            nodata=raster.nodata,
-            georeference=raster.georeference,
-            metadata=raster.metadata,
-            alpha=raster.alpha,
             block=size,
             block_bytes=raster.array.nbytes,
+            **{fact: getattr(raster, fact) for fact in ("descriptions", "nodata", "georeference", "metadata", "alpha")},
         )
         self._raster: Raster | None = raster
 
@@ -253,9 +233,7 @@ class OpenArray(OpenRaster):
         super().close()
         self._raster = None
 
-    def _arrays(
-        self, windows: Sequence[Window], places: Sequence[int], *, masked: bool
-    ) -> Generator[tuple[NDArray[Any], NDArray[np.bool_] | None], None, None]:
+    def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
         everything = list(places) == list(range(self.count))
         for window in windows:
             raster = self._raster

@@ -1,28 +1,47 @@
-"""Writing GeoTIFF: of a whole array, or block by block."""
+"""Writing cloud-optimised GeoTIFF, through GDAL: of a whole array, or block by block."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import sys
 import tempfile
+import threading
 import weakref
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
+from typing import Any, BinaryIO, Unpack
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.geo.raster.cog import PixelsFile
 from vllm_mmout.geo.raster.files import whole_file
-from vllm_mmout.geo.raster.geotiff import BLOCK, Told, restore_names, stored_dtype
+from vllm_mmout.geo.raster.geotiff import (
+    BLOCK,
+    Told,
+    block_side,
+    cog_options,
+    is_whole,
+    restore_names,
+    source_xml,
+    statistics,
+    stored_dtype,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import DTypeLike, NDArray
+_CACHE = 64 << 20
+"""Bytes of decoded blocks that GDAL keeps in this process while it makes a COG; it would take 5 % of the memory."""
+_CACHES: list[int] = []
+"""What it had when each thread that makes one now began."""
+_CACHING = threading.Lock()
+_OPTIONS = {"GDAL_NUM_THREADS": "1", "COG_TMP_COMPRESSION": "PACKBITS"}
+"""The threads are ours; and overviews on their way into the file need no more than the simplest compression."""
+_IN_MEMORY = "/vsimem/"
+"""How GDAL's names of files in memory begin."""
 
 
 class GeoTiffBlocks:
@@ -31,16 +50,7 @@ class GeoTiffBlocks:
     Each block goes to a temporary file at once, of which `finish` makes the GeoTIFF, with overviews and statistics.
     The temporary file is gone with this object, or when the process ends normally. One thread at a time may use it.
 
-    Args:
-        folder: where the files lie while they are made; None for the system's folder for temporary files.
-        bands: number of bands.
-        height: rows of the raster.
-        width: columns of the raster.
-        dtype: of the pixels; bool is stored as uint8.
-
-    Raises:
-        SaveError: a GeoTIFF holds no such raster, or the folder cannot be written to.
-
+    It lies in the folder meanwhile, or in the system's for temporary files. bool is stored as uint8.
     """
 
     block: int = BLOCK
@@ -63,18 +73,9 @@ class GeoTiffBlocks:
         self._forget = weakref.finalize(self, _remove, self._pixels, self._path, os.getpid())
 
     def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
-        """Write one block, all its bands.
+        """Write the block in a row and a column of blocks, [bands, height, width], at the edges what is in the raster.
 
-        Args:
-            row: number of the row of blocks, from 0.
-            col: number of the column of blocks, from 0.
-            pixels: [bands, height, width] of the raster's dtype, which is not changed; at the edges what is in the
-                raster.
-
-        Raises:
-            SaveError: the disk is full, and all that was written is discarded; or the block has another place, shape
-                or dtype than the raster says, or was written before, and may be written as it should be.
-
+        A block that is not the raster's is refused; where the disk is full, all that was written is discarded.
         """
         self._check(row, col, pixels)
         with self._discarding(), self._writing():
@@ -82,21 +83,7 @@ class GeoTiffBlocks:
         self._written.add((row, col))
 
     def finish(self, **told: Unpack[Told]) -> Path:
-        """Make the file of all blocks.
-
-        Args:
-            told: what is known of the raster.
-
-        Returns:
-            A new file in the folder, under a temporary name; it is the caller's from now on, to move or to remove.
-
-        Raises:
-            SaveError: a block was never written, something said about the raster does not fit a GeoTIFF, or the disk
-                is full. Nothing is left on it then. Or it was finished or discarded before: a file that was made then
-                stays.
-            InputError: the coordinate system of ``georeference`` cannot be written to a GeoTIFF.
-
-        """
+        """Make the file of all blocks, in the folder, for the caller to move or remove; none after an error."""
         if not self._forget.alive:
             raise SaveError("the raster was finished or discarded before")
         rows, cols = self._grid
@@ -115,7 +102,6 @@ class GeoTiffBlocks:
         _remove(self._pixels, self._path, os.getpid())
 
     def _check(self, row: int, col: int, pixels: NDArray[Any]) -> None:
-        """Refuse a block that is not the raster's."""
         (rows, cols), (bands, height, width) = self._grid, self.shape
         if not self._forget.alive:
             raise SaveError(f"block ({row}, {col}) comes after the raster was finished or discarded")
@@ -131,7 +117,6 @@ class GeoTiffBlocks:
 
     @contextmanager
     def _discarding(self) -> Iterator[None]:
-        """Discard all after an error."""
         try:
             yield
         except BaseException:
@@ -140,7 +125,6 @@ class GeoTiffBlocks:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Turn what the system says into an error that names the folder."""
         try:
             yield
         except OSError as error:
@@ -179,19 +163,7 @@ def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **told: Un
 
 
 def write_geotiff_here(path: Path, array: NDArray[Any], **told: Unpack[Told]) -> None:
-    """Write a GeoTIFF under its name at once; for those who rename it, or remove it after an error.
-
-    Args:
-        path: a file that does not exist.
-        array: as of `write_geotiff`.
-        told: as of `write_geotiff`.
-
-    Raises:
-        OSError: the place cannot be written.
-        SaveError: as `write_geotiff`.
-        InputError: as `write_geotiff`.
-
-    """
+    """Write a GeoTIFF under its name at once; for those who rename it, or remove it after an error."""
     pixels = _private(path.absolute().with_name(f"{path.name}.pixels"))
     try:
         _save(pixels, str(path.absolute()), array, told)
@@ -200,7 +172,6 @@ def write_geotiff_here(path: Path, array: NDArray[Any], **told: Unpack[Told]) ->
 
 
 def _save(pixels: str, target: str, array: NDArray[Any], told: Told) -> None:
-    """Make the COG of an array, with a temporary file of its pixels."""
     whole = np.asarray(array)
     if whole.ndim != 3 or 0 in whole.shape:
         raise SaveError(f"a GeoTIFF takes an array [bands, height, width] that is not empty, got shape {whole.shape}")
@@ -227,3 +198,97 @@ def _remove(pixels: PixelsFile, path: Path, process: int) -> None:
         for file in (Path(pixels.name), path):
             with suppress(OSError):
                 file.unlink(missing_ok=True)
+
+
+class PixelsFile:
+    """The pixels of a raster, in a temporary GeoTIFF (maybe in memory), for one thread at a time."""
+
+    def __init__(self, name: str, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
+        import rasterio
+
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self._kept = np.dtype(np.float32) if dtype == np.float16 else dtype
+        side, (count, height, width) = block_side(shape[1:]), shape
+        compression = {} if dtype.kind == "f" else {"compress": "zstd", "zstd_level": 1}  # floats gain next to nothing
+        with _gdal(name):
+            self._file = rasterio.open(
+                name, "w", driver="GTiff", count=count, height=height, width=width, dtype=self._kept, tiled=True,
+                blockxsize=side, blockysize=side, interleave="band", bigtiff="IF_SAFER", **compression,
+                transform=rasterio.Affine.scale(2),  # without one rasterio warns
+            )  # fmt: skip
+
+    def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
+        """Write a rectangle of all bands that begins at a pixel."""
+        window = ((row, row + pixels.shape[1]), (col, col + pixels.shape[2]))
+        with _gdal(self.name, pixels.nbytes):
+            self._file.write(pixels.astype(self._kept, copy=False), window=window)
+
+    def save(self, target: str, given: np.dtype[Any], told: Told) -> None:
+        """Make the COG, when all is written."""
+        from rasterio.shutil import copy
+
+        source_xml(self.name, self.shape, self.dtype, told)  # what does not fit is said before anything is done
+        on_disk = not target.startswith(_IN_MEMORY)
+        nbytes = 2 * Path(self.name).stat().st_size if on_disk else 0
+        with _gdal(target, nbytes), _small_cache():
+            self.close()
+            of_bands = statistics(self.name, self.dtype, told.get("nodata"))
+            xml = source_xml(self.name, self.shape, self.dtype, told, of_bands)
+            copy(xml, target, driver="COG", **cog_options(self.shape, given, told))
+        if on_disk:
+            if not is_whole(target):
+                raise _system_error(target, nbytes, OSError("the end of the file is missing"))
+            restore_names(target, told)
+
+    def close(self) -> None:
+        """Write what is left; any number of times."""
+        self._file.close()
+
+
+@contextmanager
+def _small_cache() -> Iterator[None]:
+    """GDAL's cache of blocks made small while some thread makes a COG, and as large as it was when the last is done."""
+    from rasterio.env import get_gdal_config, set_gdal_config
+
+    with _CACHING:
+        _CACHES.append(get_gdal_config("GDAL_CACHEMAX"))
+        set_gdal_config("GDAL_CACHEMAX", min(_CACHES[0], _CACHE))
+    try:
+        yield
+    finally:
+        with _CACHING:
+            before = _CACHES[0]
+            _CACHES.pop()
+            if not _CACHES:
+                set_gdal_config("GDAL_CACHEMAX", before)
+
+
+@contextmanager
+def _gdal(name: str, nbytes: int = 0) -> Iterator[None]:
+    """Have GDAL write so many bytes more of a file; what it raises becomes an error of the system."""
+    from rasterio import Env
+    from rasterio._err import CPLE_BaseError
+    from rasterio.errors import RasterioError
+    from rasterio.session import DummySession
+
+    try:
+        with Env(session=DummySession(), **_OPTIONS):
+            yield
+    except (RasterioError, CPLE_BaseError) as error:
+        raise _system_error(name, nbytes, error) from error
+
+
+def _system_error(name: str, nbytes: int, error: BaseException) -> OSError:
+    """What the system says where a file cannot have so many bytes more; what GDAL said, where it could."""
+    if sys.platform == "linux" and not name.startswith(_IN_MEMORY):
+        path = Path(name)
+        try:
+            with tempfile.TemporaryFile(dir=path.parent) as file:
+                os.posix_fallocate(file.fileno(), 0, nbytes + (path.stat().st_size if path.exists() else 0) + 1)
+        except OSError as found:
+            return found
+    while error.__cause__ is not None:  # rasterio says "see previous exception"
+        error = error.__cause__
+    return OSError(errno.EIO, f"GDAL says: {error}")

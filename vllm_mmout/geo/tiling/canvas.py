@@ -4,73 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import DecodeError, SaveError
+from vllm_mmout.geo.raster.georeference import Georeference
 from vllm_mmout.geo.raster.raster import format_nodata
 from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 from vllm_mmout.outputs.stored import StoredRaster
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.outputs import RasterOutput
-
-
-@dataclass(slots=True)
-class _Block:
-    """A block that is not full."""
-
-    pixels: NDArray[Any]
-    missing: int
-    """Pixels that have not come."""
 
 
 class Canvas:
     """Takes finished rectangles that together cover a raster, each pixel once, and writes it block by block.
 
-    Args:
-        folder: where the file is made, None for the system's folder for temporary files.
-        size: (height, width) of the raster.
-        traits: of all rectangles.
-
-    Raises:
-        DecodeError: the dtype cannot hold the nodata.
-        SaveError: the file cannot be made.
-
+    All rectangles must be like one, but for pixels, size, place and metadata.
     """
 
-    def __init__(self, folder: Path | None, size: tuple[int, int], traits: Traits) -> None:
+    def __init__(self, folder: Path | None, size: tuple[int, int], like: RasterOutput) -> None:
         self._size = size
-        self._traits = traits
-        self._dtype = np.dtype(np.uint8) if traits.dtype == np.bool_ else traits.dtype.newbyteorder("=")
-        self._nothing = _nothing(self._dtype, traits.nodata)
+        self._like = like
+        self._dtype = np.dtype(np.uint8) if like.dtype == np.bool_ else like.dtype.newbyteorder("=")
+        self._nothing = _nothing(self._dtype, like.nodata)
         self._masked = False
         self._taken = False
-        self._open: dict[tuple[int, int], _Block] = {}
+        self._open: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
+        """Blocks that are not full, each with the number of pixels that have not come."""
         height, width = size
-        self._blocks = GeoTiffBlocks(folder, bands=traits.bands, height=height, width=width, dtype=traits.dtype)
+        self._blocks = GeoTiffBlocks(folder, bands=like.count, height=height, width=width, dtype=like.dtype)
 
     def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
-        """Take a rectangle.
-
-        Args:
-            row: its first row.
-            col: its first column.
-            output: its pixels, which are not changed.
-            valid: bool [height, width], False where nodata stands instead of them; None: nowhere.
-
-        Raises:
-            DecodeError: it has other traits, or uses the value that would mean nodata.
-            SaveError: a block cannot be written.
-
-        """
-        self._traits.check(output)
+        """Take a rectangle that begins at a pixel; nodata stands where ``valid``, bool [height, width], is False."""
+        check_alike(self._like, output)
         pixels = output.array.view(np.uint8) if output.array.dtype == np.bool_ else output.array
         hidden = None if valid is None or valid.all() else ~valid
         self._watch_nodata(pixels, hidden)
@@ -78,41 +48,18 @@ class Canvas:
             self._paint(block, there, pixels[:, *here], None if hidden is None else hidden[here])
 
     def leave_out(self, row: int, col: int, height: int, width: int) -> None:
-        """Take a rectangle in which nothing was observed.
-
-        Raises:
-            DecodeError: a pixel has the value that would mean nodata.
-            SaveError: a block cannot be written.
-
-        """
+        """Take a rectangle in which nothing was observed."""
         self._masked = True
-        nothing = np.full((self._traits.bands, 1, 1), self._filling())
+        nothing = np.full((self._like.count, 1, 1), self._filling())
         for block, there, here in self._shares(row, col, height, width):
-            shape = (self._traits.bands, here[0].stop - here[0].start, here[1].stop - here[1].start)
+            shape = (self._like.count, here[0].stop - here[0].start, here[1].stop - here[1].start)
             self._paint(block, there, np.broadcast_to(nothing, shape), None)
 
     def finish(self, georeference: Georeference | None, metadata: Mapping[str, str]) -> StoredRaster:
-        """Make the raster, once it is covered.
-
-        Args:
-            georeference: where it lies.
-            metadata: items that go into the file.
-
-        Raises:
-            SaveError: the file cannot be written.
-
-        """
-        traits = self._traits
-        return StoredRaster.from_blocks(
-            self._blocks,
-            nodata=self._nodata,
-            georeference=georeference,
-            band_names=traits.band_names,
-            units=traits.units,
-            class_names=traits.class_names,
-            palette=traits.palette,
-            metadata=metadata,
-        )
+        """Make the raster, once it is covered."""
+        known = self._like.described
+        known["nodata"], known["georeference"], known["metadata"] = self._nodata, georeference, metadata
+        return StoredRaster.from_blocks(self._blocks, **known)
 
     def discard(self) -> None:
         """Remove what is on the disk."""
@@ -128,36 +75,32 @@ class Canvas:
                 yield (block_row, block_col), (there_rows, there_cols), (here_rows, here_cols)
 
     def _paint(
-        self,
-        block: tuple[int, int],
-        there: tuple[slice, slice],
-        pixels: NDArray[Any],
-        hidden: NDArray[np.bool_] | None,
+        self, block: tuple[int, int], there: tuple[slice, slice], pixels: NDArray[Any], hidden: NDArray[np.bool_] | None
     ) -> None:
-        """Put pixels into a block, and write it when it is full."""
         side = self._blocks.block
         rows, cols = (min(side, length - side * place) for length, place in zip(self._size, block, strict=True))
         if hidden is None and pixels.shape[1:] == (rows, cols):
             self._blocks.write(*block, pixels)
             return
-        waiting = self._open.get(block)
-        if waiting is None:
-            empty = np.empty((self._traits.bands, rows, cols), self._dtype)
-            waiting = self._open[block] = _Block(empty, rows * cols)
-        target = waiting.pixels[:, *there]
+        waiting, missing = self._open.pop(block, None) or (
+            np.empty((self._like.count, rows, cols), self._dtype),
+            rows * cols,
+        )
+        target = waiting[:, *there]
         target[...] = pixels
         if hidden is not None:
             np.copyto(target, self._filling(), where=hidden)
-        waiting.missing -= pixels.shape[1] * pixels.shape[2]
-        if not waiting.missing:
-            del self._open[block]
-            self._blocks.write(*block, waiting.pixels)
+        missing -= pixels.shape[1] * pixels.shape[2]
+        if missing:
+            self._open[block] = waiting, missing
+        else:
+            self._blocks.write(*block, waiting)
 
     def _watch_nodata(self, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None) -> None:
         """Remember whether pixels were masked, and whether others have the value that would say so."""
         if hidden is not None:
             self._masked = True
-        if self._traits.nodata is None and self._dtype.kind in "iu" and not self._taken:
+        if self._like.nodata is None and self._dtype.kind in "iu" and not self._taken:
             same = pixels == self._nothing
             self._taken = bool((same if hidden is None else same & ~hidden).any())
         if self._taken and self._masked:
@@ -166,15 +109,15 @@ class Canvas:
     @property
     def _nodata(self) -> float | None:
         """The nodata of what has come so far; a raster without one of its own gets one with its first masked pixel."""
-        if self._traits.nodata is None and self._masked:
+        if self._like.nodata is None and self._masked:
             return self._filling().item()  # type: ignore[no-any-return]
-        return self._traits.nodata
+        return self._like.nodata
 
     def _filling(self) -> np.generic:
         """What stands where nothing was observed."""
         if self._taken:
             raise DecodeError(
-                f"the result is {self._traits.dtype}, has no nodata, and uses {self._nothing}, which would mean it;"
+                f"the result is {self._like.dtype}, has no nodata, and uses {self._nothing}, which would mean it;"
                 " give the output a nodata of its own"
             )
         return self._nothing
@@ -203,50 +146,23 @@ def _nothing(dtype: np.dtype[Any], nodata: float | None) -> np.generic:
     return value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Traits:
-    """What a `RasterOutput` is beside its pixels, its size and its place."""
+def check_alike(first: RasterOutput, other: RasterOutput) -> None:
+    """Refuse an output that differs from the first in more than its pixels, its size, its place and its metadata."""
+    mine, others = _traits(first), _traits(other)
+    for name, trait in mine.items():
+        if trait is not others[name] and not _equal(trait, others[name]):
+            raise DecodeError(
+                f"tiles of one raster differ in {name}: {_said(trait)} in the first that came, {_said(others[name])} in"
+                " another; make it the same in all"
+            )
 
-    bands: int
-    dtype: np.dtype[Any]
-    nodata: float | None
-    band_names: tuple[str | None, ...]
-    units: tuple[str | None, ...]
-    class_names: tuple[str, ...] | None
-    palette: NDArray[np.uint8] | None
 
-    @classmethod
-    def of(cls, output: RasterOutput) -> Traits:
-        """Those of an output."""
-        return cls(
-            output.count,
-            output.array.dtype,
-            output.nodata,
-            output.band_names,
-            output.units,
-            output.class_names,
-            output.palette,
-        )
-
-    def check(self, output: RasterOutput) -> None:
-        """Refuse an output that has others.
-
-        Raises:
-            DecodeError: one differs, and which.
-
-        """
-        others = Traits.of(output)
-        for name in self.__slots__:
-            mine, other = getattr(self, name), getattr(others, name)
-            if mine is not other and not _equal(mine, other):
-                raise DecodeError(
-                    f"tiles of one raster differ in {name}: {_said(mine)} in the first that came, {_said(other)} in"
-                    " another; make it the same in all"
-                )
+def _traits(output: RasterOutput) -> dict[str, Any]:
+    known = {name: value for name, value in output.described.items() if name not in ("georeference", "metadata")}
+    return {"bands": output.count, "dtype": output.dtype, **known}
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two traits are equal, NaN with NaN."""
     if one is None or other is None:
         return False
     if isinstance(one, np.ndarray):

@@ -1,24 +1,19 @@
-"""TileGrid: where the tiles of a scene lie; Plan: how they make up the result, in its pixels."""
+"""TileGrid: where the tiles of a scene lie; Plan: how they make up the result, and how much each counts in it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import DecodeError, InputError, OptionError
-from vllm_mmout.geo.raster.window import Window
-from vllm_mmout.geo.tiling.blending import Axis
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.tiling.blending import Blend
-    from vllm_mmout.outputs import RasterOutput
+from vllm_mmout.geo.raster.raster import Window
 
 
 @dataclass(frozen=True)
@@ -107,7 +102,6 @@ class TileGrid:
             yield [row * across + col for row in range(len(self.rows)) for col in group]
 
     def _starts(self, size: int, tile: int) -> tuple[int, ...]:
-        """First pixels of the tiles along an axis."""
         if size <= tile:
             return (0,)
         stride = tile - self.overlap
@@ -142,6 +136,98 @@ def reflected(array: NDArray[Any], padding: tuple[int, int]) -> NDArray[Any]:
     return array
 
 
+Blend: TypeAlias = Literal["cosine", "linear", "none"]
+"""The shape of the ramp from one tile to the next; "none" is a step."""
+
+
+def axis_weights(starts: Sequence[int], tile: int, size: int, blend: Blend) -> list[NDArray[np.float64]]:
+    """Weights of the tiles along one axis; that of a pixel is the product of its row's and its column's.
+
+    Where two tiles share z pixels, the z / 4 at the end of each count nothing in it, since it saw little around them;
+    between lies the ramp, ``t`` or ``sin(pi t / 2) ** 2``. A ramp over all of the overlap would give such pixels weight
+    however large the overlap is, so that the result would never be that of the whole scene. At the scene's edge a tile
+    counts fully. With "none" each tile ends in the middle of what it shares.
+
+    Args:
+        starts: first pixel of each tile, ascending.
+        tile: pixels of a tile; one that reaches beyond ``size`` ends there.
+        size: pixels of the scene.
+        blend: shape of the ramp.
+
+    Returns:
+        One array a tile, of the length that it has within the scene, its positive weights in one run. At each pixel the
+        weights of all tiles sum to one.
+
+    """
+    ends = [min(start + tile, size) for start in starts]
+    borders = list(zip(starts[1:], ends[:-1], strict=True))  # what neighbours share: from the one's start to the end
+    weights = []
+    for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        weight, pixels = np.ones(end - start), np.arange(start, end)
+        if number:
+            weight *= _rising(pixels, *borders[number - 1], blend)
+        if number < len(borders):
+            weight *= _falling(pixels, *borders[number], blend)
+        weights.append(weight)
+    total = np.zeros(size)
+    for start, end, weight in zip(starts, ends, weights, strict=True):
+        total[start:end] += weight
+    return [weight / total[start:end] for start, end, weight in zip(starts, ends, weights, strict=True)]
+
+
+def _rising(pixels: NDArray[np.int_], first: int, last: int, blend: Blend) -> NDArray[np.float64]:
+    """From 0 after the first quarter of [first, last) to 1 before the last, at the centres of pixels."""
+    if blend == "none" or first >= last:
+        return (pixels >= (first + last) // 2).astype(np.float64)
+    along = np.clip((4 * pixels + 2 - 3 * first - last) / (2 * (last - first)), 0.0, 1.0)
+    return along if blend == "linear" else np.sin(along * (np.pi / 2)) ** 2
+
+
+def _falling(pixels: NDArray[np.int_], first: int, last: int, blend: Blend) -> NDArray[np.float64]:
+    """From 1 to 0: the mirror image, bit by bit, of what rises there."""
+    if blend == "none":
+        return 1.0 - _rising(pixels, first, last, blend)
+    return _rising(-1 - pixels, -last, -first, blend)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Intervals along one axis, in each of which the same tiles count."""
+
+    starts: tuple[int, ...]
+    """First pixel of each tile."""
+    intervals: tuple[slice, ...]
+    """From the first pixel to the last."""
+    spans: tuple[range, ...]
+    """The intervals, by number, in which each tile counts."""
+    covers: tuple[int, ...]
+    """How many tiles count in each interval."""
+    weights: tuple[NDArray[np.float64], ...]
+    """Of each tile, over all its pixels."""
+
+    @classmethod
+    def cut(cls, starts: Sequence[int], tile: int, size: int, blend: Blend) -> Axis:
+        """Cut an axis; the arguments are those of `axis_weights`."""
+        weights = axis_weights(starts, tile, size, blend)
+        runs = []
+        for start, weight in zip(starts, weights, strict=True):
+            counting = np.flatnonzero(weight)
+            runs.append((start + int(counting[0]), start + int(counting[-1]) + 1))
+        cuts = sorted({cut for run in runs for cut in run})
+        number = {cut: place for place, cut in enumerate(cuts)}
+        spans = tuple(range(number[first], number[last]) for first, last in runs)
+        covers = [0] * (len(cuts) - 1)
+        for span in spans:
+            for interval in span:
+                covers[interval] += 1
+        return cls(tuple(starts), tuple(slice(*cut) for cut in pairwise(cuts)), spans, tuple(covers), tuple(weights))
+
+    def within(self, tile: int, interval: int) -> slice:
+        """Where an interval lies in a tile."""
+        pixels, start = self.intervals[interval], self.starts[tile]
+        return slice(pixels.start - start, pixels.stop - start)
+
+
 Cell: TypeAlias = tuple[int, int]
 """A rectangle in which the same tiles count: its number among the rows and among the columns."""
 
@@ -159,36 +245,22 @@ class Plan:
     cols: Axis
 
     @classmethod
-    def make(cls, grid: TileGrid, index: int, output: RasterOutput, blend: Blend) -> Plan:
-        """Plan a raster.
-
-        Args:
-            grid: where tiles lie in the scene.
-            index: number of a tile.
-            output: what was made of that tile, padding included.
-            blend: how values are averaged; integers never are.
-
-        Raises:
-            DecodeError: a tile, or the scene, does not begin and end at a whole pixel of the result.
-
-        """
+    def make(cls, grid: TileGrid, index: int, got: tuple[int, int], blend: Blend) -> Plan:
+        """Plan a raster by the (height, width) that was made of one tile, padding included."""
         window, padding = grid.window(index), grid.padding(index)
         fed = (window.height + padding[0], window.width + padding[1])
-        got = (output.height, output.width)
-        scales = [Fraction(new, old) for new, old in zip(got, fed, strict=True)]
-        shape = blend if output.array.dtype.kind == "f" else "none"
         axes, sizes = [], []
-        along = zip((grid.rows, grid.cols), grid.sides, (grid.height, grid.width), scales, strict=True)
-        for starts, side, size, scale in along:
-            pixels = [place * scale for place in (*starts, min(side, size), size)]
+        along = zip((grid.rows, grid.cols), grid.sides, (grid.height, grid.width), got, fed, strict=True)
+        for starts, side, size, new, old in along:
+            pixels = [place * Fraction(new, old) for place in (*starts, min(side, size), size)]
             if any(pixel.denominator > 1 for pixel in pixels):
                 raise DecodeError(
                     f"the model makes {got[0]} x {got[1]} pixels of a tile of {fed[0]} x {fed[1]}, and not all tiles"
                     f" begin and end at a whole pixel of such a result; let tile, overlap, and the height and width of"
-                    f" the scene or of its window, be multiples of {scale.denominator}"
+                    f" the scene or of its window, be multiples of {Fraction(new, old).denominator}"
                 )
             *firsts, tile, length = (int(pixel) for pixel in pixels)
-            axes.append(Axis.cut(firsts, tile, length, shape))
+            axes.append(Axis.cut(firsts, tile, length, blend))
             sizes.append(length)
         return cls(grid, got, (sizes[0], sizes[1]), axes[0], axes[1])
 
@@ -214,7 +286,8 @@ class Plan:
     def weight(self, index: int, cell: Cell) -> NDArray[np.float64]:
         """What a tile counts at each pixel of a rectangle."""
         row, col = divmod(index, len(self.grid.cols))
-        return np.multiply.outer(self.rows.weight(row, cell[0]), self.cols.weight(col, cell[1]))
+        rows, cols = self.within(index, cell)
+        return np.multiply.outer(self.rows.weights[row][rows], self.cols.weights[col][cols])
 
     def visible(self, index: int) -> tuple[int, int]:
         """(height, width) of what of a tile's output lies in the result."""

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vllm_mmout.errors import DecodeError
-from vllm_mmout.geo.tiling.blending import Blend, Contribution, averaged
-from vllm_mmout.geo.tiling.canvas import Canvas, Traits
-from vllm_mmout.geo.tiling.grid import Cell, Plan
+from vllm_mmout.geo.tiling.canvas import Canvas, check_alike
+from vllm_mmout.geo.tiling.grid import Blend, Cell, Plan, TileGrid
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.outputs.source import merged, resized_mask
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.tiling.grid import TileGrid
     from vllm_mmout.outputs.partial_images import PartialImages
     from vllm_mmout.outputs.source import Source
     from vllm_mmout.outputs.stored import StoredRaster
     from vllm_mmout.processors.base import Part
+
+Finish: TypeAlias = Callable[[RasterOutput], RasterOutput]
+"""Makes of joined values what was asked for, pixel by pixel, of rectangles of any size."""
 
 
 def mosaic(
@@ -35,60 +37,64 @@ def mosaic(
     source: Source,
     growing: PartialImages | None = None,
 ) -> StoredRaster:
-    """Join tiles into one raster on disk. The result does not depend on the order in which they come.
+    """Join the tiles of a grid into one raster on disk. The result does not depend on the order in which they come.
 
     What waits in memory: blocks of the file that are partly filled, and pixels whose other tiles have not come. In
-    order of the grid that grows with a side of the scene where tiles overlap, never with its area.
-
-    Args:
-        parts: one a tile of the grid, all of them; an output may have more or fewer pixels than its tile.
-        grid: where the tiles lie.
-        blend: how values are averaged where tiles overlap; integers are not, they are joined as with "none".
-        finish: called on rectangles of joined values, of any size; None: they are the result.
-        folder: where the file is made, None for the system's folder for temporary files.
-        source: the scene.
-        growing: shown what is finished, and told of each tile; None: nobody looks.
-
-    Raises:
-        DecodeError: an output is no raster, does not fit the others, its tile or the scene, or a tile is missing.
-        SaveError: the file cannot be written.
-
+    order of the grid that grows with a side of the scene where tiles overlap, never with its area. Integers are not
+    blended, they are joined as with "none"; without ``finish`` joined values are the result; ``growing`` is shown what
+    is finished, and told of each tile.
     """
-    arrivals = _Arrivals(grid, blend, finish, folder, growing)
+    joining = _Joining(grid, blend, finish, folder, growing)
     try:
         for part in parts:
-            arrivals.add(part)
+            joining.add(part)
             if growing is not None:
                 growing.joined()
-        return arrivals.whole(source)
+        return joining.whole(source)
     except BaseException:
-        if arrivals.joining is not None:
-            arrivals.joining.discard()
+        joining.discard()
         raise
 
 
-class _Arrivals:
-    """Counts the tiles in, and keeps empty ones until the first with an output says what the raster is."""
+class _Joining:
+    """Puts tiles together: where one alone counts it is the result, elsewhere a copy waits for the others.
+
+    The first tile with an output says what the raster is; the others must be alike.
+    """
+
+    _plan: Plan
+    _like: RasterOutput
+    """The first pixel, with all that is known beside it."""
+    _metadata: dict[str, str]
+    """What all tiles say alike."""
+    _finished_metadata: dict[str, str]
 
     def __init__(
         self, grid: TileGrid, blend: Blend, finish: Finish | None, folder: Path | None, growing: PartialImages | None
     ) -> None:
         self._grid = grid
         self._blend = blend
-        self._finish = finish
+        self._make = finish
         self._folder = folder
         self._growing = growing
         self._came = bytearray(len(grid))
         self._empty = array("q")
-        self.joining: Joining | None = None
+        """Tiles without an output that came before the first with one."""
+        self._canvas: Canvas | None = None
+        self._waiting: dict[Cell, list[Contribution | None]] = {}
 
     def add(self, part: Part) -> None:
-        """Take a part."""
+        """Take a tile."""
         if not 0 <= part.index < len(self._grid) or self._came[part.index]:
             raise DecodeError(f"tile {part.index} of {len(self._grid)} came twice, or there is no such tile")
         self._came[part.index] = True
         try:
-            self._take(part)
+            if part.output is not None:
+                self._take(part.index, _raster(part.output), part.valid)
+            elif self._canvas is None:
+                self._empty.append(part.index)
+            else:
+                self._leave_out(self._canvas, part.index)
         except DecodeError as error:
             raise DecodeError(f"tile of {part.window or self._grid.window(part.index)}: {error}") from error
 
@@ -97,85 +103,38 @@ class _Arrivals:
         missing = self._came.find(0)
         if missing >= 0:
             raise DecodeError(f"the tile of {self._grid.window(missing)} never came; the scene is not whole")
-        if self.joining is None:
+        if self._canvas is None:
             raise DecodeError("no tile of the scene has an observation; there is nothing to make a raster of")
-        return self.joining.whole(source)
+        georeference = source.georeference
+        if georeference is not None:
+            georeference = georeference.resized((self._grid.height, self._grid.width), self._plan.size)
+        own = {**dict(sorted(self._metadata.items())), **self._finished_metadata}
+        return self._canvas.finish(georeference, merged(source.metadata, own))
 
-    def _take(self, part: Part) -> None:
-        if part.output is None:
-            if self.joining is None:
-                self._empty.append(part.index)
-            else:
-                self.joining.leave_out(part.index)
-            return
-        if not isinstance(part.output, RasterOutput):
-            raise DecodeError(
-                f"got a {type(part.output).__name__}, only a RasterOutput can be joined; define assemble() in the"
-                " processor"
-            )
-        if self.joining is None:
-            plan = Plan.make(self._grid, part.index, part.output, self._blend)
-            self.joining = Joining(plan, part.output, self._finish, self._folder, self._growing)
-            for index in self._empty:
-                self.joining.leave_out(index)
-            self._empty = array("q")
-        self.joining.take(part.index, part.output, part.valid)
+    def discard(self) -> None:
+        """Remove what is on the disk, and forget what waits."""
+        self._waiting.clear()
+        if self._canvas is not None:
+            self._canvas.discard()
 
-
-Finish: TypeAlias = Callable[[RasterOutput], RasterOutput]
-"""Makes of joined values what was asked for, pixel by pixel."""
-
-
-class Joining:
-    """Puts tiles together: where one alone counts it is the result, elsewhere a copy waits for the others.
-
-    Args:
-        plan: where the tiles lie.
-        first: the output of any tile; the others must be alike.
-        finish: makes the result of joined values, None where they are it.
-        folder: where the file is made.
-        growing: shown each rectangle that is finished, in the thread that joins; None: nobody looks.
-
-    Raises:
-        SaveError: the file cannot be made.
-
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        first: RasterOutput,
-        finish: Finish | None,
-        folder: Path | None,
-        growing: PartialImages | None = None,
-    ) -> None:
-        self._plan = plan
-        self._traits = Traits.of(first)
-        self._make = finish
-        self._metadata = dict(first.metadata)
-        pixel = self._finished(first.array[:, :1, :1])
-        self._finished_traits = Traits.of(pixel)
+    def _begun(self, index: int, output: RasterOutput) -> Canvas:
+        """The canvas for a raster like a tile's output."""
+        shape = self._blend if output.dtype.kind == "f" else "none"
+        self._plan = Plan.make(self._grid, index, (output.height, output.width), shape)
+        self._like = RasterOutput(output.array[:, :1, :1].copy(), **output.described)
+        self._metadata = self._like.metadata
+        pixel = self._finished(self._like.array)
         self._finished_metadata = pixel.metadata
-        self._waiting: dict[Cell, list[Contribution | None]] = {}
-        self._canvas = Canvas(folder, plan.size, self._finished_traits)
-        self._growing = growing
-        if growing is not None:
-            growing.begin(plan.size, pixel)
+        self._canvas = Canvas(self._folder, self._plan.size, pixel)
+        if self._growing is not None:
+            self._growing.begin(self._plan.size, pixel)
+        for empty in self._empty:
+            self._leave_out(self._canvas, empty)
+        return self._canvas
 
-    def take(self, index: int, output: RasterOutput, valid: NDArray[np.bool_] | None) -> None:
-        """Take a tile.
-
-        Args:
-            index: its number.
-            output: what was made of it.
-            valid: bool [height, width] of the tile in the scene, False where there is no observation.
-
-        Raises:
-            DecodeError: the output differs from the others, or has no room for nodata.
-            SaveError: a block cannot be written.
-
-        """
-        self._traits.check(output)
+    def _take(self, index: int, output: RasterOutput, valid: NDArray[np.bool_] | None) -> None:
+        canvas = self._canvas or self._begun(index, output)
+        check_alike(self._like, output)
         if (output.height, output.width) != self._plan.output_size:
             raise DecodeError(
                 f"its output has {output.height} x {output.width} pixels, that of the first tile that came"
@@ -188,46 +147,19 @@ class Joining:
             here = self._plan.within(index, cell)
             values, shown = output.array[:, *here], None if valid is None else valid[here]
             if self._plan.covers(cell) == 1:
-                self._put(cell, values, shown)
+                self._put(canvas, cell, values, shown)
             else:
                 shown = None if shown is None or shown.all() else shown.copy()
-                self._wait(cell, Contribution(index, values.copy(), self._plan.weight(index, cell), shown))
+                self._wait(canvas, cell, Contribution(index, values.copy(), self._plan.weight(index, cell), shown))
 
-    def leave_out(self, index: int) -> None:
-        """Take a tile without any observation.
-
-        Raises:
-            DecodeError: the dtype has no room for nodata.
-            SaveError: a block cannot be written.
-
-        """
+    def _leave_out(self, canvas: Canvas, index: int) -> None:
         for cell in self._plan.cells(index):
             if self._plan.covers(cell) == 1:
-                self._canvas.leave_out(*self._plan.place(cell))
+                canvas.leave_out(*self._plan.place(cell))
             else:
-                self._wait(cell, None)
+                self._wait(canvas, cell, None)
 
-    def whole(self, source: Source) -> StoredRaster:
-        """Make the raster, once all tiles were taken.
-
-        Raises:
-            SaveError: the file cannot be written.
-
-        """
-        georeference = source.georeference
-        if georeference is not None:
-            georeference = georeference.resized((self._plan.grid.height, self._plan.grid.width), self._plan.size)
-        shared = dict(sorted(self._metadata.items()))
-        metadata = merged(source.metadata, {**shared, **self._finished_metadata})
-        return self._canvas.finish(georeference, metadata)
-
-    def discard(self) -> None:
-        """Remove what is on the disk, and forget what waits."""
-        self._waiting.clear()
-        self._canvas.discard()
-
-    def _wait(self, cell: Cell, one: Contribution | None) -> None:
-        """Keep what a tile says of a rectangle until all have said it."""
+    def _wait(self, canvas: Canvas, cell: Cell, one: Contribution | None) -> None:
         came = self._waiting.setdefault(cell, [])
         came.append(one)
         if len(came) < self._plan.covers(cell):
@@ -235,41 +167,123 @@ class Joining:
         del self._waiting[cell]
         given = sorted((each for each in came if each is not None), key=lambda each: each.tile)
         if given:
-            self._put(cell, averaged(given, self._traits.nodata), _any_valid(given))
+            self._put(canvas, cell, averaged(given, self._like.nodata), _any_valid(given))
         else:
-            self._canvas.leave_out(*self._plan.place(cell))
+            canvas.leave_out(*self._plan.place(cell))
 
-    def _put(self, cell: Cell, values: NDArray[Any], shown: NDArray[np.bool_] | None) -> None:
-        """Finish a rectangle and hand it on."""
+    def _put(self, canvas: Canvas, cell: Cell, values: NDArray[Any], shown: NDArray[np.bool_] | None) -> None:
         row, col, height, width = self._plan.place(cell)
         finished = self._finished(values)
         if (finished.height, finished.width) != (height, width):
             raise DecodeError(
                 f"finish made {finished.height} x {finished.width} pixels of {height} x {width}; it must keep them"
             )
-        self._canvas.put(row, col, finished, shown)
+        canvas.put(row, col, finished, shown)
         if self._growing is not None:
             self._growing.put(row, col, finished, shown)
 
     def _finished(self, values: NDArray[Any]) -> RasterOutput:
-        """What was asked for, of joined values."""
-        traits = self._traits
-        joined = RasterOutput(
-            values,
-            nodata=traits.nodata,
-            band_names=traits.band_names,
-            units=traits.units,
-            class_names=traits.class_names,
-            palette=traits.palette,
-        )
+        known = self._like.described
+        known["georeference"] = known["metadata"] = None
+        joined = RasterOutput(values, **known)
         return joined if self._make is None else self._make(joined)
 
 
+def _raster(output: object) -> RasterOutput:
+    if not isinstance(output, RasterOutput):
+        raise DecodeError(
+            f"got a {type(output).__name__}, only a RasterOutput can be joined; define assemble() in the processor"
+        )
+    return output
+
+
 def _any_valid(given: list[Contribution]) -> NDArray[np.bool_] | None:
-    """Where any of some contributions is valid; None for everywhere."""
-    shown: NDArray[np.bool_] | None = None
-    for number, one in enumerate(given):
-        if one.valid is None:
-            return None
-        shown = one.valid if number == 0 or shown is None else shown | one.valid
-    return shown
+    shown = [one.valid for one in given if one.valid is not None]
+    return np.logical_or.reduce(shown) if len(shown) == len(given) else None
+
+
+_AT_ONCE = 2**18
+"""Numbers that are averaged at once: several bands of a small rectangle, one of a large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What one tile says of a rectangle."""
+
+    tile: int
+    """Number of the tile."""
+    values: NDArray[Any]
+    """Floating point [bands, height, width]."""
+    weight: NDArray[np.float64]
+    """[height, width], positive; all of a rectangle sum to one."""
+    valid: NDArray[np.bool_] | None = None
+    """[height, width], False where there is no observation; None: everywhere valid."""
+
+
+def averaged(contributions: Sequence[Contribution], nodata: float | None) -> NDArray[Any]:
+    """The weighted mean at each pixel, of the values that are known there.
+
+    It lies between the smallest and the largest of them: that of equal values is that value, bit by bit. Not known are
+    nodata, NaN, infinities, and what a contribution's mask hides; where nothing is known it is what the first valid
+    contribution has. Contributions come in an order of their own, since rounding depends on it.
+
+    Returns:
+        [bands, height, width] in the dtype of the values.
+
+    """
+    values = contributions[0].values
+    if len(contributions) == 1:
+        return values
+    mean = np.empty(values.shape, values.dtype)
+    bands, height, width = values.shape
+    if nodata is not None:
+        with np.errstate(over="ignore"):  # what is beyond the dtype no value equals
+            nodata = values.dtype.type(nodata)
+    step = max(1, _AT_ONCE // (height * width))
+    for first in range(0, bands, step):
+        some = slice(first, first + step)
+        mean[some] = _mean([(one, one.values[some], _known(one, some, nodata)) for one in contributions])
+    return mean
+
+
+def _mean(of: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]]) -> NDArray[Any]:
+    if all(known.all() for _, _, known in of):
+        return _clipped_mean([(values, values, values, one.weight) for one, values, _ in of])
+    # Of what is not known -0.0 is added, which changes no number, -0.0 included.
+    filled = [
+        (*(np.where(known, values, other) for other in (-0.0, np.inf, -np.inf)), np.where(known, one.weight, 0.0))
+        for one, values, known in of
+    ]
+    nowhere = ~np.logical_or.reduce([known for _, _, known in of])
+    filled[0][3][nowhere] = 1.0
+    return np.where(nowhere, _unknown(of), _clipped_mean(filled))
+
+
+def _clipped_mean(of: Sequence[tuple[NDArray[Any], ...]]) -> NDArray[np.float64]:
+    """The mean of values that are given for the sum, for the least and for the largest, each with its weight."""
+    values, low, high, count = of[0]
+    total = values * count
+    for values, least, most, weight in of[1:]:
+        total += values * weight
+        low, high, count = np.minimum(low, least), np.maximum(high, most), count + weight
+    total /= count
+    clipped: NDArray[np.float64] = np.clip(total, low, high, out=total)
+    return clipped
+
+
+def _known(one: Contribution, bands: slice, nodata: float | None) -> NDArray[np.bool_]:
+    values = one.values[bands]
+    known: NDArray[np.bool_] = np.isfinite(values)
+    if nodata is not None and np.isfinite(nodata):
+        known &= values != nodata
+    if one.valid is not None:
+        known &= one.valid
+    return known
+
+
+def _unknown(of: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]]) -> NDArray[Any]:
+    """What stands where nothing is known."""
+    found = of[-1][1]
+    for one, values, _ in reversed(of):
+        found = values if one.valid is None else np.where(one.valid, values, found)
+    return found

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,12 +23,7 @@ class Chains:
 
 
 def in_order(following: NDArray[np.int32]) -> Chains:
-    """Find the chains of elements by pointer jumping (Wyllie 1979): so many rounds as the longest chain has bits.
-
-    Args:
-        following: the element that follows each, itself at the end of an open chain. None follows two others.
-
-    """
+    """Find the chains of elements by pointer jumping (Wyllie 1979): so many rounds as the longest chain has bits."""
     count = len(following)
     own = np.arange(count, dtype=np.int32)
     # The lowest label of a chain is its name: that of its end if it is open, which is negative, else any.
@@ -60,17 +52,7 @@ def in_order(following: NDArray[np.int32]) -> Chains:
 
 
 def connected(count: int, one: NDArray[np.intp], other: NDArray[np.intp]) -> tuple[int, NDArray[np.intp]]:
-    """Number the connected components of a graph.
-
-    Args:
-        count: number of elements.
-        one: an element of each pair that is connected.
-        other: the other element of the pair.
-
-    Returns:
-        The number of components, and the number of each element's.
-
-    """
+    """Number the connected components of a graph."""
     parent = np.arange(count)
     while True:
         roots = parent[one], parent[other]

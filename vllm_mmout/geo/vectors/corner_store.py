@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import SaveError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
-    from typing import IO, Self
-
-    from numpy.typing import NDArray
 
 _CHUNK = 2**15
 """Corners of a chunk."""
@@ -26,12 +22,6 @@ class WaitingCorners:
     """Keeps rows of two int32 until they are taken, each once.
 
     Rows are kept in chunks; a chunk is forgotten, and its room on the disk used again, when all its rows were taken.
-
-    Args:
-        budget: bytes of memory; beyond it the oldest chunks go to a file without a name, which is gone with this object
-            or with the process.
-        folder: where that file is made; None for the system's folder for temporary files.
-
     """
 
     def __init__(self, budget: int, folder: Path | None = None) -> None:
@@ -61,15 +51,7 @@ class WaitingCorners:
             self._file.close()
 
     def put(self, rows: NDArray[np.int32]) -> int:
-        """Keep some rows [n, 2].
-
-        Returns:
-            Their address; that of a part of them is as many rows further.
-
-        Raises:
-            SaveError: the disk is full.
-
-        """
+        """Keep some rows [n, 2]."""
         address, done = self._end, 0
         while done < len(rows):
             chunk, start = divmod(self._end, _CHUNK)
@@ -94,7 +76,9 @@ class WaitingCorners:
             done += len(part)
             self._left[chunk] -= len(part)
             if not self._left[chunk]:
-                self._forget(chunk)
+                del self._left[chunk]
+                if self._memory.pop(chunk, None) is None:
+                    self._free.append(self._slots.pop(chunk))
         return rows
 
     def _copy(self, chunk: int, start: int, part: NDArray[np.int32]) -> None:
@@ -104,13 +88,6 @@ class WaitingCorners:
         file = self._opened()
         file.seek((self._slots[chunk] * _CHUNK + start) * _BYTES)
         part[:] = np.frombuffer(file.read(part.nbytes), np.int32).reshape(-1, 2)
-
-    def _forget(self, chunk: int) -> None:
-        del self._left[chunk]
-        if chunk in self._memory:
-            del self._memory[chunk]
-        else:
-            self._free.append(self._slots.pop(chunk))
 
     def _make_room(self) -> None:
         """Write the oldest chunks to the file until another one fits the budget."""
@@ -130,19 +107,13 @@ class WaitingCorners:
             del self._memory[chunk]
 
     def _opened(self) -> IO[bytes]:
-        """The file, made when it is first needed."""
         if self._file is None:
             self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - lives as long as self
         return self._file
 
 
 class Segments:
-    """Stretches of waiting corners, each with the number of the one that follows it.
-
-    Args:
-        waiting: holds the corners; here are 24 bytes a stretch.
-
-    """
+    """Stretches of waiting corners, each with the number of the one that follows it."""
 
     def __init__(self, waiting: WaitingCorners) -> None:
         self._waiting = waiting
@@ -152,16 +123,7 @@ class Segments:
         self._unused = 256
 
     def put(self, vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Keep new stretches.
-
-        Args:
-            vertices: [n, 2], stretch by stretch.
-            counts: corners of each.
-
-        Returns:
-            The number of each.
-
-        """
+        """Keep new stretches of corners [n, 2], stretch by stretch; the number of each."""
         while self._unused < len(counts):
             size = len(self._table)
             self._table = np.concatenate([self._table, np.zeros_like(self._table)])

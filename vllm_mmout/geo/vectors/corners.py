@@ -7,12 +7,10 @@ that touch with a corner alone are not connected: each has a corner of its own t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 FLAG_BITS = 2
 TOUCH, JUNCTION = 1, 2
@@ -29,6 +27,12 @@ _EASTWARD = ((_NE, _NOT_SE), (_NW, _NE, _NOT_SE, _NOT_SW, _EAST))
 _WESTWARD = ((_SW, _NOT_NW), (_SW, _SE, _NOT_NW, _NOT_NE, _WEST))
 _NORTHWARD = (_NW, _SW, _NOT_SE, _NOT_NE, _NORTH)
 _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
+
+
+_At: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]
+"""Rows and columns of points of the lattice."""
+_Sides: TypeAlias = tuple[NDArray[np.bool_], ...]
+"""Whether there is a border above, below, to the left and to the right of each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +88,7 @@ def link(
     *,
     junctions: bool,
 ) -> Linked:
-    """Find the corners of a band and link them.
+    """Find the corners of a band of rows and link them.
 
     Args:
         labels: [rows + 1, columns + 2], classes of the band's pixels with the row above it, and with a column on either
@@ -127,9 +131,7 @@ def link(
     return Linked(vertices, np.append(starts, len(stretches)), following, *ports, left, right)
 
 
-def _places(
-    labels: NDArray[np.int32],
-) -> tuple[tuple[NDArray[np.intp], NDArray[np.intp]], tuple[NDArray[np.bool_], ...]]:
+def _places(labels: NDArray[np.int32]) -> tuple[_At, _Sides]:
     """Rows and columns of the lattice where borders do not just go straight on; is one above, below, left, right?"""
     upright = labels[:, 1:] != labels[:, :-1]
     flat = labels[1:] != labels[:-1]
@@ -138,19 +140,12 @@ def _places(
     return at, (above[at], below[at], left[at], right[at])
 
 
-def _quadrants(labels: NDArray[np.int32], at: tuple[NDArray[np.intp], NDArray[np.intp]]) -> list[NDArray[np.int32]]:
-    """The classes north-west, north-east, south-west and south-east of points of the lattice."""
+def _quadrants(labels: NDArray[np.int32], at: _At) -> list[NDArray[np.int32]]:
     rows, cols = at
     return [labels[rows, cols], labels[rows, cols + 1], labels[rows + 1, cols], labels[rows + 1, cols + 1]]
 
 
-def _kinds(
-    labels: NDArray[np.int32],
-    at: tuple[NDArray[np.intp], NDArray[np.intp]],
-    places: tuple[NDArray[np.bool_], ...],
-    *,
-    junctions: bool,
-) -> NDArray[np.bool_]:
+def _kinds(labels: NDArray[np.int32], at: _At, places: _Sides, *, junctions: bool) -> NDArray[np.bool_]:
     """What there is, bool [places, kinds], at each place, in the order in which stretches end and begin there."""
     above, below, left, right = places
     nw, ne, sw, se = (quadrant >= 0 for quadrant in _quadrants(labels, at))
@@ -171,12 +166,7 @@ def _kinds(
     return kinds
 
 
-def _flags(
-    labels: NDArray[np.int32],
-    at: tuple[NDArray[np.intp], NDArray[np.intp]],
-    places: tuple[NDArray[np.bool_], ...],
-    ends: tuple[int, int],
-) -> NDArray[np.intp]:
+def _flags(labels: NDArray[np.int32], at: _At, places: _Sides, ends: tuple[int, int]) -> NDArray[np.intp]:
     """The flags of each place; ``ends`` are the rows of the raster's upper and lower edge, from the band's first."""
     nw, ne, sw, se = _quadrants(labels, at)
     meeting = np.sum(places, axis=0)
@@ -189,12 +179,7 @@ def _flags(
 
 
 def _stretches(kind: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The corners in the order of stretches within one row, and where each stretch begins in it.
-
-    Args:
-        kind: of each corner, row by row from west to east.
-
-    """
+    """The corners in the order of stretches within one row, and where each stretch begins in it."""
     corners, starts, count = [], [], 0
     for (begin, members), step in ((_EASTWARD, 1), (_WESTWARD, -1)):
         chosen = np.flatnonzero(np.isin(kind, members))[::step]
@@ -206,7 +191,6 @@ def _stretches(kind: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.int
 
 
 def _ports(last: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Columns in which borders cross the lower edge of the band, upwards and downwards."""
     cols = np.flatnonzero(last[1:] != last[:-1]).astype(np.int32)
     return cols[last[cols] >= 0], cols[last[cols + 1] >= 0]
 

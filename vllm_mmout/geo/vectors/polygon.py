@@ -1,18 +1,17 @@
-"""Polygons and their rings: those that are whole, and what tracing keeps of those that are not."""
+"""Polygons and their rings: those that are whole, what tracing keeps of those that are not, and their coordinates."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
+from vllm_mmout.geo.raster.raster import Affine
+from vllm_mmout.geo.vectors.chains import ranges
 from vllm_mmout.geo.vectors.corners import FLAG_BITS, TOUCH
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,8 +40,22 @@ class Polygons:
         return zip(self.classes.tolist(), self.pixels.tolist(), self.areas.tolist(), self.rings.tolist(), strict=True)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OpenBorders:
+@dataclass(frozen=True, eq=False)
+class _Columns:
+    """What is known of some things, in arrays of one length."""
+
+    def some(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> Self:
+        """Those of them that are chosen."""
+        return type(self)(*(getattr(self, each.name)[which] for each in fields(self)))
+
+    def and_(self, other: Self) -> Self:
+        """These and others."""
+        names = [each.name for each in fields(self)]
+        return type(self)(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
+
+
+@dataclass(frozen=True, eq=False)
+class OpenBorders(_Columns):
     """Borders that cross the lower edge of what was traced, with their ends there."""
 
     heads: NDArray[np.int32]
@@ -54,21 +67,17 @@ class OpenBorders:
     region: NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Regions:
+@dataclass(frozen=True, eq=False)
+class Regions(_Columns):
     """What is known of regions."""
 
     classes: NDArray[np.int32]
     pixels: NDArray[np.int64]
     areas: NDArray[np.float64]
 
-    def some(self, which: NDArray[np.bool_]) -> Regions:
-        """Those of them that are chosen."""
-        return Regions(self.classes[which], self.pixels[which], self.areas[which])
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Rings:
+@dataclass(frozen=True, eq=False)
+class Rings(_Columns):
     """Closed borders."""
 
     region: NDArray[np.intp]
@@ -77,32 +86,13 @@ class Rings:
     count: NDArray[np.int64]
     hole: NDArray[np.bool_]
 
-    def some(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> Rings:
-        """Those of them that are chosen."""
-        return Rings(self.region[which], self.address[which], self.count[which], self.hole[which])
-
-    def and_(self, other: Rings) -> Rings:
-        """These and others."""
-        return Rings(
-            np.concatenate([self.region, other.region]),
-            np.concatenate([self.address, other.address]),
-            np.concatenate([self.count, other.count]),
-            np.concatenate([self.hole, other.hole]),
-        )
-
     def of(self, region: NDArray[np.intp]) -> Rings:
         """The same with the new number of each region."""
-        return Rings(region[self.region], self.address, self.count, self.hole)
+        return replace(self, region=region[self.region])
 
 
 def doubled_areas(vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Twice the signed area of each ring in pixels, positive where it runs counterclockwise as a picture is seen.
-
-    Args:
-        vertices: [n, 2], column and row, ring by ring.
-        counts: corners of each ring.
-
-    """
+    """Twice the signed area of each ring in pixels, positive where it runs counterclockwise as a picture is seen."""
     if not len(counts):
         return np.zeros(0, np.int64)
     ends = np.cumsum(counts)
@@ -119,10 +109,6 @@ def simple_rings(
 
     A region lies on two opposite sides of such a point, so that what is outside lies between the two passes: parts that
     are cut off never cross, they nest.
-
-    Args:
-        vertices: int32 [n, 2] with flags, ring by ring.
-        counts: corners of each ring.
 
     Returns:
         Vertices and counts of the rings, and the number of the ring that each comes from.
@@ -159,7 +145,6 @@ def simple_rings(
 
 
 def _cut(vertices: NDArray[np.int32], start: int, count: int, twice: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
-    """The places of the vertices of each part of one ring."""
     parts = []
     stops = (start + np.flatnonzero(twice[start : start + count])).tolist()
     opened: list[tuple[tuple[int, int], list[NDArray[np.intp]]]] = []
@@ -181,3 +166,79 @@ def without_flags(vertices: NDArray[np.int32]) -> NDArray[np.int32]:
     bare = vertices.copy()
     bare[:, 0] >>= FLAG_BITS
     return bare
+
+
+PIXELS: Affine = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+"""Columns and rows themselves, for a raster that lies nowhere."""
+_COMMA, _OPEN, _CLOSE = b",[]"
+
+
+class Lattice:
+    """The corners of a raster's pixels."""
+
+    def __init__(self, transform: Affine, size: tuple[int, int]) -> None:
+        a, b, c, d, e, f = self._transform = transform
+        self._turned = a * e - b * d > 0
+        self._tables: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None
+        if b == d == 0:
+            x, y = a * np.arange(size[1] + 1) + c, e * np.arange(size[0] + 1) + f
+            self._tables = _texts(x), _texts(y)
+
+    def closed(
+        self, vertices: NDArray[np.int32], counts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Columns and rows [n, 2] of rings that end where they begin; where each begins, with their number at the end.
+
+        Exteriors run counterclockwise in coordinates.
+        """
+        starts = np.cumsum(counts) - counts
+        places = ranges(starts, counts + 1)
+        bounds = np.append(0, np.cumsum(counts + 1))
+        places[bounds[1:] - 1] = starts
+        if self._turned:  # counterclockwise as a picture is seen is clockwise in coordinates
+            places = places[np.repeat(bounds[1:] - 1 + bounds[:-1], counts + 1) - np.arange(len(places))]
+        rows = vertices[places]
+        rows[:, 0] >>= FLAG_BITS
+        return rows, bounds
+
+    def points(self, rows: NDArray[np.int32]) -> NDArray[np.float64]:
+        """The coordinates [n, 2] of columns and rows."""
+        a, b, c, d, e, f = self._transform
+        cols, lines = rows[:, 0].astype(np.float64), rows[:, 1].astype(np.float64)
+        if self._tables is not None:
+            return np.stack([a * cols + c, e * lines + f], axis=1)
+        return np.stack([a * cols + b * lines + c, d * cols + e * lines + f], axis=1)
+
+    def text(
+        self, rows: NDArray[np.int32], begins: NDArray[np.uint8], ends: NDArray[np.bool_]
+    ) -> tuple[bytes, NDArray[np.int64]]:
+        """Coordinates as JSON, with brackets and commas, and where each corner begins, with the length at the end.
+
+        A ring ``begins`` with a corner as the first of a polygon (1) or as another (2), and ``ends`` with it.
+        """
+        x, y = self._numbers(rows)
+        wide = x.shape[1]
+        fields = np.zeros((len(rows), wide + y.shape[1] + 6), np.uint8)
+        fields[:, 0] = np.where(begins == 2, _COMMA, 0)
+        fields[:, 1] = np.where(begins > 0, _OPEN, 0)
+        fields[:, 2] = _OPEN
+        fields[:, 3 : 3 + wide] = x
+        fields[:, 3 + wide] = _COMMA
+        fields[:, 4 + wide : -2] = y
+        fields[:, -2] = _CLOSE
+        fields[:, -1] = np.where(ends, _CLOSE, _COMMA)
+        there = fields != 0
+        return fields[there].tobytes(), np.append(0, np.cumsum(there.sum(axis=1)))
+
+    def _numbers(self, rows: NDArray[np.int32]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """The text of the two coordinates of each corner, a row each, filled up with 0."""
+        if self._tables is None:
+            points = self.points(rows)
+            return _texts(points[:, 0]), _texts(points[:, 1])
+        return self._tables[0][rows[:, 0]], self._tables[1][rows[:, 1]]
+
+
+def _texts(numbers: NDArray[np.floating]) -> NDArray[np.uint8]:
+    """The shortest text of each number that gives it back, uint8 [n, longest], filled up with 0."""
+    texts = np.array([repr(number).removesuffix(".0") for number in numbers.tolist()], np.bytes_)
+    return texts.view(np.uint8).reshape(len(numbers), -1)

@@ -8,18 +8,13 @@ at corners that depend on its shape alone.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.geo.vectors.chains import ranges
 from vllm_mmout.geo.vectors.corners import JUNCTION
-from vllm_mmout.geo.vectors.polygon import doubled_areas, without_flags
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.vectors.polygon import Polygons
+from vllm_mmout.geo.vectors.polygon import Polygons, doubled_areas, without_flags
 
 
 def simplified(polygons: Polygons, tolerance: float) -> Polygons:
@@ -29,11 +24,6 @@ def simplified(polygons: Polygons, tolerance: float) -> Polygons:
     the line between its ends. A ring that would lose its area or turn over all the same stays as it is; there its
     neighbours may overlap it by the tolerance. Not guaranteed: borders that lie nearer to each other than the
     tolerance may cross.
-
-    Args:
-        polygons: traced with junctions.
-        tolerance: how far from the new border old corners may lie, in pixels.
-
     """
     if not len(polygons.counts):
         return polygons
@@ -127,7 +117,6 @@ def _keep(
 def _squared_distances(
     points: NDArray[np.float64], starts: NDArray[np.float64], ends: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """From points to the stretches between two others."""
     along = ends - starts
     part = np.clip(((points - starts) * along).sum(axis=1) / (along**2).sum(axis=1), 0, 1)
     away: NDArray[np.float64] = ((points - starts - part[:, np.newaxis] * along) ** 2).sum(axis=1)

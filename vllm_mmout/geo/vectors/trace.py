@@ -1,26 +1,60 @@
-"""Tracing the regions of a raster as polygons, a band of rows at a time."""
+"""The polygons of a raster of classes, read and traced a band of rows at a time."""
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.geo.vectors.chains import Chains, connected, in_order, ranges
-from vllm_mmout.geo.vectors.corner_store import Segments
+from vllm_mmout.geo.vectors.corner_store import Segments, WaitingCorners
 from vllm_mmout.geo.vectors.corners import Linked, link
 from vllm_mmout.geo.vectors.polygon import OpenBorders, Polygons, Regions, Rings, doubled_areas, simple_rings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.vectors.corner_store import WaitingCorners
+from vllm_mmout.geo.vectors.simplify import simplified
 
 BLOCK = 2**17
 """Corners that are handed over at once, about."""
+BAND = 2**20
+"""Pixels that are traced at once: some 60 bytes each where every pixel differs from its neighbours."""
+BUDGET = 2**25
+"""Bytes of corners that wait in memory."""
+
+
+def polygons(
+    rows: Iterable[NDArray[np.integer]],
+    size: tuple[int, int],
+    *,
+    nodata: float | None = None,
+    areas: NDArray[np.float64] | None = None,
+    simplify: float = 0,
+    band: int | None = None,
+    budget: int = BUDGET,
+    folder: Path | None = None,
+) -> Iterator[Polygons]:
+    """Trace the 4-connected regions of equal class of a raster of (height, width), whose rows come from the top.
+
+    Classes below 0 and ``nodata`` are no regions. ``areas``, [height], are those of a pixel in each row (None: 1);
+    ``simplify`` is how far borders may move, in pixels. As many rows as suit the width, or a ``band``, are traced at
+    once; beyond a ``budget`` of bytes corners wait in a temporary file in ``folder``.
+    """
+    step = band or max(1, BAND // size[1])
+    with WaitingCorners(budget, folder) as waiting:
+        tracer = Tracer(size, waiting, junctions=simplify > 0)
+        row = 0
+        for some in rows:
+            for start in range(0, len(some), step):
+                part = some[start : start + step]
+                labels = part.astype(np.int32)
+                if nodata is not None:
+                    labels[part == nodata] = -1
+                weights = None if areas is None else areas[row : row + len(part)]
+                for found in tracer.add(labels, weights):
+                    yield simplified(found, simplify) if simplify > 0 else found
+                row += len(part)
 
 
 class Tracer:
@@ -33,12 +67,6 @@ class Tracer:
 
     In memory are the open borders, some 50 bytes a closed one of a region that goes on, 24 bytes for each stretch that
     a band added to an open one; their corners are in `WaitingCorners`.
-
-    Args:
-        size: height and width of the raster.
-        waiting: where corners wait.
-        junctions: whether corners are also where a border goes straight on and another one ends.
-
     """
 
     def __init__(self, size: tuple[int, int], waiting: WaitingCorners, *, junctions: bool = False) -> None:
@@ -55,13 +83,7 @@ class Tracer:
         self._rings = Rings(none, none, none, np.zeros(0, np.bool_))
 
     def add(self, labels: NDArray[np.int32], areas: NDArray[np.float64] | None = None) -> Iterator[Polygons]:
-        """Trace the next rows; what is given out must be consumed before further rows come.
-
-        Args:
-            labels: int32 [rows, width], the classes; below 0: no region.
-            areas: of a pixel in each row; None: 1.
-
-        """
+        """Trace the next rows of classes, below 0 no region; what comes must be consumed before further rows go in."""
         band = self._framed(labels)
         linked = link(band, self._row, self._height, self._open.heads, self._open.tails, junctions=self._junctions)
         self._row += len(labels)
@@ -155,13 +177,7 @@ class Tracer:
     ) -> tuple[list[NDArray[np.int32]], list[int]]:
         """Join open borders with what the band adds to them; give those that it closes, and their chains.
 
-        Args:
-            linked: the band's corners.
-            chains: of its elements.
-            region: of each chain.
-            alone: which chains are closed and have no part outside the band.
-            vertices: the corners of the others.
-
+        Chains that are ``alone`` are closed, with no part outside the band; ``vertices`` are the corners of the others.
         """
         stretches, before = len(linked.starts) - 1, self._open
         order = chains.order[~alone[chains.chain[chains.order]]]
@@ -197,7 +213,6 @@ class Tracer:
         return [self._segments.take(int(ends[0, number])) for number in closed], closed
 
     def _kept(self, rings: Rings, vertices: NDArray[np.int32]) -> Rings:
-        """The rings, those at hand put where corners wait."""
         here = np.flatnonzero(rings.address < 0)
         counts = rings.count[here]
         address = self._waiting.put(vertices[ranges(-1 - rings.address[here], counts)])
@@ -224,7 +239,6 @@ class Tracer:
             )
 
     def _fetched(self, rings: Rings, vertices: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The corners of some rings, from those that wait and from those at hand."""
         starts = np.cumsum(rings.count) - rings.count
         fetched = np.empty((int(rings.count.sum()), 2), np.int32)
         here = rings.address < 0
@@ -237,5 +251,4 @@ class Tracer:
 
 
 def _sums(groups: NDArray[np.intp], values: NDArray[Any], count: int) -> NDArray[np.float64]:
-    """The sum of the values of each group."""
     return np.asarray(np.bincount(groups, values, count), np.float64)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.file_names import folded
+from vllm_mmout.geo.raster.formats import folded
 
 if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams

@@ -12,8 +12,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.file_names import folders_in, is_address, rasters_in, rasters_of, stem
-from vllm_mmout.geo.raster.formats import is_gdal_name
+from vllm_mmout.geo.raster.formats import folders_in, is_address, is_gdal_name, rasters_in, rasters_of, stem
 from vllm_mmout.geo.raster.gdal import files_of
 from vllm_mmout.geo.raster.opened import OpenRaster, open_raster
 from vllm_mmout.geo.raster.raster import Raster

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.file_names import SUFFIXES, band_of_file, folders_in, rasters_in, rasters_of
+from vllm_mmout.geo.raster.formats import SUFFIXES, band_of_file, folders_in, rasters_in, rasters_of
 from vllm_mmout.geo.raster.stack.stack import FINER, Layer, OpenStack, pixel_area
 from vllm_mmout.models.inputs.band_choice import BandChoice, BandList, Listed
 from vllm_mmout.models.inputs.input_forms import as_folder, opened_raster

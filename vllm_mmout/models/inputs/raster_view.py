@@ -10,7 +10,7 @@ import numpy as np
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.bounding_box import window_of_box
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Window
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -12,13 +12,13 @@ from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.file_names import shown
+from vllm_mmout.geo.raster.formats import shown
 from vllm_mmout.geo.raster.remote.connections import Connections, Found, proxy_of
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
-    from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
+    from vllm_mmout.geo.raster.remote.connections import FetchOptions
 
 FLAG: Final = "--allowed-media-domains"
 _LONGEST: Final = 100

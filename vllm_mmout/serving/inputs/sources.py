@@ -17,10 +17,10 @@ from PIL import Image, UnidentifiedImageError
 from vllm import envs
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.declared import declared
-from vllm_mmout.geo.raster.file_names import is_address, shown
+from vllm_mmout.geo.raster.formats import is_address, shown
+from vllm_mmout.geo.raster.opened import declared
 from vllm_mmout.geo.raster.picture import DECODER_ERRORS
-from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
+from vllm_mmout.geo.raster.remote.connections import FetchOptions
 from vllm_mmout.geo.raster.remote.http_file import open_remote
 from vllm_mmout.serving.inputs.addresses import Domains, Guarded, host_of
 from vllm_mmout.serving.inputs.local_files import LocalFiles

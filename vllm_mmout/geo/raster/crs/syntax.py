@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 _PARAMETERS = """
 proj datum ellps a b rf f es e R R_A R_C R_V R_a R_g R_h R_lat_a R_lat_g units to_meter vunits vto_meter pm axis zone
@@ -40,12 +38,7 @@ def shown(text: str) -> str:
 
 
 def checked_proj_string(text: str) -> str:
-    """A PROJ string, of parameters that name no file, in its plain form.
-
-    Raises:
-        RefusedError: a parameter is not known to be harmless.
-
-    """
+    """A PROJ string, of parameters that name no file, in its plain form."""
     parameters: list[str] = []
     for word in text.split() if "=" in text else ():
         key, equals, value = word.removeprefix("+").partition("=")
@@ -59,24 +52,14 @@ def checked_proj_string(text: str) -> str:
 
 
 def check_words(words: Iterable[str]) -> None:
-    """Check names and remarks within a system: PROJ reads some of them as PROJ strings.
-
-    Raises:
-        RefusedError: one is a PROJ string with a parameter that is not known to be harmless.
-
-    """
+    """Check names and remarks within a system: PROJ reads some of them as PROJ strings."""
     for word in words:
         if _LIKE.search(word):
             checked_proj_string(word.removeprefix(_REMARK))
 
 
 def check_methods(methods: Iterable[str], parameters: Iterable[str]) -> None:
-    """Check the names of projections within a system, and of their parameters.
-
-    Raises:
-        RefusedError: PROJ would make a PROJ string of them that may name a file.
-
-    """
+    """Check the names of projections within a system, and of their parameters."""
     own = False
     for method in methods:
         found = _METHOD.fullmatch(method)
@@ -128,12 +111,7 @@ _TOKEN = re.compile(
 
 
 def check_wkt(text: str) -> None:
-    """Look at each part of WKT.
-
-    Raises:
-        RefusedError: a part may name a file, or is none of WKT's.
-
-    """
+    """Look at each part of WKT."""
     methods, parameters = [], []
     nodes = _nodes(text)
     if nodes[0][0] not in _ROOTS:  # else pyproj may take it for a PROJ string
@@ -195,12 +173,7 @@ _OTHERS = frozenset({"source_crs", "target_crs", "transformation", "steps", "pro
 
 
 def checked_projjson(text: str) -> str:
-    """PROJJSON whose parts name no file, written anew: parsers differ in what they take of a key that stands twice.
-
-    Raises:
-        RefusedError: a part may name a file, or it is no PROJJSON.
-
-    """
+    """PROJJSON whose parts name no file, written anew: parsers differ in what they take of a key that stands twice."""
     try:
         found = json.loads(text, parse_constant=_refused_constant)
     except (ValueError, RecursionError) as error:

@@ -41,16 +41,7 @@ _WKT = re.compile(r"[A-Za-z_]+\s*\[", re.ASCII)
 
 
 def proj_crs(text: str) -> Any:
-    """The coordinate system that a text tells: pyproj's ``CRS``.
-
-    Args:
-        text: as of `rasterio_crs`.
-
-    Raises:
-        InputError: PROJ does not know the text, or the text may make it open a file.
-        ImportError: pyproj is not installed.
-
-    """
+    """The coordinate system that a text tells: pyproj's ``CRS``."""
     harmless = checked_text(text)
     from pyproj import CRS
     from pyproj.exceptions import CRSError
@@ -62,19 +53,7 @@ def proj_crs(text: str) -> Any:
 
 
 def checked_text(text: str) -> str:
-    """The text as PROJ may see it.
-
-    Args:
-        text: as of `rasterio_crs`.
-
-    Returns:
-        The same system, in the one way of writing it that was looked at: "AUTHORITY:CODE", with "+CODE" of heights
-        behind it where there is one, WKT, PROJJSON, or a PROJ string that begins with "+".
-
-    Raises:
-        InputError: the text is of none of these forms, too long, or may make PROJ open a file.
-
-    """
+    """The text as PROJ may see it: "AUTHORITY:CODE[+CODE of heights]", WKT, PROJJSON, or a PROJ string with a "+"."""
     if len(text) > _LONGEST:
         raise InputError(f"a coordinate system in {len(text)} characters is too long, {_LONGEST} at most; {REMEDY}")
     text = text.strip()
@@ -103,22 +82,9 @@ def _code(text: str) -> str | None:
     return f"{own}:{code}{vertical}"
 
 
-_PLACING = frozenset({"ProjectedCRS", "GeographicCRS", "GeodeticCRS"})
-"""PROJJSON's types of the systems that place a pixel, and that a GeoTIFF can hold."""
-
-
 @lru_cache(maxsize=64)
 def rasterio_crs(text: str) -> CRS:
-    """The coordinate system that a text tells.
-
-    Args:
-        text: a code ("EPSG:n", or of another authority), a URN or address of OGC, WKT, PROJJSON, or a PROJ
-            string of parameters that name no file.
-
-    Raises:
-        InputError: PROJ does not know the text, or the text may make it open a file.
-
-    """
+    """The coordinate system of a code, a URN or address of OGC, WKT, PROJJSON, or a PROJ string that names no file."""
     harmless = checked_text(text)
     wkt = harmless[0] != "{" and "[" in harmless
     read = CRS.from_proj4 if harmless[0] == "+" else CRS.from_wkt if wkt else CRS.from_user_input
@@ -127,63 +93,6 @@ def rasterio_crs(text: str) -> CRS:
             return read(harmless)
     except CRSError as error:
         raise InputError(f"PROJ does not know {shown(text)} ({str(error)[-200:]}); {REMEDY}") from error
-
-
-def writable_crs(text: str) -> CRS:
-    """The coordinate system that a text tells, where a GeoTIFF can hold it.
-
-    Raises:
-        InputError: it cannot, or as of `rasterio_crs`.
-
-    """
-    crs = rasterio_crs(text)
-    if _placing(crs) is None:
-        raise InputError(
-            f"the coordinate system {shown(text)} cannot be written to a GeoTIFF; give a projected, geographic or"
-            ' geocentric one, as "EPSG:n"; an input, as NetCDF or VRT, is reprojected first, as with gdalwarp -t_srs'
-            " EPSG:4326 in.nc in.tif"
-        )
-    return crs
-
-
-def crs_text(crs: CRS | None) -> str | None:
-    """The horizontal part of a coordinate system as "EPSG:n", or as WKT where no code is known."""
-    if not crs:
-        return None
-    described = crs.to_dict(projjson=True)
-    if described.get("type") == "CompoundCRS":
-        return crs_text(CRS.from_dict(described["components"][0]))
-    code = crs.to_epsg()
-    if code is not None and _placing(crs) is not None and _datum(crs) == _datum(CRS.from_epsg(code)):
-        return f"EPSG:{code}"
-    wkt: str = crs.to_wkt()
-    return wkt
-
-
-def epsg_code(text: str) -> int | None:
-    """The number of "EPSG:n", also of a WKT whose last authority is EPSG; None for any other text."""
-    named = re.fullmatch(r"\s*EPSG:(\d+)\s*", text, re.IGNORECASE)
-    closing = re.search(r'(?:AUTHORITY\["EPSG","|ID\["EPSG",)(\d+)"?\]\s*\]\s*$', text)
-    match = named or closing
-    return int(match[1]) if match else None
-
-
-def _placing(crs: CRS) -> dict[str, Any] | None:
-    """PROJJSON of a system that places a pixel by itself, without its shift to WGS 84; None of any other."""
-    described: dict[str, Any] = crs.to_dict(projjson=True)
-    described = described.get("source_crs", described)
-    return described if described.get("type") in _PLACING else None
-
-
-def _datum(crs: CRS) -> str | None:
-    """The name of a datum; None where the system has a shift of its own.
-
-    GDAL finds codes too of systems that are alike but for a datum that is unknown, some 100 m beside it.
-    """
-    described: dict[str, Any] = crs.to_dict(projjson=True)
-    base = described.get("base_crs", described)
-    name: str = (base.get("datum") or base.get("datum_ensemble") or {}).get("name", "")
-    return name.removesuffix(" ensemble") or None
 
 
 _SHOWN = 60

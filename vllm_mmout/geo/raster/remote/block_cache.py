@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from vllm_mmout.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BLOCK = 2**16
 """Bytes of a block: what is fetched begins and ends at multiples of it."""
@@ -24,8 +21,6 @@ _AHEAD = 2**18
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Neighbouring blocks on their way."""
-
     first: int
     stop: int
     done: Future[bytes] = field(default_factory=Future)
@@ -35,15 +30,6 @@ class BlockCache:
     """Reads blocks when they are first asked for, and keeps those asked for last.
 
     Threads do not wait for each other, but for blocks that another one is just fetching.
-
-    Args:
-        fetch: gives the bytes from one place to another, all of them, or raises.
-        size: bytes there are.
-        block: bytes of a block.
-        capacity: bytes to keep.
-        at_once: bytes to fetch at once, at most.
-        ahead: bytes to fetch at least where reading goes on.
-
     """
 
     def __init__(
@@ -67,12 +53,7 @@ class BlockCache:
         self._coming: dict[int, _Run] = {}
 
     def read_at(self, at: int, count: int) -> bytes:
-        """The bytes at a place; fewer where the end is reached.
-
-        Raises:
-            InputError: they cannot be fetched.
-
-        """
+        """The bytes at a place; fewer where the end is reached."""
         if at < 0:
             raise ValueError(f"there is no place {at}")
         end = min(at + count, self.size)
@@ -128,7 +109,6 @@ class BlockCache:
         return run
 
     def _fetched(self, run: _Run) -> bytes:
-        """Fetch what was claimed, for all who wait for it."""
         try:
             data = self._fetch(run.first * self._block, min(run.stop * self._block, self.size))
         except BaseException as error:

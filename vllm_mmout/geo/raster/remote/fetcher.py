@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from base64 import b64encode
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
@@ -16,18 +17,15 @@ from urllib3.exceptions import TimeoutError as NoAnswerError
 from urllib3.util import parse_url
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.file_names import shown
-from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, TIMEOUT
+from vllm_mmout.geo.raster.formats import shown
+from vllm_mmout.geo.raster.remote.connections import RETRIES, TIMEOUT, FetchOptions
 from vllm_mmout.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from urllib3.response import BaseHTTPResponse
     from urllib3.util.url import Url
 
     from vllm_mmout.geo.raster.remote.connections import Connections
-    from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 
 _Result = TypeVar("_Result")
 
@@ -49,13 +47,7 @@ _REMEDIES = {
 
 
 class BrokenError(Exception):
-    """A request failed for a reason that may pass.
-
-    Args:
-        words: what happened.
-        wait_s: seconds that the server asks to wait.
-
-    """
+    """A request failed for a reason that may pass."""
 
     def __init__(self, words: str, wait_s: float = 0.0) -> None:
         super().__init__(words)
@@ -67,15 +59,6 @@ class Fetcher:
 
     Redirects are followed, and where they led is asked from then on, until it is refused there. User and password of
     the address are sent to its own host alone.
-
-    Args:
-        address: of the file, with http or https.
-        options: how long to wait, and how often to try.
-        connections: what requests go through; closed with this.
-
-    Raises:
-        InputError: the address cannot be understood.
-
     """
 
     def __init__(self, address: str, options: FetchOptions, connections: Connections) -> None:
@@ -86,23 +69,19 @@ class Fetcher:
         parsed = _parsed(address)
         self._origin = self._target = parsed._replace(auth=None, fragment=None)
         self._headers = {"Accept-Encoding": "identity", "User-Agent": f"vllm-mmout/{__version__}"}
-        self._secret = {} if parsed.auth is None else _authorization(parsed.auth)
+        self._secret = {}
+        if parsed.auth is not None:  # in UTF-8, which urllib3 does not do (RFC 7617, 2.1)
+            secret = b64encode(unquote(parsed.auth).encode()).decode()
+            self._secret["Authorization"] = f"Basic {secret}"
         self._connections = connections
         self._ending = threading.Event()
         self._process = os.getpid()
 
     def insist(self, what: str, step: Callable[[], _Result], came: Callable[[], int] = lambda: 0) -> _Result:
-        """Do something, and again after a pause where it fails with `BrokenError`.
+        """Do something, and again after a pause where it fails with `BrokenError`, as often as the options say.
 
-        Args:
-            what: what is fetched, for the error.
-            step: what to do.
-            came: bytes that are there to stay, from which the step goes on: who closes its answers early may close
-                any number of them, as long as each brings its share.
-
-        Raises:
-            InputError: it failed in vain as often as the options say.
-
+        ``came`` says how many bytes are there to stay, from which the step goes on: who closes its answers early may
+        close any number of them, as long as each brings its share.
         """
         tries = had = 0
         while True:
@@ -117,16 +96,7 @@ class Fetcher:
 
     @contextmanager
     def answer(self, part: tuple[int, int] | None) -> Iterator[BaseHTTPResponse]:
-        """The answer to one request, of status 200, 206 or 416; its connection is closed where it is not read whole.
-
-        Args:
-            part: the first byte to ask for, and the one after the last; None: all.
-
-        Raises:
-            BrokenError: there is none, or it ended in the middle, for a reason that may pass.
-            InputError: the server refuses, or redirects to where requests do not go.
-
-        """
+        """The answer to one request, of status 200, 206 or 416; its connection is closed where it is not read whole."""
         headers = {} if part is None else {"Range": f"bytes={part[0]}-{part[1] - 1}"}
         try:
             with closing(self._followed(self._target, headers)) as response:
@@ -148,7 +118,6 @@ class Fetcher:
         self._connections.close()
 
     def _followed(self, url: Url, headers: dict[str, str]) -> BaseHTTPResponse:
-        """The answer of the server to which redirects lead."""
         most = self.options.redirects
         for _ in range(most + 1):
             own = (url.scheme, url.host, url.port) == (self._origin.scheme, self._origin.host, self._origin.port)
@@ -219,7 +188,6 @@ class Fetcher:
             raise InputError(f"{self.name} was opened in another process; open it again in this one")
 
     def _broken(self, error: HTTPError) -> Exception:
-        """What failed below HTTP, in words."""
         late = lateness(error, self.options.timeout, self.options.timeout)
         if late is not None:
             return BrokenError(late)
@@ -250,11 +218,6 @@ def _as_sent(header: str) -> str:
         return header.encode("latin-1").decode()
     except UnicodeError:
         return header
-
-
-def _authorization(auth: str) -> dict[str, str]:
-    """User and password as they are sent; in UTF-8, which urllib3 does not do (RFC 7617, 2.1)."""
-    return {"Authorization": f"Basic {b64encode(unquote(auth).encode()).decode()}"}
 
 
 def _not_understood(what: str) -> InputError:

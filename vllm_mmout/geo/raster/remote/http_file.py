@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self, cast
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.files import ManyReadersFile
 from vllm_mmout.geo.raster.remote.block_cache import BLOCK, BlockCache
-from vllm_mmout.geo.raster.remote.connections import Connections
-from vllm_mmout.geo.raster.remote.fetch_options import LIMIT, FetchOptions
+from vllm_mmout.geo.raster.remote.connections import LIMIT, Connections, FetchOptions
 from vllm_mmout.geo.raster.remote.fetcher import BrokenError, Fetcher
 
 if TYPE_CHECKING:
@@ -64,12 +63,6 @@ class HttpFile(ManyReadersFile):
     """A file of which parts are fetched when they are read; also a file object, for one thread.
 
     It must not change while it is read: an answer of another version of the file is an error.
-
-    Args:
-        fetcher: asks for it; closed with this.
-        first: what the first answer said.
-        head: the bytes of that answer.
-
     """
 
     def __init__(self, fetcher: Fetcher, first: Part, head: bytes) -> None:
@@ -91,12 +84,7 @@ class HttpFile(ManyReadersFile):
         return True
 
     def read_at(self, at: int, count: int) -> bytes:
-        """Read bytes at a place, fewer where the file ends; any number of threads may at once.
-
-        Raises:
-            InputError: they cannot be fetched, or are more than may be fetched at once.
-
-        """
+        """Read bytes at a place, fewer where the file ends; any number of threads may at once."""
         if self.closed:
             raise ValueError("read of closed file")
         count = min(count, self.size - at)
@@ -143,7 +131,6 @@ class HttpFile(ManyReadersFile):
                 raise BrokenError(f"the server gave {part.stop - at} bytes of {stop - at}")
 
     def _expected(self, response: BaseHTTPResponse, at: int, stop: int) -> Part:
-        """What the answer holds, if that is what was asked for."""
         if response.status != HTTPStatus.PARTIAL_CONTENT:
             raise InputError(
                 f"{self.name} was changed on its server while it was read, or is no longer given in parts: asked for"
@@ -162,14 +149,7 @@ class HttpFile(ManyReadersFile):
 
 
 def read_into(data: bytearray, response: BaseHTTPResponse, part: Part, name: str) -> None:
-    """Read the body of an answer, as far as it comes.
-
-    Raises:
-        BrokenError: it is shorter than the answer says.
-        InputError: it is of another length than the part that it should be.
-        urllib3.exceptions.HTTPError: the connection broke.
-
-    """
+    """Read the body of an answer, as far as it comes."""
     missing = part.stop - part.start
     length = response.headers.get("Content-Length", str(missing)).strip()
     if length != str(missing):
@@ -199,24 +179,12 @@ def too_large(name: str, fact: str, limit: int) -> InputError:
 
 
 def open_remote(
-    address: str,
-    options: FetchOptions | None = None,
-    connections: Callable[[FetchOptions], Connections] = Connections,
+    address: str, options: FetchOptions | None = None, connections: Callable[[FetchOptions], Connections] = Connections
 ) -> BinaryIO:
     """Open a file on a server.
 
     Where the server gives parts of it, those that are read are fetched; the file has ``read_at(at, count)`` for several
     threads at once then. Else it is fetched whole into a file without a name, which is gone when it is closed.
-
-    Args:
-        address: http://... or https://..., with user and password where the server wants them.
-        options: how to fetch it; None: as the environment says, see `FetchOptions`.
-        connections: makes what requests go through.
-
-    Raises:
-        InputError: there is no such file, the server refuses or fails, or the file is larger than may be fetched.
-        OptionError: a variable of the environment has a value that it cannot have.
-
     """
     options = FetchOptions.from_environment() if options is None else options
     fetcher = Fetcher(address, options, connections(options))
@@ -257,30 +225,29 @@ def _whole(fetcher: Fetcher) -> BinaryIO:
 
 
 def _downloaded(fetcher: Fetcher, response: BaseHTTPResponse) -> BinaryIO:
-    """The body of an answer as a file without a name."""
     limit = fetcher.options.limit
     length = response.headers.get("Content-Length", "")
     if length.isascii() and length.isdigit() and len(length) < 19 and int(length) > limit:
         raise too_large(fetcher.name, f"it has {length} bytes, and its server gives no parts of it", limit)
     file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - it is the caller's
     try:
-        _copy(fetcher, response, file)
-    except OSError as error:
+        for piece in _pieces(fetcher, response, limit):
+            file.write(piece)
+        file.seek(0)
+    except BaseException as error:
         file.close()
-        raise InputError(f"{fetcher.name} cannot be stored in {tempfile.gettempdir()}: {error.strerror}") from error
-    except BaseException:
-        file.close()
+        if isinstance(error, OSError):
+            where = tempfile.gettempdir()
+            raise InputError(f"{fetcher.name} cannot be stored in {where}: {error.strerror}") from error
         raise
     return file
 
 
-def _copy(fetcher: Fetcher, response: BaseHTTPResponse, file: BinaryIO) -> None:
-    limit = fetcher.options.limit
+def _pieces(fetcher: Fetcher, response: BaseHTTPResponse, limit: int) -> Iterator[bytes]:
     size = 0
     while piece := response.read(_PIECE):
         size += len(piece)
         if size > limit:
             fact = f"{size} bytes have come without an end, and its server gives no parts of it"
             raise too_large(fetcher.name, fact, limit)
-        file.write(piece)
-    file.seek(0)
+        yield piece

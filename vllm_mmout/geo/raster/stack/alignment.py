@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from rasterio._err import CPLE_BaseError
 from rasterio.crs import CRS
 from rasterio.transform import Affine as RasterioAffine
@@ -14,12 +15,9 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.text import rasterio_crs, same_system, shown_beside
 from vllm_mmout.geo.raster.georeference import Georeference
 from vllm_mmout.geo.raster.pixel_grid import BoxSystem, PixelGrid, extent, transformed
-from vllm_mmout.geo.raster.window import Window
+from vllm_mmout.geo.raster.raster import Affine, Window
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.raster.window import Affine
     from vllm_mmout.geo.raster.windowed import OpenRaster
 
 _Matrix: TypeAlias = "NDArray[np.float64]"
@@ -71,13 +69,7 @@ class Alignment:
         return float(np.hypot(*self.near[:2, 1])), float(np.hypot(*self.near[:2, 0]))
 
     def source(self, window: Window, *, bilinear: bool) -> Window | None:
-        """The pixels of the raster that a window of the reference is made of; None where it has none there.
-
-        Args:
-            window: in pixels of the reference.
-            bilinear: whether each is a mean of those around it, else the one in which its middle lies.
-
-        """
+        """The pixels of the raster that a window of the reference is made of; None where it has none there."""
         reach = np.maximum(self.scale, 1.0) if bilinear else np.full(2, 0.5)
         if self.system is None:
             middles = _corners(self.near, window, inner=0.5)
@@ -119,16 +111,10 @@ class Alignment:
 
 
 def aligned(raster: OpenRaster, reference: OpenRaster) -> Alignment:
-    """Find out how a raster lies in the grid of another.
+    """How a raster lies in the grid of another, the reference.
 
-    Args:
-        raster: the one to look up.
-        reference: the one whose grid counts. Where the axes of the two are parallel, the other must cover it, but for
-            one of its own pixels at each side. Else, as in another coordinate system, it must have a part of it.
-
-    Raises:
-        InputError: the raster does not lie there, or nothing says where. Both grids are named.
-
+    Where the axes of the two are parallel, the raster must cover the reference, but for one of its own pixels at each
+    side. Else, as in another coordinate system, it must have a part of it. An error names both grids.
     """
     here, there = raster.georeference, reference.georeference
     if here is None or there is None or here.transform is None or there.transform is None:
@@ -220,13 +206,9 @@ def _check_same_place(raster: OpenRaster, reference: OpenRaster) -> None:
         raise _apart(raster, reference, "differ in size, and a transform that says how they lie is not there")
     here, there = (one.georeference or Georeference() for one in (raster, reference))
     systems = same_system(here.crs, there.crs) and same_system(here.gcps_crs, there.gcps_crs)
-    if not systems or _place(here) != _place(there):
+    others = ("transform", "gcps", "unread_keys", "rpcs")  # all else that says where a raster lies
+    if not systems or any(getattr(here, fact) != getattr(there, fact) for fact in others):
         raise _apart(raster, reference, "are not placed alike")
-
-
-def _place(georeference: Georeference) -> object:
-    """All that says where a raster lies, but a coordinate system that is understood."""
-    return georeference.transform, georeference.gcps, georeference.unread_keys, georeference.rpcs
 
 
 def _apart(raster: OpenRaster, reference: OpenRaster, why: str) -> InputError:

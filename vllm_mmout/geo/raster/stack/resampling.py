@@ -14,15 +14,14 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rasterio.enums import Resampling
 from rasterio.errors import NotGeoreferencedWarning
 from rasterio.warp import reproject
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from vllm_mmout.geo.raster.raster import Window
     from vllm_mmout.geo.raster.stack.alignment import Alignment
-    from vllm_mmout.geo.raster.window import Window
 
 _HALF = 0.5 + 1e-6
 """What is added before a mean is cut to an integer; a half goes up, whatever its last digit in this window or that."""
@@ -37,23 +36,14 @@ def resampled(
     *,
     bilinear: bool,
 ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """Bring pixels of a raster to the grid of another.
+    """Bring pixels [bands, height, width] of a part of a raster, ``source``, to a window of another's grid.
 
     Nearest, each pixel is that in which its middle lies, of any type. Bilinear, it is the mean of those around it,
-    weighted by how near they are; pixels that are not valid have no weight. Either way it is valid where the nearest
-    pixel is: gaps neither grow nor shrink.
-
-    Args:
-        array: [bands, height, width], of the source.
-        valid: [bands, height, width], False for what is no observation; None: all are.
-        alignment: how the raster lies in the other grid.
-        source: which pixels of the raster these are.
-        window: what to make, in pixels of the other grid.
-        bilinear: whether means are wanted.
+    weighted by how near they are, integers rounded; pixels that are not ``valid`` (as many as pixels; None: all are)
+    have no weight. Either way it is valid where the nearest pixel is: gaps neither grow nor shrink.
 
     Returns:
-        [bands, window.height, window.width] in the dtype of ``array``, integers rounded, and where all bands are valid,
-        [window.height, window.width]; None: everywhere.
+        The pixels in the same dtype, and where all bands are valid, [height, width]; None: everywhere.
 
     """
     every = None if valid is None else np.logical_and.reduce(valid)
@@ -78,7 +68,6 @@ def resampled(
 def _means(
     array: NDArray[Any], valid: NDArray[np.bool_] | None, alignment: Alignment, source: Window, window: Window
 ) -> NDArray[Any]:
-    """The means, NaN where there are none."""
     if array.dtype.kind == "c":
         real, imaginary = (_means(part, valid, alignment, source, window) for part in (array.real, array.imag))
         return real + 1j * imaginary

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from rasterio._err import CPLE_BaseError
 from rasterio.errors import RasterioError
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.areas import pixel_areas
-from vllm_mmout.geo.raster.raster import as_pixels_have_it, can_hold
+from vllm_mmout.geo.raster.raster import Raster, Window, as_pixels_have_it, can_hold
 from vllm_mmout.geo.raster.stack.alignment import Alignment, aligned
 from vllm_mmout.geo.raster.stack.resampling import resampled
-from vllm_mmout.geo.raster.window import Window
-from vllm_mmout.geo.raster.windowed import OpenRaster
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.raster.raster import Raster
+from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster
 
 _Part: TypeAlias = "tuple[NDArray[Any], NDArray[np.bool_] | None]"
 """Pixels [bands, height, width] of a window, and where they are valid; None: everywhere."""
@@ -49,19 +43,10 @@ class Layer:
 class OpenStack(OpenRaster):
     """Bands of several rasters as one raster, whose grid is that of the finest of them (the first of equally fine).
 
-    Bands of coarser pixels are resampled for each window, of which only what is needed is read. Where all rasters have
-    the same nodata, so has the stack; where they differ, ``mask`` says what no raster with a value of its own observed.
-
-    Args:
-        layers: the bands, in order. Their rasters are closed with the stack.
-        name: what to call the stack in an error.
-        resampling: "nearest", or "bilinear": the mean of four pixels weighted by how near they are, in which pixels
-            without an observation have no weight.
-        nodata: value that means "no observation" in all rasters, instead of their own.
-
-    Raises:
-        InputError: two rasters do not lie on one grid; both grids are named.
-
+    Bands of coarser pixels are resampled for each window, of which only what is needed is read: "nearest", or
+    "bilinear", the mean of four pixels weighted by how near they are, in which pixels without an observation have no
+    weight. Where all rasters have the same nodata (or one is given instead of their own), so has the stack; where they
+    differ, ``mask`` says what no raster with a value of its own observed. The rasters are closed with the stack.
     """
 
     def __init__(
@@ -125,9 +110,7 @@ class OpenStack(OpenRaster):
         ]
         return (height, width), sum(nbytes)
 
-    def _arrays(
-        self, windows: Sequence[Window], places: Sequence[int], *, masked: bool
-    ) -> Generator[_Part, None, None]:
+    def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
         del masked  # there is no alpha band that could be asked for
         with ExitStack() as stack:
             readers = []
@@ -151,8 +134,6 @@ class OpenStack(OpenRaster):
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """One raster of a stack."""
-
     raster: OpenRaster
     alignment: Alignment
     nodata: float | None
@@ -164,9 +145,7 @@ class _Member:
         (height, width), (rows, cols) = self.raster.block, self.alignment.scale
         return math.ceil(height / rows), math.ceil(width / cols)
 
-    def parts(
-        self, windows: Sequence[Window], places: Sequence[int], stack_nodata: float | None
-    ) -> Generator[_Part, None, None]:
+    def parts(self, windows: Sequence[Window], places: Sequence[int], stack_nodata: float | None) -> Arrays:
         """Bands of windows of the stack, and where they are valid as far as nodata of the stack does not say it."""
         smooth = self.resampling == "bilinear" and not self.alignment.exact
         sources = [self.alignment.source(window, bilinear=smooth) for window in windows]
@@ -206,7 +185,6 @@ class _Member:
 
 
 def _finest(rasters: Sequence[OpenRaster]) -> OpenRaster:
-    """The raster with the smallest pixels, the first of several."""
     systems = {raster.georeference.crs for raster in rasters if raster.georeference is not None}
     areas = [pixel_area(raster) if len(systems) < 2 else _square_metres(raster) for raster in rasters]
     finest, least = rasters[0], areas[0]
@@ -248,7 +226,6 @@ def _avoid(array: NDArray[Any], nodata: float) -> None:
 
 
 def _shared_metadata(rasters: Sequence[OpenRaster]) -> dict[str, str]:
-    """What all say alike, and the date of the first."""
     first, *others = (raster.metadata for raster in rasters)
     shared = {name: text for name, text in first.items() if all(other.get(name) == text for other in others)}
     return shared | ({_DATE: first[_DATE]} if _DATE in first else {})

@@ -13,12 +13,10 @@ import msgspec
 import numpy as np
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.file_names import folded
-from vllm_mmout.geo.raster.formats import is_tiff
-from vllm_mmout.geo.raster.raster import can_hold
+from vllm_mmout.geo.raster.formats import folded, is_tiff
+from vllm_mmout.geo.raster.raster import Window, can_hold
 from vllm_mmout.geo.raster.stack.stack import Layer, OpenStack
 from vllm_mmout.geo.raster.tags import read_directories
-from vllm_mmout.geo.raster.window import Window
 from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
 from vllm_mmout.models.inputs.input_forms import is_open_file
 from vllm_mmout.models.inputs.open_input import chosen_layers

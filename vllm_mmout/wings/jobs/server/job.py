@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from vllm_mmout.geo.raster.file_names import is_address
+from vllm_mmout.geo.raster.formats import is_address
 from vllm_mmout.serving.request.uploads import Upload, printable
 
 if TYPE_CHECKING:
