@@ -19,15 +19,9 @@ _AUXILIARY = "aux_heads."
 
 
 def weights_of(stored: Mapping[str, Any], network: nn.Module) -> dict[str, Tensor]:
-    """The weights of a network, by its own names.
+    """The weights of a network, by its own names; names that it does not have are among them.
 
-    Args:
-        stored: a checkpoint (``{"state_dict": ...}``), or weights by name, with or without ``model.`` before all.
-        network: the one that they are for.
-
-    Returns:
-        What is stored for it; names that it does not have are among them.
-
+    They are those of a checkpoint (``{"state_dict": ...}``), or by name, with or without ``model.`` before all.
     """
     own = network.state_dict()
     # Made for the size of the images that the folder names, whatever size the training had.

@@ -66,12 +66,7 @@ class TerratorchConfig:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> TerratorchConfig:
-        """Read a folder's ``config.json``.
-
-        Raises:
-            OptionError: an entry that is needed is missing or malformed; it is named.
-
-        """
+        """Read a folder's ``config.json``."""
         pretrained = _table(config, "pretrained_cfg")
         model = _table(pretrained, "model", "pretrained_cfg.")
         task = str(model.get("class_path", "")).rpartition(".")[2]
@@ -128,12 +123,7 @@ def is_terratorch(config: Mapping[str, Any]) -> bool:
 
 
 def completed(config: dict[str, Any]) -> dict[str, Any]:
-    """``config.json`` with the output processor of the model's task, and its class names, where it names none itself.
-
-    Raises:
-        OptionError: ``pretrained_cfg`` is malformed.
-
-    """
+    """``config.json`` with the output processor of the model's task and its class names, where it names none itself."""
     if not is_terratorch(config) or "output_processor" in config:
         return config
     table = config.get("mmout")

@@ -28,13 +28,6 @@ class TerratorchModel(nn.Module):
     """Scales, standardises and runs; an input comes raw (``pixel_values_raw``), or standardised (``pixel_values``).
 
     Standardised inputs are what TerraTorch's own plugins send: floating point, in any precision.
-
-    Args:
-        config: the folder's ``config.json``.
-
-    Raises:
-        ModelError: TerraTorch is not installed, or cannot build the network.
-
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -75,12 +68,7 @@ class TerratorchModel(nn.Module):
         return _tensor(output)
 
     def load_from(self, stored: Mapping[str, Any]) -> None:
-        """Load a checkpoint of TerraTorch (``{"state_dict": ...}``), or the network's own names.
-
-        Raises:
-            ModelError: a weight is missing, unexpected or unlike.
-
-        """
+        """Load a checkpoint of TerraTorch (``{"state_dict": ...}``), or the network's own names."""
         load_strictly(self.network, weights_of(stored, self.network), REMEDY)
 
     def _image(self, modality: Modality, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:

@@ -26,12 +26,7 @@ _BUILT_AS = {
 
 
 def build_network(config: TerratorchConfig) -> nn.Module:
-    """Build the network that a folder describes.
-
-    Raises:
-        ModelError: TerraTorch is not installed, or cannot build it.
-
-    """
+    """Build the network that a folder describes."""
     try:
         from terratorch.registry import MODEL_FACTORY_REGISTRY
         from terratorch.tasks import embedding_generation
@@ -58,14 +53,10 @@ def build_network(config: TerratorchConfig) -> nn.Module:
 
 
 def encode_exactly(network: nn.Module) -> bool:
-    """Have a network take location and dates in float32, whatever its own dtype is.
+    """Have a network take location and dates in float32, whatever its own dtype is; says whether it encodes them.
 
     bfloat16 has no 2023, and no day 257. Prithvi's encoders make their sines and cosines in the dtype of what they are
     given; these are small numbers, which are handed on in the network's dtype.
-
-    Returns:
-        Whether the network has such encoders.
-
     """
     from terratorch.models.backbones.prithvi_mae import LocationEncoder, TemporalEncoder
 

@@ -49,10 +49,6 @@ def standards_of(config: TerratorchConfig) -> dict[str, Standard]:
     Where the folder's ``mmout`` table says it, that counts; else the arguments of the data module; else what the data
     module does to a batch (``aug``), and the default of its ``constant_scale``. The module is imported only where the
     folder leaves something open.
-
-    Raises:
-        ModelError: nothing says it, or what says it cannot be understood.
-
     """
     data = config.pretrained.get("data")
     module: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
@@ -100,10 +96,7 @@ def _numbers(one: Modality, values: Any, *, alone: bool) -> Tensor:
 
 
 def _default_scale(path: str) -> float:
-    """What integers are multiplied by where the folder leaves it open: the default of the data module's class.
-
-    Of a class that is not there it is 1, as in nearly all.
-    """
+    """The default of the data module's ``constant_scale``; of a class that is not there 1, as in nearly all."""
     try:
         made = _class_at(path)
     except ModelError:

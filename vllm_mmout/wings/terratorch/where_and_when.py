@@ -42,13 +42,9 @@ _EARLIEST: Final = 1950
 
 
 def location_of(view: RasterView) -> NDArray[np.float32] | None:
-    """Latitude and longitude, in degrees, of the middle of an input, float32 [2].
+    """Latitude and longitude in degrees of an input's middle, float32 [2]: as the request or the georeference says.
 
     In this order, as Prithvi's network and its data sets have it; TerraTorch's plugin sends them the other way round.
-
-    Returns:
-        What the request says, else what the georeference says; None where that says nothing, or pyproj is missing.
-
     """
     if view.params.location is not None:
         return np.array(view.params.location, np.float32)
@@ -62,12 +58,7 @@ def location_of(view: RasterView) -> NDArray[np.float32] | None:
 def dates_of(view: RasterView, frames: int) -> NDArray[np.float32] | None:
     """Year and day of the year, from 0 as in Prithvi's data sets, of each date of an input, float32 [frames, 2].
 
-    Returns:
-        What the request says, else what the files say (metadata, else their names); None where one says nothing.
-
-    Raises:
-        InputError: the request names another number of dates.
-
+    The request's, else those of the files (metadata, else their names); None where one says nothing.
     """
     asked = view.params.dates
     if asked is not None:

@@ -31,16 +31,7 @@ class TokenDecoder(ABC):
 
     @abstractmethod
     def load(self, device: str | None, dtype: str | None) -> None:
-        """Load the weights.
-
-        Args:
-            device: where to; None: the CPU, or where a module that was handed in lies.
-            dtype: of the weights; None: float32, or that of a module that was handed in.
-
-        Raises:
-            ModelError: the weights are damaged, or not all there.
-
-        """
+        """Load the weights; None: on the CPU in float32, or as a module that was handed in has them."""
 
     @property
     @abstractmethod
@@ -80,16 +71,7 @@ class DecoderFacts:
     """Samples of a channel in a second, Hz."""
 
     def check_fit(self, layout: TokenLayout, said: str) -> None:
-        """Refuse a layout whose codes this decoder would not take, or not as they are meant.
-
-        Args:
-            layout: of the model's tokens.
-            said: the decoder in words, as "decoder mimi/ (mimi)".
-
-        Raises:
-            OptionError: numbers of codebooks or codes, rates or grids differ.
-
-        """
+        """Refuse a layout whose codes would not be taken as they are meant; ``said`` is as "decoder mimi/ (mimi)"."""
         self._check_codebooks(layout, said)
         self._check_rates(layout, said)
         if self.grid is not None and layout.grid != self.grid:

@@ -47,24 +47,14 @@ class CustomDecoder(TokenDecoder):
         return device_of(self._module)
 
     def load(self, device: str | None, dtype: str | None) -> None:
-        """Put a module of torch into evaluation, and move it where an option says so.
-
-        Raises:
-            OptionError: the device is not there.
-
-        """
+        """Put a module of torch into evaluation, and move it where an option says so."""
         import torch
 
         if isinstance(self._module, torch.nn.Module):
             self._module = placed(self._module, device, dtype)
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Decode codes of several media of one shape, as `TokenDecoder.decode`.
-
-        Raises:
-            DecodeError: the module returned something without a tensor.
-
-        """
+        """Decode codes of several media of one shape, as `TokenDecoder.decode`."""
         import torch
 
         result = self._module.decode(_shaped(codes))
@@ -128,13 +118,7 @@ class CustomClassDecoder(CustomDecoder):
         self._path = path
 
     def load(self, device: str | None, dtype: str | None) -> None:
-        """Load the weights with ``from_pretrained``.
-
-        Raises:
-            ModelError: it raised.
-            OptionError: the device is not there.
-
-        """
+        """Load the weights with ``from_pretrained``."""
         import torch
 
         try:

@@ -17,24 +17,14 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 def checked_dtype(dtype: object) -> str | None:
-    """An option ``dtype``.
-
-    Raises:
-        OptionError: it is none of the names.
-
-    """
+    """An option ``dtype``."""
     if dtype is not None and dtype not in DTYPES:
         raise OptionError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}", param="dtype")
     return None if dtype is None else str(dtype)
 
 
 def checked_device(device: object) -> str | None:
-    """An option ``device``; whether there is such a device shows when the decoder is loaded.
-
-    Raises:
-        OptionError: it is no name of a device.
-
-    """
+    """An option ``device``; whether there is such a device shows when the decoder is loaded."""
     import torch
 
     if device is None:
@@ -54,12 +44,7 @@ def torch_dtype(dtype: str | None) -> torch.dtype:
 
 
 def moved(module: nn.Module, device: str | None) -> nn.Module:
-    """A module on its device, for evaluation.
-
-    Raises:
-        OptionError: the device is not there.
-
-    """
+    """A module on its device, for evaluation."""
     try:
         return module.to(device or "cpu").eval()
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
@@ -69,12 +54,7 @@ def moved(module: nn.Module, device: str | None) -> nn.Module:
 
 
 def placed(module: nn.Module, device: str | None, dtype: str | None) -> nn.Module:
-    """A module of the caller's, for evaluation; moved, or of another dtype, only where an option says so.
-
-    Raises:
-        OptionError: the device is not there.
-
-    """
+    """A module of the caller's, for evaluation; moved, or of another dtype, only where an option says so."""
     module = module if dtype is None else module.to(torch_dtype(dtype))
     return module.eval() if device is None else moved(module, device)
 
@@ -92,12 +72,7 @@ def device_of(module: object) -> torch.device:
 
 @contextmanager
 def decoder_threads(count: int | None) -> Iterator[None]:
-    """Have torch use so many threads for what this thread runs, and as many as before afterwards.
-
-    Args:
-        count: threads; None: as it is.
-
-    """
+    """Have torch use so many threads for what this thread runs, and as many as before afterwards; None: as it is."""
     import torch
 
     before = torch.get_num_threads()

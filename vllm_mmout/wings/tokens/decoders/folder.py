@@ -30,12 +30,7 @@ class DecoderFolder:
         return kind if isinstance(kind, str) else None
 
     def check_weights(self) -> None:
-        """Refuse a folder without a file of weights; none is read.
-
-        Raises:
-            OptionError: there is none.
-
-        """
+        """Refuse a folder without a file of weights; none is read."""
         if not any(path for pattern in _WEIGHTS for path in self.path.glob(pattern)):
             raise OptionError(
                 f"decoder folder {self.path} has no weights ({' or '.join(_WEIGHTS)}); save them there with"
@@ -45,25 +40,14 @@ class DecoderFolder:
 
 
 def located(decoder: str | os.PathLike[str], model: object) -> Path:
-    """Where a decoder lies: a relative folder is looked for in the model's.
-
-    Args:
-        decoder: the option.
-        model: ``_name_or_path`` of the model's config.json; not a folder: relative to the current one.
-
-    """
+    """Where a decoder lies: a relative folder is looked for in the model's (``_name_or_path`` of its config)."""
     path = Path(decoder).expanduser()
     beside = isinstance(model, str) and model and Path(model).is_dir() and not path.is_absolute()
     return Path(str(model)) / path if beside else path
 
 
 def open_folder(path: Path) -> DecoderFolder:
-    """Read a decoder's config.json.
-
-    Raises:
-        OptionError: there is no such folder, or no config.json in it that can be read.
-
-    """
+    """Read a decoder's config.json."""
     if not path.is_dir():
         raise OptionError(
             f"decoder folder {path.absolute()} does not exist; decoders are never downloaded: fetch it first (hf"
@@ -80,12 +64,7 @@ def open_folder(path: Path) -> DecoderFolder:
 
 
 def read_table(path: Path) -> Mapping[str, Any]:
-    """The table of a JSON file.
-
-    Raises:
-        OptionError: it cannot be read, or is something else.
-
-    """
+    """The table of a JSON file."""
     try:
         table = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:

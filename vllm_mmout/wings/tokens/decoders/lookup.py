@@ -30,17 +30,7 @@ _SNAC_ALONE = "vq_strides"
 
 
 def decoder_of(source: str | os.PathLike[str] | object, decoder_class: str | None) -> TokenDecoder:
-    """Find out what an option ``decoder`` means, without reading weights.
-
-    Args:
-        source: a folder, or an object with ``decode(codes)``.
-        decoder_class: "package.module:Class" that reads the folder; None: known by its config.json.
-
-    Raises:
-        OptionError: the folder is missing, malformed or of an unknown kind, or there is an object and a class.
-        RegistrationError: the class cannot be imported.
-
-    """
+    """Find out what an option ``decoder`` means, without reading weights."""
     if not isinstance(source, str | os.PathLike):
         if decoder_class is not None:
             raise OptionError(

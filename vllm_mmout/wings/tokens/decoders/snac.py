@@ -21,16 +21,8 @@ if TYPE_CHECKING:
 class SnacDecoder(TokenDecoder):
     """``SNAC`` of the package snac (https://arxiv.org/abs/2410.14411).
 
-    A decoder with ``noise`` in its config.json mixes random numbers in: two decodes of the same codes differ a little.
-
-    Args:
-        config: its config.json; what it leaves out has the package's own defaults.
-        folder: where the weights lie; None: they are in ``model``.
-        model: the decoder, loaded by someone else.
-
-    Raises:
-        OptionError: the config is malformed.
-
+    What its config leaves out has the package's own defaults. With ``noise`` there random numbers are mixed in: two
+    decodes of the same codes differ a little.
     """
 
     kind: ClassVar[str] = "snac"
@@ -57,12 +49,7 @@ class SnacDecoder(TokenDecoder):
 
     @classmethod
     def from_folder(cls, folder: DecoderFolder) -> SnacDecoder:
-        """Read config.json, and see that the package is there.
-
-        Raises:
-            OptionError: it is not, the config is malformed, or there are no weights.
-
-        """
+        """Read config.json, and see that the package is there."""
         made = cls(folder.config, folder=folder.path)
         folder.check_weights()
         _package()
@@ -74,13 +61,7 @@ class SnacDecoder(TokenDecoder):
         return device_of(self._model)
 
     def load(self, device: str | None, dtype: str | None) -> None:
-        """Load the weights from the folder; a model that was handed in is moved only where an option says so.
-
-        Raises:
-            ModelError: the weights are damaged, or not all there.
-            OptionError: the device is not there.
-
-        """
+        """Load the weights from the folder; a model that was handed in is moved only where an option says so."""
         if self._folder is not None:
             self._model = moved(self._loaded(self._folder).to(torch_dtype(dtype)), device)
         else:
@@ -114,12 +95,7 @@ class SnacDecoder(TokenDecoder):
 
 
 def _package() -> Any:
-    """The package snac.
-
-    Raises:
-        OptionError: it is not installed.
-
-    """
+    """The package snac."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.script, which it uses

@@ -25,15 +25,7 @@ _INSIDE = {r"^(model\.)?vqmodel\.": ""}
 
 
 class PretrainedDecoder(TokenDecoder):
-    """A decoder of transformers, recognised by ``model_type``; a whole model's folder serves where it has one inside.
-
-    Args:
-        config: the decoder's own, of transformers.
-        folder: where the weights lie; None: they are in ``model``.
-        model: the decoder, loaded by someone else.
-        inside: whether the folder is that of a whole model.
-
-    """
+    """A decoder of transformers, known by ``model_type``; a whole model's folder serves where it has one inside."""
 
     config_name: ClassVar[str]
     """The class of its config in transformers."""
@@ -51,12 +43,7 @@ class PretrainedDecoder(TokenDecoder):
 
     @classmethod
     def from_folder(cls, folder: DecoderFolder) -> Self:
-        """Read config.json by the class of transformers, which knows what is left out there.
-
-        Raises:
-            OptionError: transformers refuses it, or there are no weights.
-
-        """
+        """Read config.json by the class of transformers, which knows what is left out there."""
         import transformers
         from huggingface_hub.errors import StrictDataclassError
 
@@ -86,13 +73,7 @@ class PretrainedDecoder(TokenDecoder):
         return device_of(self._model)
 
     def load(self, device: str | None, dtype: str | None) -> None:
-        """Load the weights from the folder; a model that was handed in is moved only where an option says so.
-
-        Raises:
-            ModelError: the weights are damaged, or not all there.
-            OptionError: the device is not there.
-
-        """
+        """Load the weights from the folder; a model that was handed in is moved only where an option says so."""
         if self._folder is not None:
             self._model = moved(self._loaded(self._folder, dtype), device)
         else:

@@ -51,12 +51,7 @@ class _Seen:
 class BatchSizes:
     """Tries both kinds, one by one and several together, and stays with the faster; looks again now and then.
 
-    The first forward of a kind is slower than all others: both are tried twice.
-
-    Args:
-        most: as many media as one forward may take.
-        limit_s: seconds that one forward is to take at most.
-
+    The first forward of a kind is slower than all others: both are tried twice. ``limit_s``: seconds that one may take.
     """
 
     def __init__(self, most: int, limit_s: float) -> None:

@@ -62,13 +62,7 @@ class _Turn:
 
 
 class MediaBatcher:
-    """Runs a decoder in a thread of its own.
-
-    Args:
-        processor: whose decoder.
-        timeout: seconds that one forward may take.
-
-    """
+    """Runs a decoder in a thread of its own; ``timeout``: seconds that one forward may take."""
 
     def __init__(self, processor: TokenProcessor, timeout: float) -> None:
         self.calls = 0
@@ -89,12 +83,7 @@ class MediaBatcher:
         """Whether the log says that the decoder fails on several media."""
 
     def submit(self, medium: Medium, params: OutputParams, done: Callable[[MediaJob], None]) -> MediaJob:
-        """Have a medium decoded; ``done`` is called with its job, in any thread, also in this one.
-
-        Raises:
-            RuntimeError: the system has no thread to spare.
-
-        """
+        """Have a medium decoded; ``done`` is called with its job, in any thread, also in this one."""
         job = MediaJob(medium, params, done)
         try:
             job.key = self._processor.batch_key(medium)

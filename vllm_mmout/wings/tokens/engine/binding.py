@@ -52,12 +52,7 @@ class TokenBinding(EngineBinding):
     def make(
         cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
     ) -> Self:
-        """Make the processors, and load their decoders, see `EngineBinding.make`.
-
-        Raises:
-            OptionError: a decoder does not fit the layout.
-
-        """
+        """Make the processors, and load their decoders, see `EngineBinding.make`."""
         made: Any = choice.create({**config, FOLDER: vllm_config.model_config.model})
         for processor in made.values():
             processor.load()
@@ -72,13 +67,7 @@ class TokenBinding(EngineBinding):
         return self.choice.pick(params.processor)[0]
 
     def check_params(self, params: OutputParams) -> None:
-        """Check what a request asks of this model.
-
-        Raises:
-            OptionError: a processor does not exist here, there are several, an output is unknown, or an option is not
-                for models that generate tokens.
-
-        """
+        """Check what a request asks of this model."""
         picks = self.choice.pick(params.processor)
         if len(picks) > 1:
             raise OptionError(

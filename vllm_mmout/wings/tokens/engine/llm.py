@@ -102,12 +102,7 @@ def _sampling(given: Any, binding: TokenBinding, default: Any) -> Any:
 
 
 def sampling_of(params: OutputParams, binding: TokenBinding, default: Any) -> SamplingParams:
-    """The sampling params in a request's options.
-
-    Raises:
-        OptionError: they are none of vLLM's, or an option is not for this model.
-
-    """
+    """The sampling params in a request's options."""
     binding.check_params(params)
     if params.sampling is None:
         found: SamplingParams = default()

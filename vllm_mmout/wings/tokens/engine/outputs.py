@@ -87,12 +87,7 @@ class TokenRequestOutput(RequestOutput):
 
     @property
     def outputs(self) -> list[CompletionOutput]:
-        """Nothing.
-
-        Raises:
-            MMOutError: the same exception as ``error``.
-
-        """
+        """Nothing: it raises ``error``."""
         raise self.error
 
     @outputs.setter

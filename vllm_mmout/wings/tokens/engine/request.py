@@ -41,10 +41,7 @@ def with_request(sampling: SamplingParams, asked: TokenRequest) -> SamplingParam
 
 @contextmanager
 def sent_apart(params: Any) -> Iterator[Any]:
-    """Keep what is asked for whoever adds the request; gives the params to be sent, which say nothing of it.
-
-    Those given stay as they are: they may be of several requests.
-    """
+    """Keep what is asked for whoever adds the request; gives a copy of the params that says nothing of it."""
     extra = getattr(params, "extra_args", None) or {}
     asked = extra.get(KEY)
     if not isinstance(asked, TokenRequest):

@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 class Body(ABC):
-    """Takes the tokens between two markers one by one; each order of codes has one.
-
-    Args:
-        layout: says which tokens fit.
-
-    """
+    """Takes the tokens between two markers one by one; each order of codes has one."""
 
     over: bool
     """Whether no further token can fit: the medium has all that its grid, or its own codes, say that it has."""

@@ -121,14 +121,7 @@ class TokenLayout:
         return frozenset(chain(single, self.begin, self.end, *codes))
 
     def opened_by(self, prompt: Sequence[int]) -> bool:
-        """Whether the answer to a prompt begins inside a medium.
-
-        So it does where the layout is ``opened``, and where the prompt ends with ``begin``.
-
-        Args:
-            prompt: its token ids.
-
-        """
+        """Whether the answer to a prompt begins inside a medium: ``opened``, or since that ends with ``begin``."""
         return self.opened or self.ends_with_begin(prompt)
 
     def ends_with_begin(self, tokens: Sequence[int]) -> bool:
@@ -223,12 +216,7 @@ def built(layout: TokenLayout, codes: Sequence[ArrayLike], *, opened: bool = Fal
 
 
 def _frames(layout: TokenLayout, books: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """The token ids of each frame: [frames, slots].
-
-    Raises:
-        TokenError: the codebooks are not of one number of frames.
-
-    """
+    """The token ids of each frame: [frames, slots]."""
     order = [slot.codebook for slot in layout.slots]
     rates = [order.count(book) for book in range(layout.codebooks)]
     counts = {divmod(codes.size, rate) for codes, rate in zip(books, rates, strict=True)}
@@ -254,12 +242,7 @@ def _delayed(layout: TokenLayout, frames: NDArray[np.int64]) -> NDArray[np.int64
 
 
 def _checked(layout: TokenLayout, codes: Sequence[ArrayLike]) -> list[NDArray[np.int64]]:
-    """The codes as int64 arrays.
-
-    Raises:
-        TokenError: they are no integers, of another number or shape than the layout says, or out of range.
-
-    """
+    """The codes as int64 arrays."""
     arrays = [np.asarray(book) for book in codes]
     shapes = [list(array.shape) for array in arrays]
     if len(arrays) != layout.codebooks:

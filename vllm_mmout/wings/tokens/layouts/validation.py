@@ -45,12 +45,7 @@ _REQUIRED = ("modality", "first", "size")
 
 
 def checked_names(mapping: Mapping[str, Any]) -> None:
-    """Check the names of the fields that a mapping sets.
-
-    Raises:
-        OptionError: it is no mapping, or one is unknown or missing.
-
-    """
+    """Check the names of the fields that a mapping sets."""
     if not isinstance(mapping, Mapping):
         raise OptionError(f"a token layout must be a table of fields, got {mapping!r}")
     for name in mapping:
@@ -65,12 +60,7 @@ def checked_names(mapping: Mapping[str, Any]) -> None:
 
 
 def checked_types(layout: TokenLayout) -> None:
-    """Check the type of each field.
-
-    Raises:
-        OptionError: one has another.
-
-    """
+    """Check the type of each field."""
     values = {name: getattr(layout, name) for name in _NAMES}
     try:
         msgspec.convert(values, _Typed)
@@ -82,12 +72,7 @@ def checked_types(layout: TokenLayout) -> None:
 
 
 def check(layout: TokenLayout) -> None:
-    """Check that the fields of a layout, each of its type, agree.
-
-    Raises:
-        OptionError: they contradict one another; the message names the field, its value and the remedy.
-
-    """
+    """Check that the fields of a layout, each of its type, agree."""
     _check_codebooks(layout)
     _check_order(layout)
     _check_modality(layout)

@@ -78,14 +78,7 @@ class TokenProcessor(OutputProcessor):
         """Load what decoding needs, once, before the engine's first request; nothing by default."""
 
     def decode(self, raw: Medium, params: OutputParams, state: Any = None) -> Any:
-        """Make the output object of one medium: a batch of one.
-
-        Args:
-            raw: the codes, as the layout found them.
-            params: options of the request.
-            state: not used.
-
-        """
+        """Make the output object of one medium: a batch of one."""
         return self.decode_batch([raw])[0]
 
     def decode_batch(self, media: Sequence[Medium]) -> list[Any]:
@@ -106,13 +99,7 @@ class TokenProcessor(OutputProcessor):
 
 
 def marked(output: Any, medium: Medium) -> Any:
-    """An output that says whether the stream ended inside it, and which tokens it was made of.
-
-    Args:
-        output: an `ImageOutput` or `AudioOutput`.
-        medium: what it was made of.
-
-    """
+    """An output that says whether the stream ended inside it, and which tokens it was made of."""
     output.partial = not medium.complete
     output.span = (medium.start, medium.stop)
     return output

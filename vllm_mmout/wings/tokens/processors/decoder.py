@@ -27,20 +27,7 @@ _MAKERS = {"image": "vq_image", "audio": "codec_audio"}
 
 
 class LazyDecoder:
-    """A decoder and the options that say how it runs.
-
-    Args:
-        source: a folder, or an object with ``decode(codes)``.
-        modality: what it is to make.
-        decoder_class: "package.module:Class"; None: known by the folder's config.json.
-        device: None: the CPU, or where an object lies.
-        dtype: None: float32, or that of an object.
-        threads: of torch while it runs; None: torch's own number.
-
-    Raises:
-        OptionError: there is no ``source``, or an option is malformed.
-
-    """
+    """A decoder (a folder, or an object) and the options that say how it runs, as of `CodecAudioProcessor`."""
 
     def __init__(
         self,
@@ -74,24 +61,12 @@ class LazyDecoder:
         return self.source if isinstance(self.source, str | os.PathLike) else None
 
     def check(self, layout: TokenLayout) -> TokenDecoder:
-        """Find the decoder and see that the layout fits it; reads its config.json, no weights, and that once.
-
-        Raises:
-            OptionError: it cannot be found, or does not fit.
-            RegistrationError: its class cannot be imported.
-
-        """
+        """Find the decoder and see that the layout fits it; reads its config.json, no weights, and that once."""
         with self._lock:
             return self._checked(layout)
 
     def load(self, layout: TokenLayout) -> TokenDecoder:
-        """Load the weights, once.
-
-        Raises:
-            ModelError: they are damaged, or not all there.
-            OptionError: what `check` says, or the device is not there.
-
-        """
+        """Load the weights, once."""
         with self._lock:
             decoder = self._checked(layout)
             if not self._loaded:
@@ -100,16 +75,7 @@ class LazyDecoder:
             return decoder
 
     def decode(self, layout: TokenLayout, codes: Sequence[NDArray[np.int64]]) -> torch.Tensor:
-        """Decode codes of several media of one shape in one forward.
-
-        Args:
-            layout: of the model's tokens.
-            codes: one a codebook, [n, rows, columns] or [n, codes].
-
-        Returns:
-            As `TokenDecoder.decode`, on the decoder's device.
-
-        """
+        """Decode codes of several media of one shape in one forward, as `TokenDecoder.decode`."""
         import torch
 
         decoder = self.load(layout)
@@ -137,16 +103,7 @@ class LazyDecoder:
 
 
 class DecoderProcessor(TokenProcessor):
-    """Media of a token model, made by a decoder from a local folder.
-
-    Args:
-        decoder: as of `LazyDecoder`.
-        options: ``layout`` and what else `TokenProcessor` takes.
-
-    Raises:
-        OptionError: an option is missing or malformed, or the layout is of another modality.
-
-    """
+    """Media of a token model, made by a decoder from a local folder."""
 
     makes: ClassVar[Literal["image", "audio"]]
     """What the decoder makes, and the layout must be of."""
@@ -178,17 +135,7 @@ class DecoderProcessor(TokenProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process, and see that decoder and layout fit; no weights are read.
-
-        Args:
-            config: the model's config.json; a relative ``decoder`` is looked for in its ``_name_or_path``.
-            options: the constructor's arguments.
-
-        Raises:
-            OptionError: an option is missing or malformed, the decoder cannot be found, or does not fit the layout.
-            RegistrationError: ``decoder_class`` cannot be imported.
-
-        """
+        """Make the instance of a process, and see that decoder and layout fit; no weights are read."""
         given = dict(options)
         if isinstance(given.get("decoder"), str | os.PathLike):
             given["decoder"] = located(given["decoder"], config.get("_name_or_path"))
@@ -197,13 +144,7 @@ class DecoderProcessor(TokenProcessor):
         return made
 
     def load(self) -> None:
-        """Load the decoder's weights, once; requests would do it otherwise, the first one waiting.
-
-        Raises:
-            ModelError: they are damaged, or not all there.
-            OptionError: the decoder does not fit, or its device is not there.
-
-        """
+        """Load the decoder's weights, once; requests would do it otherwise, the first one waiting."""
         self._prepare(self._lazy.load(self.layout))
 
     @abstractmethod

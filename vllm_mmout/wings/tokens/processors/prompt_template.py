@@ -42,17 +42,7 @@ class PromptTemplate:
 
     @classmethod
     def parse(cls, text: object, modality: Modality) -> Self:
-        """Read a template.
-
-        Args:
-            text: as it stands in ``config.json`` or an engine argument; None: the client's text alone.
-            modality: what the model makes.
-
-        Raises:
-            OptionError: it is no text, a place is unknown (the known ones are listed), comes without a number where one
-                is needed, or there is none for the client's text.
-
-        """
+        """Read a template; None: the client's text alone."""
         known = FIELDS[modality]
         if text is None:
             return cls((Field(known[0], None),))
@@ -81,15 +71,7 @@ class PromptTemplate:
         return next((default for default in defaults if default is not None), None)
 
     def filled(self, values: Mapping[str, str]) -> list[tuple[str, bool]]:
-        """The pieces of a prompt, in order.
-
-        Args:
-            values: by name; what is not there goes in by its default, or is left empty.
-
-        Returns:
-            Each piece with whether it came from outside the template.
-
-        """
+        """The pieces of a prompt, each with whether it came from outside; what is not given has its default."""
         return [
             (part, False)
             if isinstance(part, str)

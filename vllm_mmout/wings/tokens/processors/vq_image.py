@@ -41,18 +41,7 @@ class PixelNormalization:
     """One for all channels, or one a channel."""
 
     def bytes_of(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Quantise pixels to bytes: rounded half to even, clamped; NaN becomes 0.
-
-        Args:
-            pixels: floating point [n, channels, height, width].
-
-        Returns:
-            uint8 [n, height, width, channels].
-
-        Raises:
-            DecodeError: there are as many means as three channels have, and other channels.
-
-        """
+        """Quantise [n, channels, height, width] to uint8 [n, height, width, channels]: half to even, clamped; NaN is 0."""
         import torch
 
         if any(len(values) not in (1, pixels.shape[1]) for values in (self.mean, self.std)):
@@ -73,12 +62,7 @@ def normalization_of(
     std: float | Sequence[float] | None,
     value_range: Sequence[float] | None,
 ) -> PixelNormalization | None:
-    """What the options ``mean``, ``std`` and ``value_range`` say; None where they say nothing.
-
-    Raises:
-        OptionError: one is malformed, or they contradict one another.
-
-    """
+    """What the options ``mean``, ``std`` and ``value_range`` say; None where they say nothing."""
     if value_range is not None:
         if mean is not None or std is not None:
             raise OptionError("value_range and mean or std say the same twice; leave one out", param="value_range")
@@ -96,12 +80,7 @@ def normalization_of(
 
 
 def normalization_beside(folder: Path) -> PixelNormalization | None:
-    """What the image processor says that lies in a decoder's folder, None without one.
-
-    Raises:
-        OptionError: its file cannot be read, or is malformed.
-
-    """
+    """What the image processor says that lies in a decoder's folder, None without one."""
     for path in (folder / _MODEL_FILE, folder / _IMAGE_FILE):  # in the order of transformers
         table = read_table(path) if path.is_file() else {}
         own = table.get("image_processor") if path.name == _MODEL_FILE else table
