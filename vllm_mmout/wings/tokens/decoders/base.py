@@ -7,11 +7,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.wings.tokens.decoders.devices import device_of, moved, torch_dtype
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from vllm_mmout.wings.tokens.layouts import TokenLayout
@@ -29,14 +32,29 @@ class TokenDecoder(ABC):
     sampling_rate: int | None = None
     """Samples of a channel in a second, Hz, where it says so without further facts."""
 
-    @abstractmethod
+    folder: Path | None = None
+    """Where the weights lie; None: they are in ``model``."""
+
+    model: Any = None
+    """What decodes: loaded, or handed in."""
+
     def load(self, device: str | None, dtype: str | None) -> None:
-        """Load the weights; None: on the CPU in float32, or as a module that was handed in has them."""
+        """Load the weights; None: on the CPU in float32, or as a model that was handed in has them."""
+        import torch
+
+        if self.folder is not None:
+            self.model, device, dtype = self.read(self.folder, torch_dtype(dtype)), device or "cpu", None
+        if isinstance(self.model, torch.nn.Module):
+            self.model = moved(self.model, device, dtype)
 
     @property
-    @abstractmethod
     def device(self) -> torch.device:
         """Where the codes must lie; known once the weights are loaded."""
+        return device_of(self.model)
+
+    def read(self, folder: Path, dtype: torch.dtype) -> Any:
+        """Read the weights; raises a ModelError where they are damaged, or not all there."""
+        raise NotImplementedError
 
     @abstractmethod
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:

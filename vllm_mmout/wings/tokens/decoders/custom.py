@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import DecodeError, ModelError, OptionError, type_and_message
 from vllm_mmout.wings.tokens.decoders.base import TokenDecoder
-from vllm_mmout.wings.tokens.decoders.devices import device_of, moved, placed, torch_dtype
 from vllm_mmout.wings.tokens.decoders.folder import read_table
 
 if TYPE_CHECKING:
@@ -37,32 +36,20 @@ class CustomDecoder(TokenDecoder):
             raise OptionError(
                 f"a decoder must be a folder, or an object with decode(codes), got {module!r}", param="decoder"
             )
-        self._module = module
+        self.model = module
         rate = getattr(module, "sampling_rate", None)
         self.sampling_rate = rate if isinstance(rate, int) else None
-
-    @property
-    def device(self) -> torch.device:
-        """Where the codes must lie."""
-        return device_of(self._module)
-
-    def load(self, device: str | None, dtype: str | None) -> None:
-        """Put a module of torch into evaluation, and move it where an option says so."""
-        import torch
-
-        if isinstance(self._module, torch.nn.Module):
-            self._module = placed(self._module, device, dtype)
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Decode codes of several media of one shape, as `TokenDecoder.decode`."""
         import torch
 
-        result = self._module.decode(_shaped(codes))
+        result = self.model.decode(_shaped(codes))
         first = next(iter(result.values()), None) if isinstance(result, Mapping) else result
         first = next(iter(first), None) if isinstance(first, tuple | list) else first
         if not isinstance(first, torch.Tensor):
             raise DecodeError(
-                f"decode(codes) of {type(self._module).__name__} must return a tensor, or a mapping or tuple that"
+                f"decode(codes) of {type(self.model).__name__} must return a tensor, or a mapping or tuple that"
                 f" begins with one, got {type(result).__name__}"
             )
         return first
@@ -114,18 +101,15 @@ class CustomClassDecoder(CustomDecoder):
         config = read_table(folder / "config.json") if (folder / "config.json").is_file() else {}
         rates = [config[name] for name in _RATES if isinstance(config.get(name), int)]
         self.sampling_rate = rates[0] if rates else None
-        self._folder = folder
+        self.folder = folder
         self._path = path
 
-    def load(self, device: str | None, dtype: str | None) -> None:
-        """Load the weights with ``from_pretrained``."""
+    def read(self, folder: Path, dtype: torch.dtype) -> Any:
+        """Read the weights with ``from_pretrained``."""
         import torch
 
         try:
-            self._module = self._class.from_pretrained(str(self._folder))
+            model = self._class.from_pretrained(str(folder))
         except Exception as error:  # an author's code: whatever it raises says that there is no decoder
-            raise ModelError(
-                f"decoder class {self._path} cannot load {self._folder}: {type_and_message(error)}"
-            ) from error
-        if isinstance(self._module, torch.nn.Module):
-            self._module = moved(self._module.to(torch_dtype(dtype)), device)
+            raise ModelError(f"decoder class {self._path} cannot load {folder}: {type_and_message(error)}") from error
+        return model.to(dtype) if isinstance(model, torch.nn.Module) else model

@@ -43,20 +43,15 @@ def torch_dtype(dtype: str | None) -> torch.dtype:
     return found
 
 
-def moved(module: nn.Module, device: str | None) -> nn.Module:
-    """A module on its device, for evaluation."""
+def moved(module: nn.Module, device: str | None, dtype: str | None) -> nn.Module:
+    """A module for evaluation; moved, or of another dtype, only where something is said."""
+    module = module if dtype is None else module.to(torch_dtype(dtype))
     try:
-        return module.to(device or "cpu").eval()
+        return (module if device is None else module.to(device)).eval()
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
         raise OptionError(
             f"the decoder cannot be moved to device {device!r}: {error}; choose another one", param="device"
         ) from error
-
-
-def placed(module: nn.Module, device: str | None, dtype: str | None) -> nn.Module:
-    """A module of the caller's, for evaluation; moved, or of another dtype, only where an option says so."""
-    module = module if dtype is None else module.to(torch_dtype(dtype))
-    return module.eval() if device is None else moved(module, device)
 
 
 def device_of(module: object) -> torch.device:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import ModelError, OptionError, type_and_message
 from vllm_mmout.wings.tokens.decoders.base import DecoderFacts, TokenDecoder
-from vllm_mmout.wings.tokens.decoders.devices import device_of, moved, placed, torch_dtype
 
 if TYPE_CHECKING:
     import torch
@@ -44,8 +43,8 @@ class SnacDecoder(TokenDecoder):
                 f"config.json of decoder {folder} is no SNAC: {error!r}; download it again", param="decoder"
             ) from error
         self._strides = strides
-        self._folder = folder
-        self._model = model
+        self.folder = folder
+        self.model = model
 
     @classmethod
     def from_folder(cls, folder: DecoderFolder) -> SnacDecoder:
@@ -54,18 +53,6 @@ class SnacDecoder(TokenDecoder):
         folder.check_weights()
         _package()
         return made
-
-    @property
-    def device(self) -> torch.device:
-        """Where the codes must lie."""
-        return device_of(self._model)
-
-    def load(self, device: str | None, dtype: str | None) -> None:
-        """Load the weights from the folder; a model that was handed in is moved only where an option says so."""
-        if self._folder is not None:
-            self._model = moved(self._loaded(self._folder).to(torch_dtype(dtype)), device)
-        else:
-            self._model = placed(self._model, device, dtype)
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Decode one [n, codes] a codebook to [n, channels, samples].
@@ -82,12 +69,13 @@ class SnacDecoder(TokenDecoder):
             torch.nn.functional.pad(ids, (0, (whole - steps) // stride))
             for ids, stride in zip(codes, self._strides, strict=True)
         ]
-        samples: torch.Tensor = self._model.decode(filled)
+        samples: torch.Tensor = self.model.decode(filled)
         return samples[..., : samples.shape[-1] * steps // whole]
 
-    def _loaded(self, folder: Path) -> Any:
+    def read(self, folder: Path, dtype: torch.dtype) -> Any:
+        """Read the weights by the package's own code."""
         try:
-            return _package().SNAC.from_pretrained(str(folder))
+            return _package().SNAC.from_pretrained(str(folder)).to(dtype)
         except Exception as error:  # the reader of weights raises all kinds of errors at damaged files
             raise ModelError(
                 f"the weights of decoder {folder} (snac) cannot be loaded: {type_and_message(error)}; download it again"

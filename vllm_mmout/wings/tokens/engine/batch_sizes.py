@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
@@ -57,24 +58,24 @@ class BatchSizes:
     def __init__(self, most: int, limit_s: float) -> None:
         self.most = most
         self.limit_s = limit_s
-        self._seen: dict[Hashable, _Seen] = {}
+        self._seen: defaultdict[Hashable, _Seen] = defaultdict(_Seen)
 
     def size(self, key: Hashable, ready: int) -> int:
         """How many media of one shape the next forward takes, where so many are ready."""
         if self.most == 1 or ready <= 1:
             return 1
-        seen = self._of(key)
+        seen = self._seen[key]
         other = seen.alone if seen.better else seen.together
         together = seen.better is (other.since < _AGAIN)
         return min(ready, self.most, self._in_time(seen)) if together else 1
 
     def waits(self, key: Hashable) -> bool:
         """Whether a forward is to wait for more media of a shape."""
-        return self.most > 1 and self._of(key).better
+        return self.most > 1 and self._seen[key].better
 
     def record(self, key: Hashable, count: int, seconds: float) -> None:
         """Say what a forward of so many media has cost."""
-        seen = self._of(key)
+        seen = self._seen[key]
         kind, other = (seen.alone, seen.together) if count == 1 else (seen.together, seen.alone)
         kind.record(seconds / count)
         other.since += 1
@@ -87,6 +88,3 @@ class BatchSizes:
         """How many media a forward can take within the limit, at least one."""
         known = seen.together if seen.together.forwards and not math.isinf(seen.together.each) else seen.alone
         return max(1, int(min(self.limit_s / known.each, self.most))) if known.each else self.most
-
-    def _of(self, key: Hashable) -> _Seen:
-        return self._seen.setdefault(key, _Seen())

@@ -97,7 +97,7 @@ class TokenLayout:
             OptionError: a field is unknown (the known ones are listed), missing or wrong.
 
         """
-        checked_names(mapping)
+        checked_names(mapping, cls)
         return cls(**mapping)
 
     @cached_property

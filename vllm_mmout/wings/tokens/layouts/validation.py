@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
+from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.messages import unknown
 
 if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
@@ -22,53 +24,36 @@ _LAST = (1 << 31) - 1
 """The greatest token id: engines keep them in 32 bits."""
 
 
-class _Typed(msgspec.Struct, kw_only=True):
-    """The types of a layout's fields, checked strictly."""
-
-    modality: Literal["image", "audio"]
-    first: int | tuple[int, ...]
-    size: int | tuple[int, ...]
-    codebooks: int
-    order: Literal["flattened", "interleaved", "delayed", "sequential"]
-    pattern: tuple[int, ...] | None
-    pad: int | None
-    grid: tuple[int, int] | None
-    row_end: int | None
-    begin: tuple[int, ...]
-    end: tuple[int, ...]
-    opened: bool
-    text_inside: bool
-
-
-_NAMES = _Typed.__struct_fields__
-_REQUIRED = ("modality", "first", "size")
-
-
-def checked_names(mapping: Mapping[str, Any]) -> None:
+def checked_names(mapping: Mapping[str, Any], layout: type[TokenLayout]) -> None:
     """Check the names of the fields that a mapping sets."""
+    known = {field.name: field.default for field in fields(layout)}
     if not isinstance(mapping, Mapping):
         raise OptionError(f"a token layout must be a table of fields, got {mapping!r}")
     for name in mapping:
-        if name not in _NAMES:
-            near = difflib.get_close_matches(str(name), _NAMES, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            known = ", ".join(_NAMES)
-            raise OptionError(f"unknown field {name!r} of a token layout{hint} (known: {known})", param=str(name))
-    for name in _REQUIRED:
-        if name not in mapping:
+        if name not in known:
+            raise unknown(name, known, kind="field", where=" of a token layout")
+    for name, default in known.items():
+        if default is MISSING and name not in mapping:
             raise OptionError(f"a token layout must have {name}, got {', '.join(mapping) or 'nothing'}", param=name)
 
 
 def checked_types(layout: TokenLayout) -> None:
     """Check the type of each field."""
-    values = {name: getattr(layout, name) for name in _NAMES}
+    values = vars(layout)
     try:
-        msgspec.convert(values, _Typed)
+        msgspec.convert(values, _struct(type(layout)))
     except msgspec.ValidationError as error:
         place = re.search(r"\$\.(\w+)", str(error))
         name = place[1] if place else None
         got = f", got {values[name]!r}" if name else ""
         raise OptionError(f"token layout: {error}{got}", param=name) from None
+
+
+@cache
+def _struct(layout: type[TokenLayout]) -> type[msgspec.Struct]:
+    """The fields of a layout, with nothing that checks them but their types."""
+    hints = get_type_hints(layout)
+    return msgspec.defstruct("Fields", [(field.name, hints[field.name]) for field in fields(layout)])
 
 
 def check(layout: TokenLayout) -> None:

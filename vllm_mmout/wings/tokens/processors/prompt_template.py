@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 from vllm_mmout.errors import OptionError
@@ -98,13 +99,8 @@ def _part(match: re.Match[str], known: tuple[str, ...]) -> str | Field:
 
 def _joined(parts: list[str | Field]) -> list[str | Field]:
     """The same with neighbouring texts as one, and without empty ones."""
-    joined: list[str | Field] = []
-    for part in parts:
-        if isinstance(part, str) and joined and isinstance(joined[-1], str):
-            joined[-1] += part
-        elif part != "":
-            joined.append(part)
-    return joined
+    runs = groupby(filter(None, parts), key=type)
+    return [one for kind, run in runs for one in (["".join(map(str, run))] if kind is str else run)]
 
 
 def _listed(names: tuple[str, ...]) -> str:

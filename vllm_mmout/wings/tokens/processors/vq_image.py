@@ -41,7 +41,7 @@ class PixelNormalization:
     """One for all channels, or one a channel."""
 
     def bytes_of(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Quantise [n, channels, height, width] to uint8 [n, height, width, channels]: half to even, clamped; NaN is 0."""
+        """Quantise [n, channels, height, width] to uint8 [n, height, width, channels]: half to even, clamped, NaN 0."""
         import torch
 
         if any(len(values) not in (1, pixels.shape[1]) for values in (self.mean, self.std)):
@@ -211,7 +211,7 @@ class VQImageProcessor(DecoderProcessor):
         """Take the normalisation from the decoder's folder, and the grid that it is bound to."""
         self._grid = decoder.facts.grid if decoder.facts else None
         if self._levels is None and self.decoder_folder is not None:
-            self._levels = normalization_beside(Path(self.decoder_folder))
+            self._levels = normalization_beside(self.decoder_folder)
         self._levels = self._levels or PixelNormalization()
 
     def _codes(self, medium: Medium) -> tuple[NDArray[np.int64], ...]:

@@ -51,7 +51,7 @@ SAMPLING: Final = options_of(_Sampling)
 def sampling_params(
     given: Mapping[str, Any], usual: Mapping[str, Any], *, n: int, length: int | None, left: int
 ) -> SamplingParams:
-    """What a request is sampled with; ``length``: tokens of an answer without ``max_tokens``; ``left`` by the prompt."""
+    """What a request is sampled with; ``length``: of an answer without ``max_tokens``; ``left``: by the prompt."""
     most = given.get("max_tokens")
     if most is not None and most > left:
         raise ApiError(
