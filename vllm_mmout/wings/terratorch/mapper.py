@@ -5,28 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo.raster.stack.stack import Layer, OpenStack
+from vllm_mmout.geo.raster.windowed import OpenRaster
 from vllm_mmout.models.forward_inputs import TensorSpec
 from vllm_mmout.models.inputs.band_choice import BandChoice
 from vllm_mmout.models.inputs.mapper import RasterMapper, with_frames
 from vllm_mmout.models.inputs.open_input import chosen_layers, opened_planes
 from vllm_mmout.models.inputs.raster_view import DTYPES, RasterView
-from vllm_mmout.wings.terratorch.config import DATES, LOCATION, RAW, TerratorchConfig
+from vllm_mmout.params import OutputParams
+from vllm_mmout.wings.terratorch.config import DATES, LOCATION, RAW, Modality, TerratorchConfig
 from vllm_mmout.wings.terratorch.scaling import MEANS, STDS, no_scale
 from vllm_mmout.wings.terratorch.where_and_when import dates_of, location_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.raster.windowed import OpenRaster
-    from vllm_mmout.params import OutputParams
-    from vllm_mmout.wings.terratorch.config import Modality
 
 
 @dataclass(frozen=True, slots=True)

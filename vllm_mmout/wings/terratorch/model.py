@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +12,11 @@ from torch import Tensor, nn
 from vllm_mmout.errors import InputError, ModelError
 from vllm_mmout.models.author import load_strictly
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
-from vllm_mmout.wings.terratorch.checkpoint import REMEDY, weights_of
-from vllm_mmout.wings.terratorch.config import DATES, LOCATION, RAW, TerratorchConfig
+from vllm_mmout.wings.terratorch.config import DATES, LOCATION, RAW, Modality, TerratorchConfig
 from vllm_mmout.wings.terratorch.mapper import TerratorchMapper
-from vllm_mmout.wings.terratorch.network import build_network, encode_exactly
+from vllm_mmout.wings.terratorch.network import REMEDY, build_network, encode_exactly, weights_of
 from vllm_mmout.wings.terratorch.scaling import MEANS, STDS, no_scale
 from vllm_mmout.wings.terratorch.standards import standards_of
-
-if TYPE_CHECKING:
-    from vllm_mmout.wings.terratorch.config import Modality
 
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(TerratorchMapper.from_config)

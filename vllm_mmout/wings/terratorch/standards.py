@@ -6,12 +6,13 @@ import importlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vllm_mmout.errors import ModelError, type_and_message
+from vllm_mmout.wings.terratorch.config import Modality, TerratorchConfig
 from vllm_mmout.wings.terratorch.scaling import (
     MEANS,
     SCALE,
@@ -20,9 +21,6 @@ from vllm_mmout.wings.terratorch.scaling import (
     of_image,
     statistics_said,
 )
-
-if TYPE_CHECKING:
-    from vllm_mmout.wings.terratorch.config import Modality, TerratorchConfig
 
 _REMEDY = 'say them in config.json: "mmout": {"input": {"means": [...], "stds": [...], "constant_scale": 0.0001}}'
 _SHORT = "terratorch.datamodules"

@@ -7,18 +7,15 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 from functools import lru_cache
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.text import proj_crs
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.raster.georeference import Georeference
-    from vllm_mmout.models.inputs.raster_view import RasterView
+from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.models.inputs.raster_view import RasterView
 
 _ITEMS: Final = (
     "ACQUISITIONDATETIME",

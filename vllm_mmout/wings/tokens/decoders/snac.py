@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import ModelError, OptionError, type_and_message
 from vllm_mmout.wings.tokens.decoders.base import DecoderFacts, TokenDecoder
+from vllm_mmout.wings.tokens.decoders.lookup import check_weights
 
 if TYPE_CHECKING:
     import torch
-
-    from vllm_mmout.wings.tokens.decoders.folder import DecoderFolder
 
 
 class SnacDecoder(TokenDecoder):
@@ -47,10 +46,10 @@ class SnacDecoder(TokenDecoder):
         self.model = model
 
     @classmethod
-    def from_folder(cls, folder: DecoderFolder) -> SnacDecoder:
-        """Read config.json, and see that the package is there."""
-        made = cls(folder.config, folder=folder.path)
-        folder.check_weights()
+    def from_folder(cls, folder: Path, config: Mapping[str, Any]) -> SnacDecoder:
+        """Make it of a folder with weights, and see that the package is there."""
+        made = cls(config, folder=folder)
+        check_weights(folder)
         _package()
         return made
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vllm_mmout.errors import ModelError, OptionError, type_and_message
 from vllm_mmout.wings.tokens.decoders.base import DecoderFacts, TokenDecoder
+from vllm_mmout.wings.tokens.decoders.lookup import check_weights
 
 if TYPE_CHECKING:
     import torch
 
-    from vllm_mmout.wings.tokens.decoders.folder import DecoderFolder
 
 _SHOWN = 4
 """Names of weights listed in a message."""
@@ -37,20 +37,20 @@ class PretrainedDecoder(TokenDecoder):
         self.model = model
 
     @classmethod
-    def from_folder(cls, folder: DecoderFolder) -> Self:
-        """Read config.json by the class of transformers, which knows what is left out there."""
+    def from_folder(cls, folder: Path, config: Mapping[str, Any]) -> Self:
+        """Read its config.json by the class of transformers, which knows what is left out there."""
         from huggingface_hub.errors import StrictDataclassError
         from transformers import CONFIG_MAPPING
 
-        whole = folder.model_type != cls.kind
+        whole = config["model_type"] != cls.kind
         try:
-            config = CONFIG_MAPPING[folder.model_type].from_dict(dict(folder.config))
-            made = cls(config.vq_config if whole else config, folder=folder.path, inside=whole)
+            known = CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+            made = cls(known.vq_config if whole else known, folder=folder, inside=whole)
         except (StrictDataclassError, AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
             raise OptionError(
-                f"config.json of decoder {folder.path} is no {cls.kind}: {error}; download it again", param="decoder"
+                f"config.json of decoder {folder} is no {cls.kind}: {error}; download it again", param="decoder"
             ) from error
-        folder.check_weights()
+        check_weights(folder)
         return made
 
     @classmethod

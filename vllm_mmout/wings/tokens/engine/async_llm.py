@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from vllm.outputs import RequestOutput
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineGenerateError
@@ -15,14 +16,10 @@ from vllm_mmout.engine.hooks.validation import as_client_error
 from vllm_mmout.engine.observer import counted
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.params import OutputParams
+from vllm_mmout.wings.tokens.engine.binding import TokenRuntime
 from vllm_mmout.wings.tokens.engine.llm import sampling_of
 from vllm_mmout.wings.tokens.engine.request import PLAIN, TokenRequest, sent_apart, with_request
-
-if TYPE_CHECKING:
-    from vllm.outputs import RequestOutput
-
-    from vllm_mmout.wings.tokens.engine.binding import TokenRuntime
-    from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
+from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
 
 
 class BoundTokenAsyncLLM(AsyncLLM):

@@ -7,17 +7,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vllm_mmout.engine.log import logger
 from vllm_mmout.engine.request.decode_pool import DecodePool, Outcome
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, MMOutError, type_and_message
+from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.tokens.engine.batch_sizes import BatchSizes
-
-if TYPE_CHECKING:
-    from vllm_mmout.params import OutputParams
-    from vllm_mmout.wings.tokens.layouts.parser import Medium
-    from vllm_mmout.wings.tokens.processors.base import TokenProcessor
+from vllm_mmout.wings.tokens.layouts.parser import Medium
+from vllm_mmout.wings.tokens.processors.base import TokenProcessor
 
 
 @dataclass(slots=True, eq=False)

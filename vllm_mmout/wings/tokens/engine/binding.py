@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
+from vllm.config import VllmConfig
 
 from vllm_mmout.engine.engine_binding import EngineBinding
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
+from vllm_mmout.registry.choice import Choice
 from vllm_mmout.wings.tokens.processors.base import TokenProcessor
-
-if TYPE_CHECKING:
-    from vllm.config import VllmConfig
-
-    from vllm_mmout.registry.choice import Choice
 
 FOLDER = "_name_or_path"
 """Key of the config that processors get: the model's folder, which decoders' folders may be relative to."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vllm.sampling_params import SamplingParams
 
 from vllm_mmout.params import OutputParams
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 KEY = "mmout"
 

@@ -11,25 +11,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vllm.v1.engine.output_processor import OutputProcessorOutput, RequestState
+from vllm.outputs import CompletionOutput
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine.output_processor import OutputProcessorOutput, RequestOutputCollector, RequestState
+from vllm.v1.engine.parallel_sampling import ParentRequest
 
 from vllm_mmout.engine.observer import SILENT, Observer
 from vllm_mmout.engine.rebase import rebase
 from vllm_mmout.engine.request.holding import HoldingOutputProcessor
 from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher
+from vllm_mmout.wings.tokens.engine.binding import TokenBinding
 from vllm_mmout.wings.tokens.engine.outputs import MediaCollector, MultimodalCompletionOutput, route
 from vllm_mmout.wings.tokens.engine.request import CURRENT_REQUEST, PLAIN, TokenRequest
 from vllm_mmout.wings.tokens.engine.stream import MediaStream, MediaTokenFilter
-
-if TYPE_CHECKING:
-    from vllm.outputs import CompletionOutput
-    from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
-    from vllm.v1.engine.output_processor import RequestOutputCollector
-    from vllm.v1.engine.parallel_sampling import ParentRequest
-
-    from vllm_mmout.wings.tokens.engine.binding import TokenBinding
 
 
 @dataclass(slots=True)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.outputs import MediaOutput
-from vllm_mmout.wings.tokens.layouts.parser import StreamParser
+from vllm_mmout.params import OutputParams
+from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher, MediaJob
+from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
+from vllm_mmout.wings.tokens.layouts.parser import Medium, StreamParser
 from vllm_mmout.wings.tokens.processors.base import marked
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
-    from vllm_mmout.params import OutputParams
-    from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher, MediaJob
-    from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
-    from vllm_mmout.wings.tokens.layouts.parser import Medium
 
 
 class MediaTokenFilter:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import TokenError
-from vllm_mmout.wings.tokens.layouts.bodies import DelayedBody, FramesBody, SequentialBody
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from vllm_mmout.wings.tokens.layouts.bodies import Body
-    from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
+from vllm_mmout.wings.tokens.layouts.bodies import Body, DelayedBody, FramesBody, SequentialBody
+from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 
 class StreamParser:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import msgspec
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.messages import unknown
 
 if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
@@ -31,6 +30,8 @@ def checked_names(mapping: Mapping[str, Any], layout: type[TokenLayout]) -> None
         raise OptionError(f"a token layout must be a table of fields, got {mapping!r}")
     for name in mapping:
         if name not in known:
+            from vllm_mmout.messages import unknown  # what reads streams loads nothing else of this package
+
             raise unknown(name, known, kind="field", where=" of a token layout")
     for name, default in known.items():
         if default is MISSING and name not in mapping:

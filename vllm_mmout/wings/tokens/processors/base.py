@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.processors.option_values import checked_count
-from vllm_mmout.wings.tokens.layouts import TokenLayout
+from vllm_mmout.wings.tokens.layouts import Medium, TokenLayout
 from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
-
-if TYPE_CHECKING:
-    from vllm_mmout.params import OutputParams
-    from vllm_mmout.wings.tokens.layouts import Medium
 
 
 class TokenProcessor(OutputProcessor):

@@ -25,17 +25,9 @@ class CodecAudioProcessor(DecoderProcessor):
     """Sounds from the tokens of Orpheus (SNAC), CSM (Mimi), OuteTTS (DAC) and their kin.
 
     Args:
-        layout: how the model writes sounds, a `TokenLayout` or a mapping of its fields.
-        decoder: the decoder's folder, relative to the model's; from Python also an object with ``decode(codes)``.
-        decoder_class: "package.module:Class" with ``from_pretrained(folder)`` and ``decode(codes)``; None: known by
-            the folder's config.json.
-        device: where the decoder runs, "cpu" or "cuda:0"; None: the CPU, or where an object lies.
-        dtype: "float32", "bfloat16", ...; None: float32, or that of an object.
-        threads: of torch while the decoder runs; None: torch's own number.
-        max_batch: sounds that are decoded at once, at most.
-        batch_wait_ms: how long the first of them waits for others, milliseconds.
         sampling_rate: samples of a channel in a second, Hz; by default what the decoder says.
         prompt: as of `TokenProcessor`, with the places {input}, {voice} and {instructions}.
+        others: as of `DecoderProcessor` and `TokenProcessor`.
 
     Raises:
         OptionError: an option is missing or malformed.

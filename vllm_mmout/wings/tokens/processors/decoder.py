@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.wings.tokens.decoders.devices import checked_device, checked_dtype, decoder_threads
-from vllm_mmout.wings.tokens.decoders.folder import located
-from vllm_mmout.wings.tokens.decoders.lookup import decoder_of
+from vllm_mmout.wings.tokens.decoders.base import checked_device, checked_dtype, decoder_threads
+from vllm_mmout.wings.tokens.decoders.lookup import decoder_of, located
 from vllm_mmout.wings.tokens.processors.base import TokenProcessor
 
 if TYPE_CHECKING:
@@ -28,7 +27,17 @@ _MAKERS = {"image": "vq_image", "audio": "codec_audio"}
 
 
 class DecoderProcessor(TokenProcessor):
-    """Media of a token model, made by a decoder from a local folder."""
+    """Media of a token model, made by a decoder from a local folder.
+
+    Args:
+        decoder: the decoder's folder, relative to the model's; from Python also an object with ``decode(codes)``.
+        decoder_class: "package.module:Class" with ``from_pretrained(folder)`` and ``decode(codes)``; None: known by
+            the folder's config.json.
+        device: where the decoder runs, "cpu" or "cuda:0"; None: the CPU, or where an object lies.
+        dtype: "float32", "bfloat16", ...; None: float32, or that of an object.
+        options: as of `TokenProcessor`.
+
+    """
 
     makes: ClassVar[Literal["image", "audio"]]
     """What the decoder makes, and the layout must be of."""

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import Final, Literal, Self, TypeAlias
 
 from vllm_mmout.errors import OptionError
 
-if TYPE_CHECKING:
-    from typing import TypeAlias
+Modality: TypeAlias = Literal["image", "audio"]
 
-    Modality: TypeAlias = Literal["image", "audio"]
 
 FIELDS: Final = {"image": ("prompt", "rows", "columns"), "audio": ("input", "voice", "instructions")}
 """What a template of each modality may hold; the first is what the client's text goes in for."""

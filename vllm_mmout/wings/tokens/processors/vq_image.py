@@ -14,7 +14,7 @@ import numpy as np
 from vllm_mmout.errors import DecodeError, OptionError
 from vllm_mmout.outputs import ImageOutput
 from vllm_mmout.processors.raw import describe
-from vllm_mmout.wings.tokens.decoders.folder import read_table
+from vllm_mmout.wings.tokens.decoders.lookup import read_table
 from vllm_mmout.wings.tokens.processors.base import marked
 from vllm_mmout.wings.tokens.processors.decoder import DecoderProcessor
 
@@ -123,20 +123,12 @@ class VQImageProcessor(DecoderProcessor):
     what is missing, and its picture is cut to the rows that came.
 
     Args:
-        layout: how the model writes pictures, a `TokenLayout` or a mapping of its fields.
-        decoder: the decoder's folder, relative to the model's; from Python also an object with ``decode(codes)``.
-        decoder_class: "package.module:Class" with ``from_pretrained(folder)`` and ``decode(codes)``; None: known by
-            the folder's config.json.
-        device: where the decoder runs, "cpu" or "cuda:0"; None: the CPU, or where an object lies.
-        dtype: "float32", "bfloat16", ...; None: float32, or that of an object.
-        threads: of torch while the decoder runs; None: torch's own number.
-        max_batch: pictures that are decoded at once, at most.
-        batch_wait_ms: how long the first of them waits for others, milliseconds.
         mean: of the normalisation that the decoder's pixels have, one number or one a channel; by default
             ``image_mean`` of a preprocessor_config.json or processor_config.json in the decoder's folder, else 0.5.
         std: the same, by default ``image_std``, else 0.5.
         value_range: instead of ``mean`` and ``std`` the pixels of black and white, (-1, 1) by default.
         prompt: as of `TokenProcessor`, with the places {prompt}, {rows} and {columns}.
+        others: as of `DecoderProcessor` and `TokenProcessor`.
 
     Raises:
         OptionError: an option is missing or malformed.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from vllm.exceptions import VLLMValidationError
@@ -16,9 +16,6 @@ from vllm_mmout.serving.request.fields import USELESS, Fields, made
 from vllm_mmout.serving.request.image_request import PictureFields, Taken, check_format
 from vllm_mmout.serving.response.result_files import SOUND_TYPES
 from vllm_mmout.wings.tokens.serving.sizes import AUTO
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 RESPONSE_FORMATS: Final = tuple(SOUND_TYPES)
 """OpenAI's, but for AAC, which nothing here writes."""

@@ -9,13 +9,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vllm_mmout.serving.errors import ApiError
-
-if TYPE_CHECKING:
-    from vllm_mmout.wings.tokens.layouts import TokenLayout
-    from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
+from vllm_mmout.wings.tokens.layouts import TokenLayout
+from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 
 _PROBE = "a"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -12,10 +12,8 @@ from vllm_mmout.messages import shown
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.wings.tokens.layouts import Medium
-
-if TYPE_CHECKING:
-    from vllm_mmout.wings.tokens.processors.base import TokenProcessor
-    from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
+from vllm_mmout.wings.tokens.processors.base import TokenProcessor
+from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 
 AUTO: Final = "auto"
 _SIZE: Final = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})", re.ASCII)

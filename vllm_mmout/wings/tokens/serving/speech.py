@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from starlette.requests import Request
@@ -19,16 +19,10 @@ from vllm_mmout.serving.request.disconnects import unless_gone
 from vllm_mmout.serving.response.responses import bare_response
 from vllm_mmout.serving.response.result_files import SOUND_TYPES, Encoded
 from vllm_mmout.serving.routes import answered
-from vllm_mmout.wings.tokens.serving.fields import RESPONSE_FORMATS, sampling_params, speech_request
+from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
+from vllm_mmout.wings.tokens.serving.fields import RESPONSE_FORMATS, SpeechRequest, sampling_params, speech_request
 from vllm_mmout.wings.tokens.serving.generations import PARTIAL, nothing_made
-from vllm_mmout.wings.tokens.serving.service import TokenService
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
-    from vllm_mmout.wings.tokens.serving.fields import SpeechRequest
-    from vllm_mmout.wings.tokens.serving.service import Maker
+from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 
 
 async def speech(request: Request) -> Response:
