@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -143,6 +144,7 @@ def _counted(codebooks: int) -> str:
     return "1 codebook" if codebooks == 1 else f"{codebooks} codebooks"
 
 
+_WEIGHTS = ("*.safetensors", "*.bin")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 """Names that the option ``dtype`` takes."""
 
@@ -210,3 +212,24 @@ def decoder_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def read_table(path: Path) -> Mapping[str, Any]:
+    """The table of a JSON file."""
+    try:
+        table = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise OptionError(f"{path} cannot be read: {error}; download it again", param="decoder") from error
+    if not isinstance(table, dict):
+        raise OptionError(f"{path} must hold a table, got {type(table).__name__}; download it again", param="decoder")
+    return table
+
+
+def check_weights(folder: Path) -> None:
+    """Refuse a folder without a file of weights; none is read."""
+    if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
+        raise OptionError(
+            f"decoder folder {folder} has no weights ({' or '.join(_WEIGHTS)}); save them there with save_pretrained,"
+            " or download the whole decoder",
+            param="decoder",
+        )

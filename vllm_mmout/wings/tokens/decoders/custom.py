@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import DecodeError, ModelError, OptionError, type_and_message
-from vllm_mmout.wings.tokens.decoders.base import TokenDecoder
-from vllm_mmout.wings.tokens.decoders.lookup import read_table
+from vllm_mmout.wings.tokens.decoders.base import TokenDecoder, read_table
 
 if TYPE_CHECKING:
     import torch

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.wings.tokens.decoders.base import read_table
 
 if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.decoders.base import TokenDecoder
@@ -29,7 +29,6 @@ KINDS = {
 
 _SNAC_ALONE = "vq_strides"
 """SNAC's config.json has no ``model_type``, but this."""
-_WEIGHTS = ("*.safetensors", "*.bin")
 
 
 def located(decoder: str | os.PathLike[str], model: object) -> Path:
@@ -54,27 +53,6 @@ def config_in(path: Path) -> Mapping[str, Any]:
             param="decoder",
         )
     return read_table(path / "config.json")
-
-
-def read_table(path: Path) -> Mapping[str, Any]:
-    """The table of a JSON file."""
-    try:
-        table = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise OptionError(f"{path} cannot be read: {error}; download it again", param="decoder") from error
-    if not isinstance(table, dict):
-        raise OptionError(f"{path} must hold a table, got {type(table).__name__}; download it again", param="decoder")
-    return table
-
-
-def check_weights(folder: Path) -> None:
-    """Refuse a folder without a file of weights; none is read."""
-    if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
-        raise OptionError(
-            f"decoder folder {folder} has no weights ({' or '.join(_WEIGHTS)}); save them there with save_pretrained,"
-            " or download the whole decoder",
-            param="decoder",
-        )
 
 
 def decoder_of(source: str | os.PathLike[str] | object, decoder_class: str | None) -> TokenDecoder:

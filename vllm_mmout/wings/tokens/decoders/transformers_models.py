@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vllm_mmout.errors import ModelError, OptionError, type_and_message
-from vllm_mmout.wings.tokens.decoders.base import DecoderFacts, TokenDecoder
-from vllm_mmout.wings.tokens.decoders.lookup import check_weights
+from vllm_mmout.wings.tokens.decoders.base import DecoderFacts, TokenDecoder, check_weights
 
 if TYPE_CHECKING:
     import torch

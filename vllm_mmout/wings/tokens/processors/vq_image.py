@@ -14,7 +14,7 @@ import numpy as np
 from vllm_mmout.errors import DecodeError, OptionError
 from vllm_mmout.outputs import ImageOutput
 from vllm_mmout.processors.raw import describe
-from vllm_mmout.wings.tokens.decoders.lookup import read_table
+from vllm_mmout.wings.tokens.decoders.base import read_table
 from vllm_mmout.wings.tokens.processors.base import marked
 from vllm_mmout.wings.tokens.processors.decoder import DecoderProcessor
 
