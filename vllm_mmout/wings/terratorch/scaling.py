@@ -53,6 +53,14 @@ def no_scale(image: str) -> str:
     )
 
 
+def nested(entries: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """The table in a table of a table ... by these names; empty where there is none."""
+    for name in names:
+        found = entries.get(name)
+        entries = found if isinstance(found, Mapping) else {}
+    return entries
+
+
 def statistics_said(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """``means`` and ``stds`` as the folder writes them: those of the ``mmout`` table, else both of the data module."""
     given = {name: data.get(name) for name in (MEANS, STDS)}
@@ -65,8 +73,7 @@ def scaling_of(
     image: str, bands: Sequence[str], module: Mapping[str, Any], overrides: Mapping[str, Any], *, alone: bool
 ) -> Scaling:
     """What a folder says of one image; ``module`` is its ``pretrained_cfg.data``, ``alone``: there is no other."""
-    arguments = module.get("init_args")
-    data: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
+    data = nested(module, "init_args")
     said = statistics_said(data, overrides)
     means, stds = (_flat(of_image(said.get(name), image, bands, alone=alone)) for name in (MEANS, STDS))
     return Scaling(_scale(image, module, {**data, **overrides}), means, stds, SCALE in overrides)

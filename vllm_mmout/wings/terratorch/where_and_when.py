@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.text import proj_crs
-from vllm_mmout.geo.raster.georeference import Georeference
 from vllm_mmout.models.inputs.raster_view import RasterView
 
 _ITEMS: Final = (
@@ -48,8 +47,14 @@ def location_of(view: RasterView) -> NDArray[np.float32] | None:
     place = view.georeference
     if place is None or place.transform is None or place.crs is None:
         return None
-    height, width = view.size
-    return _latitude_longitude(place, width / 2, height / 2)
+    a, b, c, d, e, f = place.transform
+    row, col = (side / 2 for side in view.size)
+    try:
+        longitude, latitude = _to_geographic(place.crs).transform(a * col + b * row + c, d * col + e * row + f)
+    except (ImportError, InputError):
+        return None
+    found = np.array((latitude, longitude), np.float32)
+    return found if np.isfinite(found).all() else None
 
 
 def dates_of(view: RasterView, frames: int) -> NDArray[np.float32] | None:
@@ -101,19 +106,6 @@ def _first(matches: Iterable[re.Match[str] | None]) -> date | None:
         if found.year >= _EARLIEST:
             return found
     return None
-
-
-def _latitude_longitude(place: Georeference, col: float, row: float) -> NDArray[np.float32] | None:
-    if place.transform is None or place.crs is None:
-        return None
-    a, b, c, d, e, f = place.transform
-    x, y = a * col + b * row + c, d * col + e * row + f
-    try:
-        longitude, latitude = _to_geographic(place.crs).transform(x, y)
-    except (ImportError, InputError):
-        return None
-    found = np.array((latitude, longitude), np.float32)
-    return found if np.isfinite(found).all() else None
 
 
 @lru_cache(maxsize=64)

@@ -8,53 +8,55 @@ from vllm_mmout.engine.hooks.hook import Hook
 _ANSWERS = "put media into vLLM's answers"
 _DETOKENIZER = "vllm.v1.engine.detokenizer"
 _OUTPUT_PROCESSOR = "vllm.v1.engine.output_processor"
-_RELIED_ON = (
-    (
+
+
+def _row(module: str, name: str, parameters: tuple[str, ...], why: str) -> Hook:
+    return Hook(module, name, parameters, why, "0.11", "vLLM has an output registry of its own")
+
+
+TOKEN_HOOKS: tuple[Hook | Contact, ...] = (
+    _row(
         _DETOKENIZER,
         "IncrementalDetokenizer.update",
         ("new_token_ids", "stop_terminated"),
         "overridden on a request's own detokenizer, which learns what is text before it takes new tokens",
     ),
-    (
+    _row(
         _DETOKENIZER,
         "BaseIncrementalDetokenizer.decode_next",
         ("next_token_id",),
         "overridden on a request's own detokenizer: media tokens add no text",
     ),
-    (
+    _row(
         _OUTPUT_PROCESSOR,
         "RequestState._new_completion_output",
         ("token_ids", "finish_reason", "stop_reason"),
         "overridden on a bound engine's answers, which get their media",
     ),
-    (
+    _row(
         _OUTPUT_PROCESSOR,
         "RequestState._new_request_output",
         ("external_req_id", "outputs", "finished"),
         "called for a request that fails in LLM",
     ),
-    (
+    _row(
         _OUTPUT_PROCESSOR,
         "OutputProcessor._finish_request",
         ("req_state",),
         "called for a request whose tokens do not fit",
     ),
-    (
+    _row(
         _OUTPUT_PROCESSOR,
         "RequestOutputCollector.put",
         ("output",),
         "overridden on a request's own queue: where deltas are merged, media are kept",
     ),
-    (
+    _row(
         "vllm.v1.engine.async_llm",
         "AsyncLLM.generate",
         ("prompt", "sampling_params", "request_id"),
         "overridden on a bound engine",
     ),
-)
-
-TOKEN_HOOKS: tuple[Hook | Contact, ...] = (
-    *(Hook(*row, "0.11", "vLLM has an output registry of its own") for row in _RELIED_ON),
     Contact("vllm.config", ("ModelConfig.get_diff_sampling_param",), "sample as a model's folder says"),
     Contact("vllm", ("LLM.generate", "LLM.chat", "LLM.wait_for_completion"), _ANSWERS),
     Contact("vllm.exceptions", ("VLLMValidationError",), _ANSWERS),

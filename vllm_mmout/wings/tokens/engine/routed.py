@@ -269,7 +269,5 @@ class TokenOutputProcessor(HoldingOutputProcessor):
 
 def _names(state: RequestState, *, internal: bool) -> set[str]:
     """The ids by which an abort may call a state."""
-    parent = state.parent_req
-    if internal:
-        return {state.request_id} if parent is None else {state.request_id, parent.request_id}
-    return {state.external_req_id} if parent is None else {state.external_req_id, parent.external_req_id}
+    known = (state,) if state.parent_req is None else (state, state.parent_req)
+    return {one.request_id if internal else one.external_req_id for one in known}

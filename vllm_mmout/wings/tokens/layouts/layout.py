@@ -184,7 +184,20 @@ class TokenLayout:
             TokenError: the codes do not fit: their shapes, their number, or a code that the codebook has not.
 
         """
-        return built(self, codes, opened=opened)
+        books = _checked(self, codes)
+        frames = _frames(self, books)  # token ids, [frames, slots]
+        if self.order == "sequential":
+            tokens = frames.T.ravel()
+        elif self.order == "delayed":
+            tokens = _delayed(self, frames).ravel()
+        elif self.row_end is not None:
+            rows = frames.reshape(len(books[0]), -1)
+            ends = np.full((len(rows), 1), self.row_end)
+            tokens = np.concatenate((rows, ends), axis=1).ravel()
+        else:
+            tokens = frames.ravel()
+        inside: list[int] = tokens.tolist()
+        return [*(() if opened else self.begin), *inside, *self.end]
 
     def _tokens(self, frames: int, *, opened: bool) -> int:
         markers = len(self.end) + (0 if opened else len(self.begin))
@@ -193,24 +206,6 @@ class TokenLayout:
 
 def _said(grid: tuple[int, int] | None) -> str:
     return "1 row and 1 column or more" if grid is None else f"{grid[0]} rows and {grid[1]} columns"
-
-
-def built(layout: TokenLayout, codes: Sequence[ArrayLike], *, opened: bool = False) -> list[int]:
-    """Write the codes of one medium as tokens; see `TokenLayout.build`."""
-    books = _checked(layout, codes)
-    frames = _frames(layout, books)  # token ids, [frames, slots]
-    if layout.order == "sequential":
-        tokens = frames.T.ravel()
-    elif layout.order == "delayed":
-        tokens = _delayed(layout, frames).ravel()
-    elif layout.row_end is not None:
-        rows = frames.reshape(len(books[0]), -1)
-        ends = np.full((len(rows), 1), layout.row_end)
-        tokens = np.concatenate((rows, ends), axis=1).ravel()
-    else:
-        tokens = frames.ravel()
-    inside: list[int] = tokens.tolist()
-    return [*(() if opened else layout.begin), *inside, *layout.end]
 
 
 def _frames(layout: TokenLayout, books: list[NDArray[np.int64]]) -> NDArray[np.int64]:

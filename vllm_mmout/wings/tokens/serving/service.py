@@ -128,12 +128,7 @@ class TokenService(Service):
         return length - len(prompt)
 
     async def generated(
-        self,
-        maker: Maker,
-        prompt: list[int],
-        sampling: SamplingParams,
-        request_id: str,
-        adapter: LoRARequest | None = None,
+        self, maker: Maker, prompt: list[int], sampling: SamplingParams, request_id: str, adapter: LoRARequest | None
     ) -> RequestOutput:
         """Run one request for one output, the last, to its end."""
         params = OutputParams(processor=maker.name, sampling=sampling)
