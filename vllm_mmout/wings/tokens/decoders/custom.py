@@ -14,18 +14,11 @@ if TYPE_CHECKING:
 
 
 class CustomDecoder(TokenDecoder):
-    """A decoder of which nothing is known but how it is called.
+    """A decoder of which nothing is known but how it is called; one that makes sounds may have a ``sampling_rate``.
 
     ``decode`` is given int64 [n, rows, columns] of a picture (with several codebooks [n, codebooks, rows, columns]),
     [n, codebooks, frames] of a sound, or a list of [n, codes] where the codebooks have different rates; it returns a
     tensor, or a mapping or tuple whose first entry is one.
-
-    Args:
-        module: has ``decode(codes)``, and ``sampling_rate`` if it makes sounds; one of torch is put into evaluation.
-
-    Raises:
-        OptionError: it has no ``decode``.
-
     """
 
     kind: ClassVar[str] = "own"
@@ -69,16 +62,9 @@ _RATES = ("sampling_rate", "sample_rate")
 
 
 class CustomClassDecoder(CustomDecoder):
-    """A decoder of a class that an installed package has; it is called as a `CustomDecoder` is.
+    """A decoder of a class that an installed package has, "package.module:Class"; it is called as a `CustomDecoder` is.
 
-    Args:
-        path: "package.module:Class".
-        folder: what ``from_pretrained`` is given; the ``sampling_rate`` in its config.json, if there is one, counts.
-
-    Raises:
-        OptionError: ``path`` is no such path, the class lacks a method, or there is no such folder.
-        RegistrationError: the class cannot be imported.
-
+    The ``sampling_rate`` in the folder's config.json, if there is one, counts.
     """
 
     kind: ClassVar[str] = "named"

@@ -16,7 +16,6 @@ from vllm_mmout.engine.hooks.validation import as_client_error
 from vllm_mmout.engine.observer import counted
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.params import OutputParams
-from vllm_mmout.wings.tokens.engine.binding import TokenRuntime
 from vllm_mmout.wings.tokens.engine.llm import sampling_of
 from vllm_mmout.wings.tokens.engine.request import PLAIN, TokenRequest, sent_apart, with_request
 from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
@@ -26,7 +25,8 @@ class BoundTokenAsyncLLM(AsyncLLM):
     """vLLM's asynchronous engine that generates tokens, some of which are decoded."""
 
     output_processor: TokenOutputProcessor
-    mmout: TokenRuntime
+    mmout: dict[str, Any] | None
+    """The fields of ``generation_config.json``, once asked for; vLLM reads them anew by each call."""
 
     @counted
     async def generate(
@@ -72,9 +72,9 @@ class BoundTokenAsyncLLM(AsyncLLM):
 
     def _mmout_default(self) -> SamplingParams:
         """The model's own sampling params."""
-        if self.mmout.sampling is None:
-            self.mmout.sampling = self.vllm_config.model_config.get_diff_sampling_param()
-        return SamplingParams.from_optional(**self.mmout.sampling)
+        if self.mmout is None:
+            self.mmout = self.vllm_config.model_config.get_diff_sampling_param()
+        return SamplingParams.from_optional(**self.mmout)
 
     async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         """As vLLM's."""

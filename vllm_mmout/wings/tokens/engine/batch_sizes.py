@@ -23,10 +23,6 @@ class _Kind:
     since: int = 0
     """Forwards of the other kind since the last."""
 
-    @property
-    def known(self) -> bool:
-        return self.forwards >= 2
-
     def record(self, each: float) -> None:
         self.forwards += 1
         self.since = 0
@@ -44,7 +40,7 @@ class _Seen:
     @property
     def better(self) -> bool:
         """Whether several at once are faster, or may be: they were not tried yet."""
-        if not (self.alone.known and self.together.known):
+        if min(self.alone.forwards, self.together.forwards) < 2:
             return self.together.forwards < self.alone.forwards
         return self.together.each <= self.alone.each
 

@@ -24,14 +24,6 @@ _KNOWN = frozenset({"processor", "output", "sampling"})
 """Options of requests for tokens."""
 
 
-@dataclass(slots=True)
-class TokenRuntime:
-    """What a bound ``AsyncLLM`` keeps beside what vLLM's has."""
-
-    sampling: dict[str, Any] | None = None
-    """The fields of ``generation_config.json``, which vLLM reads anew by each call, of a hub's model there."""
-
-
 @dataclass(frozen=True)
 class TokenBinding(EngineBinding):
     """Of an engine whose model generates tokens."""
@@ -55,9 +47,8 @@ class TokenBinding(EngineBinding):
             processor.load()
         return cls(model, made, EngineSettings.from_mapping(choice.settings), choice)
 
-    def async_runtime(self) -> TokenRuntime:
-        """See `EngineBinding.async_runtime`."""
-        return TokenRuntime()
+    def async_runtime(self) -> None:
+        """Nothing yet, see `BoundTokenAsyncLLM.mmout`."""
 
     def pick(self, params: OutputParams) -> str:
         """Name of the processor that a request asks for."""

@@ -76,12 +76,7 @@ class MultimodalCompletionOutput(CompletionOutput):
 
 
 class TokenRequestOutput(RequestOutput):
-    """The outcome of a request that failed in a list of requests: reading ``outputs`` raises ``error``.
-
-    Attributes:
-        error: the exception that the request failed with.
-
-    """
+    """The outcome of a request that failed in a list of requests: reading ``outputs`` raises ``error``."""
 
     error: Exception
 

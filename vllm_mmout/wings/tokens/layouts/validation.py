@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from itertools import pairwise
@@ -156,7 +156,9 @@ def _check_ranges(layout: TokenLayout) -> None:
 def _check_single_tokens(layout: TokenLayout) -> None:
     """Markers, row ends and padding: neither codes nor one another."""
     seen: dict[int, str] = {}
-    for field, token in _single_tokens(layout):
+    marks = [(field, token) for field in ("begin", "end") for token in getattr(layout, field)]
+    marks += [(field, token) for field in ("row_end", "pad") if (token := getattr(layout, field)) is not None]
+    for field, token in marks:
         if not 0 <= token <= _LAST:
             raise _wrong(field, "must be a token id, 0 or more", token, "take it from the tokenizer")
         if token in seen:
@@ -169,13 +171,3 @@ def _check_single_tokens(layout: TokenLayout) -> None:
                 remedy = "correct it, or first and size"
                 fact = f"must not be among the codes of slot {place} ({slot.first} to {slot.stop - 1})"
                 raise _wrong(field, fact, token, remedy)
-
-
-def _single_tokens(layout: TokenLayout) -> Iterator[tuple[str, int]]:
-    """Every token of the layout that is no code, with its field."""
-    for field in ("begin", "end"):
-        for token in getattr(layout, field):
-            yield field, token
-    for field in ("row_end", "pad"):
-        if getattr(layout, field) is not None:
-            yield field, getattr(layout, field)

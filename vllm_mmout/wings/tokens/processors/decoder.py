@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from vllm_mmout.wings.tokens.decoders.base import TokenDecoder
-    from vllm_mmout.wings.tokens.layouts import Medium
+    from vllm_mmout.wings.tokens.layouts import Medium, TokenLayout
 
 _MAKERS = {"image": "vq_image", "audio": "codec_audio"}
 
@@ -35,17 +35,28 @@ class DecoderProcessor(TokenProcessor):
             the folder's config.json.
         device: where the decoder runs, "cpu" or "cuda:0"; None: the CPU, or where an object lies.
         dtype: "float32", "bfloat16", ...; None: float32, or that of an object.
-        options: as of `TokenProcessor`.
+        layout, threads, max_batch, batch_wait_ms, prompt: as of `TokenProcessor`.
 
     """
 
     makes: ClassVar[Literal["image", "audio"]]
     """What the decoder makes, and the layout must be of."""
 
-    def __init__(
-        self, decoder: Any, *, decoder_class: str | None, device: str | None, dtype: str | None, **options: Any
+    def __init__(  # noqa: PLR0917 - what both constructors, which have names alone, hand on in their order
+        self,
+        layout: TokenLayout | Mapping[str, Any] | None,
+        decoder: Any,
+        decoder_class: str | None,
+        device: str | None,
+        dtype: str | None,
+        threads: int | None,
+        max_batch: int,
+        batch_wait_ms: float,
+        prompt: str | None,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(
+            layout=layout, threads=threads, max_batch=max_batch, batch_wait_ms=batch_wait_ms, prompt=prompt
+        )
         if self.layout.modality != self.makes:
             raise OptionError(
                 f"layout is of {self.layout.modality}, output processor {self.name!r} makes {self.makes}; correct its"

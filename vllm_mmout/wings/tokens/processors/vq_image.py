@@ -155,28 +155,12 @@ class VQImageProcessor(DecoderProcessor):
         value_range: Sequence[float] | None = None,
         prompt: str | None = None,
     ) -> None:
-        super().__init__(
-            decoder,
-            layout=layout,
-            decoder_class=decoder_class,
-            device=device,
-            dtype=dtype,
-            threads=threads,
-            max_batch=max_batch,
-            batch_wait_ms=batch_wait_ms,
-            prompt=prompt,
-        )
+        super().__init__(layout, decoder, decoder_class, device, dtype, threads, max_batch, batch_wait_ms, prompt)
         self._levels = normalization_of(mean, std, value_range)
         self._grid: tuple[int, int] | None = None
 
     def decode_batch(self, media: Sequence[Medium]) -> list[ImageOutput]:
-        """Make pictures of codes of one shape, in one forward.
-
-        Args:
-            media: codes [rows, columns] of pictures whose `batch_key` is equal.
-
-        Returns:
-            One picture a medium, partial where the medium is not complete.
+        """Make pictures of codes [rows, columns] of one shape, in one forward; see `TokenProcessor.decode_batch`.
 
         Raises:
             DecodeError: the decoder made something else than pixels [n, 1, 3 or 4 channels, height, width].
