@@ -97,8 +97,10 @@ def _part(match: re.Match[str], known: tuple[str, ...]) -> str | Field:
 
 def _joined(parts: list[str | Field]) -> list[str | Field]:
     """The same with neighbouring texts as one, and without empty ones."""
-    runs = groupby(filter(None, parts), key=type)
-    return [one for kind, run in runs for one in (["".join(map(str, run))] if kind is str else run)]
+    joined: list[str | Field] = []
+    for kind, run in groupby(filter(None, parts), key=type):
+        joined += ["".join(map(str, run))] if kind is str else run
+    return joined
 
 
 def _listed(names: tuple[str, ...]) -> str:
