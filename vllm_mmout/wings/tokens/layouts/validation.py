@@ -41,8 +41,9 @@ def checked_names(mapping: Mapping[str, Any], layout: type[TokenLayout]) -> None
 def checked_types(layout: TokenLayout) -> None:
     """Check the type of each field."""
     values = vars(layout)
+    kind: Any = type(layout)
     try:
-        msgspec.convert(values, _struct(type(layout)))
+        msgspec.convert(values, _struct(kind))
     except msgspec.ValidationError as error:
         place = re.search(r"\$\.(\w+)", str(error))
         name = place[1] if place else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from vllm_mmout.errors import OptionError
 
@@ -99,7 +99,8 @@ def _joined(parts: list[str | Field]) -> list[str | Field]:
     """The same with neighbouring texts as one, and without empty ones."""
     joined: list[str | Field] = []
     for kind, run in groupby(filter(None, parts), key=type):
-        joined += ["".join(map(str, run))] if kind is str else run
+        found: list[Any] = list(run)
+        joined += ["".join(found)] if kind is str else found
     return joined
 
 
