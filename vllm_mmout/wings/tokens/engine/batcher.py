@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from vllm_mmout.engine.log import logger
@@ -29,7 +29,8 @@ class MediaJob:
     key: Hashable = None
     """Equal for media that can be decoded together."""
     outcome: Outcome = None
-    since: float = field(default_factory=time.monotonic)
+    since: float = 0.0
+    """When it came, by ``time.monotonic``."""
 
     def cancel(self) -> None:
         """Let it end without telling anybody."""
@@ -79,7 +80,7 @@ class MediaBatcher:
 
     def submit(self, medium: Medium, params: OutputParams, done: Callable[[MediaJob], None]) -> MediaJob:
         """Have a medium decoded; ``done`` is called with its job, in any thread, also in this one."""
-        job = MediaJob(medium, params, done)
+        job = MediaJob(medium, params, done, since=time.monotonic())
         try:
             job.key = self._processor.batch_key(medium)
             hash(job.key)
