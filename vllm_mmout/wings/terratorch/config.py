@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, Scaling, scaling_of
+from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, Scaling, nested, scaling_of
 
 ARCHITECTURE: Final = "Terratorch"
 
@@ -66,12 +66,7 @@ class TerratorchConfig:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> TerratorchConfig:
-        """Read a folder's ``config.json``.
-
-        Raises:
-            OptionError: an entry that is needed is missing or malformed; it is named.
-
-        """
+        """Read a folder's ``config.json``."""
         pretrained = _table(config, "pretrained_cfg")
         model = _table(pretrained, "model", "pretrained_cfg.")
         task = str(model.get("class_path", "")).rpartition(".")[2]
@@ -100,7 +95,7 @@ class TerratorchConfig:
         if not modalities:
             raise OptionError('"pretrained_cfg.input.data" in config.json names no image; name one with its shape')
         extras = tuple(name for name in inputs if name in (LOCATION, DATES))
-        metadata = _arguments(pretrained, "data").get("use_metadata") is not False
+        metadata = nested(pretrained, "data", "init_args").get("use_metadata") is not False
         return cls(task, modalities, target, _crop(model, modalities[0].size), extras, metadata, pretrained, overrides)
 
     @property
@@ -110,30 +105,13 @@ class TerratorchConfig:
         return (*images, *self.extras, MEANS, STDS)
 
 
-class TerratorchFolders:
-    """The folders of TerraTorch's models, see `vllm_mmout.models.families.ModelFamily`."""
-
-    def serves(self, config: Mapping[str, Any]) -> bool:
-        """Whether a folder's ``config.json`` is that of a TerraTorch model."""
-        return is_terratorch(config)
-
-    def completed(self, config: dict[str, Any]) -> dict[str, Any]:
-        """See `completed`."""
-        return completed(config)
-
-
 def is_terratorch(config: Mapping[str, Any]) -> bool:
     """Whether a folder's ``config.json`` is that of a TerraTorch model."""
     return config.get("architectures") == [ARCHITECTURE] and isinstance(config.get("pretrained_cfg"), Mapping)
 
 
 def completed(config: dict[str, Any]) -> dict[str, Any]:
-    """``config.json`` with the output processor of the model's task, and its class names, where it names none itself.
-
-    Raises:
-        OptionError: ``pretrained_cfg`` is malformed.
-
-    """
+    """``config.json`` with the output processor of the model's task and its class names, where it names none itself."""
     if not is_terratorch(config) or "output_processor" in config:
         return config
     table = config.get("mmout")
@@ -142,12 +120,19 @@ def completed(config: dict[str, Any]) -> dict[str, Any]:
     known = TerratorchConfig.of(config)
     ours: dict[str, Any] = {"output_processor": PROCESSORS[known.task]}
     if ours["output_processor"] in ("segmentation", "classification"):
-        names = _arguments(known.pretrained, "model").get("class_names")
+        names = nested(known.pretrained, "model", "init_args").get("class_names")
         if names:
             ours["class_names"] = list(names)
     if known.task == "MultiLabelClassificationTask":
         ours["multi_label"] = True
     return {**config, "mmout": {**ours, **(table or {})}}
+
+
+class TerratorchFolders:
+    """The folders of TerraTorch's models, see `vllm_mmout.models.families.ModelFamily`."""
+
+    serves = staticmethod(is_terratorch)
+    completed = staticmethod(completed)
 
 
 def _overrides(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -184,17 +169,13 @@ def _modality(
             f"config.json names {len(bands)} bands of {name} ({', '.join(bands)}), and its shape has {count}; say the"
             ' right ones in "mmout": {"input": {"bands": [...]}}'
         )
-    data = pretrained.get("data")
-    module: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
-    scaling = scaling_of(name, bands, module, overrides, alone=alone)
+    scaling = scaling_of(name, bands, nested(pretrained, "data"), overrides, alone=alone)
     return Modality(name, bands, frames, (shape[-2], shape[-1]), scaling)
 
 
 def _bands(pretrained: Mapping[str, Any], overrides: Mapping[str, Any], modality: str | None) -> tuple[str, ...] | None:
     """Names of the model's bands, from the first entry that lists them; None where none does."""
-    data, model = _arguments(pretrained, "data"), _arguments(pretrained, "model")
-    given = model.get("model_args")
-    network: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    data, network = nested(pretrained, "data", "init_args"), nested(pretrained, "model", "init_args", "model_args")
     entries = (
         overrides.get("bands"),
         data.get("predict_output_bands"),
@@ -222,10 +203,7 @@ def _named(band: Any) -> tuple[str, ...]:
 
 def _crop(model: Mapping[str, Any], size: tuple[int, int]) -> tuple[int, int]:
     """Height and width of a tile, as TerraTorch's inference would cut it; else those of the input."""
-    arguments = model.get("init_args")
-    tiled = arguments.get("tiled_inference_parameters") if isinstance(arguments, Mapping) else None
-    if not isinstance(tiled, Mapping):
-        return size
+    tiled = nested(model, "init_args", "tiled_inference_parameters")
     crop = tiled.get("h_crop", tiled.get("crop", size[0])), tiled.get("w_crop", tiled.get("crop", size[1]))
     if not all(isinstance(side, int) and side > 0 for side in crop):
         raise OptionError(
@@ -233,13 +211,6 @@ def _crop(model: Mapping[str, Any], size: tuple[int, int]) -> tuple[int, int]:
             f" {dict(tiled)}"
         )
     return crop
-
-
-def _arguments(pretrained: Mapping[str, Any], part: str) -> Mapping[str, Any]:
-    """The ``init_args`` of the model or of the data module; empty without."""
-    table = pretrained.get(part)
-    arguments = table.get("init_args") if isinstance(table, Mapping) else None
-    return arguments if isinstance(arguments, Mapping) else {}
 
 
 def _table(entries: Mapping[str, Any], name: str, place: str = "") -> Mapping[str, Any]:

@@ -5,28 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo.raster.stack.stack import Layer, OpenStack
+from vllm_mmout.geo.raster.windowed import OpenRaster
 from vllm_mmout.models.forward_inputs import TensorSpec
 from vllm_mmout.models.inputs.band_choice import BandChoice
 from vllm_mmout.models.inputs.mapper import RasterMapper, with_frames
 from vllm_mmout.models.inputs.open_input import chosen_layers, opened_planes
 from vllm_mmout.models.inputs.raster_view import DTYPES, RasterView
-from vllm_mmout.wings.terratorch.config import DATES, LOCATION, RAW, TerratorchConfig
+from vllm_mmout.params import OutputParams
+from vllm_mmout.wings.terratorch.config import DATES, LOCATION, RAW, Modality, TerratorchConfig
 from vllm_mmout.wings.terratorch.scaling import MEANS, STDS, no_scale
 from vllm_mmout.wings.terratorch.where_and_when import dates_of, location_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.raster.windowed import OpenRaster
-    from vllm_mmout.params import OutputParams
-    from vllm_mmout.wings.terratorch.config import Modality
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +45,7 @@ class TerratorchMapper(RasterMapper):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> TerratorchMapper:
-        """Make the mapper of a folder's model.
-
-        Raises:
-            OptionError: ``config.json`` is malformed.
-
-        """
+        """Make the mapper of a folder's model."""
         known = TerratorchConfig.of(config)
         frames = {one.frames for one in known.modalities}
         if len(frames) > 1 or (len(known.modalities) > 1 and frames != {None}):
@@ -106,12 +97,7 @@ class TerratorchMapper(RasterMapper):
         return size[0] < self.crop[0] or size[1] < self.crop[1]
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
-        """Height and width of the tiles: those of the model.
-
-        Raises:
-            OptionError: another size is asked for.
-
-        """
+        """Height and width of the tiles: those of the model."""
         if asked is not None and (asked, asked) != self.crop:
             height, width = self.crop
             raise OptionError(
@@ -123,17 +109,7 @@ class TerratorchMapper(RasterMapper):
         return self.crop
 
     def open(self, data: Any, params: OutputParams) -> RasterView:
-        """Open one input of any size; of files nothing but their headers is read.
-
-        Args:
-            data: as of `RasterMapper.open`; for a model of several images a mapping of their names to files, or a list.
-            params: the request's.
-
-        Raises:
-            InputError: it cannot be opened, or the model cannot take its bands or dtype.
-            OptionError: an option does not suit the model.
-
-        """
+        """Open one input of any size, reading only headers; several images are a mapping by name, or a list."""
         self._check(params)
         with ExitStack() as opened:
             if self.modalities:
@@ -146,15 +122,9 @@ class TerratorchMapper(RasterMapper):
         return view
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """What ``forward`` takes of one window, by keyword.
+        """The images as their files hold them, and what the request or the files say of place, dates and statistics.
 
-        Args:
-            view: the input that the window is of.
-            planes: as of `RasterMapper.tensors`; of several images the bands of one after those of the other.
-
-        Returns:
-            The images as their files hold them, and what the request or the files say of place, dates and statistics.
-
+        ``planes`` are as of `RasterMapper.tensors`; of several images the bands of one after those of the other.
         """
         found: dict[str, NDArray[Any]] = {}
         for one, place in self._places():
@@ -213,10 +183,6 @@ class TerratorchMapper(RasterMapper):
         """The request's options; with the model's scale among them where integers cannot travel as what they are.
 
         Whether values are reflectance is told by the dtype or by the request, never guessed from their mean.
-
-        Raises:
-            InputError: it cannot be told how integers are to be scaled.
-
         """
         if _scaled(params):
             return params
@@ -265,17 +231,7 @@ def _dtype(raster: OpenRaster, bands: Sequence[int]) -> np.dtype[Any]:
 
 
 def _check_integers(image: Modality, params: OutputParams, *, mixed: bool) -> None:
-    """Refuse integers of one image that could be scaled wrongly.
-
-    Args:
-        image: what they are of.
-        params: the request's.
-        mixed: whether floats stand beside them.
-
-    Raises:
-        InputError: how they are to be scaled cannot be told.
-
-    """
+    """Refuse integers of one image that could be scaled wrongly; ``mixed``: floats stand beside them."""
     if mixed and image.scaling.scale != 1:
         raise InputError(
             f"some files of {image.name} hold integers, which the model's constant_scale is for, and others floats,"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +12,11 @@ from torch import Tensor, nn
 from vllm_mmout.errors import InputError, ModelError
 from vllm_mmout.models.author import load_strictly
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
-from vllm_mmout.wings.terratorch.checkpoint import REMEDY, weights_of
-from vllm_mmout.wings.terratorch.config import DATES, LOCATION, RAW, TerratorchConfig
+from vllm_mmout.wings.terratorch.config import DATES, LOCATION, RAW, Modality, TerratorchConfig
 from vllm_mmout.wings.terratorch.mapper import TerratorchMapper
-from vllm_mmout.wings.terratorch.network import build_network, encode_exactly
+from vllm_mmout.wings.terratorch.network import REMEDY, build_network, encode_exactly, weights_of
 from vllm_mmout.wings.terratorch.scaling import MEANS, STDS, no_scale
 from vllm_mmout.wings.terratorch.standards import standards_of
-
-if TYPE_CHECKING:
-    from vllm_mmout.wings.terratorch.config import Modality
 
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(TerratorchMapper.from_config)
@@ -28,13 +24,6 @@ class TerratorchModel(nn.Module):
     """Scales, standardises and runs; an input comes raw (``pixel_values_raw``), or standardised (``pixel_values``).
 
     Standardised inputs are what TerraTorch's own plugins send: floating point, in any precision.
-
-    Args:
-        config: the folder's ``config.json``.
-
-    Raises:
-        ModelError: TerraTorch is not installed, or cannot build the network.
-
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -75,12 +64,7 @@ class TerratorchModel(nn.Module):
         return _tensor(output)
 
     def load_from(self, stored: Mapping[str, Any]) -> None:
-        """Load a checkpoint of TerraTorch (``{"state_dict": ...}``), or the network's own names.
-
-        Raises:
-            ModelError: a weight is missing, unexpected or unlike.
-
-        """
+        """Load a checkpoint of TerraTorch (``{"state_dict": ...}``), or the network's own names."""
         load_strictly(self.network, weights_of(stored, self.network), REMEDY)
 
     def _image(self, modality: Modality, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:

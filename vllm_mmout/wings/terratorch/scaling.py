@@ -30,13 +30,7 @@ class Scaling:
     """Whether the ``mmout`` table says the scale: then 1 is meant, as of masks."""
 
     def lacks_scale(self, means: Sequence[float] | None = None, stds: Sequence[float] | None = None) -> bool:
-        """Whether integers would be standardised as they are, by statistics of reflectance.
-
-        Args:
-            means: those of a request, instead.
-            stds: as ``means``.
-
-        """
+        """Whether integers would be standardised as they are, by statistics (a request's or these) of reflectance."""
         means, stds = means or self.means, stds or self.stds
         if self.scale != 1 or self.sure or means is None or stds is None:
             return False
@@ -59,14 +53,16 @@ def no_scale(image: str) -> str:
     )
 
 
+def nested(entries: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """The table in a table of a table ... by these names; empty where there is none."""
+    for name in names:
+        found = entries.get(name)
+        entries = found if isinstance(found, Mapping) else {}
+    return entries
+
+
 def statistics_said(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """``means`` and ``stds`` as the folder writes them: those of the ``mmout`` table, else both of the data module.
-
-    Args:
-        data: the data module's ``init_args``.
-        overrides: the table ``"mmout": {"input": ...}``.
-
-    """
+    """``means`` and ``stds`` as the folder writes them: those of the ``mmout`` table, else both of the data module."""
     given = {name: data.get(name) for name in (MEANS, STDS)}
     if any(value is None or isinstance(value, str) for value in given.values()):  # a text names a file
         given = {}
@@ -76,21 +72,8 @@ def statistics_said(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
 def scaling_of(
     image: str, bands: Sequence[str], module: Mapping[str, Any], overrides: Mapping[str, Any], *, alone: bool
 ) -> Scaling:
-    """What a folder says of one image.
-
-    Args:
-        image: its name.
-        bands: names of its bands.
-        module: ``pretrained_cfg.data``, empty without.
-        overrides: as of `statistics_said`.
-        alone: whether the model takes no other image.
-
-    Raises:
-        OptionError: ``constant_scale`` is no number.
-
-    """
-    arguments = module.get("init_args")
-    data: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
+    """What a folder says of one image; ``module`` is its ``pretrained_cfg.data``, ``alone``: there is no other."""
+    data = nested(module, "init_args")
     said = statistics_said(data, overrides)
     means, stds = (_flat(of_image(said.get(name), image, bands, alone=alone)) for name in (MEANS, STDS))
     return Scaling(_scale(image, module, {**data, **overrides}), means, stds, SCALE in overrides)

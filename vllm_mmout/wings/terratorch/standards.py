@@ -6,23 +6,14 @@ import importlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vllm_mmout.errors import ModelError, type_and_message
-from vllm_mmout.wings.terratorch.scaling import (
-    MEANS,
-    SCALE,
-    STDS,
-    in_terratorch,
-    of_image,
-    statistics_said,
-)
-
-if TYPE_CHECKING:
-    from vllm_mmout.wings.terratorch.config import Modality, TerratorchConfig
+from vllm_mmout.wings.terratorch.config import Modality, TerratorchConfig
+from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, in_terratorch, nested, of_image, statistics_said
 
 _REMEDY = 'say them in config.json: "mmout": {"input": {"means": [...], "stds": [...], "constant_scale": 0.0001}}'
 _SHORT = "terratorch.datamodules"
@@ -49,21 +40,19 @@ def standards_of(config: TerratorchConfig) -> dict[str, Standard]:
     Where the folder's ``mmout`` table says it, that counts; else the arguments of the data module; else what the data
     module does to a batch (``aug``), and the default of its ``constant_scale``. The module is imported only where the
     folder leaves something open.
-
-    Raises:
-        ModelError: nothing says it, or what says it cannot be understood.
-
     """
-    data = config.pretrained.get("data")
-    module: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
-    path, arguments = str(module.get("class_path", "")), dict(module.get("init_args") or {})
+    module = nested(config.pretrained, "data")
+    path, arguments = str(module.get("class_path", "")), nested(module, "init_args")
     said = statistics_said(arguments, config.overrides)
     if not {MEANS, STDS} <= set(said):
         if not module:
             raise ModelError(
                 f"config.json names no data module, which would hold means and standard deviations; {_REMEDY}"
             )
-        said = {**_asked(_class_at(path), arguments), **said}
+        made = _class_at(path)
+        asked = _made(made, {key: value for key, value in arguments.items() if key not in _TRANSFORMS})
+        means, stds = _statistics(getattr(asked, "aug", None), made.__name__)
+        said = {MEANS: means, STDS: stds, **said}
     alone = len(config.modalities) == 1
     return {one.name: _standard(one, path, said[MEANS], said[STDS], alone=alone) for one in config.modalities}
 
@@ -100,10 +89,7 @@ def _numbers(one: Modality, values: Any, *, alone: bool) -> Tensor:
 
 
 def _default_scale(path: str) -> float:
-    """What integers are multiplied by where the folder leaves it open: the default of the data module's class.
-
-    Of a class that is not there it is 1, as in nearly all.
-    """
+    """The default of the data module's ``constant_scale``; of a class that is not there 1, as in nearly all."""
     try:
         made = _class_at(path)
     except ModelError:
@@ -111,13 +97,6 @@ def _default_scale(path: str) -> float:
     parameter = inspect.signature(made).parameters.get(SCALE)
     default = None if parameter is None or parameter.default is parameter.empty else parameter.default
     return 1.0 if default is None else float(default)
-
-
-def _asked(made: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Means and standard deviations of a data module."""
-    module = _made(made, {key: value for key, value in arguments.items() if key not in _TRANSFORMS})
-    means, stds = _statistics(getattr(module, "aug", None), made.__name__)
-    return {MEANS: means, STDS: stds}
 
 
 def _class_at(path: str) -> Any:

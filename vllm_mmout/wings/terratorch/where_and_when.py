@@ -7,18 +7,14 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 from functools import lru_cache
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.text import proj_crs
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from vllm_mmout.geo.raster.georeference import Georeference
-    from vllm_mmout.models.inputs.raster_view import RasterView
+from vllm_mmout.models.inputs.raster_view import RasterView
 
 _ITEMS: Final = (
     "ACQUISITIONDATETIME",
@@ -42,32 +38,29 @@ _EARLIEST: Final = 1950
 
 
 def location_of(view: RasterView) -> NDArray[np.float32] | None:
-    """Latitude and longitude, in degrees, of the middle of an input, float32 [2].
+    """Latitude and longitude in degrees of an input's middle, float32 [2]: as the request or the georeference says.
 
     In this order, as Prithvi's network and its data sets have it; TerraTorch's plugin sends them the other way round.
-
-    Returns:
-        What the request says, else what the georeference says; None where that says nothing, or pyproj is missing.
-
     """
     if view.params.location is not None:
         return np.array(view.params.location, np.float32)
     place = view.georeference
     if place is None or place.transform is None or place.crs is None:
         return None
-    height, width = view.size
-    return _latitude_longitude(place, width / 2, height / 2)
+    a, b, c, d, e, f = place.transform
+    row, col = (side / 2 for side in view.size)
+    try:
+        longitude, latitude = _to_geographic(place.crs).transform(a * col + b * row + c, d * col + e * row + f)
+    except (ImportError, InputError):
+        return None
+    found = np.array((latitude, longitude), np.float32)
+    return found if np.isfinite(found).all() else None
 
 
 def dates_of(view: RasterView, frames: int) -> NDArray[np.float32] | None:
     """Year and day of the year, from 0 as in Prithvi's data sets, of each date of an input, float32 [frames, 2].
 
-    Returns:
-        What the request says, else what the files say (metadata, else their names); None where one says nothing.
-
-    Raises:
-        InputError: the request names another number of dates.
-
+    The request's, else those of the files (metadata, else their names); None where one says nothing.
     """
     asked = view.params.dates
     if asked is not None:
@@ -113,19 +106,6 @@ def _first(matches: Iterable[re.Match[str] | None]) -> date | None:
         if found.year >= _EARLIEST:
             return found
     return None
-
-
-def _latitude_longitude(place: Georeference, col: float, row: float) -> NDArray[np.float32] | None:
-    if place.transform is None or place.crs is None:
-        return None
-    a, b, c, d, e, f = place.transform
-    x, y = a * col + b * row + c, d * col + e * row + f
-    try:
-        longitude, latitude = _to_geographic(place.crs).transform(x, y)
-    except (ImportError, InputError):
-        return None
-    found = np.array((latitude, longitude), np.float32)
-    return found if np.isfinite(found).all() else None
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,7 @@ from torch import nn
 
 from vllm_mmout.errors import ModelError
 from vllm_mmout.models.author import load_strictly
-from vllm_mmout.wings.terratorch.checkpoint import REMEDY, weights_of
+from vllm_mmout.wings.terratorch.network import REMEDY, weights_of
 
 pytestmark = pytest.mark.engine
 

@@ -164,7 +164,7 @@ def test_speed_one_and_audio_are_what_there_is(spoken):
 def test_a_format_that_cannot_hold_the_rate_is_refused_before_the_model_runs(painter):
     """The message lists those that can."""
     clients, engine = painter(audio=True)
-    engine.output_processor.binding.processors["codec_audio"]._rate = 44100
+    engine.output_processor.binding.processors["codec_audio"].sampling_rate = 44100
     with clients as client, pytest.raises(openai.BadRequestError, match=r"opus takes rates of .* got 44100") as caught:
         client.audio.speech.create(model="painter", voice="x", input="hi", response_format="opus")
     assert "choose another response_format: mp3, ogg, flac, wav, pcm" in caught.value.message

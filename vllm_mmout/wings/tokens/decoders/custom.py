@@ -7,27 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import DecodeError, ModelError, OptionError, type_and_message
-from vllm_mmout.wings.tokens.decoders.base import TokenDecoder
-from vllm_mmout.wings.tokens.decoders.devices import device_of, moved, placed, torch_dtype
-from vllm_mmout.wings.tokens.decoders.folder import read_table
+from vllm_mmout.wings.tokens.decoders.base import TokenDecoder, read_table
 
 if TYPE_CHECKING:
     import torch
 
 
 class CustomDecoder(TokenDecoder):
-    """A decoder of which nothing is known but how it is called.
+    """A decoder of which nothing is known but how it is called; one that makes sounds may have a ``sampling_rate``.
 
     ``decode`` is given int64 [n, rows, columns] of a picture (with several codebooks [n, codebooks, rows, columns]),
     [n, codebooks, frames] of a sound, or a list of [n, codes] where the codebooks have different rates; it returns a
     tensor, or a mapping or tuple whose first entry is one.
-
-    Args:
-        module: has ``decode(codes)``, and ``sampling_rate`` if it makes sounds; one of torch is put into evaluation.
-
-    Raises:
-        OptionError: it has no ``decode``.
-
     """
 
     kind: ClassVar[str] = "own"
@@ -37,42 +28,20 @@ class CustomDecoder(TokenDecoder):
             raise OptionError(
                 f"a decoder must be a folder, or an object with decode(codes), got {module!r}", param="decoder"
             )
-        self._module = module
+        self.model = module
         rate = getattr(module, "sampling_rate", None)
         self.sampling_rate = rate if isinstance(rate, int) else None
 
-    @property
-    def device(self) -> torch.device:
-        """Where the codes must lie."""
-        return device_of(self._module)
-
-    def load(self, device: str | None, dtype: str | None) -> None:
-        """Put a module of torch into evaluation, and move it where an option says so.
-
-        Raises:
-            OptionError: the device is not there.
-
-        """
-        import torch
-
-        if isinstance(self._module, torch.nn.Module):
-            self._module = placed(self._module, device, dtype)
-
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Decode codes of several media of one shape, as `TokenDecoder.decode`.
-
-        Raises:
-            DecodeError: the module returned something without a tensor.
-
-        """
+        """Decode codes of several media of one shape, as `TokenDecoder.decode`."""
         import torch
 
-        result = self._module.decode(_shaped(codes))
+        result = self.model.decode(_shaped(codes))
         first = next(iter(result.values()), None) if isinstance(result, Mapping) else result
         first = next(iter(first), None) if isinstance(first, tuple | list) else first
         if not isinstance(first, torch.Tensor):
             raise DecodeError(
-                f"decode(codes) of {type(self._module).__name__} must return a tensor, or a mapping or tuple that"
+                f"decode(codes) of {type(self.model).__name__} must return a tensor, or a mapping or tuple that"
                 f" begins with one, got {type(result).__name__}"
             )
         return first
@@ -93,16 +62,9 @@ _RATES = ("sampling_rate", "sample_rate")
 
 
 class CustomClassDecoder(CustomDecoder):
-    """A decoder of a class that an installed package has; it is called as a `CustomDecoder` is.
+    """A decoder of a class that an installed package has, "package.module:Class"; it is called as a `CustomDecoder` is.
 
-    Args:
-        path: "package.module:Class".
-        folder: what ``from_pretrained`` is given; the ``sampling_rate`` in its config.json, if there is one, counts.
-
-    Raises:
-        OptionError: ``path`` is no such path, the class lacks a method, or there is no such folder.
-        RegistrationError: the class cannot be imported.
-
+    The ``sampling_rate`` in the folder's config.json, if there is one, counts.
     """
 
     kind: ClassVar[str] = "named"
@@ -124,24 +86,15 @@ class CustomClassDecoder(CustomDecoder):
         config = read_table(folder / "config.json") if (folder / "config.json").is_file() else {}
         rates = [config[name] for name in _RATES if isinstance(config.get(name), int)]
         self.sampling_rate = rates[0] if rates else None
-        self._folder = folder
+        self.folder = folder
         self._path = path
 
-    def load(self, device: str | None, dtype: str | None) -> None:
-        """Load the weights with ``from_pretrained``.
-
-        Raises:
-            ModelError: it raised.
-            OptionError: the device is not there.
-
-        """
+    def read(self, folder: Path, dtype: torch.dtype) -> Any:
+        """Read the weights with ``from_pretrained``."""
         import torch
 
         try:
-            self._module = self._class.from_pretrained(str(self._folder))
+            model = self._class.from_pretrained(str(folder))
         except Exception as error:  # an author's code: whatever it raises says that there is no decoder
-            raise ModelError(
-                f"decoder class {self._path} cannot load {self._folder}: {type_and_message(error)}"
-            ) from error
-        if isinstance(self._module, torch.nn.Module):
-            self._module = moved(self._module.to(torch_dtype(dtype)), device)
+            raise ModelError(f"decoder class {self._path} cannot load {folder}: {type_and_message(error)}") from error
+        return model.to(dtype) if isinstance(model, torch.nn.Module) else model

@@ -9,28 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import ModelError, OptionError, type_and_message
-from vllm_mmout.wings.tokens.decoders.base import DecoderFacts, TokenDecoder
-from vllm_mmout.wings.tokens.decoders.devices import device_of, moved, placed, torch_dtype
+from vllm_mmout.wings.tokens.decoders.base import DecoderFacts, TokenDecoder, check_weights
 
 if TYPE_CHECKING:
     import torch
-
-    from vllm_mmout.wings.tokens.decoders.folder import DecoderFolder
 
 
 class SnacDecoder(TokenDecoder):
     """``SNAC`` of the package snac (https://arxiv.org/abs/2410.14411).
 
-    A decoder with ``noise`` in its config.json mixes random numbers in: two decodes of the same codes differ a little.
-
-    Args:
-        config: its config.json; what it leaves out has the package's own defaults.
-        folder: where the weights lie; None: they are in ``model``.
-        model: the decoder, loaded by someone else.
-
-    Raises:
-        OptionError: the config is malformed.
-
+    What its config leaves out has the package's own defaults. With ``noise`` there random numbers are mixed in: two
+    decodes of the same codes differ a little.
     """
 
     kind: ClassVar[str] = "snac"
@@ -52,39 +41,16 @@ class SnacDecoder(TokenDecoder):
                 f"config.json of decoder {folder} is no SNAC: {error!r}; download it again", param="decoder"
             ) from error
         self._strides = strides
-        self._folder = folder
-        self._model = model
+        self.folder = folder
+        self.model = model
 
     @classmethod
-    def from_folder(cls, folder: DecoderFolder) -> SnacDecoder:
-        """Read config.json, and see that the package is there.
-
-        Raises:
-            OptionError: it is not, the config is malformed, or there are no weights.
-
-        """
-        made = cls(folder.config, folder=folder.path)
-        folder.check_weights()
+    def from_folder(cls, folder: Path, config: Mapping[str, Any]) -> SnacDecoder:
+        """Make it of a folder with weights, and see that the package is there."""
+        made = cls(config, folder=folder)
+        check_weights(folder)
         _package()
         return made
-
-    @property
-    def device(self) -> torch.device:
-        """Where the codes must lie."""
-        return device_of(self._model)
-
-    def load(self, device: str | None, dtype: str | None) -> None:
-        """Load the weights from the folder; a model that was handed in is moved only where an option says so.
-
-        Raises:
-            ModelError: the weights are damaged, or not all there.
-            OptionError: the device is not there.
-
-        """
-        if self._folder is not None:
-            self._model = moved(self._loaded(self._folder).to(torch_dtype(dtype)), device)
-        else:
-            self._model = placed(self._model, device, dtype)
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Decode one [n, codes] a codebook to [n, channels, samples].
@@ -101,12 +67,13 @@ class SnacDecoder(TokenDecoder):
             torch.nn.functional.pad(ids, (0, (whole - steps) // stride))
             for ids, stride in zip(codes, self._strides, strict=True)
         ]
-        samples: torch.Tensor = self._model.decode(filled)
+        samples: torch.Tensor = self.model.decode(filled)
         return samples[..., : samples.shape[-1] * steps // whole]
 
-    def _loaded(self, folder: Path) -> Any:
+    def read(self, folder: Path, dtype: torch.dtype) -> Any:
+        """Read the weights by the package's own code."""
         try:
-            return _package().SNAC.from_pretrained(str(folder))
+            return _package().SNAC.from_pretrained(str(folder)).to(dtype)
         except Exception as error:  # the reader of weights raises all kinds of errors at damaged files
             raise ModelError(
                 f"the weights of decoder {folder} (snac) cannot be loaded: {type_and_message(error)}; download it again"
@@ -114,12 +81,7 @@ class SnacDecoder(TokenDecoder):
 
 
 def _package() -> Any:
-    """The package snac.
-
-    Raises:
-        OptionError: it is not installed.
-
-    """
+    """The package snac."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.script, which it uses

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vllm_mmout.errors import ModelError, OptionError, type_and_message
-from vllm_mmout.wings.tokens.decoders.base import DecoderFacts, TokenDecoder
-from vllm_mmout.wings.tokens.decoders.devices import device_of, moved, placed, torch_dtype
+from vllm_mmout.wings.tokens.decoders.base import DecoderFacts, TokenDecoder, check_weights
 
 if TYPE_CHECKING:
     import torch
 
-    from vllm_mmout.wings.tokens.decoders.folder import DecoderFolder
 
 _SHOWN = 4
 """Names of weights listed in a message."""
@@ -25,50 +23,33 @@ _INSIDE = {r"^(model\.)?vqmodel\.": ""}
 
 
 class PretrainedDecoder(TokenDecoder):
-    """A decoder of transformers, recognised by ``model_type``; a whole model's folder serves where it has one inside.
+    """A decoder of transformers, known by ``model_type``; a whole model's folder serves where it has one inside."""
 
-    Args:
-        config: the decoder's own, of transformers.
-        folder: where the weights lie; None: they are in ``model``.
-        model: the decoder, loaded by someone else.
-        inside: whether the folder is that of a whole model.
-
-    """
-
-    config_name: ClassVar[str]
-    """The class of its config in transformers."""
     model_name: ClassVar[str]
     """The class of the decoder in transformers."""
-    whole: ClassVar[dict[str, str]] = {}
-    """``model_type`` of a whole model with this decoder inside -> the class of its config, with ``vq_config``."""
 
     def __init__(self, config: Any, *, folder: Path | None = None, model: Any = None, inside: bool = False) -> None:
         self.facts = self.facts_of(config)
         self._config = config
-        self._folder = folder
         self._inside = inside
-        self._model = model
+        self.folder = folder
+        self.model = model
 
     @classmethod
-    def from_folder(cls, folder: DecoderFolder) -> Self:
-        """Read config.json by the class of transformers, which knows what is left out there.
-
-        Raises:
-            OptionError: transformers refuses it, or there are no weights.
-
-        """
-        import transformers
+    def from_folder(cls, folder: Path, config: Mapping[str, Any]) -> Self:
+        """Read its config.json by the class of transformers, which knows what is left out there."""
         from huggingface_hub.errors import StrictDataclassError
+        from transformers import CONFIG_MAPPING
 
-        whole = cls.whole.get(folder.model_type or "")
+        whole = config["model_type"] != cls.kind
         try:
-            config = getattr(transformers, whole or cls.config_name).from_dict(dict(folder.config))
-            made = cls(config.vq_config if whole else config, folder=folder.path, inside=whole is not None)
-        except (StrictDataclassError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
+            known = CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+            made = cls(known.vq_config if whole else known, folder=folder, inside=whole)
+        except (StrictDataclassError, AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
             raise OptionError(
-                f"config.json of decoder {folder.path} is no {cls.kind}: {error}; download it again", param="decoder"
+                f"config.json of decoder {folder} is no {cls.kind}: {error}; download it again", param="decoder"
             ) from error
-        folder.check_weights()
+        check_weights(folder)
         return made
 
     @classmethod
@@ -76,33 +57,8 @@ class PretrainedDecoder(TokenDecoder):
     def facts_of(cls, config: Any) -> DecoderFacts:
         """What the config says."""
 
-    @abstractmethod
-    def call(self, model: Any, codes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Decode with the loaded model; codes and result as in `decode`."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the codes must lie."""
-        return device_of(self._model)
-
-    def load(self, device: str | None, dtype: str | None) -> None:
-        """Load the weights from the folder; a model that was handed in is moved only where an option says so.
-
-        Raises:
-            ModelError: the weights are damaged, or not all there.
-            OptionError: the device is not there.
-
-        """
-        if self._folder is not None:
-            self._model = moved(self._loaded(self._folder, dtype), device)
-        else:
-            self._model = placed(self._model, device, dtype)
-
-    def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Decode codes of several media of one shape, as `TokenDecoder.decode`."""
-        return self.call(self._model, codes)
-
-    def _loaded(self, folder: Path, dtype: str | None) -> Any:
+    def read(self, folder: Path, dtype: torch.dtype) -> Any:
+        """Read the weights by transformers."""
         import transformers
 
         kind = getattr(transformers, self.model_name)
@@ -111,12 +67,7 @@ class PretrainedDecoder(TokenDecoder):
             kind = type(self.model_name, (kind,), {"_keys_to_ignore_on_load_unexpected": [r"^model\.", r"^lm_head\."]})
         try:
             model, report = kind.from_pretrained(
-                folder,
-                config=self._config,
-                dtype=torch_dtype(dtype),
-                local_files_only=True,
-                output_loading_info=True,
-                **options,
+                folder, config=self._config, dtype=dtype, local_files_only=True, output_loading_info=True, **options
             )
         except Exception as error:  # the readers of weights raise all kinds of errors at damaged files
             raise ModelError(
@@ -137,18 +88,16 @@ class Emu3Decoder(PretrainedDecoder):
     """``Emu3VQVAE`` of transformers (https://arxiv.org/abs/2409.18869)."""
 
     kind: ClassVar[str] = "emu3_vqgan"
-    config_name: ClassVar[str] = "Emu3VQVAEConfig"
     model_name: ClassVar[str] = "Emu3VQVAE"
-    whole: ClassVar[dict[str, str]] = {"emu3": "Emu3Config"}
 
     @classmethod
     def facts_of(cls, config: Any) -> DecoderFacts:
         """One codebook, any grid."""
         return DecoderFacts(modality="image", codebooks=1, codebook_size=config.codebook_size)
 
-    def call(self, model: Any, codes: Sequence[torch.Tensor]) -> torch.Tensor:
+    def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Decode [n, rows, columns] to [n, channels, height, width]."""
-        pixels: torch.Tensor = model.decode(codes[0])
+        pixels: torch.Tensor = self.model.decode(codes[0])
         return pixels
 
 
@@ -156,9 +105,7 @@ class JanusDecoder(PretrainedDecoder):
     """``JanusVQVAE`` of transformers (https://arxiv.org/abs/2410.13848)."""
 
     kind: ClassVar[str] = "janus_vqgan"
-    config_name: ClassVar[str] = "JanusVQVAEConfig"
     model_name: ClassVar[str] = "JanusVQVAE"
-    whole: ClassVar[dict[str, str]] = {"janus": "JanusConfig"}
 
     @classmethod
     def facts_of(cls, config: Any) -> DecoderFacts:
@@ -166,9 +113,9 @@ class JanusDecoder(PretrainedDecoder):
         side = int(config.num_patches)
         return DecoderFacts(modality="image", codebooks=1, codebook_size=config.num_embeddings, grid=(side, side))
 
-    def call(self, model: Any, codes: Sequence[torch.Tensor]) -> torch.Tensor:
+    def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Decode [n, rows, columns] to [n, channels, height, width]."""
-        pixels: torch.Tensor = model.decode(codes[0].flatten(1))
+        pixels: torch.Tensor = self.model.decode(codes[0].flatten(1))
         return pixels
 
 
@@ -197,23 +144,22 @@ class ResidualCodec(PretrainedDecoder):
             sampling_rate=getattr(config, cls.rate_name),
         )
 
-    def call(self, model: Any, codes: Sequence[torch.Tensor]) -> torch.Tensor:
+    def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Decode one [n, frames] a codebook to [n, channels, samples], or [n, samples]."""
         import torch
 
-        samples: torch.Tensor = self.decoded(model, torch.stack(tuple(codes), dim=1)).audio_values
+        samples: torch.Tensor = self.decoded(torch.stack(tuple(codes), dim=1)).audio_values
         return samples
 
-    def decoded(self, model: Any, codes: torch.Tensor) -> Any:
+    def decoded(self, codes: torch.Tensor) -> Any:
         """What the model makes of codes [n, codebooks, frames]."""
-        return model.decode(codes, return_dict=True)
+        return self.model.decode(codes, return_dict=True)
 
 
 class MimiDecoder(ResidualCodec):
     """``MimiModel`` (https://arxiv.org/abs/2410.00037)."""
 
     kind: ClassVar[str] = "mimi"
-    config_name: ClassVar[str] = "MimiConfig"
     model_name: ClassVar[str] = "MimiModel"
 
 
@@ -221,7 +167,6 @@ class XcodecDecoder(ResidualCodec):
     """``XcodecModel`` (https://arxiv.org/abs/2408.17175)."""
 
     kind: ClassVar[str] = "xcodec"
-    config_name: ClassVar[str] = "XcodecConfig"
     model_name: ClassVar[str] = "XcodecModel"
     rate_name: ClassVar[str] = "sample_rate"
 
@@ -230,7 +175,6 @@ class Xcodec2Decoder(ResidualCodec):
     """``Xcodec2Model``, the codec of Llasa (https://arxiv.org/abs/2502.04128): one codebook, of all level vectors."""
 
     kind: ClassVar[str] = "xcodec2"
-    config_name: ClassVar[str] = "Xcodec2Config"
     model_name: ClassVar[str] = "Xcodec2Model"
 
     @classmethod
@@ -243,22 +187,20 @@ class EncodecDecoder(ResidualCodec):
     """``EncodecModel`` (https://arxiv.org/abs/2210.13438)."""
 
     kind: ClassVar[str] = "encodec"
-    config_name: ClassVar[str] = "EncodecConfig"
     model_name: ClassVar[str] = "EncodecModel"
 
-    def decoded(self, model: Any, codes: torch.Tensor) -> Any:
+    def decoded(self, codes: torch.Tensor) -> Any:
         """As one chunk without a scale."""
-        return model.decode(codes.unsqueeze(0), [None], return_dict=True)
+        return self.model.decode(codes.unsqueeze(0), [None], return_dict=True)
 
 
 class DacDecoder(ResidualCodec):
     """``DacModel``, the Descript Audio Codec (https://arxiv.org/abs/2306.06546)."""
 
     kind: ClassVar[str] = "dac"
-    config_name: ClassVar[str] = "DacConfig"
     model_name: ClassVar[str] = "DacModel"
     codebooks_name: ClassVar[str] = "n_codebooks"
 
-    def decoded(self, model: Any, codes: torch.Tensor) -> Any:
+    def decoded(self, codes: torch.Tensor) -> Any:
         """By keyword: its first argument is something else."""
-        return model.decode(audio_codes=codes, return_dict=True)
+        return self.model.decode(audio_codes=codes, return_dict=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from vllm.outputs import RequestOutput
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineGenerateError
@@ -17,19 +18,15 @@ from vllm_mmout.errors import MMOutError
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.tokens.engine.llm import sampling_of
 from vllm_mmout.wings.tokens.engine.request import PLAIN, TokenRequest, sent_apart, with_request
-
-if TYPE_CHECKING:
-    from vllm.outputs import RequestOutput
-
-    from vllm_mmout.wings.tokens.engine.binding import TokenRuntime
-    from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
+from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
 
 
 class BoundTokenAsyncLLM(AsyncLLM):
     """vLLM's asynchronous engine that generates tokens, some of which are decoded."""
 
     output_processor: TokenOutputProcessor
-    mmout: TokenRuntime
+    mmout: dict[str, Any] | None
+    """The fields of ``generation_config.json``, once asked for; vLLM reads them anew by each call."""
 
     @counted
     async def generate(
@@ -75,9 +72,9 @@ class BoundTokenAsyncLLM(AsyncLLM):
 
     def _mmout_default(self) -> SamplingParams:
         """The model's own sampling params."""
-        if self.mmout.sampling is None:
-            self.mmout.sampling = self.vllm_config.model_config.get_diff_sampling_param()
-        return SamplingParams.from_optional(**self.mmout.sampling)
+        if self.mmout is None:
+            self.mmout = self.vllm_config.model_config.get_diff_sampling_param()
+        return SamplingParams.from_optional(**self.mmout)
 
     async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         """As vLLM's."""

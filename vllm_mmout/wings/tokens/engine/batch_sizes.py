@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
@@ -22,10 +23,6 @@ class _Kind:
     since: int = 0
     """Forwards of the other kind since the last."""
 
-    @property
-    def known(self) -> bool:
-        return self.forwards >= 2
-
     def record(self, each: float) -> None:
         self.forwards += 1
         self.since = 0
@@ -43,7 +40,7 @@ class _Seen:
     @property
     def better(self) -> bool:
         """Whether several at once are faster, or may be: they were not tried yet."""
-        if not (self.alone.known and self.together.known):
+        if min(self.alone.forwards, self.together.forwards) < 2:
             return self.together.forwards < self.alone.forwards
         return self.together.each <= self.alone.each
 
@@ -51,35 +48,30 @@ class _Seen:
 class BatchSizes:
     """Tries both kinds, one by one and several together, and stays with the faster; looks again now and then.
 
-    The first forward of a kind is slower than all others: both are tried twice.
-
-    Args:
-        most: as many media as one forward may take.
-        limit_s: seconds that one forward is to take at most.
-
+    The first forward of a kind is slower than all others: both are tried twice. ``limit_s``: seconds that one may take.
     """
 
     def __init__(self, most: int, limit_s: float) -> None:
         self.most = most
         self.limit_s = limit_s
-        self._seen: dict[Hashable, _Seen] = {}
+        self._seen: defaultdict[Hashable, _Seen] = defaultdict(_Seen)
 
     def size(self, key: Hashable, ready: int) -> int:
         """How many media of one shape the next forward takes, where so many are ready."""
         if self.most == 1 or ready <= 1:
             return 1
-        seen = self._of(key)
+        seen = self._seen[key]
         other = seen.alone if seen.better else seen.together
         together = seen.better is (other.since < _AGAIN)
         return min(ready, self.most, self._in_time(seen)) if together else 1
 
     def waits(self, key: Hashable) -> bool:
         """Whether a forward is to wait for more media of a shape."""
-        return self.most > 1 and self._of(key).better
+        return self.most > 1 and self._seen[key].better
 
     def record(self, key: Hashable, count: int, seconds: float) -> None:
         """Say what a forward of so many media has cost."""
-        seen = self._of(key)
+        seen = self._seen[key]
         kind, other = (seen.alone, seen.together) if count == 1 else (seen.together, seen.alone)
         kind.record(seconds / count)
         other.since += 1
@@ -92,6 +84,3 @@ class BatchSizes:
         """How many media a forward can take within the limit, at least one."""
         known = seen.together if seen.together.forwards and not math.isinf(seen.together.each) else seen.alone
         return max(1, int(min(self.limit_s / known.each, self.most))) if known.each else self.most
-
-    def _of(self, key: Hashable) -> _Seen:
-        return self._seen.setdefault(key, _Seen())

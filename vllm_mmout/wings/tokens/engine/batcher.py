@@ -5,34 +5,32 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from vllm_mmout.engine.log import logger
 from vllm_mmout.engine.request.decode_pool import DecodePool, Outcome
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, MMOutError, type_and_message
+from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.tokens.engine.batch_sizes import BatchSizes
-
-if TYPE_CHECKING:
-    from vllm_mmout.params import OutputParams
-    from vllm_mmout.wings.tokens.layouts.parser import Medium
-    from vllm_mmout.wings.tokens.processors.base import TokenProcessor
+from vllm_mmout.wings.tokens.layouts.parser import Medium
+from vllm_mmout.wings.tokens.processors.base import TokenProcessor
 
 
+@dataclass(slots=True, eq=False)
 class MediaJob:
     """One medium on its way through the decoder."""
 
-    __slots__ = ("done", "key", "medium", "outcome", "params", "since")
-
-    def __init__(self, medium: Medium, params: OutputParams, done: Callable[[MediaJob], None]) -> None:
-        self.medium = medium
-        self.params = params
-        self.key: Hashable = None
-        """Equal for media that can be decoded together."""
-        self.done: Callable[[MediaJob], None] | None = done
-        """Called once, in whatever thread ends the job; None when it has ended or was cancelled."""
-        self.outcome: Outcome = None
-        self.since = time.monotonic()
+    medium: Medium
+    params: OutputParams
+    done: Callable[[MediaJob], None] | None
+    """Called once, in whatever thread ends the job; None when it has ended or was cancelled."""
+    key: Hashable = None
+    """Equal for media that can be decoded together."""
+    outcome: Outcome = None
+    since: float = 0.0
+    """When it came, by ``time.monotonic``."""
 
     def cancel(self) -> None:
         """Let it end without telling anybody."""
@@ -50,25 +48,17 @@ class MediaJob:
                 logger.exception("a decoded medium could not be handed on")
 
 
+@dataclass(slots=True, eq=False)
 class _Turn:
     """A turn at the decoder: one job of the pool, and one forward."""
 
-    __slots__ = ("jobs", "taken")
-
-    def __init__(self, *jobs: MediaJob) -> None:
-        self.jobs = list(jobs)
-        self.taken = bool(jobs)
-        """Whether it takes no more of what waits."""
+    jobs: Sequence[MediaJob] = ()
+    taken: bool = False
+    """Whether it takes no more of what waits."""
 
 
 class MediaBatcher:
-    """Runs a decoder in a thread of its own.
-
-    Args:
-        processor: whose decoder.
-        timeout: seconds that one forward may take.
-
-    """
+    """Runs a decoder in a thread of its own; ``timeout``: seconds that one forward may take."""
 
     def __init__(self, processor: TokenProcessor, timeout: float) -> None:
         self.calls = 0
@@ -89,13 +79,8 @@ class MediaBatcher:
         """Whether the log says that the decoder fails on several media."""
 
     def submit(self, medium: Medium, params: OutputParams, done: Callable[[MediaJob], None]) -> MediaJob:
-        """Have a medium decoded; ``done`` is called with its job, in any thread, also in this one.
-
-        Raises:
-            RuntimeError: the system has no thread to spare.
-
-        """
-        job = MediaJob(medium, params, done)
+        """Have a medium decoded; ``done`` is called with its job, in any thread, also in this one."""
+        job = MediaJob(medium, params, done, since=time.monotonic())
         try:
             job.key = self._processor.batch_key(medium)
             hash(job.key)
@@ -174,7 +159,7 @@ class MediaBatcher:
     def _forget_cancelled(self) -> None:
         self._waiting = deque(job for job in self._waiting if job.done is not None)
 
-    def _decode_together(self, jobs: list[MediaJob]) -> list[Outcome]:
+    def _decode_together(self, jobs: Sequence[MediaJob]) -> list[Outcome]:
         started = time.perf_counter()
         self.calls += 1
         try:
@@ -187,7 +172,7 @@ class MediaBatcher:
                     "%s failed on %d media at once, which are decoded one by one", self._name, len(jobs), exc_info=error
                 )
             for job in jobs:
-                self._queue(_Turn(job))
+                self._queue(_Turn([job], taken=True))
             return []
         self._sizes.record(jobs[0].key, len(jobs), time.perf_counter() - started)
         if len(outputs) == len(jobs):
@@ -221,7 +206,7 @@ class MediaBatcher:
         for job, each in zip(turn.jobs, outcome, strict=False):
             job.settle(each)
 
-    def _of_failed(self, turn: _Turn) -> list[MediaJob]:
+    def _of_failed(self, turn: _Turn) -> Sequence[MediaJob]:
         """Whose failure that of a turn is; of one that has taken nothing that of media for which no turn is left."""
         with self._lock:
             if turn.taken:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
+from vllm.config import VllmConfig
 
 from vllm_mmout.engine.engine_binding import EngineBinding
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
+from vllm_mmout.registry.choice import Choice
 from vllm_mmout.wings.tokens.processors.base import TokenProcessor
-
-if TYPE_CHECKING:
-    from vllm.config import VllmConfig
-
-    from vllm_mmout.registry.choice import Choice
 
 FOLDER = "_name_or_path"
 """Key of the config that processors get: the model's folder, which decoders' folders may be relative to."""
@@ -25,14 +22,6 @@ NONE = "none"
 """``OutputParams.output`` of requests whose tokens are left alone."""
 _KNOWN = frozenset({"processor", "output", "sampling"})
 """Options of requests for tokens."""
-
-
-@dataclass(slots=True)
-class TokenRuntime:
-    """What a bound ``AsyncLLM`` keeps beside what vLLM's has."""
-
-    sampling: dict[str, Any] | None = None
-    """The fields of ``generation_config.json``, which vLLM reads anew by each call, of a hub's model there."""
 
 
 @dataclass(frozen=True)
@@ -52,33 +41,21 @@ class TokenBinding(EngineBinding):
     def make(
         cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
     ) -> Self:
-        """Make the processors, and load their decoders, see `EngineBinding.make`.
-
-        Raises:
-            OptionError: a decoder does not fit the layout.
-
-        """
+        """Make the processors, and load their decoders, see `EngineBinding.make`."""
         made: Any = choice.create({**config, FOLDER: vllm_config.model_config.model})
         for processor in made.values():
             processor.load()
         return cls(model, made, EngineSettings.from_mapping(choice.settings), choice)
 
-    def async_runtime(self) -> TokenRuntime:
-        """See `EngineBinding.async_runtime`."""
-        return TokenRuntime()
+    def async_runtime(self) -> None:
+        """Nothing yet, see `BoundTokenAsyncLLM.mmout`."""
 
     def pick(self, params: OutputParams) -> str:
         """Name of the processor that a request asks for."""
         return self.choice.pick(params.processor)[0]
 
     def check_params(self, params: OutputParams) -> None:
-        """Check what a request asks of this model.
-
-        Raises:
-            OptionError: a processor does not exist here, there are several, an output is unknown, or an option is not
-                for models that generate tokens.
-
-        """
+        """Check what a request asks of this model."""
         picks = self.choice.pick(params.processor)
         if len(picks) > 1:
             raise OptionError(

@@ -6,64 +6,56 @@ from vllm_mmout.contacts import Contact
 from vllm_mmout.engine.hooks.hook import Hook
 
 _ANSWERS = "put media into vLLM's answers"
-_OURS = "vLLM has an output registry of its own"
+_DETOKENIZER = "vllm.v1.engine.detokenizer"
+_OUTPUT_PROCESSOR = "vllm.v1.engine.output_processor"
+
+
+def _row(module: str, name: str, parameters: tuple[str, ...], why: str) -> Hook:
+    return Hook(module, name, parameters, why, "0.11", "vLLM has an output registry of its own")
+
 
 TOKEN_HOOKS: tuple[Hook | Contact, ...] = (
-    Hook(
-        "vllm.v1.engine.detokenizer",
+    _row(
+        _DETOKENIZER,
         "IncrementalDetokenizer.update",
         ("new_token_ids", "stop_terminated"),
         "overridden on a request's own detokenizer, which learns what is text before it takes new tokens",
-        "0.11",
-        _OURS,
     ),
-    Hook(
-        "vllm.v1.engine.detokenizer",
+    _row(
+        _DETOKENIZER,
         "BaseIncrementalDetokenizer.decode_next",
         ("next_token_id",),
         "overridden on a request's own detokenizer: media tokens add no text",
-        "0.11",
-        _OURS,
     ),
-    Hook(
-        "vllm.v1.engine.output_processor",
+    _row(
+        _OUTPUT_PROCESSOR,
         "RequestState._new_completion_output",
         ("token_ids", "finish_reason", "stop_reason"),
         "overridden on a bound engine's answers, which get their media",
-        "0.11",
-        _OURS,
     ),
-    Hook(
-        "vllm.v1.engine.output_processor",
+    _row(
+        _OUTPUT_PROCESSOR,
         "RequestState._new_request_output",
         ("external_req_id", "outputs", "finished"),
         "called for a request that fails in LLM",
-        "0.11",
-        _OURS,
     ),
-    Hook(
-        "vllm.v1.engine.output_processor",
+    _row(
+        _OUTPUT_PROCESSOR,
         "OutputProcessor._finish_request",
         ("req_state",),
         "called for a request whose tokens do not fit",
-        "0.11",
-        _OURS,
     ),
-    Hook(
-        "vllm.v1.engine.output_processor",
+    _row(
+        _OUTPUT_PROCESSOR,
         "RequestOutputCollector.put",
         ("output",),
         "overridden on a request's own queue: where deltas are merged, media are kept",
-        "0.11",
-        _OURS,
     ),
-    Hook(
+    _row(
         "vllm.v1.engine.async_llm",
         "AsyncLLM.generate",
         ("prompt", "sampling_params", "request_id"),
         "overridden on a bound engine",
-        "0.11",
-        _OURS,
     ),
     Contact("vllm.config", ("ModelConfig.get_diff_sampling_param",), "sample as a model's folder says"),
     Contact("vllm", ("LLM.generate", "LLM.chat", "LLM.wait_for_completion"), _ANSWERS),
@@ -71,10 +63,10 @@ TOKEN_HOOKS: tuple[Hook | Contact, ...] = (
     Contact("vllm.outputs", ("CompletionOutput", "RequestOutput"), _ANSWERS),
     Contact("vllm.sampling_params", ("RequestOutputKind", "SamplingParams", "SamplingParams.extra_args"), _ANSWERS),
     Contact("vllm.v1.engine.async_llm", ("AsyncLLM",), _ANSWERS),
-    Contact("vllm.v1.engine.detokenizer", ("IncrementalDetokenizer.output_token_ids",), _ANSWERS),
+    Contact(_DETOKENIZER, ("IncrementalDetokenizer.output_token_ids",), _ANSWERS),
     Contact("vllm.v1.engine.exceptions", ("EngineGenerateError",), _ANSWERS),
     Contact(
-        "vllm.v1.engine.output_processor",
+        _OUTPUT_PROCESSOR,
         (
             "OutputProcessor.lora_states",
             "OutputProcessor.parent_requests",

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vllm import LLM
+from vllm.outputs import RequestOutput
 from vllm.sampling_params import SamplingParams
 
 from vllm_mmout.engine.rebase import rebase
 from vllm_mmout.engine.request.llm_engine import BoundLLMEngine
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
+from vllm_mmout.wings.tokens.engine.binding import TokenBinding
 from vllm_mmout.wings.tokens.engine.outputs import TokenRequestOutput
 from vllm_mmout.wings.tokens.engine.request import TokenRequest, sent_apart, with_request
-
-if TYPE_CHECKING:
-    from vllm.outputs import RequestOutput
-
-    from vllm_mmout.wings.tokens.engine.binding import TokenBinding
-    from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
+from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
 
 
 class BoundTokenEngine(BoundLLMEngine):
@@ -102,12 +99,7 @@ def _sampling(given: Any, binding: TokenBinding, default: Any) -> Any:
 
 
 def sampling_of(params: OutputParams, binding: TokenBinding, default: Any) -> SamplingParams:
-    """The sampling params in a request's options.
-
-    Raises:
-        OptionError: they are none of vLLM's, or an option is not for this model.
-
-    """
+    """The sampling params in a request's options."""
     binding.check_params(params)
     if params.sampling is None:
         found: SamplingParams = default()

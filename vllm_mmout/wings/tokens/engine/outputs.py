@@ -76,23 +76,13 @@ class MultimodalCompletionOutput(CompletionOutput):
 
 
 class TokenRequestOutput(RequestOutput):
-    """The outcome of a request that failed in a list of requests: reading ``outputs`` raises ``error``.
-
-    Attributes:
-        error: the exception that the request failed with.
-
-    """
+    """The outcome of a request that failed in a list of requests: reading ``outputs`` raises ``error``."""
 
     error: Exception
 
     @property
     def outputs(self) -> list[CompletionOutput]:
-        """Nothing.
-
-        Raises:
-            MMOutError: the same exception as ``error``.
-
-        """
+        """Nothing: it raises ``error``."""
         raise self.error
 
     @outputs.setter

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vllm.sampling_params import SamplingParams
 
 from vllm_mmout.params import OutputParams
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 KEY = "mmout"
 
@@ -41,10 +39,7 @@ def with_request(sampling: SamplingParams, asked: TokenRequest) -> SamplingParam
 
 @contextmanager
 def sent_apart(params: Any) -> Iterator[Any]:
-    """Keep what is asked for whoever adds the request; gives the params to be sent, which say nothing of it.
-
-    Those given stay as they are: they may be of several requests.
-    """
+    """Keep what is asked for whoever adds the request; gives a copy of the params that says nothing of it."""
     extra = getattr(params, "extra_args", None) or {}
     asked = extra.get(KEY)
     if not isinstance(asked, TokenRequest):

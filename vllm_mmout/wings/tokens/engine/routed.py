@@ -11,25 +11,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vllm.v1.engine.output_processor import OutputProcessorOutput, RequestState
+from vllm.outputs import CompletionOutput
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine.output_processor import OutputProcessorOutput, RequestOutputCollector, RequestState
+from vllm.v1.engine.parallel_sampling import ParentRequest
 
 from vllm_mmout.engine.observer import SILENT, Observer
 from vllm_mmout.engine.rebase import rebase
 from vllm_mmout.engine.request.holding import HoldingOutputProcessor
 from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher
+from vllm_mmout.wings.tokens.engine.binding import TokenBinding
 from vllm_mmout.wings.tokens.engine.outputs import MediaCollector, MultimodalCompletionOutput, route
 from vllm_mmout.wings.tokens.engine.request import CURRENT_REQUEST, PLAIN, TokenRequest
 from vllm_mmout.wings.tokens.engine.stream import MediaStream, MediaTokenFilter
-
-if TYPE_CHECKING:
-    from vllm.outputs import CompletionOutput
-    from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
-    from vllm.v1.engine.output_processor import RequestOutputCollector
-    from vllm.v1.engine.parallel_sampling import ParentRequest
-
-    from vllm_mmout.wings.tokens.engine.binding import TokenBinding
 
 
 @dataclass(slots=True)
@@ -273,7 +269,5 @@ class TokenOutputProcessor(HoldingOutputProcessor):
 
 def _names(state: RequestState, *, internal: bool) -> set[str]:
     """The ids by which an abort may call a state."""
-    parent = state.parent_req
-    if internal:
-        return {state.request_id} if parent is None else {state.request_id, parent.request_id}
-    return {state.external_req_id} if parent is None else {state.external_req_id, parent.external_req_id}
+    known = (state,) if state.parent_req is None else (state, state.parent_req)
+    return {one.request_id if internal else one.external_req_id for one in known}

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.outputs import MediaOutput
-from vllm_mmout.wings.tokens.layouts.parser import StreamParser
+from vllm_mmout.params import OutputParams
+from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher, MediaJob
+from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
+from vllm_mmout.wings.tokens.layouts.parser import Medium, StreamParser
 from vllm_mmout.wings.tokens.processors.base import marked
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
-    from vllm_mmout.params import OutputParams
-    from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher, MediaJob
-    from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
-    from vllm_mmout.wings.tokens.layouts.parser import Medium
 
 
 class MediaTokenFilter:
@@ -34,13 +30,8 @@ class MediaTokenFilter:
 class MediaStream:
     """Of one answer: which of its tokens are text, and its media on their way.
 
-    Args:
-        layout: of the model's tokens.
-        prompt: its token ids, which say whether the answer begins inside a medium.
-        params: of the request.
-        batcher: decodes.
-        settled: called in any thread whenever a medium has been decoded.
-
+    Its prompt says whether the answer begins inside a medium. ``settled`` is called in any thread whenever a medium has
+    been decoded.
     """
 
     def __init__(
@@ -70,12 +61,7 @@ class MediaStream:
         return is_text
 
     def finish(self, token_ids: list[int]) -> None:
-        """Take what is left: the stream has ended.
-
-        Args:
-            token_ids: the answer's; of several that came together vLLM drops those behind a stop string.
-
-        """
+        """Take what is left of an answer of these tokens; vLLM drops those that came together behind a stop."""
         if len(token_ids) < self._parser.seen:
             self._read_again(token_ids)
         else:
@@ -94,12 +80,7 @@ class MediaStream:
         return all(job.done is None for job in self.jobs)
 
     def objects(self) -> list[Any]:
-        """The decoded media, in the order of their tokens.
-
-        Raises:
-            Exception: the first that could not be decoded.
-
-        """
+        """The decoded media, in the order of their tokens; raises the first failure."""
         for job in self.jobs:
             if isinstance(job.outcome, BaseException):
                 raise job.outcome

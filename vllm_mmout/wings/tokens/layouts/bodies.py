@@ -5,23 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from itertools import cycle
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
+from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 
 class Body(ABC):
-    """Takes the tokens between two markers one by one; each order of codes has one.
-
-    Args:
-        layout: says which tokens fit.
-
-    """
+    """Takes the tokens between two markers one by one; each order of codes has one."""
 
     over: bool
     """Whether no further token can fit: the medium has all that its grid, or its own codes, say that it has."""

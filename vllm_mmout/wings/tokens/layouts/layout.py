@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from vllm_mmout.errors import OptionError, TokenError
 from vllm_mmout.wings.tokens.layouts.validation import check, checked_names, checked_types
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 
 class Slot(NamedTuple):
@@ -97,7 +95,7 @@ class TokenLayout:
             OptionError: a field is unknown (the known ones are listed), missing or wrong.
 
         """
-        checked_names(mapping)
+        checked_names(mapping, cls)
         return cls(**mapping)
 
     @cached_property
@@ -121,14 +119,7 @@ class TokenLayout:
         return frozenset(chain(single, self.begin, self.end, *codes))
 
     def opened_by(self, prompt: Sequence[int]) -> bool:
-        """Whether the answer to a prompt begins inside a medium.
-
-        So it does where the layout is ``opened``, and where the prompt ends with ``begin``.
-
-        Args:
-            prompt: its token ids.
-
-        """
+        """Whether the answer to a prompt begins inside a medium: ``opened``, or since that ends with ``begin``."""
         return self.opened or self.ends_with_begin(prompt)
 
     def ends_with_begin(self, tokens: Sequence[int]) -> bool:
@@ -193,7 +184,20 @@ class TokenLayout:
             TokenError: the codes do not fit: their shapes, their number, or a code that the codebook has not.
 
         """
-        return built(self, codes, opened=opened)
+        books = _checked(self, codes)
+        frames = _frames(self, books)  # token ids, [frames, slots]
+        if self.order == "sequential":
+            tokens = frames.T.ravel()
+        elif self.order == "delayed":
+            tokens = _delayed(self, frames).ravel()
+        elif self.row_end is not None:
+            rows = frames.reshape(len(books[0]), -1)
+            ends = np.full((len(rows), 1), self.row_end)
+            tokens = np.concatenate((rows, ends), axis=1).ravel()
+        else:
+            tokens = frames.ravel()
+        inside: list[int] = tokens.tolist()
+        return [*(() if opened else self.begin), *inside, *self.end]
 
     def _tokens(self, frames: int, *, opened: bool) -> int:
         markers = len(self.end) + (0 if opened else len(self.begin))
@@ -204,31 +208,8 @@ def _said(grid: tuple[int, int] | None) -> str:
     return "1 row and 1 column or more" if grid is None else f"{grid[0]} rows and {grid[1]} columns"
 
 
-def built(layout: TokenLayout, codes: Sequence[ArrayLike], *, opened: bool = False) -> list[int]:
-    """Write the codes of one medium as tokens; see `TokenLayout.build`."""
-    books = _checked(layout, codes)
-    frames = _frames(layout, books)  # token ids, [frames, slots]
-    if layout.order == "sequential":
-        tokens = frames.T.ravel()
-    elif layout.order == "delayed":
-        tokens = _delayed(layout, frames).ravel()
-    elif layout.row_end is not None:
-        rows = frames.reshape(len(books[0]), -1)
-        ends = np.full((len(rows), 1), layout.row_end)
-        tokens = np.concatenate((rows, ends), axis=1).ravel()
-    else:
-        tokens = frames.ravel()
-    inside: list[int] = tokens.tolist()
-    return [*(() if opened else layout.begin), *inside, *layout.end]
-
-
 def _frames(layout: TokenLayout, books: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """The token ids of each frame: [frames, slots].
-
-    Raises:
-        TokenError: the codebooks are not of one number of frames.
-
-    """
+    """The token ids of each frame: [frames, slots]."""
     order = [slot.codebook for slot in layout.slots]
     rates = [order.count(book) for book in range(layout.codebooks)]
     counts = {divmod(codes.size, rate) for codes, rate in zip(books, rates, strict=True)}
@@ -254,12 +235,7 @@ def _delayed(layout: TokenLayout, frames: NDArray[np.int64]) -> NDArray[np.int64
 
 
 def _checked(layout: TokenLayout, codes: Sequence[ArrayLike]) -> list[NDArray[np.int64]]:
-    """The codes as int64 arrays.
-
-    Raises:
-        TokenError: they are no integers, of another number or shape than the layout says, or out of range.
-
-    """
+    """The codes as int64 arrays."""
     arrays = [np.asarray(book) for book in codes]
     shapes = [list(array.shape) for array in arrays]
     if len(arrays) != layout.codebooks:

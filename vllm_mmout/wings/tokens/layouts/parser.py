@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import TokenError
-from vllm_mmout.wings.tokens.layouts.bodies import DelayedBody, FramesBody, SequentialBody
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from vllm_mmout.wings.tokens.layouts.bodies import Body
-    from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
+from vllm_mmout.wings.tokens.layouts.bodies import Body, DelayedBody, FramesBody, SequentialBody
+from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 
 class StreamParser:
     """Follows the output tokens of one request.
 
-    Args:
-        layout: how media are written in them.
-        opened: whether the first token is inside a medium; None: as the layout says. Where the answer begins with text
-            all the same, there is no such medium.
-
+    ``opened``: the first token is inside a medium; None: as the layout says. Where the answer begins with text all the
+    same, there is no such medium.
     """
 
     error: TokenError | None
@@ -50,16 +42,9 @@ class StreamParser:
             self._body = _body_of(layout)
 
     def feed(self, token_ids: Sequence[int], *, stopped: bool = False) -> list[bool]:
-        """Take the tokens of a step.
+        """Take the tokens of a step; for each whether it is text.
 
-        Args:
-            token_ids: the next tokens, any number.
-            stopped: whether the last of them is the one that ended the stream, an EOS or a stop token: where it does
-                not fit, this is no error.
-
-        Returns:
-            For each token whether it is text, for the detokenizer.
-
+        ``stopped``: the last of them ended the stream, an EOS or a stop token: where it does not fit, this is no error.
         """
         at = self.seen
         self.seen += len(token_ids)
@@ -75,12 +60,9 @@ class StreamParser:
         return done
 
     def finish(self) -> list[Medium]:
-        """End the stream.
+        """End the stream; gives what was not taken yet.
 
-        Returns:
-            What was not taken yet. A medium inside which the stream ended has ``complete`` False and its whole rows or
-            frames; it is left out if not one is whole.
-
+        A medium inside which the stream ended has ``complete`` False and its whole rows or frames, if there are any.
         """
         if self._body is not None:
             self._close(complete=self._all_came(self._body))
@@ -190,19 +172,7 @@ class StreamParser:
 
 
 def parse(layout: TokenLayout, token_ids: Sequence[int]) -> tuple[list[int], list[Medium]]:
-    """Part a whole stream of tokens into text and media.
-
-    Args:
-        layout: how media are written.
-        token_ids: the output tokens of one request.
-
-    Returns:
-        The tokens of text, and the media.
-
-    Raises:
-        TokenError: a token does not fit.
-
-    """
+    """Part a whole stream into tokens of text and media; raises a TokenError where a token does not fit."""
     parser = StreamParser(layout)
     text = [token for token, said in zip(token_ids, parser.feed(token_ids), strict=True) if said]
     if parser.error is not None:

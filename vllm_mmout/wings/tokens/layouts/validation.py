@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 
@@ -22,58 +23,27 @@ _LAST = (1 << 31) - 1
 """The greatest token id: engines keep them in 32 bits."""
 
 
-class _Typed(msgspec.Struct, kw_only=True):
-    """The types of a layout's fields, checked strictly."""
-
-    modality: Literal["image", "audio"]
-    first: int | tuple[int, ...]
-    size: int | tuple[int, ...]
-    codebooks: int
-    order: Literal["flattened", "interleaved", "delayed", "sequential"]
-    pattern: tuple[int, ...] | None
-    pad: int | None
-    grid: tuple[int, int] | None
-    row_end: int | None
-    begin: tuple[int, ...]
-    end: tuple[int, ...]
-    opened: bool
-    text_inside: bool
-
-
-_NAMES = _Typed.__struct_fields__
-_REQUIRED = ("modality", "first", "size")
-
-
-def checked_names(mapping: Mapping[str, Any]) -> None:
-    """Check the names of the fields that a mapping sets.
-
-    Raises:
-        OptionError: it is no mapping, or one is unknown or missing.
-
-    """
+def checked_names(mapping: Mapping[str, Any], layout: type[TokenLayout]) -> None:
+    """Check the names of the fields that a mapping sets."""
+    known = {field.name: field.default for field in fields(layout)}
     if not isinstance(mapping, Mapping):
         raise OptionError(f"a token layout must be a table of fields, got {mapping!r}")
     for name in mapping:
-        if name not in _NAMES:
-            near = difflib.get_close_matches(str(name), _NAMES, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            known = ", ".join(_NAMES)
-            raise OptionError(f"unknown field {name!r} of a token layout{hint} (known: {known})", param=str(name))
-    for name in _REQUIRED:
-        if name not in mapping:
+        if name not in known:
+            from vllm_mmout.messages import unknown  # what reads streams loads nothing else of this package
+
+            raise unknown(name, known, kind="field", where=" of a token layout")
+    for name, default in known.items():
+        if default is MISSING and name not in mapping:
             raise OptionError(f"a token layout must have {name}, got {', '.join(mapping) or 'nothing'}", param=name)
 
 
 def checked_types(layout: TokenLayout) -> None:
-    """Check the type of each field.
-
-    Raises:
-        OptionError: one has another.
-
-    """
-    values = {name: getattr(layout, name) for name in _NAMES}
+    """Check the type of each field."""
+    values = vars(layout)
+    kind: Any = type(layout)
     try:
-        msgspec.convert(values, _Typed)
+        msgspec.convert(values, _struct(kind))
     except msgspec.ValidationError as error:
         place = re.search(r"\$\.(\w+)", str(error))
         name = place[1] if place else None
@@ -81,13 +51,15 @@ def checked_types(layout: TokenLayout) -> None:
         raise OptionError(f"token layout: {error}{got}", param=name) from None
 
 
+@cache
+def _struct(layout: type[TokenLayout]) -> type[msgspec.Struct]:
+    """The fields of a layout, with nothing that checks them but their types."""
+    hints = get_type_hints(layout)
+    return msgspec.defstruct("Fields", [(field.name, hints[field.name]) for field in fields(layout)])
+
+
 def check(layout: TokenLayout) -> None:
-    """Check that the fields of a layout, each of its type, agree.
-
-    Raises:
-        OptionError: they contradict one another; the message names the field, its value and the remedy.
-
-    """
+    """Check that the fields of a layout, each of its type, agree."""
     _check_codebooks(layout)
     _check_order(layout)
     _check_modality(layout)
@@ -185,7 +157,9 @@ def _check_ranges(layout: TokenLayout) -> None:
 def _check_single_tokens(layout: TokenLayout) -> None:
     """Markers, row ends and padding: neither codes nor one another."""
     seen: dict[int, str] = {}
-    for field, token in _single_tokens(layout):
+    marks = [(field, token) for field in ("begin", "end") for token in getattr(layout, field)]
+    marks += [(field, token) for field in ("row_end", "pad") if (token := getattr(layout, field)) is not None]
+    for field, token in marks:
         if not 0 <= token <= _LAST:
             raise _wrong(field, "must be a token id, 0 or more", token, "take it from the tokenizer")
         if token in seen:
@@ -198,13 +172,3 @@ def _check_single_tokens(layout: TokenLayout) -> None:
                 remedy = "correct it, or first and size"
                 fact = f"must not be among the codes of slot {place} ({slot.first} to {slot.stop - 1})"
                 raise _wrong(field, fact, token, remedy)
-
-
-def _single_tokens(layout: TokenLayout) -> Iterator[tuple[str, int]]:
-    """Every token of the layout that is no code, with its field."""
-    for field in ("begin", "end"):
-        for token in getattr(layout, field):
-            yield field, token
-    for field in ("row_end", "pad"):
-        if getattr(layout, field) is not None:
-            yield field, getattr(layout, field)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.processors.option_values import checked_count
-from vllm_mmout.wings.tokens.layouts import TokenLayout
+from vllm_mmout.wings.tokens.layouts import Medium, TokenLayout
 from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
-
-if TYPE_CHECKING:
-    from vllm_mmout.params import OutputParams
-    from vllm_mmout.wings.tokens.layouts import Medium
 
 
 class TokenProcessor(OutputProcessor):
@@ -78,14 +75,7 @@ class TokenProcessor(OutputProcessor):
         """Load what decoding needs, once, before the engine's first request; nothing by default."""
 
     def decode(self, raw: Medium, params: OutputParams, state: Any = None) -> Any:
-        """Make the output object of one medium: a batch of one.
-
-        Args:
-            raw: the codes, as the layout found them.
-            params: options of the request.
-            state: not used.
-
-        """
+        """Make the output object of one medium: a batch of one."""
         return self.decode_batch([raw])[0]
 
     def decode_batch(self, media: Sequence[Medium]) -> list[Any]:
@@ -106,13 +96,7 @@ class TokenProcessor(OutputProcessor):
 
 
 def marked(output: Any, medium: Medium) -> Any:
-    """An output that says whether the stream ended inside it, and which tokens it was made of.
-
-    Args:
-        output: an `ImageOutput` or `AudioOutput`.
-        medium: what it was made of.
-
-    """
+    """An output that says whether the stream ended inside it, and which tokens it was made of."""
     output.partial = not medium.complete
     output.span = (medium.start, medium.stop)
     return output

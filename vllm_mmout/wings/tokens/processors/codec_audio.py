@@ -25,17 +25,9 @@ class CodecAudioProcessor(DecoderProcessor):
     """Sounds from the tokens of Orpheus (SNAC), CSM (Mimi), OuteTTS (DAC) and their kin.
 
     Args:
-        layout: how the model writes sounds, a `TokenLayout` or a mapping of its fields.
-        decoder: the decoder's folder, relative to the model's; from Python also an object with ``decode(codes)``.
-        decoder_class: "package.module:Class" with ``from_pretrained(folder)`` and ``decode(codes)``; None: known by
-            the folder's config.json.
-        device: where the decoder runs, "cpu" or "cuda:0"; None: the CPU, or where an object lies.
-        dtype: "float32", "bfloat16", ...; None: float32, or that of an object.
-        threads: of torch while the decoder runs; None: torch's own number.
-        max_batch: sounds that are decoded at once, at most.
-        batch_wait_ms: how long the first of them waits for others, milliseconds.
         sampling_rate: samples of a channel in a second, Hz; by default what the decoder says.
         prompt: as of `TokenProcessor`, with the places {input}, {voice} and {instructions}.
+        others: as of `DecoderProcessor` and `TokenProcessor`.
 
     Raises:
         OptionError: an option is missing or malformed.
@@ -60,23 +52,9 @@ class CodecAudioProcessor(DecoderProcessor):
         sampling_rate: int | None = None,
         prompt: str | None = None,
     ) -> None:
-        super().__init__(
-            decoder,
-            layout=layout,
-            decoder_class=decoder_class,
-            device=device,
-            dtype=dtype,
-            threads=threads,
-            max_batch=max_batch,
-            batch_wait_ms=batch_wait_ms,
-            prompt=prompt,
-        )
-        self._rate = None if sampling_rate is None else checked_count("sampling_rate", sampling_rate)
-
-    @property
-    def sampling_rate(self) -> int | None:
+        super().__init__(layout, decoder, decoder_class, device, dtype, threads, max_batch, batch_wait_ms, prompt)
+        self.sampling_rate = None if sampling_rate is None else checked_count("sampling_rate", sampling_rate)
         """Samples of a channel in a second, Hz; None: not known before the first sound."""
-        return self._rate
 
     def formats(self, params: OutputParams) -> Mapping[str, str]:
         """The formats of sounds."""
@@ -85,13 +63,7 @@ class CodecAudioProcessor(DecoderProcessor):
         return AudioOutput.formats
 
     def decode_batch(self, media: Sequence[Medium]) -> list[AudioOutput]:
-        """Make sounds of codes of one length, in one forward.
-
-        Args:
-            media: codes [n_k], one array a codebook, of sounds whose `batch_key` is equal.
-
-        Returns:
-            One sound a medium, partial where the medium is not complete.
+        """Make sounds of codes [n_k], one array a codebook, in one forward; see `TokenProcessor.decode_batch`.
 
         Raises:
             DecodeError: a medium has no codes, or the decoder made something else than samples [n, channels, samples]
@@ -110,19 +82,15 @@ class CodecAudioProcessor(DecoderProcessor):
                 f"the decoder must make floating-point samples [{len(media)}, channels, samples] or"
                 f" [{len(media)}, samples], got {describe(samples)}"
             )
-        rate = self._sampling_rate()
+        rate: Any = self.sampling_rate  # known once the decoder is there
         arrays = samples.float().cpu().numpy()
         return [marked(AudioOutput(np.array(sound), rate), medium) for sound, medium in zip(arrays, media, strict=True)]
 
     def _prepare(self, decoder: TokenDecoder) -> None:
         """Take the rate from the decoder where no option says it."""
-        if self._rate is None:
-            self._rate = decoder.facts.sampling_rate if decoder.facts else decoder.sampling_rate
-        self._sampling_rate()
-
-    def _sampling_rate(self) -> int:
-        if self._rate is None:
+        if self.sampling_rate is None:
+            self.sampling_rate = decoder.facts.sampling_rate if decoder.facts else decoder.sampling_rate
+        if self.sampling_rate is None:
             raise OptionError(
                 "the decoder does not say its sampling rate; set the option sampling_rate, in Hz", param="sampling_rate"
             )
-        return self._rate

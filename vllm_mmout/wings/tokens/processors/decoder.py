@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.wings.tokens.decoders.devices import checked_device, checked_dtype, decoder_threads
-from vllm_mmout.wings.tokens.decoders.folder import located
-from vllm_mmout.wings.tokens.decoders.lookup import decoder_of
+from vllm_mmout.wings.tokens.decoders.base import checked_device, checked_dtype, decoder_threads
+from vllm_mmout.wings.tokens.decoders.lookup import decoder_of, located
 from vllm_mmout.wings.tokens.processors.base import TokenProcessor
 
 if TYPE_CHECKING:
@@ -26,185 +26,72 @@ if TYPE_CHECKING:
 _MAKERS = {"image": "vq_image", "audio": "codec_audio"}
 
 
-class LazyDecoder:
-    """A decoder and the options that say how it runs.
-
-    Args:
-        source: a folder, or an object with ``decode(codes)``.
-        modality: what it is to make.
-        decoder_class: "package.module:Class"; None: known by the folder's config.json.
-        device: None: the CPU, or where an object lies.
-        dtype: None: float32, or that of an object.
-        threads: of torch while it runs; None: torch's own number.
-
-    Raises:
-        OptionError: there is no ``source``, or an option is malformed.
-
-    """
-
-    def __init__(
-        self,
-        source: Any,
-        *,
-        modality: Literal["image", "audio"],
-        decoder_class: str | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
-        threads: int | None = None,
-    ) -> None:
-        if source is None:
-            raise OptionError(
-                f"output processor {_MAKERS[modality]!r} needs the option decoder, a folder; set it in"
-                ' additional_config["mmout"] or in the "mmout" table of config.json',
-                param="decoder",
-            )
-        self.source = source
-        self._modality = modality
-        self._decoder_class = decoder_class
-        self._device = device
-        self._dtype = checked_dtype(dtype)
-        self._threads = threads
-        self._lock = Lock()
-        self._decoder: TokenDecoder | None = None
-        self._loaded = False
-
-    @property
-    def folder(self) -> str | os.PathLike[str] | None:
-        """Where the decoder lies, None for an object."""
-        return self.source if isinstance(self.source, str | os.PathLike) else None
-
-    def check(self, layout: TokenLayout) -> TokenDecoder:
-        """Find the decoder and see that the layout fits it; reads its config.json, no weights, and that once.
-
-        Raises:
-            OptionError: it cannot be found, or does not fit.
-            RegistrationError: its class cannot be imported.
-
-        """
-        with self._lock:
-            return self._checked(layout)
-
-    def load(self, layout: TokenLayout) -> TokenDecoder:
-        """Load the weights, once.
-
-        Raises:
-            ModelError: they are damaged, or not all there.
-            OptionError: what `check` says, or the device is not there.
-
-        """
-        with self._lock:
-            decoder = self._checked(layout)
-            if not self._loaded:
-                decoder.load(self._device, self._dtype)
-                self._loaded = True
-            return decoder
-
-    def decode(self, layout: TokenLayout, codes: Sequence[NDArray[np.int64]]) -> torch.Tensor:
-        """Decode codes of several media of one shape in one forward.
-
-        Args:
-            layout: of the model's tokens.
-            codes: one a codebook, [n, rows, columns] or [n, codes].
-
-        Returns:
-            As `TokenDecoder.decode`, on the decoder's device.
-
-        """
-        import torch
-
-        decoder = self.load(layout)
-        with torch.inference_mode(), decoder_threads(self._threads):
-            return decoder.decode([torch.from_numpy(ids).to(decoder.device) for ids in codes])
-
-    def _checked(self, layout: TokenLayout) -> TokenDecoder:
-        if self._decoder is not None:
-            return self._decoder
-        self._device = checked_device(self._device)
-        decoder = decoder_of(self.source, self._decoder_class)
-        if decoder.facts is not None:
-            where = f"decoder {self.folder}" if self.folder is not None else "the decoder handed in"
-            said = f"{where} ({decoder.kind})"
-            if decoder.facts.modality != self._modality:
-                raise OptionError(
-                    f"{said} is one of {decoder.facts.modality}, output processor {_MAKERS[self._modality]!r} needs one"
-                    f" of {self._modality}; set output_processor={_MAKERS[decoder.facts.modality]!r}, or name another"
-                    " decoder",
-                    param="decoder",
-                )
-            decoder.facts.check_fit(layout, said)
-        self._decoder = decoder
-        return decoder
-
-
 class DecoderProcessor(TokenProcessor):
     """Media of a token model, made by a decoder from a local folder.
 
     Args:
-        decoder: as of `LazyDecoder`.
-        options: ``layout`` and what else `TokenProcessor` takes.
-
-    Raises:
-        OptionError: an option is missing or malformed, or the layout is of another modality.
+        decoder: the decoder's folder, relative to the model's; from Python also an object with ``decode(codes)``.
+        decoder_class: "package.module:Class" with ``from_pretrained(folder)`` and ``decode(codes)``; None: known by
+            the folder's config.json.
+        device: where the decoder runs, "cpu" or "cuda:0"; None: the CPU, or where an object lies.
+        dtype: "float32", "bfloat16", ...; None: float32, or that of an object.
+        layout, threads, max_batch, batch_wait_ms, prompt: as of `TokenProcessor`.
 
     """
 
     makes: ClassVar[Literal["image", "audio"]]
     """What the decoder makes, and the layout must be of."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - what both constructors, which have names alone, hand on in their order
         self,
+        layout: TokenLayout | Mapping[str, Any] | None,
         decoder: Any,
-        *,
         decoder_class: str | None,
         device: str | None,
         dtype: str | None,
-        **options: Any,
+        threads: int | None,
+        max_batch: int,
+        batch_wait_ms: float,
+        prompt: str | None,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(
+            layout=layout, threads=threads, max_batch=max_batch, batch_wait_ms=batch_wait_ms, prompt=prompt
+        )
         if self.layout.modality != self.makes:
             raise OptionError(
                 f"layout is of {self.layout.modality}, output processor {self.name!r} makes {self.makes}; correct its"
                 " modality, or name the other output processor",
                 param="layout",
             )
-        self._lazy = LazyDecoder(
-            decoder,
-            modality=self.makes,
-            decoder_class=decoder_class,
-            device=device,
-            dtype=dtype,
-            threads=self.threads,
-        )
+        if decoder is None:
+            raise OptionError(
+                f"output processor {_MAKERS[self.makes]!r} needs the option decoder, a folder; set it in"
+                ' additional_config["mmout"] or in the "mmout" table of config.json',
+                param="decoder",
+            )
+        self._source = decoder
+        self.decoder_folder = Path(decoder) if isinstance(decoder, str | os.PathLike) else None
+        """Where the decoder lies, None for one that was handed in."""
+        self._decoder_class = decoder_class
+        self._device = device
+        self._dtype = checked_dtype(dtype)
+        self._lock = Lock()
+        self._decoder: TokenDecoder | None = None
+        self._ready = False
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process, and see that decoder and layout fit; no weights are read.
-
-        Args:
-            config: the model's config.json; a relative ``decoder`` is looked for in its ``_name_or_path``.
-            options: the constructor's arguments.
-
-        Raises:
-            OptionError: an option is missing or malformed, the decoder cannot be found, or does not fit the layout.
-            RegistrationError: ``decoder_class`` cannot be imported.
-
-        """
+        """Make the instance of a process, and see that decoder and layout fit; no weights are read."""
         given = dict(options)
         if isinstance(given.get("decoder"), str | os.PathLike):
             given["decoder"] = located(given["decoder"], config.get("_name_or_path"))
         made = cls(**given)
-        made._prepare(made._lazy.check(made.layout))
+        made._prepare(made._found())
         return made
 
     def load(self) -> None:
-        """Load the decoder's weights, once; requests would do it otherwise, the first one waiting.
-
-        Raises:
-            ModelError: they are damaged, or not all there.
-            OptionError: the decoder does not fit, or its device is not there.
-
-        """
-        self._prepare(self._lazy.load(self.layout))
+        """Load the decoder's weights, once; requests would do it otherwise, the first one waiting."""
+        self._loaded()
 
     @abstractmethod
     def _prepare(self, decoder: TokenDecoder) -> None:
@@ -212,14 +99,41 @@ class DecoderProcessor(TokenProcessor):
 
     def _decoded(self, media: Sequence[Medium]) -> torch.Tensor:
         """What the decoder makes of media of one shape, in one forward."""
-        self.load()
-        return self._lazy.decode(self.layout, [np.stack(ids) for ids in zip(*map(self._codes, media), strict=True)])
+        import torch
+
+        decoder = self._loaded()
+        codes = [np.stack(ids) for ids in zip(*map(self._codes, media), strict=True)]
+        with torch.inference_mode(), decoder_threads(self.threads):
+            return decoder.decode([torch.from_numpy(ids).to(decoder.device) for ids in codes])
 
     def _codes(self, medium: Medium) -> tuple[NDArray[np.int64], ...]:
         """The codes that the decoder is given for a medium."""
         return medium.codes
 
-    @property
-    def decoder_folder(self) -> str | os.PathLike[str] | None:
-        """Where the decoder lies, None for one that was handed in."""
-        return self._lazy.folder
+    def _loaded(self) -> TokenDecoder:
+        with self._lock:
+            decoder = self._found()
+            if not self._ready:
+                decoder.load(self._device, self._dtype)
+                self._ready = True
+        self._prepare(decoder)
+        return decoder
+
+    def _found(self) -> TokenDecoder:
+        """The decoder, which the layout fits; its config.json is read, no weights, and that once."""
+        if self._decoder is not None:
+            return self._decoder
+        self._device = checked_device(self._device)
+        decoder = decoder_of(self._source, self._decoder_class)
+        if decoder.facts is not None:
+            where = "the decoder handed in" if self.decoder_folder is None else f"decoder {self._source}"
+            said = f"{where} ({decoder.kind})"
+            if decoder.facts.modality != self.makes:
+                raise OptionError(
+                    f"{said} is one of {decoder.facts.modality}, output processor {_MAKERS[self.makes]!r} needs one of"
+                    f" {self.makes}; set output_processor={_MAKERS[decoder.facts.modality]!r}, or name another decoder",
+                    param="decoder",
+                )
+            decoder.facts.check_fit(self.layout, said)
+        self._decoder = decoder
+        return decoder

@@ -6,14 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Literal, Self
+from itertools import groupby
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from vllm_mmout.errors import OptionError
 
-if TYPE_CHECKING:
-    from typing import TypeAlias
+Modality: TypeAlias = Literal["image", "audio"]
 
-    Modality: TypeAlias = Literal["image", "audio"]
 
 FIELDS: Final = {"image": ("prompt", "rows", "columns"), "audio": ("input", "voice", "instructions")}
 """What a template of each modality may hold; the first is what the client's text goes in for."""
@@ -42,17 +41,7 @@ class PromptTemplate:
 
     @classmethod
     def parse(cls, text: object, modality: Modality) -> Self:
-        """Read a template.
-
-        Args:
-            text: as it stands in ``config.json`` or an engine argument; None: the client's text alone.
-            modality: what the model makes.
-
-        Raises:
-            OptionError: it is no text, a place is unknown (the known ones are listed), comes without a number where one
-                is needed, or there is none for the client's text.
-
-        """
+        """Read a template; None: the client's text alone."""
         known = FIELDS[modality]
         if text is None:
             return cls((Field(known[0], None),))
@@ -81,15 +70,7 @@ class PromptTemplate:
         return next((default for default in defaults if default is not None), None)
 
     def filled(self, values: Mapping[str, str]) -> list[tuple[str, bool]]:
-        """The pieces of a prompt, in order.
-
-        Args:
-            values: by name; what is not there goes in by its default, or is left empty.
-
-        Returns:
-            Each piece with whether it came from outside the template.
-
-        """
+        """The pieces of a prompt, each with whether it came from outside; what is not given has its default."""
         return [
             (part, False)
             if isinstance(part, str)
@@ -117,11 +98,9 @@ def _part(match: re.Match[str], known: tuple[str, ...]) -> str | Field:
 def _joined(parts: list[str | Field]) -> list[str | Field]:
     """The same with neighbouring texts as one, and without empty ones."""
     joined: list[str | Field] = []
-    for part in parts:
-        if isinstance(part, str) and joined and isinstance(joined[-1], str):
-            joined[-1] += part
-        elif part != "":
-            joined.append(part)
+    for kind, run in groupby(filter(None, parts), key=type):
+        found: list[Any] = list(run)
+        joined += ["".join(found)] if kind is str else found
     return joined
 
 

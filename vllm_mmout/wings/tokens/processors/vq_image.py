@@ -14,7 +14,7 @@ import numpy as np
 from vllm_mmout.errors import DecodeError, OptionError
 from vllm_mmout.outputs import ImageOutput
 from vllm_mmout.processors.raw import describe
-from vllm_mmout.wings.tokens.decoders.folder import read_table
+from vllm_mmout.wings.tokens.decoders.base import read_table
 from vllm_mmout.wings.tokens.processors.base import marked
 from vllm_mmout.wings.tokens.processors.decoder import DecoderProcessor
 
@@ -41,18 +41,7 @@ class PixelNormalization:
     """One for all channels, or one a channel."""
 
     def bytes_of(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Quantise pixels to bytes: rounded half to even, clamped; NaN becomes 0.
-
-        Args:
-            pixels: floating point [n, channels, height, width].
-
-        Returns:
-            uint8 [n, height, width, channels].
-
-        Raises:
-            DecodeError: there are as many means as three channels have, and other channels.
-
-        """
+        """Quantise [n, channels, height, width] to uint8 [n, height, width, channels]: half to even, clamped, NaN 0."""
         import torch
 
         if any(len(values) not in (1, pixels.shape[1]) for values in (self.mean, self.std)):
@@ -73,12 +62,7 @@ def normalization_of(
     std: float | Sequence[float] | None,
     value_range: Sequence[float] | None,
 ) -> PixelNormalization | None:
-    """What the options ``mean``, ``std`` and ``value_range`` say; None where they say nothing.
-
-    Raises:
-        OptionError: one is malformed, or they contradict one another.
-
-    """
+    """What the options ``mean``, ``std`` and ``value_range`` say; None where they say nothing."""
     if value_range is not None:
         if mean is not None or std is not None:
             raise OptionError("value_range and mean or std say the same twice; leave one out", param="value_range")
@@ -96,12 +80,7 @@ def normalization_of(
 
 
 def normalization_beside(folder: Path) -> PixelNormalization | None:
-    """What the image processor says that lies in a decoder's folder, None without one.
-
-    Raises:
-        OptionError: its file cannot be read, or is malformed.
-
-    """
+    """What the image processor says that lies in a decoder's folder, None without one."""
     for path in (folder / _MODEL_FILE, folder / _IMAGE_FILE):  # in the order of transformers
         table = read_table(path) if path.is_file() else {}
         own = table.get("image_processor") if path.name == _MODEL_FILE else table
@@ -144,20 +123,12 @@ class VQImageProcessor(DecoderProcessor):
     what is missing, and its picture is cut to the rows that came.
 
     Args:
-        layout: how the model writes pictures, a `TokenLayout` or a mapping of its fields.
-        decoder: the decoder's folder, relative to the model's; from Python also an object with ``decode(codes)``.
-        decoder_class: "package.module:Class" with ``from_pretrained(folder)`` and ``decode(codes)``; None: known by
-            the folder's config.json.
-        device: where the decoder runs, "cpu" or "cuda:0"; None: the CPU, or where an object lies.
-        dtype: "float32", "bfloat16", ...; None: float32, or that of an object.
-        threads: of torch while the decoder runs; None: torch's own number.
-        max_batch: pictures that are decoded at once, at most.
-        batch_wait_ms: how long the first of them waits for others, milliseconds.
         mean: of the normalisation that the decoder's pixels have, one number or one a channel; by default
             ``image_mean`` of a preprocessor_config.json or processor_config.json in the decoder's folder, else 0.5.
         std: the same, by default ``image_std``, else 0.5.
         value_range: instead of ``mean`` and ``std`` the pixels of black and white, (-1, 1) by default.
         prompt: as of `TokenProcessor`, with the places {prompt}, {rows} and {columns}.
+        others: as of `DecoderProcessor` and `TokenProcessor`.
 
     Raises:
         OptionError: an option is missing or malformed.
@@ -184,28 +155,12 @@ class VQImageProcessor(DecoderProcessor):
         value_range: Sequence[float] | None = None,
         prompt: str | None = None,
     ) -> None:
-        super().__init__(
-            decoder,
-            layout=layout,
-            decoder_class=decoder_class,
-            device=device,
-            dtype=dtype,
-            threads=threads,
-            max_batch=max_batch,
-            batch_wait_ms=batch_wait_ms,
-            prompt=prompt,
-        )
+        super().__init__(layout, decoder, decoder_class, device, dtype, threads, max_batch, batch_wait_ms, prompt)
         self._levels = normalization_of(mean, std, value_range)
         self._grid: tuple[int, int] | None = None
 
     def decode_batch(self, media: Sequence[Medium]) -> list[ImageOutput]:
-        """Make pictures of codes of one shape, in one forward.
-
-        Args:
-            media: codes [rows, columns] of pictures whose `batch_key` is equal.
-
-        Returns:
-            One picture a medium, partial where the medium is not complete.
+        """Make pictures of codes [rows, columns] of one shape, in one forward; see `TokenProcessor.decode_batch`.
 
         Raises:
             DecodeError: the decoder made something else than pixels [n, 1, 3 or 4 channels, height, width].
@@ -232,7 +187,7 @@ class VQImageProcessor(DecoderProcessor):
         """Take the normalisation from the decoder's folder, and the grid that it is bound to."""
         self._grid = decoder.facts.grid if decoder.facts else None
         if self._levels is None and self.decoder_folder is not None:
-            self._levels = normalization_beside(Path(self.decoder_folder))
+            self._levels = normalization_beside(self.decoder_folder)
         self._levels = self._levels or PixelNormalization()
 
     def _codes(self, medium: Medium) -> tuple[NDArray[np.int64], ...]:

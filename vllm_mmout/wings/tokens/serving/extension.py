@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from fastapi import FastAPI
+from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 
 from vllm_mmout.serving.extension import ServerExtension
 from vllm_mmout.serving.openapi import BODY, body_of, responses_of
+from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.response.result_files import SOUND_TYPES
+from vllm_mmout.serving.response.store import ResultStore
 from vllm_mmout.wings.tokens.engine.async_llm import BoundTokenAsyncLLM
 from vllm_mmout.wings.tokens.serving.fields import IMAGES_SCHEMA, SPEECH_SCHEMA
 from vllm_mmout.wings.tokens.serving.service import TokenService
 from vllm_mmout.wings.tokens.serving.speech import speech
-
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-    from vllm.entrypoints.openai.models.serving import OpenAIServingModels
-
-    from vllm_mmout.serving.options import ServingOptions
-    from vllm_mmout.serving.response.store import ResultStore
-
 
 _SOUND: Final = {"schema": {"type": "string", "format": "binary"}}
 _SPEECH: Final = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from vllm.exceptions import VLLMValidationError
@@ -16,9 +16,6 @@ from vllm_mmout.serving.request.fields import USELESS, Fields, made
 from vllm_mmout.serving.request.image_request import PictureFields, Taken, check_format
 from vllm_mmout.serving.response.result_files import SOUND_TYPES
 from vllm_mmout.wings.tokens.serving.sizes import AUTO
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 RESPONSE_FORMATS: Final = tuple(SOUND_TYPES)
 """OpenAI's, but for AAC, which nothing here writes."""
@@ -51,19 +48,7 @@ SAMPLING: Final = options_of(_Sampling)
 def sampling_params(
     given: Mapping[str, Any], usual: Mapping[str, Any], *, n: int, length: int | None, left: int
 ) -> SamplingParams:
-    """What a request is sampled with.
-
-    Args:
-        given: values of `SAMPLING` that a client has sent.
-        usual: those of the model's ``generation_config.json``.
-        n: answers.
-        length: tokens of an answer where the client names no ``max_tokens``; None: as there is room for.
-        left: tokens that the model's length leaves after the prompt.
-
-    Raises:
-        ApiError: a value is refused by vLLM, or ``max_tokens`` is more than is left (400); it names the field.
-
-    """
+    """What a request is sampled with; ``length``: of an answer without ``max_tokens``; ``left``: by the prompt."""
     most = given.get("max_tokens")
     if most is not None and most > left:
         raise ApiError(
@@ -168,12 +153,7 @@ SPEECH: Final = Fields(
 
 
 def images_request(body: Any) -> TokenImagesRequest:
-    """The request of a JSON body for ``/v1/images/generations``.
-
-    Raises:
-        ApiError: a field is missing, unknown, wrong, or asks for what there is not (400).
-
-    """
+    """The request of a JSON body for ``/v1/images/generations``."""
     given = IMAGES.of_object(body)
     _needed(given, "prompt", "the text that the picture is made of")
     for name in _Whole.__struct_fields__:
@@ -185,12 +165,7 @@ def images_request(body: Any) -> TokenImagesRequest:
 
 
 def speech_request(body: Any) -> SpeechRequest:
-    """The request of a JSON body for ``/v1/audio/speech``.
-
-    Raises:
-        ApiError: as of `images_request`.
-
-    """
+    """The request of a JSON body for ``/v1/audio/speech``."""
     given = SPEECH.of_object(body)
     _needed(given, "input", "the text to be spoken")
     return made(

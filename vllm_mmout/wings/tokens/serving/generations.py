@@ -33,12 +33,7 @@ PARTIAL = "X-MMOut-Partial"
 
 
 async def generated_images(request: Request, service: TokenService) -> Response:
-    """Answer one request.
-
-    Raises:
-        ApiError: it cannot be honoured, or fails.
-
-    """
+    """Answer one request."""
     body = await read_json(request, service.options)
     maker = service.maker("image")
     asked = images_request(body)
@@ -102,14 +97,7 @@ async def _answer(
 
 
 def _length(wanted: int | None, usual: int | None, *, opened: bool) -> int | None:
-    """How many tokens an answer may have where the client does not say it; None: as there is room for.
-
-    Args:
-        wanted: what a picture takes; None: nobody knows.
-        usual: what the model's ``generation_config.json`` says.
-        opened: whether the answer begins inside the picture; else the model may write a text before it.
-
-    """
+    """How many tokens an answer may have where the client does not say it; None: as there is room for."""
     if wanted is None or opened:
         return usual if wanted is None else wanted
     return None if usual is None else max(usual, wanted)
@@ -135,13 +123,7 @@ def _encode(maker: Maker, pictures: Sequence[Any], form: FormatChoice) -> list[E
 
 
 def token_usage(prompt: Sequence[int], outputs: RequestOutput) -> dict[str, Any]:
-    """What a request took, as OpenAI counts it.
-
-    Args:
-        prompt: its token ids.
-        outputs: of the engine.
-
-    """
+    """What a request took, as OpenAI counts it."""
     made = sum(len(answer.token_ids) for answer in outputs.outputs)
     return {
         "input_tokens": len(prompt),
@@ -152,14 +134,9 @@ def token_usage(prompt: Sequence[int], outputs: RequestOutput) -> dict[str, Any]
 
 
 def nothing_made(what: str, outputs: RequestOutput) -> ApiError:
-    """The error of a request whose answers hold no medium.
+    """The error of a request whose answers hold no picture or sound.
 
     422, since neither client nor server did wrong: after a 500 OpenAI's client would ask, and have it generated, again.
-
-    Args:
-        what: "picture" or "sound".
-        outputs: as `TokenService.generated` gives them.
-
     """
     reasons = sorted({str(answer.finish_reason) for answer in outputs.outputs})
     most = max(len(answer.token_ids) for answer in outputs.outputs)

@@ -9,13 +9,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vllm_mmout.serving.errors import ApiError
-
-if TYPE_CHECKING:
-    from vllm_mmout.wings.tokens.layouts import TokenLayout
-    from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
+from vllm_mmout.wings.tokens.layouts import TokenLayout
+from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 
 _PROBE = "a"
 
@@ -32,13 +30,7 @@ class Added:
 
 
 class TextTokenizer:
-    """Callable from several threads.
-
-    Args:
-        tokenizer: vLLM's. One of the library tokenizers is copied, as it may not be used while its settings change.
-        media: token ids that stand for media.
-
-    """
+    """Callable from several threads: a library tokenizer is copied, as it may not be used while its settings change."""
 
     def __init__(self, tokenizer: Any, media: AbstractSet[int]) -> None:
         self._tokenizer = tokenizer
@@ -51,13 +43,7 @@ class TextTokenizer:
         """Tokens that are the model's own: special ones, others that are no words, and those of media."""
 
     def whole(self, text: str, *, special: bool) -> list[int]:
-        """The ids of a text, special tokens in it being what they are.
-
-        Args:
-            text: any.
-            special: whether the tokens that the model has around each text are added.
-
-        """
+        """The ids of a text with its special tokens; ``special``: and with those that are put around each text."""
         if self._whole is not None:
             return list(self._whole.encode(text, add_special_tokens=special).ids)
         with self._lock:
@@ -144,13 +130,6 @@ class PromptTokens:
     Where nothing that a client wrote reads as a special token, the ids are those of the whole text, as the model's own
     code would make them. Where it does, the template's special tokens are put between texts that have none. Not always
     so, as words at the border of a place would be cut as in no text of the training.
-
-    Args:
-        tokenizer: vLLM's, of the model.
-        template: around the client's text.
-        layout: whose tokens no client may write; ``opened``: the prompt ends inside a medium, whose begin marker is put
-            there where the template has none.
-
     """
 
     def __init__(self, tokenizer: Any, template: PromptTemplate, layout: TokenLayout) -> None:
@@ -165,16 +144,7 @@ class PromptTokens:
         """Of the places that a client fills, the template's own tokens in what is left."""
 
     def encode(self, values: Mapping[str, str], param: str) -> list[int]:
-        """The ids of a prompt; blocks for some milliseconds.
-
-        Args:
-            values: what goes in for the template's places.
-            param: the field that an error is about.
-
-        Raises:
-            ApiError: the text would become a marker however it is read (400).
-
-        """
+        """The ids of a prompt with these values in its places; blocks for some milliseconds. Errors name ``param``."""
         pieces = self._template.filled(values)
         ids = self._together(pieces)
         expected = self._expected_of(frozenset(values) & self._template.names)

@@ -57,16 +57,7 @@ class Maker:
         return cls(name, processor, template, prompts, Sizes(processor, template))
 
     def tokens(self, values: Mapping[str, str], param: str) -> list[int]:
-        """The prompt of a request; blocks for some milliseconds.
-
-        Args:
-            values: what goes in for the template's places.
-            param: the field that an error is about.
-
-        Raises:
-            ApiError: there is no tokenizer, or the text cannot be made tokens (400).
-
-        """
+        """The prompt with these values in its places; blocks for some milliseconds. Errors name ``param``."""
         if self.prompts is None:
             raise ApiError(
                 400,
@@ -119,28 +110,14 @@ class TokenService(Service):
         return await generated_images(request, self)
 
     def maker(self, modality: Literal["image", "audio"]) -> Maker:
-        """What makes media of a modality.
-
-        Raises:
-            ApiError: the model gives others (400).
-
-        """
+        """What makes media of a modality."""
         if modality in self.makers:
             return self.makers[modality]
         given = {"image": "no pictures", "audio": "no speech"}[modality]
         raise ApiError(400, f"the model {self.binding.model!r} gives {given}; {self._routes}", param="model")
 
     def room_after(self, prompt: Sequence[int], param: str) -> int:
-        """Tokens that the model's length leaves after a prompt, at least one.
-
-        Args:
-            prompt: token ids.
-            param: the field that the prompt was made of.
-
-        Raises:
-            ApiError: the prompt is as long as the model (400).
-
-        """
+        """Tokens that the model's length leaves after a prompt, which was made of the field ``param``; at least one."""
         length = self.engine.vllm_config.model_config.max_model_len
         if len(prompt) >= length:
             raise ApiError(
@@ -151,26 +128,9 @@ class TokenService(Service):
         return length - len(prompt)
 
     async def generated(
-        self,
-        maker: Maker,
-        prompt: list[int],
-        sampling: SamplingParams,
-        request_id: str,
-        adapter: LoRARequest | None = None,
+        self, maker: Maker, prompt: list[int], sampling: SamplingParams, request_id: str, adapter: LoRARequest | None
     ) -> RequestOutput:
-        """Run one request to its end.
-
-        Args:
-            maker: of its media.
-            prompt: token ids.
-            sampling: for one output, the last.
-            request_id: of the engine's request.
-            adapter: LoRA adapter.
-
-        Raises:
-            ApiError: the request failed.
-
-        """
+        """Run one request for one output, the last, to its end."""
         params = OutputParams(processor=maker.name, sampling=sampling)
         try:
             async with aclosing(

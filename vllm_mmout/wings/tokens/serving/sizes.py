@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -12,10 +12,8 @@ from vllm_mmout.messages import shown
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.wings.tokens.layouts import Medium
-
-if TYPE_CHECKING:
-    from vllm_mmout.wings.tokens.processors.base import TokenProcessor
-    from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
+from vllm_mmout.wings.tokens.processors.base import TokenProcessor
+from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 
 AUTO: Final = "auto"
 _SIZE: Final = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})", re.ASCII)
@@ -42,13 +40,7 @@ class Cell(NamedTuple):
 
 
 class Sizes:
-    """What sizes a model has.
-
-    Args:
-        processor: of the model.
-        template: of its prompts.
-
-    """
+    """What sizes a model has."""
 
     def __init__(self, processor: TokenProcessor, template: PromptTemplate) -> None:
         self._processor = processor
@@ -62,17 +54,9 @@ class Sizes:
         self._lock = Lock()
 
     def grid(self, size: str) -> Grid | None:
-        """The rows and columns of a picture; the first one that is not "auto" may run the decoder once, so it blocks.
+        """The rows and columns of a picture, None where the model alone decides.
 
-        Args:
-            size: as a client has sent it.
-
-        Returns:
-            None where the model alone decides.
-
-        Raises:
-            ApiError: it is no size, or none that this model has (400).
-
+        The first one that is not "auto" may run the decoder once, so it blocks.
         """
         if size == AUTO:
             if self._usual is None and self._told:
@@ -97,12 +81,7 @@ class Sizes:
         return Grid(height // cell.height, width // cell.width)
 
     def cell(self) -> Cell:
-        """Pixels of a cell, found by decoding a picture once; blocks.
-
-        Raises:
-            ApiError: the decoder's pictures have no whole number of pixels a cell (400).
-
-        """
+        """Pixels of a cell, found by decoding a picture once; blocks."""
         with self._lock:
             if self._cell is None:
                 self._cell = self._measured()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from starlette.requests import Request
@@ -19,16 +19,10 @@ from vllm_mmout.serving.request.disconnects import unless_gone
 from vllm_mmout.serving.response.responses import bare_response
 from vllm_mmout.serving.response.result_files import SOUND_TYPES, Encoded
 from vllm_mmout.serving.routes import answered
-from vllm_mmout.wings.tokens.serving.fields import RESPONSE_FORMATS, sampling_params, speech_request
+from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
+from vllm_mmout.wings.tokens.serving.fields import RESPONSE_FORMATS, SpeechRequest, sampling_params, speech_request
 from vllm_mmout.wings.tokens.serving.generations import PARTIAL, nothing_made
-from vllm_mmout.wings.tokens.serving.service import TokenService
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
-    from vllm_mmout.wings.tokens.serving.fields import SpeechRequest
-    from vllm_mmout.wings.tokens.serving.service import Maker
+from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 
 
 async def speech(request: Request) -> Response:
@@ -64,12 +58,7 @@ async def _answer(request: Request, service: TokenService, maker: Maker, asked: 
 
 
 def _values(asked: SpeechRequest, template: PromptTemplate) -> dict[str, str]:
-    """What goes in for the places of the template.
-
-    Raises:
-        ApiError: instructions have no place there, or its voice has no name (400).
-
-    """
+    """What goes in for the places of the template."""
     values = {"input": asked.input}
     if asked.instructions is not None:
         if "instructions" not in template.names:
@@ -88,12 +77,7 @@ def _values(asked: SpeechRequest, template: PromptTemplate) -> dict[str, str]:
 
 
 def joined(sounds: Sequence[Any]) -> AudioOutput:
-    """One sound of those of one answer, one after the other.
-
-    Raises:
-        DecodeError: they are no sounds, or differ in their rate or channels.
-
-    """
+    """One sound of those of one answer, one after the other."""
     kinds = {type(sound).__name__ for sound in sounds if not isinstance(sound, AudioOutput)}
     if kinds:
         raise DecodeError(f"the processor returns {', '.join(sorted(kinds))}, and speech is of AudioOutput")
@@ -109,16 +93,7 @@ def joined(sounds: Sequence[Any]) -> AudioOutput:
 
 
 def encoded(sound: AudioOutput, name: str) -> Encoded:
-    """The bytes of a sound file; blocks.
-
-    Args:
-        sound: any.
-        name: one of `RESPONSE_FORMATS`.
-
-    Raises:
-        ApiError: the format cannot hold the sound (400).
-
-    """
+    """The bytes of a sound file in one of `RESPONSE_FORMATS`; blocks."""
     try:
         content = sound.to_bytes(name)
     except SaveError as error:
@@ -128,16 +103,7 @@ def encoded(sound: AudioOutput, name: str) -> Encoded:
 
 
 def check_format(name: str, rate: int | None) -> None:
-    """Refuse a format before the model runs that its sounds cannot have; blocks.
-
-    Args:
-        name: one of `RESPONSE_FORMATS`.
-        rate: of the model's sounds, Hz; None: not known before.
-
-    Raises:
-        ApiError: it cannot hold them, or cannot be written on this machine (400).
-
-    """
+    """Refuse a format before the model runs that its sounds, of a known rate, cannot have; blocks."""
     if rate is not None:
         encoded(_silence(rate), name)
 
