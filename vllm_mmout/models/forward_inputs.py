@@ -40,16 +40,7 @@ class Keywords:
 
     @classmethod
     def of(cls, model: type, config: Mapping[str, Any] | None = None) -> Keywords:
-        """Read the signature of ``model.forward``, or ask a class that names its keywords.
-
-        Args:
-            model: the class.
-            config: the folder's ``config.json``; only a `NamesItsKeywords` needs it.
-
-        Raises:
-            RegistrationError: it takes no keyword, or has parameters that cannot be given by name.
-
-        """
+        """Read the signature of ``model.forward``, or ask a class that names its keywords (`NamesItsKeywords`)."""
         named_by = getattr(model, "keywords_of", None)
         if named_by is not None:
             return cls(model.__name__, named_by(config or {}), frozenset())
@@ -66,12 +57,7 @@ class Keywords:
         return cls(model.__name__, tuple(parameter.name for parameter in named), required)
 
     def check_declared(self, declared: Iterable[str]) -> None:
-        """Check the names that an input mapper says it gives.
-
-        Raises:
-            RegistrationError: ``forward`` does not take one of them.
-
-        """
+        """Check the names that an input mapper says it gives."""
         unknown = [name for name in declared if name not in self.names]
         if unknown:
             raise RegistrationError(
@@ -80,12 +66,7 @@ class Keywords:
             )
 
     def check(self, given: Iterable[str]) -> None:
-        """Check the names of one input's tensors.
-
-        Raises:
-            InputError: one is unknown, or a required one is missing.
-
-        """
+        """Check the names of one input's tensors."""
         names = list(given)
         unknown = [name for name in names if name not in self.names]
         missing = [name for name in self.names if name in self.required and name not in names]
@@ -131,12 +112,7 @@ class TensorSpec:
                 raise RegistrationError(f"{name!r} is no dtype of numpy; name one, such as 'float32'") from error
 
     def check(self, keyword: str, tensor: Any) -> None:
-        """Check an array, or a tensor of torch.
-
-        Raises:
-            InputError: it has another shape or dtype.
-
-        """
+        """Raise InputError where an array or tensor has another shape or dtype."""
         fits = len(tensor.shape) == len(self.shape) and all(
             _bounds(axis)[0] <= size <= _bounds(axis)[1] for axis, size in zip(self.shape, tensor.shape, strict=True)
         )
@@ -173,14 +149,9 @@ _ABSENT = np.empty(0, np.bool_)
 def as_mm_input(tensors: Mapping[str, Any], keywords: Sequence[str]) -> MultiModalInput:
     """Render one input for the engine: no hashing, no processor run, no cache.
 
-    The tensors go as one list, which vLLM leaves alone. Tensors it stacks, and fails, for all requests of the step and
-    for good, where they differ in dtype, or casts one to the dtype of another; and of requests of one step that differ
-    in keywords it keeps the last ones only.
-
-    Args:
-        tensors: keyword of ``forward`` to its array or tensor, without the batch axis.
-        keywords: all keywords of ``forward``, in order.
-
+    The tensors go as one list, which vLLM leaves alone. Tensors it stacks, and fails, for all requests of the step,
+    where they differ in dtype, or casts one to the dtype of another; of requests that differ in keywords it keeps the
+    last ones only.
     """
     values = [as_tensor(tensors.get(name, _ABSENT)) for name in keywords]
     return _raw_input({FIELD: [values]})
@@ -192,10 +163,7 @@ def as_keyword_input(tensors: Mapping[str, Any]) -> MultiModalInput:
 
 
 def as_tensor(value: Any) -> torch.Tensor:
-    """An array or tensor as a tensor; an array that torch cannot share memory with is copied.
-
-    Such are one that is read-only (of a picture or of bytes), turned round, or of another byte order.
-    """
+    """An array or tensor as a tensor; one that is read-only, turned round or of another byte order is copied."""
     import torch
 
     if isinstance(value, np.ndarray):

@@ -38,12 +38,7 @@ _served: dict[str, str] = {}
 
 
 def record(paths: Mapping[str, str]) -> None:
-    """Remember which classes this process serves, and name them to processes that are started later.
-
-    Args:
-        paths: architecture -> "module:Class".
-
-    """
+    """Remember which classes this process serves, and name them to processes that are started later."""
     _served.update(paths)
     os.environ[ENVIRONMENT] = json.dumps(_served)
 
@@ -71,15 +66,6 @@ def path_of(architecture: str, config: Mapping[str, Any]) -> str | None:
 
     The first of these counts: ``"mmout": {"model": "module:Class"}`` in ``config.json``; a class decorated in this
     process; a class announced by an installed package.
-
-    Args:
-        architecture: the folder's.
-        config: the folder's ``config.json``.
-
-    Raises:
-        OptionError: "model" is no path.
-        RegistrationError: several decorated classes have that name.
-
     """
     table = config.get("mmout")
     named = table.get("model") if isinstance(table, Mapping) else None
@@ -104,25 +90,12 @@ def is_served(architecture: str) -> bool:
 
 
 def served_class(architecture: str) -> type[nn.Module]:
-    """The author's class behind a served architecture, as it is now: a notebook may have defined it anew.
-
-    Raises:
-        RegistrationError: it cannot be imported.
-
-    """
+    """The author's class behind a served architecture, as it is now: a notebook may have defined it anew."""
     return author_class(_served[architecture])
 
 
 def author_class(path: str) -> type[nn.Module]:
-    """Import a model class.
-
-    Args:
-        path: "module:Class".
-
-    Raises:
-        RegistrationError: it cannot be imported, or is no ``torch.nn.Module``.
-
-    """
+    """Import a model class."""
     from torch import nn
 
     # One inside a function, or in a notebook, can be found in no other way than by its decorator.
@@ -133,12 +106,7 @@ def author_class(path: str) -> type[nn.Module]:
 
 
 def check_for_children(model: type) -> None:
-    """Check that a process started anew can import a class.
-
-    Raises:
-        RegistrationError: it cannot; the message says where to put it.
-
-    """
+    """Check that a process started anew can import a class."""
     if "<locals>" in model.__qualname__:
         raise RegistrationError(
             f"model class {model.__qualname__} is defined inside a function, where the engine's processes cannot find"
@@ -159,7 +127,6 @@ def check_for_children(model: type) -> None:
 
 
 def _installed() -> dict[str, str]:
-    """Architecture -> "module:Class" of this package and of installed ones."""
     points = entry_points(group=ENTRY_POINT_GROUP)
     return {**{point.name: f"{point.module}:{point.attr}" for point in points}, **EMBEDDED, **of_wings()}
 

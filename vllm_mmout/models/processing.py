@@ -31,18 +31,11 @@ if TYPE_CHECKING:
 
 
 def inputs_of(model_config: ModelConfig) -> ModelInputs:
-    """The input side of a model of ours.
-
-    Raises:
-        MMOutError: its class or its mapper cannot be made.
-
-    """
+    """The input side of a model of ours."""
     return ModelInputs(served_class(model_config.architecture), InputContext(model_config))
 
 
 class _Item(ProcessorBatchItems[Any]):
-    """One input as the user gave it; the model's mapper reads it."""
-
     def __init__(self, data: Any) -> None:
         super().__init__([data], IMAGE)
 

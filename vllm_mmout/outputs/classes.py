@@ -33,16 +33,9 @@ def are_classes(
 
 @cache
 def default_palette(classes: int) -> NDArray[np.uint8]:
-    """Colours for class ids from 0, always the same: eight of Okabe and Ito, then hues a golden angle apart.
+    """Colours for class ids from 0, uint8 [classes, 3]: eight of Okabe and Ito, then hues a golden angle apart.
 
-    A longer palette begins with the shorter one, so that a class keeps its colour.
-
-    Args:
-        classes: how many colours.
-
-    Returns:
-        uint8 [classes, 3], red, green, blue; read-only, as all who ask for as many share it.
-
+    A longer palette begins with the shorter one, so that a class keeps its colour. Read-only, as it is shared.
     """
     base = np.array(_OKABE_ITO, np.uint8)
     step = np.arange(max(classes - len(base), 0))

@@ -50,16 +50,7 @@ class MarkedBox:
 
 
 def draw_caption(picture: Image, lines: Sequence[Line]) -> Image:
-    """Write lines on a darkened ground into the lower left corner; lines that find no room are left out.
-
-    Args:
-        picture: RGB; it is drawn upon.
-        lines: the most important first.
-
-    Returns:
-        The picture.
-
-    """
+    """Write lines, the most important first, on a darkened ground into the lower left corner of an RGB picture."""
     from PIL import Image, ImageDraw
 
     font = _font(_text_size(picture))
@@ -88,16 +79,7 @@ def draw_caption(picture: Image, lines: Sequence[Line]) -> Image:
 
 
 def draw_boxes(picture: Image, boxes: Sequence[MarkedBox]) -> Image:
-    """Outline rectangles in their colours and label them; labels that find no room are left out.
-
-    Args:
-        picture: RGB; it is drawn upon.
-        boxes: the most important first.
-
-    Returns:
-        The picture.
-
-    """
+    """Outline and label rectangles, the most important first, on an RGB picture; labels without room are left out."""
     from PIL import ImageDraw
 
     draw = ImageDraw.Draw(picture)

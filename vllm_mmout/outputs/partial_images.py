@@ -60,14 +60,6 @@ class PartialImages:
     be taken, whoever asks and however often.
 
     One thread joins; any other may take copies, and ask. What they share has locks of C alone.
-
-    Args:
-        wanted: how many copies; the k-th is due when ``k / (wanted + 1)`` of the tiles are joined. A raster of few
-            tiles has fewer, as none is due twice, or with the last tile.
-        total: number of tiles.
-        notify: called in the thread that joins when a copy was taken.
-        watch: asks for a copy at the next tile, which may be the last one; None: nobody asks.
-
     """
 
     def __init__(
@@ -89,13 +81,7 @@ class PartialImages:
         must neither hold up a scene nor fill the memory with pictures."""
 
     def begin(self, size: tuple[int, int], pixel: RasterOutput) -> None:
-        """Say what is joined.
-
-        Args:
-            size: (height, width) of the raster.
-            pixel: any finished pixels of it.
-
-        """
+        """Say what is joined: (height, width) of the raster, and any finished pixels of it."""
         longer = max(size)
         reduced = size if longer <= PREVIEW else tuple(max(1, round(side * PREVIEW / longer)) for side in size)
         middles = [(2 * np.arange(new) + 1) * old // (2 * new) for old, new in zip(size, reduced, strict=True)]
@@ -106,15 +92,7 @@ class PartialImages:
             self._picture = bands, np.zeros(reduced, np.bool_)
 
     def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
-        """Take a rectangle that is finished.
-
-        Args:
-            row: its first row.
-            col: its first column.
-            output: its pixels, which are not changed.
-            valid: bool [height, width], False where nodata stands instead of them; None: nowhere.
-
-        """
+        """Take a rectangle that is finished; nodata stands where ``valid``, bool [height, width], is False."""
         picture = self._picture
         if picture is None:
             return

@@ -27,18 +27,12 @@ PREVIEW = 2048
 
 
 def render(array: NDArray[Any], valid: NDArray[np.bool_] | None, palette: NDArray[np.uint8] | None) -> Image:
-    """A picture of a raster.
+    """A picture of a raster [bands, height, width], transparent where ``valid``, bool [height, width], is False.
 
-    One band of integers with a palette gets the palette's colours, black for values that it has none for. Three bands
-    are red, green and blue; of any other number the first is shown in grey. uint8 bands without a palette, where there
-    are three, are shown as they are; all else is stretched from the smallest to the largest valid value, the same for
-    all bands.
-
-    Args:
-        array: [bands, height, width].
-        valid: bool [height, width], False where the picture is to be transparent; None for nowhere.
-        palette: uint8 [n, 3], colour of each value from 0.
-
+    One band of integers with a palette, uint8 [n, 3], gets its colours, black for values that it has none for. Three
+    bands are red, green and blue; of any other number the first is shown in grey. uint8 bands without a palette, where
+    there are three, are shown as they are; all else is stretched from the smallest to the largest valid value, the
+    same for all bands.
     """
     from PIL import Image
 
@@ -56,18 +50,10 @@ def render(array: NDArray[Any], valid: NDArray[np.bool_] | None, palette: NDArra
 def preview(
     source: OpenRaster, nodata: float | None, *, classes: bool
 ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """A raster at reduced size, the longer side `PREVIEW` pixels.
+    """A raster at reduced size, the longer side `PREVIEW` pixels: [1 or 3, height, width], and where it is valid.
 
-    Args:
-        source: the raster, larger than a preview.
-        nodata: its nodata.
-        classes: whether to take the pixel in the middle of those that become one, as numbers of classes have no
-            mean, rather than the mean of the valid ones.
-
-    Returns:
-        The bands that a picture shows, [1 or 3, height, width], and bool [height, width], False where no pixel is
-        valid; None where all are.
-
+    Of ``classes``, whose numbers have no mean, the pixel in the middle of those that become one is taken; else the
+    mean of the valid ones. None instead of bool [height, width]: all are valid.
     """
     height, width = source.size
     longer = max(height, width)

@@ -26,12 +26,7 @@ _NOT_OF_THE_RESULT = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """What an output needs to know to be laid on its input; two are equal only if they are the same object.
-
-    Raises:
-        InputError: a size is not two positive integers, or ``valid`` is no mask of the input.
-
-    """
+    """What an output needs to know to be laid on its input; two are equal only if they are the same object."""
 
     size: tuple[int, int] | None = None
     """(height, width) of the input in pixels, as the user gave it; that of ``valid`` if left out. None: no pixels."""
@@ -66,19 +61,9 @@ class Source:
 
 
 def masked(array: NDArray[Any], nodata: float | None, valid: NDArray[np.bool_]) -> tuple[NDArray[Any], float | None]:
-    """Set pixels to nodata where nothing was observed.
+    """A copy of [bands, height, width] with nodata where ``valid``, bool [height, width], is False; and its nodata.
 
-    Args:
-        array: [bands, height, width].
-        nodata: value for such pixels, None to find one that no pixel has.
-        valid: bool [height, width].
-
-    Returns:
-        A new array (the same where every pixel is valid), and its nodata.
-
-    Raises:
-        InputError: no value is free.
-
+    Without a nodata one is found that no pixel has.
     """
     if valid.all():
         return array, nodata
@@ -89,16 +74,7 @@ def masked(array: NDArray[Any], nodata: float | None, valid: NDArray[np.bool_]) 
 
 
 def resized_mask(valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """A mask of the same extent in another number of pixels: each takes the old pixel that its centre lies in.
-
-    Args:
-        valid: bool [height, width].
-        size: the new height and width.
-
-    Returns:
-        bool of ``size``; ``valid`` itself if it has that size.
-
-    """
+    """A mask [height, width] of the same extent in another size: each pixel takes the one that its centre lies in."""
     if valid.shape == size:
         return valid
     rows, cols = (_nearest(old, new) for old, new in zip(valid.shape, size, strict=True))
@@ -111,7 +87,6 @@ def merged(source: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _checked_size(name: str, size: object) -> tuple[int, int] | None:
-    """Height and width as plain integers."""
     if size is None:
         return None
     if isinstance(size, tuple | list) and len(size) == 2 and all(_is_count(number) for number in size):

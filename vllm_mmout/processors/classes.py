@@ -34,24 +34,14 @@ class Labels:
         return self.by_id.get(number, str(number))
 
     def check_count(self, classes: int) -> None:
-        """Refuse names of another number of classes than the model emits.
-
-        Raises:
-            ReduceError: ``class_names`` has more or fewer entries.
-
-        """
+        """Refuse names of another number of classes than the model emits."""
         if self.names is not None and len(self.names) != classes:
             raise ReduceError(
                 f"class_names has {len(self.names)} entries, the model emits {classes} classes; give one entry a class"
             )
 
     def or_those_of(self, config: Mapping[str, Any]) -> Labels:
-        """These, or without names those that config.json gives as ``id2label``.
-
-        Raises:
-            OptionError: ``id2label`` is no mapping from class ids.
-
-        """
+        """These, or without names those that config.json gives as ``id2label``."""
         table = config.get("id2label")
         if self.names is not None or table is None:
             return self
@@ -65,17 +55,7 @@ class Labels:
 
 
 def checked_names(names: object, option: str = "class_names", named: str = "class") -> tuple[str, ...]:
-    """The names of an option, checked.
-
-    Args:
-        names: what the option was set to.
-        option: its name, for messages.
-        named: what has the names, for messages.
-
-    Raises:
-        OptionError: it is no list of names, or has a name twice.
-
-    """
+    """The names of an option, checked."""
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
         raise OptionError(f"{option} must be a list of names, one a {named}, got {names!r}")
     if len(set(names)) < len(names):
@@ -84,25 +64,13 @@ def checked_names(names: object, option: str = "class_names", named: str = "clas
 
 
 def parse_palette(palette: object) -> NDArray[np.uint8]:
-    """The colours of a palette that a user or a config gives.
-
-    Args:
-        palette: a `PaletteOption`, or an integer array [classes, 3].
-
-    Returns:
-        uint8 [classes, 3], red, green, blue.
-
-    Raises:
-        OptionError: the palette is empty or a colour is not understood.
-
-    """
+    """The colours of a `PaletteOption`, or of integers [classes, 3], as uint8 [classes, 3]."""
     if not isinstance(palette, list | tuple | np.ndarray) or not len(palette):
         raise OptionError(f"palette must be a list of colours, one a class, got {palette!r}")
     return np.array([_parse_colour(colour, place) for place, colour in enumerate(palette)], np.uint8)
 
 
 def _parse_colour(colour: object, place: int) -> tuple[int, ...]:
-    """One colour as red, green, blue."""
     if isinstance(colour, str) and re.fullmatch(r"#[0-9a-fA-F]{6}", colour):
         return tuple(bytes.fromhex(colour[1:]))
     if isinstance(colour, list | tuple | np.ndarray):
@@ -113,5 +81,4 @@ def _parse_colour(colour: object, place: int) -> tuple[int, ...]:
 
 
 def _is_byte(sample: object) -> bool:
-    """Whether a sample of a colour is an integer from 0 to 255."""
     return isinstance(sample, int | np.integer) and not isinstance(sample, bool) and int(sample) in range(256)

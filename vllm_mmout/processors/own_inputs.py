@@ -20,13 +20,7 @@ class OwnInputsProcessor(OutputProcessor):
         """Import what it needs; called before a process of the engine is started."""
 
     def started(self, vllm_config: Any, renderer: Any) -> Self:
-        """The same for an engine that is there.
-
-        Args:
-            vllm_config: the engine's.
-            renderer: of vLLM, which makes the model's inputs of prompts.
-
-        """
+        """The same for an engine that is there."""
         return self
 
     def request(self, pick: str, data: Any, params: OutputParams, limit_s: float) -> Any:

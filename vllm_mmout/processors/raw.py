@@ -15,17 +15,7 @@ if TYPE_CHECKING:
 
 
 def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
-    """The tensor of a raw output that must be one tensor, or a dict that holds nothing else.
-
-    Args:
-        raw: what the model emitted, or what ``reduce`` returned.
-        takes: what the processor takes, for the message.
-        error: class of the error to raise.
-
-    Raises:
-        MMOutError: there are several tensors, or none.
-
-    """
+    """The tensor of a raw output that must be one tensor, or a dict that holds nothing else."""
     if not isinstance(raw, dict):
         return raw
     if len(raw) != 1:
@@ -35,18 +25,7 @@ def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
 
 
 def checked_group(raw: object, count: int, giver: str, error: type[MMOutError]) -> Raw:
-    """Check what a group of requests was given: a tensor, or a dict of tensors by name, the requests on axis 0.
-
-    Args:
-        raw: what was given.
-        count: requests in the group.
-        giver: what gave it, for the message: "reduce()".
-        error: class of the error to raise.
-
-    Raises:
-        MMOutError: it is something else.
-
-    """
+    """Check what a group of requests was given: a tensor, or a dict of tensors by name, the requests on axis 0."""
     import torch
 
     named = raw if isinstance(raw, dict) else {"": raw}
@@ -72,8 +51,7 @@ def describe(tensor: torch.Tensor) -> str:
 def own_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
     """A numpy copy of a tensor on the CPU that its owner may write to; bfloat16, which numpy lacks, becomes float32.
 
-    A raw tensor is a read-only view of the received frame: without a copy, writing would fault, and a small result
-    would keep the whole frame alive.
+    A raw tensor is a read-only view of the received frame, and would keep the whole frame alive.
     """
     import torch
 

@@ -71,19 +71,7 @@ class Case:
         ]
 
     def reduce(self, processor: OutputProcessor, outputs: Raw | None = None) -> list[torch.Tensor | Refused]:
-        """Reduce a group once, as the worker does, and pack what came out; the group is not modified.
-
-        Args:
-            processor: the worker's instance.
-            outputs: the group; all requests of the case by default.
-
-        Returns:
-            For each request uint8 [bytes], or why there is none.
-
-        Raises:
-            BrokenPromiseError: what ``reduce`` returned cannot travel.
-
-        """
+        """Reduce a group once, as the worker does; of each request uint8 [bytes], or why there is none."""
         group = copied(self.outputs if outputs is None else outputs)
         count = len(next(iter(_tensors(group))))
         try:
@@ -103,12 +91,7 @@ class Case:
             return Refused(error, "decode")
 
     def compare(self, expected: Iterable[Any], found: Iterable[Any], what: str, first: int = 0) -> None:
-        """Hold what requests got against what they should have got; ``first`` is the number of the first of them.
-
-        Raises:
-            BrokenPromiseError: one differs; the message begins with ``what``, and names the request and the place.
-
-        """
+        """Hold what requests got against what they should have got; ``first`` is the number of the first of them."""
         for request, (one, other) in enumerate(zip(expected, found, strict=True), start=first):
             if (different := outcome_difference(one, other, self.equal)) is not None:
                 raise BrokenPromiseError(f"{what}: request {request}, {different}")
@@ -123,12 +106,7 @@ def outcome_difference(one: Any, other: Any, equal: Equal | None = None) -> str 
 
 
 def packed(reduced: Any, count: int) -> torch.Tensor:
-    """What ``reduce`` returned for ``count`` requests as it travels: uint8 [count, bytes].
-
-    Raises:
-        BrokenPromiseError: it cannot travel.
-
-    """
+    """What ``reduce`` returned for ``count`` requests as it travels: uint8 [count, bytes]."""
     try:
         return codec.pack({_NAME: checked_group(reduced, count, "reduce()", ReduceError)})
     except Exception as error:  # a kind, a dtype or a size that cannot travel
@@ -180,12 +158,7 @@ def without_length(outputs: Raw) -> Iterator[tuple[int, Raw]]:
 
 
 def answered(outcomes: Iterable[Any], where: str) -> None:
-    """Check that each request got an object or was refused with an error that is meant for its client.
-
-    Raises:
-        BrokenPromiseError: an exception of another kind, or no object; the message ends with ``where``.
-
-    """
+    """Check that each request got an object or was refused with an error that is meant for its client."""
     for request, outcome in enumerate(outcomes):
         if outcome is None:
             raise BrokenPromiseError(
@@ -201,12 +174,7 @@ def answered(outcomes: Iterable[Any], where: str) -> None:
 def compare_sent(
     expected: Sequence[torch.Tensor | Refused], found: Sequence[torch.Tensor | Refused], what: str
 ) -> None:
-    """Hold what ``reduce`` sent for each request against what it should have sent, bit for bit; NaN equals NaN.
-
-    Raises:
-        BrokenPromiseError: they differ; the message begins with ``what``.
-
-    """
+    """Hold what ``reduce`` sent for each request against what it should have sent, bit for bit; NaN equals NaN."""
     for request, (one, other) in enumerate(zip(expected, found, strict=True)):
         if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
             different = None if torch.equal(one, other) else outcome_difference(unpacked(one), unpacked(other))

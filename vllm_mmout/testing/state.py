@@ -21,18 +21,11 @@ _PASSED_OVER = (types.ModuleType, type, types.MethodType, property, staticmethod
 
 
 def snapshot(processor: object, allow: Collection[str] = ()) -> dict[str, str]:
-    """All that a processor holds, by the place where it is held.
+    """All that a processor holds: place ("self._weights[0]") -> a short text that is another one when the value is.
 
-    Looked at are the instance, its classes below `object`, and what the methods of these can write to: module variables
-    that they name, variables of an enclosing function, default values of arguments.
-
-    Args:
-        processor: the instance.
-        allow: names of attributes and variables to pass over.
-
-    Returns:
-        For each place ("self._weights[0]") a short text that is another one when the value is.
-
+    Looked at are the instance, its classes below `object`, and what the methods of these can write to: module
+    variables that they name, variables of an enclosing function, default values of arguments. Names in ``allow`` are
+    passed over.
     """
     found: dict[str, str] = {}
     walk = _Walk(found, allow)

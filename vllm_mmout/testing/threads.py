@@ -117,12 +117,7 @@ class WatchedThread:
             self._thread.join()  # a daemon that still runs when the interpreter ends may crash it
 
     def __call__(self, call: Callable[[], object]) -> None:
-        """Run a call there and wait for it; what it raises is raised here.
-
-        Raises:
-            HangsError: it is not back in time; the message says where it is. The thread can run no other call then.
-
-        """
+        """Run a call there and wait for it; what it raises is raised here."""
         self._is_busy = True
         self._calls.put(call)
         try:

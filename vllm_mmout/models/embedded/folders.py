@@ -63,18 +63,7 @@ def embedded_scene(path: str | Path, scene: Scene | None = None) -> Path:
 
 
 def found_model(model: str) -> str:
-    """Where a model lies.
-
-    Args:
-        model: a folder, or the name of an embedded model; hub ids, addresses and single files are left to vLLM.
-
-    Returns:
-        The folder, or what was given.
-
-    Raises:
-        InputError: it is a folder that does not exist, or that holds no model, or nearly the name of an embedded one.
-
-    """
+    """The folder of a model that lies here or is embedded; hub ids, addresses and single files are left to vLLM."""
     path = Path(model)
     if path.is_dir():
         if not any((path / name).is_file() for name in ("config.json", "params.json")):

@@ -78,16 +78,7 @@ def make_scene(height: int = 512, width: int = 512, *, seed: int = 6) -> Scene:
 
 
 def water_iou(classes: NDArray[np.integer], truth: NDArray[np.uint8]) -> float:
-    """Intersection over union of water, over the pixels that were observed.
-
-    Args:
-        classes: class ids [height, width], `WATER` where there is water.
-        truth: as in `Scene`.
-
-    Raises:
-        OptionError: the two differ in shape.
-
-    """
+    """Intersection over union of `WATER` in class ids and truth, both [height, width], where it was observed."""
     if classes.shape != truth.shape:
         raise OptionError(f"classes must have the shape of the truth {truth.shape}, got {classes.shape}")
     found, there = (classes == WATER)[truth != UNOBSERVED], (truth == WATER)[truth != UNOBSERVED]

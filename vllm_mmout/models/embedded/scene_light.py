@@ -46,19 +46,11 @@ def _column(values: tuple[float, ...]) -> NDArray[np.float32]:
 
 
 def _lay(image: NDArray[np.float32], cover: Field | float, spectrum: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Cover a fraction of each pixel with a surface."""
     return np.asarray(image + cover * (spectrum - image), np.float32)
 
 
 def reflectance(rng: np.random.Generator, scene: SceneMap, pixel_size: float) -> NDArray[np.float32]:
-    """Reflectance of the ground as the sun and the sky light it, float32 [6, height, width].
-
-    Args:
-        rng: source of randomness.
-        scene: what lies where.
-        pixel_size: metres.
-
-    """
+    """Reflectance of the ground as the sun and the sky light it, float32 [6, height, width]; a pixel in metres."""
     land = _fields(rng, scene)
     land = _woods(rng, scene, land)
     land = _built(rng, scene, land)
@@ -130,16 +122,9 @@ def _shade(elevation: Field, pixel_size: float) -> Field:
 
 
 def add_clouds(rng: np.random.Generator, image: NDArray[np.float32], scale: float) -> tuple[NDArray[np.float32], Field]:
-    """Lay cumulus clouds over the ground, and their shadows beside them.
+    """Lay cumulus clouds and their shadows over reflectance [6, height, width]; with their opacity, 0..1.
 
-    Args:
-        rng: source of randomness.
-        image: reflectance [6, height, width].
-        scale: pixels a unit of the map.
-
-    Returns:
-        the image, and the opacity of the clouds, 0..1 [height, width].
-
+    ``scale`` is in pixels a unit of the map.
     """
     shape = (image.shape[1], image.shape[2])
     heaps = smooth_noise(rng, shape, 80 * scale, 1.6) + 0.16 * smooth_noise(rng, shape, 22 * scale, 1.1)

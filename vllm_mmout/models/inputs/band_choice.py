@@ -86,19 +86,7 @@ class BandChoice:
         return "bands" if self.params.indices is None else "indices"
 
     def places(self, there: BandList, dates: int = 1) -> list[int]:
-        """Choose bands.
-
-        Args:
-            there: what the input has.
-            dates: how many dates it holds, one after the other.
-
-        Returns:
-            Their indices, from 0, ``dates`` times as many as the model's bands.
-
-        Raises:
-            InputError: a band does not exist, two have its name, or it is another number of bands.
-
-        """
+        """Indices, from 0, of the chosen bands; ``dates`` times as many as the model's."""
         asked = self.asked
         if asked is not None:
             try:
@@ -118,7 +106,6 @@ class BandChoice:
         return places
 
     def _not_named(self, there: BandList, named: Sequence[Sequence[int]]) -> InputError:
-        """The error of files of which only names say what they are, and which do not say it."""
         for name, found in zip(self.wanted, named, strict=True):
             if len(found) > 1:
                 return _ambiguous(name, found, there)
@@ -150,7 +137,6 @@ class BandChoice:
 
 
 def _place(band: int | str, there: BandList) -> int:
-    """The index of a band that is asked for."""
     if isinstance(band, str):
         found = there.named(band)
         if len(found) > 1:

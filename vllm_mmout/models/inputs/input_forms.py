@@ -32,12 +32,7 @@ class Raw:
 
 
 def opened_raster(data: Any) -> OpenRaster:
-    """Open any form of a picture or raster; of a file nothing but its header is read.
-
-    Raises:
-        InputError: it is no such form, or cannot be read.
-
-    """
+    """Open any form of a picture or raster; of a file nothing but its header is read."""
     if isinstance(data, str | Path):
         return open_raster(_local_path(str(data)))
     if isinstance(data, bytes | bytearray | memoryview):
@@ -85,23 +80,13 @@ def are_named_files(data: Any) -> bool:
 
 
 def as_raster(data: Any) -> Raster:
-    """Read any form of a picture or raster whole.
-
-    Raises:
-        InputError: it is no such form, or cannot be read.
-
-    """
+    """Read any form of a picture or raster whole."""
     with opened_raster(data) as raster:
         return raster.read()
 
 
 def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
-    """The bands that the request names, all but alpha where it names none.
-
-    Raises:
-        InputError: a band is not there.
-
-    """
+    """The bands that the request names, all but alpha where it names none."""
     chosen = params.bands if params.indices is None else tuple(index + 1 for index in params.indices)
     if chosen is None:
         return raster.without_alpha()
@@ -114,12 +99,7 @@ def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
 def observed(
     raster: Raster, array: NDArray[Any], params: OutputParams
 ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """The array with 0 where nothing was observed, and where that is not so; None: everywhere.
-
-    Raises:
-        InputError: no pixel holds an observation.
-
-    """
+    """The array with 0 where nothing was observed, and where that is not so; None: everywhere."""
     valid = raster.valid(params.nodata)
     if valid is None or valid.all():
         return array, None
@@ -185,12 +165,7 @@ def name_of(data: Any) -> str:
 
 
 def paths_of(data: Any) -> list[Path]:
-    """All files on this machine that an input is read from.
-
-    Raises:
-        InputError: a folder cannot be read.
-
-    """
+    """All files on this machine that an input is read from."""
     folder = as_folder(data)
     if folder is not None:
         inside = [*rasters_of(folder), *(path for place in folders_in(folder) for path in rasters_in(place))]
@@ -214,7 +189,6 @@ def read_once(data: Any) -> bool:
 
 
 def _parts(data: Any) -> list[Any]:
-    """What a list, or a mapping of band names to files, holds."""
     if are_named_files(data):
         return list(data.values())
     return list(data) if isinstance(data, list | tuple) else []

@@ -29,12 +29,7 @@ if TYPE_CHECKING:
 
 
 def make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext) -> Any:
-    """Make the mapper of a model.
-
-    Raises:
-        RegistrationError: what its author registered raised, or gives none.
-
-    """
+    """What the author of a model registered to map its inputs, else its ``AutoProcessor``."""
     if choice.factory is not None:
         try:
             mapper: InputMapper = choice.factory(config_json(context.get_hf_config()))
@@ -74,14 +69,6 @@ class AutoProcessorMapper:
 
     uint8 goes to the processor as an RGB picture, other dtypes as an array [bands, height, width]. Where the processor
     only scales, what the model gives is laid on the input; where it crops or pads, it is not.
-
-    Args:
-        context: the model's.
-        keywords: what ``forward`` takes; what else the processor gives is left out.
-
-    Raises:
-        RegistrationError: the folder has no processor that can be loaded.
-
     """
 
     def __init__(self, context: InputContext, keywords: Collection[str]) -> None:
@@ -101,12 +88,7 @@ class AutoProcessorMapper:
         self._keeps_extent = keeps_extent(self._pixels)
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map one input.
-
-        Raises:
-            InputError: it cannot be read, or the processor cannot take it.
-
-        """
+        """Map one input."""
         for option in set(params.reads) - {"bands", "indices", "nodata"}:
             raise OptionError(
                 f"{option} needs a model of rasters; this one's inputs go through a processor of transformers",
@@ -143,7 +125,6 @@ class AutoProcessorMapper:
         return MappedInput(tensors, source)
 
     def _pixels(self, picture: NDArray[np.uint8]) -> NDArray[Any]:
-        """What the processor makes of a picture [3, height, width]."""
         features = self._processor(images=_for_processor(Raster(picture)), return_tensors="np")
         pixels: NDArray[Any] = np.asarray(features["pixel_values"])[0]
         return pixels
@@ -178,7 +159,6 @@ def _picture(raster: Raster) -> Image:
 
 
 def _largest(size: Any) -> tuple[int, int]:
-    """Height and width of a processor's ``size``."""
     sizes = dict(size) if isinstance(size, Mapping) or hasattr(size, "keys") else {}
     edge = sizes.get("longest_edge") or sizes.get("shortest_edge") or 512
     return int(sizes.get("height") or edge), int(sizes.get("width") or edge)
@@ -191,11 +171,9 @@ _EDGE = 0.015
 
 
 def keeps_extent(process: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> bool:
-    """Whether a processor's result covers what its input covers: nothing cropped, padded, turned or cut into pieces.
+    """Whether a processor covers with [channels, height, width] what its picture [3, height, width] covers.
 
-    Args:
-        process: gives for a picture, uint8 [3, height, width], the pixels [channels, height, width].
-
+    Nothing is cropped then, padded, turned or cut into pieces.
     """
     try:
         return all(_keeps(process, height, width) for height, width in _SHAPES)

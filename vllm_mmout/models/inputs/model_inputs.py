@@ -30,17 +30,8 @@ if TYPE_CHECKING:
 class ModelInputs:
     """Maps inputs of one model, in any of the three forms: raw, tensors named as in ``forward``, embeddings.
 
-    Embeddings are tensors too: a model that takes them has a keyword for them, such as ``image_embeds``.
-
-    Args:
-        model: the author's class.
-        context: the model's configuration.
-        adapted: whether our adapter runs the model; False for one that is written for vLLM.
-
-    Raises:
-        RegistrationError: the mapper cannot be made, or ``forward`` takes nothing by keyword.
-        OptionError: an entry of ``config.json`` that the mapper needs is missing or malformed.
-
+    Embeddings are tensors too: a model that takes them has a keyword for them, such as ``image_embeds``. A model that
+    is written for vLLM is not ``adapted``: vLLM runs it itself.
     """
 
     def __init__(self, model: type, context: InputContext, *, adapted: bool = True) -> None:
@@ -55,36 +46,12 @@ class ModelInputs:
             self.keywords.check_declared(self._specs)
 
     def map(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map one input.
-
-        Args:
-            data: what the mapper takes; or a dict of tensors by keyword of ``forward``, without the batch axis (a
-                ``BatchFeature`` of transformers has it, of size 1).
-            params: the request's.
-
-        Returns:
-            The input with numpy arrays or CPU tensors that ``forward`` takes.
-
-        Raises:
-            InputError: the model cannot take it; raised before it reaches the engine.
-            OptionError: the params do not fit the form of input.
-
-        """
+        """Map one input to arrays or CPU tensors by keyword of ``forward``, without the batch axis."""
         opened = self.open(data, params)
         return opened if isinstance(opened, MappedInput) else self.whole(opened)
 
     def open(self, data: Any, params: OutputParams) -> MappedInput | RasterView:
-        """Map one input; a raster for the raster mapper, which may be of any size, is only opened.
-
-        Args:
-            data: as of `map`.
-            params: the request's.
-
-        Raises:
-            InputError: the model cannot take it.
-            OptionError: the params do not fit the form of input.
-
-        """
+        """Map one input; a raster for the raster mapper, which may be of any size, is only opened."""
         for option in OF_MODELS:
             if getattr(params, option) is not None and option not in getattr(self._mapper, "options", ()):
                 raise OptionError(
@@ -136,26 +103,15 @@ class ModelInputs:
         return set(data) <= set(mapper.modalities) or not set(data) & set(self.keywords.names)
 
     def whole(self, view: RasterView) -> MappedInput:
-        """Map an open raster that fits one forward, and close it.
-
-        Raises:
-            InputError: it is larger, cannot be read, or holds no observation.
-
-        """
+        """Map an open raster that fits one forward, and close it."""
         with view:
             return self._checked_input(self._mapper.whole(view))
 
     def tile(self, view: RasterView, pixels: NDArray[Any]) -> MappedInput:
-        """Map the pixels of one tile of a view, [bands, height, width], as `RasterMapper.tensors` takes them.
-
-        Raises:
-            InputError: ``forward`` does not take them.
-
-        """
+        """Map the pixels of one tile of a view, [bands, height, width]."""
         return self._checked_input(MappedInput(self._mapper.tensors(view, pixels)))
 
     def _checked_input(self, mapped: MappedInput) -> MappedInput:
-        """The input with numpy arrays or CPU tensors that ``forward`` takes."""
         if self._adapted:
             self.keywords.check(mapped.tensors)
         tensors = {keyword: self._checked(keyword, value) for keyword, value in mapped.tensors.items()}
@@ -170,12 +126,7 @@ class ModelInputs:
         return as_keyword_input(mapped.tensors)
 
     def max_tokens(self) -> int:
-        """The most tokens that one input takes of vLLM's encoder budget.
-
-        Raises:
-            RegistrationError: what was registered gives no number.
-
-        """
+        """The most tokens that one input takes of vLLM's encoder budget."""
         registered = self.registered.max_tokens
         value = registered(self.context) if callable(registered) else registered or 0
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -183,12 +134,7 @@ class ModelInputs:
         return value
 
     def dummy(self) -> Any:
-        """An input of the largest size, None where nobody can say one.
-
-        Raises:
-            RegistrationError: what was registered gives no input.
-
-        """
+        """An input of the largest size, None where nobody can say one."""
         factory = self.registered.dummy_data
         if factory is not None:
             return self._dummy_of(factory)

@@ -27,19 +27,8 @@ if TYPE_CHECKING:
 def opened_planes(data: Any, params: OutputParams, mapper: RasterMapper) -> tuple[OpenRaster, tuple[int, ...]]:
     """Open one input of a model; of files nothing but their headers is read.
 
-    Args:
-        data: any form of input that `RasterMapper` takes.
-        params: ``bands`` or ``indices`` say what to read; ``resampling`` and ``nodata`` how files of different pixel
-            sizes are brought together.
-        mapper: the model's.
-
-    Returns:
-        The raster, which the caller closes, and the numbers, from 1, of its bands that are the model's planes: the
-        first band of all dates, then the second of all dates, and so on.
-
-    Raises:
-        InputError: a file cannot be opened, bands or dates are missing, or files do not lie on one grid.
-
+    The caller closes the raster; with it come the numbers, from 1, of its bands that are the model's planes: the first
+    band of all dates, then the second of all dates, and so on.
     """
     choice = BandChoice(mapper.model, mapper.bands, params)
     with ExitStack() as opened:
@@ -55,7 +44,6 @@ def opened_planes(data: Any, params: OutputParams, mapper: RasterMapper) -> tupl
 
 
 def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack) -> list[Layer]:
-    """The planes of an input."""
     if frames != 1:
         data = _unwrapped(data)
     if frames is None:
@@ -82,14 +70,13 @@ def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack
 
 
 def _unwrapped(data: Any) -> Any:
-    """What is in a list of one thing, and in a list of that."""
     while isinstance(data, list | tuple) and len(data) == 1:
         (data,) = data
     return data
 
 
 def _dates(data: Any, frames: int) -> Sequence[Any] | None:
-    """The dates that an input consists of; None for one raster that holds all of them."""
+    """The dates of an input; None for one raster that holds all of them."""
     if isinstance(data, list | tuple):
         return data
     if isinstance(data, Mapping):
@@ -115,7 +102,6 @@ def _of_array(data: Any, choice: BandChoice, frames: int, opened: ExitStack) -> 
 
 
 def _name(data: Any, layers: Sequence[Layer]) -> str:
-    """What to call an input of several files."""
     folder = as_folder(data)
     if folder is not None:
         return str(folder)
@@ -124,21 +110,7 @@ def _name(data: Any, layers: Sequence[Layer]) -> str:
 
 
 def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int = 1) -> list[Layer]:
-    """Open one input and choose its bands; of several files those stay open that have one of them.
-
-    Args:
-        data: any form of one raster; or a folder, a list of files, or a mapping of band names to files.
-        choice: which bands are wanted.
-        opened: closes what is open.
-        dates: how many dates a raster holds; several files are one date.
-
-    Returns:
-        The bands in the order chosen.
-
-    Raises:
-        InputError: a file cannot be opened, or the bands are not there.
-
-    """
+    """Open one input and choose its bands, in order; of several files those stay open that have one of them."""
     bands, there = _bands(data, opened)
     chosen = [bands[place] for place in choice.places(there, dates)]
     layers = [Layer(band.file.raster(), band.place, next(iter(band.listed.names), None)) for band in chosen]
@@ -157,13 +129,11 @@ class _File:
         self._again = again
 
     def raster(self) -> OpenRaster:
-        """The file, open."""
         if self._raster is None:
             self._raster = self._opened.enter_context(self._again())
         return self._raster
 
     def close(self) -> None:
-        """Let the file go; nobody has chosen a band of it."""
         if self._raster is not None:
             self._raster.close()
 
@@ -183,7 +153,6 @@ class _Band:
 
 
 def _bands(data: Any, opened: ExitStack) -> tuple[list[_Band], BandList]:
-    """All bands of an input."""
     folder = as_folder(data)
     if folder is not None:
         bands = _finest(_of_folder(folder, opened))
@@ -208,7 +177,6 @@ def _bands(data: Any, opened: ExitStack) -> tuple[list[_Band], BandList]:
 
 
 def _in_order(what: str, bands: Sequence[_Band]) -> BandList:
-    """The list of bands that may be taken in their order."""
     usual = tuple(place for place, band in enumerate(bands) if band.usual)
     return BandList(what, tuple(band.listed for band in bands), usual)
 
@@ -239,7 +207,6 @@ def _finest(bands: Sequence[_Band]) -> list[_Band]:
 
 
 def _of_file(data: Any, opened: ExitStack, name: Any = None) -> list[_Band]:
-    """Bands of one of several files, which the input calls by a name or not."""
     raster = opened.enter_context(opened_raster(data))
     names = _names(raster, data) if name is None else (str(name),)
     return _of_raster(_File(opened, raster, lambda: raster), raster, names)

@@ -44,20 +44,7 @@ class Pixels:
 
 @dataclass(frozen=True, slots=True)
 class RasterView:
-    """The bands and the part of an open raster that a request is about, with its options for nodata and scale.
-
-    Args:
-        raster: the raster; closed with the view.
-        bands: numbers from 1, in the model's order; of several dates each band has one after the other.
-        params: the request's.
-        mapper: the model's.
-
-    Raises:
-        InputError: the window or box is not within the raster; the model cannot take its dtype; scale or offset do not
-            fit.
-        OptionError: the box's coordinate system is not known.
-
-    """
+    """The bands and the part of an open raster that a request is about; the raster is closed with it."""
 
     raster: OpenRaster
     bands: tuple[int, ...]
@@ -136,7 +123,6 @@ class RasterView:
         self.close()
 
     def _part(self) -> Window:
-        """What the request wants of the raster."""
         params, raster = self.params, self.raster
         if params.bbox is not None:
             return window_of_box(params.bbox, params.bbox_crs, raster.georeference, raster.size, raster.name)

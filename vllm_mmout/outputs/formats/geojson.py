@@ -48,18 +48,10 @@ def check(georeference: Georeference | None, _form: Format, instead: str) -> Non
 def feature_collection(
     boxes: Iterable[tuple[tuple[float, float, float, float], Mapping[str, Any]]], georeference: Georeference | None
 ) -> dict[str, Any]:
-    """A FeatureCollection of polygons, one a rectangle.
+    """A FeatureCollection of boxes (xmin, ymin, xmax, ymax in pixels) with their properties.
 
     The coordinate system stands in the member ``crs`` of the GeoJSON of 2008, which GDAL writes and reads: RFC 7946
     knows longitude and latitude alone.
-
-    Args:
-        boxes: xmin, ymin, xmax, ymax in pixels of the raster, and the properties.
-        georeference: of the raster.
-
-    Raises:
-        SaveError: the raster has no transform or no coordinate system with an EPSG code.
-
     """
     name, transform = placement(georeference, instead=".json")
     features = [
@@ -78,16 +70,7 @@ def feature_collection(
 
 
 def placement(georeference: Georeference | None, *, instead: str) -> tuple[str, Affine]:
-    """The name of a raster's coordinate system, and the transform into it.
-
-    Args:
-        georeference: of the raster.
-        instead: suffix of a format that needs neither, for errors.
-
-    Raises:
-        SaveError: the raster has no transform or no coordinate system with an EPSG code.
-
-    """
+    """The name of a raster's coordinate system, and the transform into it."""
     if georeference is None:
         raise SaveError(f"GeoJSON needs a georeferenced input, this result's has no georeference; save it as {instead}")
     if georeference.transform is None:

@@ -63,28 +63,12 @@ def geotiff_options(count: int, dtype: np.dtype[Any], **known: Unpack[RasterMeta
 
 
 def geotiff_sidecars(class_names: Sequence[str] | None) -> dict[str, bytes | None]:
-    """What lies beside a GeoTIFF.
-
-    Args:
-        class_names: name of each class, from 0.
-
-    Returns:
-        Suffix behind the file's name -> content; None for a file that must not be there.
-
-    Raises:
-        SaveError: a name has characters that XML cannot hold.
-
-    """
+    """What lies beside a GeoTIFF: suffix behind the file's name -> content; None for a file that must not be there."""
     return {PAM: _categories(class_names) if class_names else None, **dict.fromkeys(_OTHERS)}
 
 
 def remove_saved(path: str | Path) -> None:
-    """Remove a file that `save` wrote, and what it wrote beside it; nothing where there is none.
-
-    Raises:
-        OSError: it cannot be removed.
-
-    """
+    """Remove a file that `save` wrote, and what it wrote beside it; nothing where there is none."""
     saved = Path(path)
     saved.unlink(missing_ok=True)
     if saved.suffix.lower() in FORMATS["tiff"].suffixes:

@@ -48,10 +48,6 @@ def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None
     """Write polygons as a layer of that name, with a spatial index.
 
     The index of a FlatGeobuf is in memory, some 200 bytes a polygon.
-
-    Raises:
-        SaveError: as `check`, GDAL cannot write the file, or a polygon has more than 2 GiB.
-
     """
     check(output.classes.georeference, form, "")
     system = system_of(output.classes.georeference, form)

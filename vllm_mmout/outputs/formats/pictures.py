@@ -32,17 +32,7 @@ def write_raster(output: Any, file: BinaryIO, form: Format, **options: Any) -> N
 
 
 def encode_picture(image: Image, name: str, quality: object = None) -> bytes:
-    """The bytes of a picture file.
-
-    Args:
-        image: grey, RGB, with alpha or without.
-        name: of a format that pictures have.
-        quality: of lossy formats, from 1 to 100; None: 90.
-
-    Raises:
-        SaveError: the format cannot hold the picture, or the quality is out of range.
-
-    """
+    """The bytes of a picture file; ``quality`` of lossy formats is 1 to 100, None for 90."""
     form = FORMATS[name]
     if form.picture and not form.transparent and "A" in image.getbands():
         can = listed(one.title for one in FORMATS.values() if one.transparent)
@@ -72,7 +62,6 @@ def flattened(image: Image, colour: str = "black") -> Image:
 
 
 def _settings(form: Format, quality: object) -> dict[str, Any]:
-    """The arguments for Pillow."""
     if not form.lossy:
         return {"compress_level": _COMPRESSION_LEVEL} if form.name == "png" else {}
     if quality is None:

@@ -63,16 +63,6 @@ def write(output: AudioOutput, file: BinaryIO, form: Format, subtype: str | None
 
     What is outside [-1, 1] is clipped, but in ``FLOAT``. Opus gets up to 12 ms of silence at its end, so that the end
     is as it should be, see `_silence`.
-
-    Args:
-        output: the sound.
-        file: open for writing.
-        form: of the file.
-        subtype: of WAV and FLAC: "PCM_16", the usual one, or "PCM_24"; of WAV also "FLOAT".
-
-    Raises:
-        SaveError: soundfile is not installed, or the format cannot hold the sound.
-
     """
     samples, rate, name = output.samples, output.rate, form.name
     if name == "pcm":
@@ -135,7 +125,6 @@ def _silence(frames: int, rate: int) -> int:
 
 
 def _coding(name: str, limits: _Limits, asked: str | None) -> str:
-    """The coding of a sample."""
     if asked is None:
         return limits.subtypes[0]
     if asked not in limits.subtypes:
@@ -144,7 +133,6 @@ def _coding(name: str, limits: _Limits, asked: str | None) -> str:
 
 
 def _check(channels: int, rate: int, name: str, limits: _Limits) -> None:
-    """Refuse what a format cannot hold."""
     if rate not in limits.rates:
         raise SaveError(f"{name} takes rates of {limits.said} Hz, got {rate}; save it as .wav, or resample it before")
     if channels > limits.channels:
@@ -152,7 +140,6 @@ def _check(channels: int, rate: int, name: str, limits: _Limits) -> None:
 
 
 def _soundfile(form: Format) -> Any:
-    """The module, imported when the first sound is written."""
     try:
         import soundfile
     except ModuleNotFoundError as error:
