@@ -17,7 +17,7 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm_mmout.errors import InputError, MMOutError, ModelError, message_of, type_and_message
 from vllm_mmout.models.author import build, load_strictly, run
 from vllm_mmout.models.config import config_json
-from vllm_mmout.models.forward_inputs import FIELD, Keywords, as_tensor, tensors_of
+from vllm_mmout.models.inputs.model_inputs import FIELD, Keywords, as_tensor, tensors_of
 from vllm_mmout.models.model_folders import served_class
 from vllm_mmout.models.processing import SinglePassDummyInputs, SinglePassInfo, SinglePassProcessor, inputs_of
 from vllm_mmout.params import OutputParams

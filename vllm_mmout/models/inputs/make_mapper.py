@@ -11,9 +11,9 @@ import numpy as np
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError, type_and_message
 from vllm_mmout.geo.raster.raster import Raster
-from vllm_mmout.models.config import config_json
-from vllm_mmout.models.inputs.input_forms import as_raster, chosen_bands, observed
-from vllm_mmout.models.inputs.mapper import MappedInput
+from vllm_mmout.models.inputs.mapper import MappedInput, nothing_observed
+from vllm_mmout.models.inputs.open_input import opened_raster
+from vllm_mmout.models.inputs.raster_view import BandChoice
 from vllm_mmout.outputs.rendering import render
 from vllm_mmout.outputs.source import Source
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-    from vllm_mmout.models.forward_inputs import Keywords
     from vllm_mmout.models.inputs.context import InputContext
     from vllm_mmout.models.inputs.mapper import InputMapper
+    from vllm_mmout.models.inputs.model_inputs import Keywords
     from vllm_mmout.params import OutputParams
     from vllm_mmout.registry.inputs import MapperChoice
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 def make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext) -> Any:
     """What the author of a model registered to map its inputs, else its ``AutoProcessor``."""
     if choice.factory is not None:
+        from vllm_mmout.models.config import config_json  # with transformers
+
         try:
             mapper: InputMapper = choice.factory(config_json(context.get_hf_config()))
         except MMOutError:
@@ -94,21 +96,24 @@ class AutoProcessorMapper:
                 f"{option} needs a model of rasters; this one's inputs go through a processor of transformers",
                 param=option,
             )
-        raster = chosen_bands(as_raster(data), params)
+        raster = chosen_bands(_read(data), params)
         count, height, width = raster.array.shape
         if count not in (1, 3):
             raise InputError(
                 f"the input has {count} bands, the model's processor takes pictures of 1 or 3; choose with bands=[...],"
                 " which counts from 1",
-                param="bands" if params.bands is not None else "indices" if params.indices is not None else None,
+                param=BandChoice("", (), params).said_by,
             )
         if raster.array.dtype != np.uint8 and raster.array.dtype.kind != "f":
             raise InputError(
                 f"the input's dtype is {raster.array.dtype}, the model's processor takes pictures of uint8, or floats"
                 " as it scales them; scale it to uint8"
             )
-        array, valid = observed(raster, raster.array, params)
-        raster = replace(raster, array=array)
+        valid = raster.valid(params.nodata)
+        if valid is not None and not valid.all():
+            if not valid.any():
+                raise nothing_observed(raster.nodata)
+            raster = replace(raster, array=np.where(valid, raster.array, np.zeros((), raster.array.dtype)))
         features = self._processor(images=_for_processor(raster), return_tensors="np")
         tensors = {key: np.asarray(value)[0] for key, value in features.items() if key in self._keywords}
         seen = next((value.shape[-2:] for value in tensors.values() if value.ndim >= 3), None)
@@ -134,11 +139,27 @@ class AutoProcessorMapper:
         return np.zeros((3, *self._size), np.uint8)
 
 
+def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
+    """The bands that the request names, all but alpha where it names none."""
+    choice = BandChoice("", (), params)
+    if choice.asked is None:
+        return raster.without_alpha()
+    try:
+        return raster.select(choice.asked)
+    except InputError as error:
+        raise InputError(str(error), param=choice.said_by) from None
+
+
+def _read(data: Any) -> Raster:
+    with opened_raster(data) as raster:
+        return raster.read()
+
+
 def opened(data: Any) -> Any:
     """What functions of vLLM's first registries take: a file as a PIL image, or as an array; all else as it is."""
     if hasattr(data, "getbands") or isinstance(data, np.ndarray | Mapping) or hasattr(data, "detach"):
         return data
-    raster = as_raster(data).without_alpha()
+    raster = _read(data).without_alpha()
     return _picture(raster) if raster.array.dtype == np.uint8 and len(raster.array) == 3 else raster.array
 
 
