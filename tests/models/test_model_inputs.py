@@ -18,7 +18,7 @@ from vllm_mmout.models.inputs.mapper import (  # noqa: E402 - as above
     TensorSpec,
 )
 from vllm_mmout.models.inputs.model_inputs import ModelInputs  # noqa: E402 - as above
-from vllm_mmout.outputs.source import Source  # noqa: E402 - as above
+from vllm_mmout.outputs.base import Source  # noqa: E402 - as above
 from vllm_mmout.params import OutputParams  # noqa: E402 - as above
 from vllm_mmout.registry import InputRegistry  # noqa: E402 - as above
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from vllm_mmout.geo.raster.areas import pixel_areas
-from vllm_mmout.outputs.classes import class_colour
 from vllm_mmout.outputs.drawing import Line, draw_caption
 from vllm_mmout.outputs.formats import formats_of
 from vllm_mmout.outputs.raster import check_classes, class_rows
+from vllm_mmout.outputs.rendering import class_colour
 from vllm_mmout.outputs.structured import StructuredOutput
 
 from pydantic import BaseModel, PrivateAttr  # isort: skip - the module above says what is missing without it
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
+    from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.raster import RasterOutput
-    from vllm_mmout.outputs.source import Source
 
 
 _AT_ONCE = 2**20

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.outputs.classes import class_colour
 from vllm_mmout.outputs.drawing import MarkedBox, draw_boxes
 from vllm_mmout.outputs.formats import formats_of
 from vllm_mmout.outputs.formats.geojson import feature_collection
+from vllm_mmout.outputs.rendering import class_colour
 from vllm_mmout.outputs.structured import StructuredOutput
 
 from pydantic import BaseModel  # isort: skip - the module above says what is missing without it
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from PIL.Image import Image
 
-    from vllm_mmout.outputs.source import Source
+    from vllm_mmout.outputs.base import Source
 
 
 class Detection(BaseModel):

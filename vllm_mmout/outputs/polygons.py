@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.geo.vectors.polygon import Polygons
     from vllm_mmout.outputs.areas import AreasOutput
+    from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.raster import RasterOutput
-    from vllm_mmout.outputs.source import Source
 
 
 class PolygonsOutput(MediaOutput):

@@ -9,10 +9,9 @@ import numpy as np
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.raster import Raster, as_pixels_have_it
 from vllm_mmout.geo.raster.window import Window, as_window
-from vllm_mmout.outputs.base import MediaOutput, as_numpy
+from vllm_mmout.outputs.base import MediaOutput, as_numpy, masked, merged, resized_mask
 from vllm_mmout.outputs.formats import FORMATS, formats_of
 from vllm_mmout.outputs.rendering import render
-from vllm_mmout.outputs.source import masked, merged, resized_mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.geo.raster.window import Affine
-    from vllm_mmout.outputs.source import Source
+    from vllm_mmout.outputs.base import Source
 
 _ROWS = 512
 """Rows of classes that are read at once: a row of blocks."""

@@ -15,9 +15,8 @@ import numpy as np
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.opened import open_raster
 from vllm_mmout.geo.raster.window import Window
-from vllm_mmout.outputs.classes import are_classes
 from vllm_mmout.outputs.formats import FORMATS
-from vllm_mmout.outputs.formats.geotiff import geotiff_options
+from vllm_mmout.outputs.formats.geotiff import are_classes, geotiff_options
 from vllm_mmout.outputs.raster import RasterMetadata, RasterOutput
 from vllm_mmout.outputs.rendering import PREVIEW, preview, render, valid_mask
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from vllm_mmout.geo.raster.opened import OpenRaster
     from vllm_mmout.geo.raster.writing import GeoTiffBlocks
-    from vllm_mmout.outputs.source import Source
+    from vllm_mmout.outputs.base import Source
 
 
 class StoredRaster(RasterOutput):

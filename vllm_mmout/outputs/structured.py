@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from PIL.Image import Image
 
-    from vllm_mmout.outputs.source import Source
+    from vllm_mmout.outputs.base import Source
 
 
 @dataclass(frozen=True, slots=True)

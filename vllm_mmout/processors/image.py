@@ -44,16 +44,7 @@ class ImageProcessor(OutputProcessor):
         self._low, self._high = _checked_range(value_range)
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Quantise to uint8 [n, height, width, channels], the order in which picture codecs take it.
-
-        Args:
-            output: uint8 or floating point [n, channels, height, width]; channels 1, 3 or 4.
-            params: not used.
-
-        Raises:
-            ReduceError: the output has another shape or dtype.
-
-        """
+        """Quantise to uint8 [n, height, width, channels], the order in which picture codecs take it."""
         import torch
 
         tensor = only_tensor(output, _TAKES, ReduceError)
@@ -67,12 +58,7 @@ class ImageProcessor(OutputProcessor):
         return tensor.permute(0, 2, 3, 1).contiguous()
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> ImageOutput:
-        """Make an `ImageOutput` of one request's uint8 [height, width, channels].
-
-        Raises:
-            DecodeError: ``raw`` is not what ``reduce`` returns.
-
-        """
+        """Make an `ImageOutput` of one request's uint8 [height, width, channels]."""
         tensor = only_tensor(raw, "a decoded image must be uint8 [height, width, channels]", DecodeError)
         array = own_array(tensor)
         if array.dtype != "uint8" or array.ndim != _AXES - 1 or array.shape[2] not in _CHANNELS:
@@ -84,7 +70,6 @@ class ImageProcessor(OutputProcessor):
 
 
 def _checked_range(value_range: Sequence[float]) -> tuple[float, float]:
-    """The two ends of an option ``value_range``, checked."""
     try:
         low, high = (float(end) for end in value_range)
     except (TypeError, ValueError):

@@ -20,17 +20,13 @@ class OwnInputsProcessor(OutputProcessor):
         """Import what it needs; called before a process of the engine is started."""
 
     def started(self, vllm_config: Any, renderer: Any) -> Self:
-        """The same for an engine that is there."""
+        """The same for an engine that is there, with vLLM's renderer, which makes the model's inputs of prompts."""
         return self
 
     def request(self, pick: str, data: Any, params: OutputParams, limit_s: float) -> Any:
         """One request, a `vllm_mmout.engine.parts.parts_request.PartedRequest`, of which nothing is run yet.
 
-        Args:
-            pick: name of this processor on the engine.
-            data: what the user handed over.
-            params: the user's.
-            limit_s: seconds that one call of another author's code may take.
-
+        ``pick`` is the name of this processor on the engine, ``limit_s`` what one call of another author's code may
+        take.
         """
         raise NotImplementedError(f"{type(self).__name__} must define request(pick, data, params, limit_s)")

@@ -12,7 +12,7 @@ import numpy as np
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.processors.base import OutputProcessor, Parts
-from vllm_mmout.processors.classes import checked_names
+from vllm_mmout.processors.option_values import checked_names
 from vllm_mmout.processors.raw import describe, only_tensor, own_array
 
 if TYPE_CHECKING:
@@ -107,19 +107,9 @@ class RegressionProcessor(OutputProcessor):
             raise OptionError(f"options differ in the number of bands ({counts}); give one entry a band")
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Scale, clip and store in ``dtype``, or in float32 where tiles are to be averaged before they are rounded.
+        """Scale, clip and store in ``dtype``, or in float32 where tiles are averaged first: [n, bands, height, width].
 
-        Args:
-            output: floating point [n, bands, height, width], or [n, height, width] for one band.
-            params: ``output`` is "values" or None.
-
-        Returns:
-            ``dtype`` [n, bands, height, width].
-
-        Raises:
-            OptionError: ``params.output`` is unknown.
-            ReduceError: the output has another shape or dtype, or another number of bands than the options have.
-
+        The model may leave the axis of one band out.
         """
         import torch
 
@@ -144,13 +134,7 @@ class RegressionProcessor(OutputProcessor):
         return values.to(getattr(torch, dtype))
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> RasterOutput:
-        """Make a `RasterOutput`, without georeference, of what `reduce` returned for one request.
-
-        Raises:
-            OptionError: ``params.output`` is unknown.
-            DecodeError: ``raw`` is not what ``reduce`` returns.
-
-        """
+        """Make a `RasterOutput`, without georeference, of one request's [bands, height, width]."""
         self._check_asked(params)
         tensor = only_tensor(raw, "decoded values must be one tensor", DecodeError)
         array, dtype = own_array(tensor), self._travelling(params)
@@ -162,20 +146,13 @@ class RegressionProcessor(OutputProcessor):
         return self._values(array)
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join tiles: values are averaged before they are rounded.
-
-        Raises:
-            DecodeError: tiles do not fit together, or there are several parts of something else.
-            SaveError: the raster cannot be written.
-
-        """
+        """Join tiles: values are averaged before they are rounded."""
         self._check_asked(params)
         if isinstance(parts, Parts) and self._travelling(params.of_part()) != self._dtype:
             return parts.mosaic(params, self._finished)
         return super().assemble(parts, params)
 
     def _finished(self, values: RasterOutput) -> RasterOutput:
-        """Store joined values in ``dtype``, as `reduce` does it."""
         if values.array.dtype.kind != "f":
             return values  # a subclass's own integers
         stored = _STORED[self._dtype]
@@ -184,22 +161,18 @@ class RegressionProcessor(OutputProcessor):
         return self._values(numbers.astype(self._dtype))
 
     def _values(self, array: NDArray[Any]) -> RasterOutput:
-        """The result of an array [bands, height, width]."""
         units = (self._units,) * len(array) if isinstance(self._units, str) else self._units
         nodata = _STORED[array.dtype.name].nodata
         return RasterOutput(array, nodata=nodata, band_names=self._band_names, units=units)
 
     def _travelling(self, params: OutputParams) -> str:
-        """The dtype that `reduce` makes."""
         return "float32" if params.blends and np.dtype(self._dtype).kind in "iu" else self._dtype
 
     def _check_asked(self, params: OutputParams) -> None:
-        """Refuse an output that there is not."""
         if params.output not in (None, *self.outputs):
             raise OptionError(f"output {params.output!r} is not known to regression (known: {', '.join(self.outputs)})")
 
     def _checked_values(self, values: torch.Tensor) -> torch.Tensor:
-        """The model's output with an axis for bands, if it has the right rank, dtype and number of bands."""
         known = values.ndim in (_AXES - 1, _AXES) and 0 not in values.shape[1:]
         if not known or not values.is_floating_point():
             raise ReduceError(f"{_TAKES}, got {describe(values)}")
@@ -214,7 +187,6 @@ class RegressionProcessor(OutputProcessor):
 
 
 def _checked_numbers(option: str, value: Any) -> tuple[float, ...]:
-    """The numbers of an option ``scale`` or ``offset``: one, or one a band."""
     numbers = value if isinstance(value, list | tuple) else [value]
     if not numbers or not all(_is_number(number) for number in numbers):
         raise OptionError(f"{option} must be a number or a list of numbers, one a band, all finite, got {value!r}")
@@ -242,7 +214,6 @@ def _is_text(value: object) -> bool:
 
 
 def _checked_clip(clip: object) -> tuple[float | None, float | None]:
-    """The two ends of an option ``clip``."""
     if not isinstance(clip, list | tuple) or len(clip) != 2 or not all(end is None or _is_number(end) for end in clip):
         raise OptionError(f"clip must be [lowest, highest], finite numbers or null for an open side, got {clip!r}")
     low, high = (None if end is None else float(end) + 0.0 for end in clip)

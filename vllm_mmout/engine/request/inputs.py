@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.models.inputs.raster_view import RasterView
-    from vllm_mmout.outputs.source import Source
+    from vllm_mmout.outputs.base import Source
     from vllm_mmout.params import OutputParams
 
 

@@ -12,15 +12,15 @@ from vllm_mmout.geo.tiling.blending import Blend, Contribution, averaged
 from vllm_mmout.geo.tiling.canvas import Canvas, Traits
 from vllm_mmout.geo.tiling.grid import Cell, Plan
 from vllm_mmout.outputs import RasterOutput
-from vllm_mmout.outputs.source import merged, resized_mask
+from vllm_mmout.outputs.base import merged, resized_mask
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from vllm_mmout.geo.tiling.grid import TileGrid
+    from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.partial_images import PartialImages
-    from vllm_mmout.outputs.source import Source
     from vllm_mmout.outputs.stored import StoredRaster
     from vllm_mmout.processors.base import Part
 

@@ -14,8 +14,8 @@ from vllm_mmout.geo.raster.raster import Raster
 from vllm_mmout.models.inputs.mapper import MappedInput, nothing_observed
 from vllm_mmout.models.inputs.open_input import opened_raster
 from vllm_mmout.models.inputs.raster_view import BandChoice
+from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.rendering import render
-from vllm_mmout.outputs.source import Source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

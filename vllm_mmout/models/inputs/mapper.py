@@ -12,8 +12,8 @@ import numpy as np
 from vllm_mmout.errors import InputError, OptionError, RegistrationError
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.models.inputs.raster_view import DTYPES, RasterView
+from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.rendering import render
-from vllm_mmout.outputs.source import Source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

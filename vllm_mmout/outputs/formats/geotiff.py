@@ -16,12 +16,13 @@ import numpy as np
 from vllm_mmout.geo.raster.tags import checked_xml
 from vllm_mmout.geo.raster.writing import write_geotiff, write_geotiff_here
 from vllm_mmout.outputs.base import as_numpy
-from vllm_mmout.outputs.classes import are_classes
 from vllm_mmout.outputs.formats import FORMATS, Format
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import BinaryIO
+
+    from numpy.typing import NDArray
 
     from vllm_mmout.geo.raster.geotiff import Told
     from vllm_mmout.outputs.polygons import PolygonsOutput
@@ -60,6 +61,14 @@ def geotiff_options(count: int, dtype: np.dtype[Any], **known: Unpack[RasterMeta
         "metadata": known.get("metadata"),
         "classes": are_classes(dtype, names, palette) or None,  # what was bool is still known where the file is made
     }
+
+
+def are_classes(
+    dtype: np.dtype[Any], class_names: Sequence[str] | None = None, palette: NDArray[np.uint8] | None = None
+) -> bool:
+    """Whether numbers name classes, which have no mean: integers that have names or colours, and bool."""
+    named = class_names is not None or palette is not None
+    return dtype == np.bool_ or (dtype.kind in "iu" and named)
 
 
 def geotiff_sidecars(class_names: Sequence[str] | None) -> dict[str, bytes | None]:
