@@ -55,27 +55,14 @@ class AreasOutput(StructuredOutput):
 
     @classmethod
     def of(cls, raster: RasterOutput) -> Self:
-        """Count the pixels of a raster of classes, in one pass.
-
-        Args:
-            raster: one band of classes, uint8 or uint16; nodata is none.
-
-        Raises:
-            InputError: the raster is none of classes.
-
-        """
+        """Count the pixels of a raster of classes, one band of uint8 or uint16 (else InputError), in one pass."""
         areas = cls(classes=_counted(raster))
         areas._palette = raster.palette
         return areas
 
     @classmethod
     def taking(cls, raster: RasterOutput) -> Self:
-        """The same of a raster of which nothing else is wanted.
-
-        Args:
-            raster: one on disk is closed; one in memory is kept until `placed` has laid it on its input.
-
-        """
+        """The same of a raster of which nothing else is wanted: one on disk is closed."""
         from vllm_mmout.outputs.stored import StoredRaster
 
         areas = cls.of(raster)
@@ -98,12 +85,7 @@ class AreasOutput(StructuredOutput):
         return red, green, blue
 
     def __getitem__(self, which: int | str) -> ClassArea:
-        """One class by number or name.
-
-        Raises:
-            KeyError: it is not in the table.
-
-        """
+        """One class by number or name; KeyError where there is none."""
         for one in self.classes:
             if which in (one.id, one.name):
                 return one

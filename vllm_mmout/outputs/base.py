@@ -60,20 +60,13 @@ class Savable:
         return target
 
     def to_bytes(self, format: str | None = None, **options: Any) -> bytes:  # noqa: A002 - Pillow's word for it
-        """The result as the bytes of a file.
+        """The result as the bytes of a file, of a format or suffix as "png", None for the usual one.
 
-        Args:
-            format: a format or a suffix, as "png"; None for the usual one.
-            options: options of the format.
-
-        Raises:
-            SaveError: the format is unknown or cannot hold the result.
-
+        SaveError: the format is unknown or cannot hold the result.
         """
         return self._encode(self._format(format), options)
 
     def _format(self, asked: str | None) -> str:
-        """The name of a format that is given by name or suffix."""
         names = dict.fromkeys(self.formats.values())
         if asked is None:
             return next(iter(names))
@@ -113,14 +106,7 @@ class MediaOutput(Savable):
 
 
 def unknown_suffix(target: Path, formats: Iterable[str], hint: str = "") -> SaveError:
-    """The error of a file name that tells no format.
-
-    Args:
-        target: the name.
-        formats: the suffixes that would.
-        hint: what else could be done.
-
-    """
+    """The error of a file name that tells none of the known formats; ``hint`` says what else could be done."""
     wrong = f"suffix {target.suffix!r} is that of no format" if target.suffix else "no suffix tells the format"
     return SaveError(f"cannot save {target}: {wrong} (known: {', '.join(formats)}{hint})")
 
@@ -128,10 +114,7 @@ def unknown_suffix(target: Path, formats: Iterable[str], hint: str = "") -> Save
 def as_numpy(value: Any) -> NDArray[Any]:
     """An array of what a decoder hands over, sharing its memory where it can; torch is not imported.
 
-    Args:
-        value: array, sequence, or torch tensor of any device. bfloat16, which NumPy does not have, becomes float32,
-            exactly.
-
+    bfloat16, which NumPy does not have, becomes float32, exactly.
     """
     if hasattr(value, "detach") and hasattr(value, "cpu"):
         value = value.detach().cpu()

@@ -51,9 +51,7 @@ class DetectionOutput(StructuredOutput):
     def placed(self, source: Source) -> Self:
         """The same result with boxes in pixels of the input, cut off at its edges; boxes outside are left out.
 
-        Args:
-            source: the input. Boxes in pixels are taken for those of ``size``, without it of what the model saw.
-
+        Boxes in pixels are taken for those of ``size``, without it of what the model saw.
         """
         placed = super().placed(source)
         if source.size is None:
@@ -69,9 +67,7 @@ class DetectionOutput(StructuredOutput):
     def geojson(self) -> dict[str, Any]:
         """A FeatureCollection of the boxes in the coordinate system of the input, also where that is rotated.
 
-        Raises:
-            SaveError: the input has no georeference of the kind that GeoJSON can name, or its size is not known.
-
+        SaveError: the input has no georeference of the kind that GeoJSON can name, or its size is not known.
         """
         source = self._source
         georeference = None if source is None else source.georeference
@@ -94,14 +90,7 @@ class DetectionOutput(StructuredOutput):
 
 
 def within(detections: Iterable[Detection], width: float, height: float) -> list[Detection]:
-    """The detections that have an area within a picture, their boxes cut off at its edges.
-
-    Args:
-        detections: with boxes in any unit.
-        width: of the picture, in that unit.
-        height: of the picture, in that unit.
-
-    """
+    """The detections that have an area within a picture, in their unit, their boxes cut off at its edges."""
     cut = []
     for one in detections:
         left, top, right, bottom = one.box

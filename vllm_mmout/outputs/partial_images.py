@@ -49,17 +49,17 @@ class PartialImages:
     """Keeps the picture of a raster that is being joined, and takes copies of it at given moments and when asked.
 
     It has the size of the result's ``image``, the longer side at most `PREVIEW` pixels. Pixels that are finished equal
-    those of ``image``, all others are transparent, but for two things that are known at the end alone: grey and colours
-    that are stretched go from the smallest to the largest value *so far*, and of a larger raster that has no classes
-    each pixel is that in the middle of those that become one, not their mean.
+    those of ``image``, all others are transparent, but for two things that are known at the end alone: grey and
+    colours that are stretched go from the smallest to the largest value *so far*, and of a larger raster that has no
+    classes each pixel is that in the middle of those that become one, not their mean.
 
-    In memory are the bands that the picture shows and one byte a pixel, and of each copy that nobody took the bands and
-    one bit a pixel: of classes (uint8) 8 MiB and 4.5 MiB a copy at most, of float32 20 MiB and 16.5 MiB a copy. Nothing
-    of it is left when the last copy was taken, or after `close`. With a ``watch`` any tile may bring a copy: the bands
-    and the byte a pixel are kept until the last tile is joined. Of copies that were asked for only the newest waits to
-    be taken, whoever asks and however often.
+    In memory are the bands that the picture shows and one byte a pixel, and of each copy that nobody took the bands
+    and one bit a pixel, until the last copy was taken, or `close`; with a ``watch``, which asks for copies at any
+    tile, until the last tile is joined. Of copies that were asked for only the newest waits to be taken.
 
-    One thread joins; any other may take copies, and ask. What they share has locks of C alone.
+    Of ``wanted`` copies the k-th is due when ``k / (wanted + 1)`` of the ``total`` tiles are joined; none is due
+    twice, or with the last tile. ``notify`` is called in the one thread that joins; any other may take copies, and
+    ask. What they share has locks of C alone.
     """
 
     def __init__(

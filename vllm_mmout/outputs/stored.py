@@ -63,17 +63,7 @@ class StoredRaster(RasterOutput):
 
     @classmethod
     def from_blocks(cls, blocks: GeoTiffBlocks, **known: Unpack[RasterMetadata]) -> StoredRaster:
-        """Finish a file of blocks, and own it.
-
-        Args:
-            blocks: all written.
-            known: what `RasterOutput` takes beside the array; it goes into the file as `RasterOutput.save` does it.
-
-        Raises:
-            SaveError: as `GeoTiffBlocks.finish`; nothing is left on the disk then.
-            InputError: the names or the palette have another shape or dtype; nor then.
-
-        """
+        """Finish a file of blocks, all written, and own it; after an error nothing is left on the disk."""
         try:
             path = blocks.finish(**geotiff_options(blocks.shape[0], blocks.dtype, **known))
             return cls(path, owned=True, **known)
@@ -128,13 +118,7 @@ class StoredRaster(RasterOutput):
         return render(array, valid, self.palette)
 
     def read(self, window: Window | Sequence[int] | None = None) -> NDArray[Any]:
-        """The pixels of a rectangle, [bands, height, width]; all without one.
-
-        Raises:
-            InputError: the rectangle reaches outside the raster or is empty, or the raster is closed, or its file is
-                gone or was replaced.
-
-        """
+        """The pixels of a rectangle, [bands, height, width]; all without one."""
         if window is None:
             return self.array
         asked = self._checked_window(window)
@@ -142,23 +126,11 @@ class StoredRaster(RasterOutput):
             return raster.read(asked).array
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the result to a file; the format follows from the suffix.
+        """Write the result to a file, as `RasterOutput.save`.
 
-        The first GeoTIFF takes the temporary file over, and the raster is read from there afterwards; a further one
-        is a copy, and over its own file nothing is written. The file appears when it is whole: after an error there
-        is none, and an older one is left as it was.
-
-        Args:
-            path: where to; the folder must exist.
-            options: options of the format, as in `to_bytes`.
-
-        Returns:
-            The path.
-
-        Raises:
-            SaveError: the suffix is unknown, the format cannot hold the result, or the file cannot be written.
-            InputError: the raster is closed, or its file is gone or was replaced.
-
+        The first GeoTIFF takes the temporary file over, and the raster is read from there afterwards; a further one is
+        a copy, and over its own file nothing is written. InputError: the raster is closed, or its file is gone or was
+        replaced.
         """
         target = Path(path)
         tiff = self.formats.get(target.suffix.lower()) == "tiff"
@@ -191,7 +163,6 @@ class StoredRaster(RasterOutput):
         vars(self).update(state, _lock=threading.RLock(), _remove=None)
 
     def _open(self) -> OpenRaster:
-        """The file, open for one reader."""
         with self._lock:
             self._check_file()
             return open_raster(self._file)
@@ -230,7 +201,6 @@ class StoredRaster(RasterOutput):
             return self._file.read_bytes()
 
     def _moved(self, target: Path) -> None:
-        """Read from the file that was saved, in place of the temporary one."""
         if self._remove is not None:
             self._remove()
         self._remove = None

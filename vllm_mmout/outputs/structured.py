@@ -66,12 +66,7 @@ class StructuredOutput(Savable, BaseModel):
 
     @property
     def image(self) -> Image:
-        """The result drawn over the picture of its input, RGB.
-
-        Raises:
-            SaveError: the result lies on no input, or its input has no picture.
-
-        """
+        """The result drawn over the picture of its input, RGB; SaveError where there is none."""
         source = self._source
         if source is None or source.picture is None:
             why = "it lies on no input" if source is None else "its input has no picture"
@@ -84,15 +79,7 @@ class StructuredOutput(Savable, BaseModel):
         return self.draw(picture.copy() if picture.mode == "RGB" else picture.convert("RGB"))
 
     def draw(self, picture: Image) -> Image:
-        """Draw the result over the picture of its input; without an override the fields become a caption.
-
-        Args:
-            picture: RGB, a copy that may be drawn upon.
-
-        Returns:
-            The picture, or a new one.
-
-        """
+        """Draw over ``picture``, an RGB copy that may be drawn upon; by default the fields become a caption."""
         return draw_caption(picture, [Line(f"{name}: {getattr(self, name)}") for name in type(self).model_fields])
 
     def _repr_png_(self) -> bytes | None:

@@ -51,17 +51,7 @@ class Scene:
 
 
 def make_scene(height: int = 512, width: int = 512, *, seed: int = 6) -> Scene:
-    """Generate a scene: the same one for the same arguments.
-
-    Args:
-        height: rows, 64 or more.
-        width: columns, 64 or more.
-        seed: of the random numbers.
-
-    Raises:
-        OptionError: the scene is smaller than 64 pixels either way.
-
-    """
+    """Generate a scene of 64 pixels or more either way: the same one for the same arguments."""
     if min(height, width) < _SMALLEST:
         raise OptionError(f"a scene must have {_SMALLEST} pixels or more either way, got {height} x {width}")
     rng = np.random.default_rng(seed)

@@ -32,12 +32,7 @@ Axis: TypeAlias = int | tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What one keyword of ``forward`` takes, without the batch axis.
-
-    Raises:
-        RegistrationError: a size or dtype is malformed.
-
-    """
+    """What one keyword of ``forward`` takes, without the batch axis; RegistrationError where it is malformed."""
 
     shape: tuple[Axis, ...]
     """Each axis: its size, or (least, most)."""
