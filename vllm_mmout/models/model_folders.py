@@ -9,14 +9,14 @@ import sys
 from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.importing import import_path, is_path
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
-from vllm_mmout.wing import wings
+from vllm_mmout.wing import extensions, wings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -141,3 +141,24 @@ def _finds(module: str) -> bool:
     top = module.partition(".")[0]
     specs: list[ModuleSpec | None] = [finder.find_spec(top, None) for finder in sys.meta_path]
     return any(specs)
+
+
+class ModelFamily(Protocol):
+    """What a wing knows of the folders of an architecture."""
+
+    def serves(self, config: Mapping[str, Any]) -> bool:
+        """Whether a folder's ``config.json`` is one of this family."""
+
+    def completed(self, config: dict[str, Any]) -> dict[str, Any]:
+        """``config.json`` with what it does not say itself: the output processor and its options.
+
+        OptionError: an entry is malformed.
+        """
+
+
+def family_of(config: Mapping[str, Any]) -> ModelFamily | None:
+    """The family that a folder's ``config.json`` is of, by its first architecture; None for most folders."""
+    architectures = config.get("architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else None
+    families = extensions("model_families", first) if isinstance(first, str) else ()
+    return next((made for made in (family() for family in families) if made.serves(config)), None)

@@ -35,16 +35,11 @@ def inputs_of(model_config: ModelConfig) -> ModelInputs:
     return ModelInputs(served_class(model_config.architecture), InputContext(model_config))
 
 
-class _Item(ProcessorBatchItems[Any]):
-    def __init__(self, data: Any) -> None:
-        super().__init__([data], IMAGE)
-
-
 class _Parser(MultiModalDataParser):
     def _parse_image_data(self, data: Any) -> ModalityDataItems[Any, Any] | None:
         if isinstance(data, list) and len(data) == 1:
             data = data[0]
-        return None if data is None else _Item(data)
+        return None if data is None else ProcessorBatchItems([data], IMAGE)
 
 
 class SinglePassInfo(BaseProcessingInfo):

@@ -108,14 +108,13 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             output = self._run(alike)
             if isinstance(output, torch.Tensor) and len(rows) == len(requests):
                 return output
-            failed_together = isinstance(output, MMOutError) and len(rows) > 1
-            parts = self._each(alike) if failed_together else _parts(output, len(rows))
+            if isinstance(output, MMOutError) and len(rows) > 1:
+                parts = [_parts(self._run([tensors]), 1)[0] for tensors in alike]
+            else:
+                parts = _parts(output, len(rows))
             for row, part in zip(rows, parts, strict=True):
                 outcomes[row] = part
         return PerRequest.of(outcomes, self._device)
-
-    def _each(self, alike: list[dict[str, torch.Tensor]]) -> list[Outcome]:
-        return [_parts(self._run([tensors]), 1)[0] for tensors in alike]
 
     def _run(self, alike: list[dict[str, torch.Tensor]]) -> Outcome:
         try:

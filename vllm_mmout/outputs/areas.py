@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.geo.raster.areas import pixel_areas
 from vllm_mmout.outputs.drawing import Line, draw_caption
@@ -16,9 +17,6 @@ from vllm_mmout.outputs.structured import StructuredOutput
 from pydantic import BaseModel, PrivateAttr  # isort: skip - the module above says what is missing without it
 
 if TYPE_CHECKING:
-    from typing import Self
-
-    from numpy.typing import NDArray
     from PIL.Image import Image
 
     from vllm_mmout.outputs.base import Source

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, SaveError
 from vllm_mmout.geo.raster.files import whole_file
 from vllm_mmout.outputs.formats import FORMATS, format_named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
     from PIL.Image import Image
 
     from vllm_mmout.geo.raster.georeference import Georeference

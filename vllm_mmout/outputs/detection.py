@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from vllm_mmout.errors import SaveError
 from vllm_mmout.outputs.drawing import MarkedBox, draw_boxes
@@ -15,8 +15,6 @@ from vllm_mmout.outputs.structured import StructuredOutput
 from pydantic import BaseModel  # isort: skip - the module above says what is missing without it
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from PIL.Image import Image
 
     from vllm_mmout.outputs.base import Source
@@ -101,7 +99,6 @@ def within(detections: Iterable[Detection], width: float, height: float) -> list
 
 
 def _scaled(detections: Iterable[Detection], cols: float, rows: float) -> list[Detection]:
-    """The detections with boxes in another unit."""
     scale = (cols, rows, cols, rows)
     return [
         one.model_copy(update={"box": tuple(edge * by for edge, by in zip(one.box, scale, strict=True))})

@@ -130,7 +130,6 @@ def _line_height(font: FreeTypeFont) -> int:
 
 
 def _fitted(text: str, font: FreeTypeFont, width: int) -> str:
-    """The text in characters that the font has, cut so that it is at most ``width`` pixels long."""
     shown = _drawable(text[:_LONGEST_TEXT])
     if len(text) <= _LONGEST_TEXT and font.getlength(shown) <= width:
         return shown
@@ -153,7 +152,6 @@ def _pixels(edges: tuple[float, float, float, float], width: int, height: int) -
 
 
 def _outline(draw: ImageDraw, frame: Rectangle, colour: Colour, width: int) -> None:
-    """The outline of a rectangle, within it, between two lines of black or white that set it off."""
     left, top, right, bottom = frame
     rim, narrow = max(1, width // 2), min(right - left, bottom - top) + 1
     if narrow <= 2 * width:  # Pillow would draw beyond the edges

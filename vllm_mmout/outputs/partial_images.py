@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.geo.raster.raster import Raster
 from vllm_mmout.outputs.image import ImageOutput
 from vllm_mmout.outputs.rendering import PREVIEW, render
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from vllm_mmout.outputs.raster import RasterOutput
 
 _STRIP = 64
@@ -185,5 +184,4 @@ def _picked(middles: NDArray[np.intp], start: int, length: int) -> tuple[slice, 
 
 
 def _stored(array: NDArray[Any]) -> NDArray[Any]:
-    """The pixels as a file has them: bool as uint8."""
     return array.view(np.uint8) if array.dtype == np.bool_ else array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -17,8 +18,6 @@ from vllm_mmout.outputs.formats import FORMATS, formats_of
 from vllm_mmout.outputs.raster import check_classes, class_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from geopandas import GeoDataFrame
     from PIL.Image import Image
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.raster import Raster, as_pixels_have_it
@@ -14,10 +17,6 @@ from vllm_mmout.outputs.formats import FORMATS, formats_of
 from vllm_mmout.outputs.rendering import render
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
     from PIL.Image import Image
     from xarray import DataArray
 
@@ -103,17 +102,20 @@ class RasterOutput(MediaOutput):
     @property
     def count(self) -> int:
         """Number of bands."""
-        return int(self.array.shape[0])
+        return self._extent()[0]
 
     @property
     def height(self) -> int:
         """Number of rows."""
-        return int(self.array.shape[1])
+        return self._extent()[1]
 
     @property
     def width(self) -> int:
         """Number of columns."""
-        return int(self.array.shape[2])
+        return self._extent()[2]
+
+    def _extent(self) -> tuple[int, ...]:
+        return self.array.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:

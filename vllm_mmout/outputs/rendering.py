@@ -5,20 +5,19 @@ Of a raster on disk that is shown at reduced size never more than a few blocks a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.geo.raster.geotiff import BLOCK
 from vllm_mmout.geo.raster.raster import Raster
 from vllm_mmout.geo.raster.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
     from PIL.Image import Image
 
     from vllm_mmout.geo.raster.opened import OpenRaster

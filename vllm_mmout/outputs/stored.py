@@ -7,10 +7,12 @@ import os
 import shutil
 import threading
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.opened import open_raster
@@ -21,9 +23,6 @@ from vllm_mmout.outputs.raster import RasterMetadata, RasterOutput
 from vllm_mmout.outputs.rendering import PREVIEW, preview, render, valid_mask
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
     from PIL.Image import Image
 
     from vllm_mmout.geo.raster.opened import OpenRaster
@@ -77,20 +76,8 @@ class StoredRaster(RasterOutput):
         with self._open() as raster:
             return raster.read().array
 
-    @property
-    def count(self) -> int:
-        """Number of bands."""
-        return self._shape[0]
-
-    @property
-    def height(self) -> int:
-        """Number of rows."""
-        return self._shape[1]
-
-    @property
-    def width(self) -> int:
-        """Number of columns."""
-        return self._shape[2]
+    def _extent(self) -> tuple[int, ...]:
+        return self._shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -168,7 +155,6 @@ class StoredRaster(RasterOutput):
             return open_raster(self._file)
 
     def _check_file(self) -> None:
-        """Refuse to use the file of a closed raster, one that is gone, and another one in its place."""
         if self._closed:
             tiff = self.path is not None and self.formats.get(Path(self.path).suffix.lower()) == "tiff"
             kept = f"read {self.path} itself" if tiff else "read it, or save it as GeoTIFF, before"
@@ -209,7 +195,6 @@ class StoredRaster(RasterOutput):
 
 
 def _identity(file: Path) -> tuple[int, int, int, int]:
-    """What tells a file from another one that takes its name."""
     found = file.stat()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 

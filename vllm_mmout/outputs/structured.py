@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from vllm_mmout.errors import SaveError
 from vllm_mmout.outputs.base import Savable
@@ -18,8 +18,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from PIL.Image import Image
 
     from vllm_mmout.outputs.base import Source
@@ -83,5 +81,4 @@ class StructuredOutput(Savable, BaseModel):
         return draw_caption(picture, [Line(f"{name}: {getattr(self, name)}") for name in type(self).model_fields])
 
     def _repr_png_(self) -> bytes | None:
-        """What notebooks show; without a picture they fall back on the repr."""
         return None if self._source is None or self._source.picture is None else self.to_bytes("png")

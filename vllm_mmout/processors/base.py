@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from vllm_mmout.errors import DecodeError
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
     import numpy as np
     import torch
     from numpy.typing import NDArray
@@ -143,6 +141,28 @@ class OutputProcessor:
     def begin(self, params: OutputParams) -> Any:
         """What one request remembers between its own chunks, handed to ``decode`` as ``state``; nothing by default."""
         return None
+
+
+class OwnInputsProcessor(OutputProcessor):
+    """Makes the inputs of a request and, of the raw tensors that the model gives for them, its result."""
+
+    honours: ClassVar[frozenset[str]] = frozenset({"processor"})
+    """Fields of `OutputParams` that its requests may set."""
+
+    def load(self) -> None:
+        """Import what it needs; called before a process of the engine is started."""
+
+    def started(self, vllm_config: Any, renderer: Any) -> Self:
+        """The same for an engine that is there, with vLLM's renderer, which makes the model's inputs of prompts."""
+        return self
+
+    def request(self, pick: str, data: Any, params: OutputParams, limit_s: float) -> Any:
+        """One request, a `vllm_mmout.engine.parts.parts_request.PartedRequest`, of which nothing is run yet.
+
+        ``pick`` is the name of this processor on the engine, ``limit_s`` what one call of another author's code may
+        take.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define request(pick, data, params, limit_s)")
 
 
 class Parts(Iterator["Part"]):

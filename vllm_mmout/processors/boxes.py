@@ -7,12 +7,12 @@ from array import array
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import DecodeError
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
 
     from vllm_mmout.geo.tiling.grid import TileGrid
     from vllm_mmout.outputs import Detection, DetectionOutput
@@ -152,7 +152,6 @@ def _counting(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, fl
 
 
 def _overlaps(one: NDArray[np.float64], boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Intersection over union of a box with each of others, all with an area."""
     sides = np.minimum(one[2:], boxes[:, 2:]) - np.maximum(one[:2], boxes[:, :2])
     common = sides.clip(min=0).prod(axis=1)
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)

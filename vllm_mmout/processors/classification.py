@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vllm_mmout.errors import DecodeError, ReduceError
 from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.processors.option_values import Labels, checked_count, checked_names, checked_part, checked_switch
-from vllm_mmout.processors.raw import describe, only_tensor
+from vllm_mmout.processors.raw import describe, not_of_reduce, only_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Self
-
     import torch
 
     from vllm_mmout.outputs import ClassificationOutput
@@ -89,10 +86,7 @@ class ClassificationProcessor(OutputProcessor):
         from vllm_mmout.outputs import ClassificationOutput, ClassScore
 
         if not isinstance(raw, dict) or set(raw) != {"scores", "ids"}:
-            raise DecodeError(
-                "classification takes scores and ids from reduce; a subclass that overrides reduce must override"
-                " decode as well"
-            )
+            raise not_of_reduce("classification takes scores and ids from reduce")
         if raw["scores"].isnan().any():
             raise DecodeError(
                 "the model's logits hold NaN or infinity, so no class can be told; check the input's values, or run the"

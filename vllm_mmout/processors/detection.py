@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.processors.base import OutputProcessor, Parts
 from vllm_mmout.processors.boxes import FORMATS, as_corners, suppressed
 from vllm_mmout.processors.option_values import Labels, checked_count, checked_names, checked_part, checked_switch
-from vllm_mmout.processors.raw import describe
+from vllm_mmout.processors.raw import describe, not_of_reduce
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Self
-
     import torch
 
     from vllm_mmout.outputs import DetectionOutput
@@ -209,7 +206,4 @@ def _checked_raw(raw: Raw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bo
     for relative, name in ((False, "boxes"), (True, "relative_boxes")):
         if isinstance(raw, dict) and set(raw) == {"scores", "labels", name}:
             return raw["scores"], raw["labels"], raw[name], relative
-    raise DecodeError(
-        "detection takes scores, labels and boxes from reduce; a subclass that overrides reduce must override decode"
-        " as well"
-    )
+    raise not_of_reduce("detection takes scores, labels and boxes from reduce")

@@ -8,7 +8,7 @@ from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import TensorOutput
 from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.processors.option_values import checked_switch
-from vllm_mmout.processors.raw import describe, only_tensor, own_array
+from vllm_mmout.processors.raw import describe, not_of_reduce, only_tensor, own_array
 
 if TYPE_CHECKING:
     import torch
@@ -75,10 +75,7 @@ class EmbeddingProcessor(OutputProcessor):
         tensor = only_tensor(raw, "a decoded embedding must be one tensor", DecodeError)
         array = own_array(tensor)
         if array.dtype != self._dtype or array.ndim != 1:
-            raise DecodeError(
-                f"an embedding must come as {self._dtype} [dim] from reduce, got {describe(tensor)};"
-                " a subclass that overrides reduce must override decode as well"
-            )
+            raise not_of_reduce(f"an embedding must come as {self._dtype} [dim] from reduce", tensor)
         return TensorOutput(array)
 
     def _check_pool(self, features: torch.Tensor) -> None:
@@ -98,7 +95,6 @@ class EmbeddingProcessor(OutputProcessor):
             )
 
     def _vector(self, features: torch.Tensor) -> torch.Tensor:
-        """The vector of one request: float32 [dim]."""
         import torch
 
         rows = features.flatten(1).T if features.ndim == _MAP - 1 else features  # [tokens or pixels, dim], or [dim]

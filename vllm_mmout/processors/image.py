@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import ImageOutput
 from vllm_mmout.processors.base import OutputProcessor
-from vllm_mmout.processors.raw import describe, only_tensor, own_array
+from vllm_mmout.processors.raw import describe, not_of_reduce, only_tensor, own_array
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
 
     from vllm_mmout.params import OutputParams
@@ -62,9 +61,8 @@ class ImageProcessor(OutputProcessor):
         tensor = only_tensor(raw, "a decoded image must be uint8 [height, width, channels]", DecodeError)
         array = own_array(tensor)
         if array.dtype != "uint8" or array.ndim != _AXES - 1 or array.shape[2] not in _CHANNELS:
-            raise DecodeError(
-                f"a decoded image must be uint8 [height, width, 1, 3 or 4 channels], got {describe(tensor)};"
-                " a subclass that overrides reduce must override decode as well"
+            raise not_of_reduce(
+                f"a decoded image must be uint8 [height, width, 1, 3 or 4 channels], got {describe(tensor)}"
             )
         return ImageOutput(array[:, :, 0] if array.shape[2] == 1 else array)
 

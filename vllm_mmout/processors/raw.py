@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from vllm_mmout.errors import MMOutError
+from vllm_mmout.errors import DecodeError, MMOutError, OptionError
 
 if TYPE_CHECKING:
     import torch
 
-    from vllm_mmout.processors.base import Raw
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.base import OutputProcessor, Raw
 
 
 def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
@@ -58,3 +59,17 @@ def own_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
     if tensor.dtype == torch.bfloat16:
         return np.array(tensor.detach().to(torch.float32).numpy())
     return np.array(tensor.detach().numpy())
+
+
+def not_of_reduce(what: str, tensor: torch.Tensor | None = None) -> DecodeError:
+    """The error of a raw output that ``reduce`` of the same processor does not return."""
+    got = "" if tensor is None else f", got {describe(tensor)}"
+    return DecodeError(f"{what}{got}; a subclass that overrides reduce must override decode as well")
+
+
+def asked_output(processor: OutputProcessor, name: str, params: OutputParams) -> str:
+    """What a request asks for, the first of the processor's ``outputs`` if it does not say."""
+    asked = processor.outputs[0] if params.output is None else params.output
+    if asked not in processor.outputs:
+        raise OptionError(f"output {asked!r} is not known to {name} (known: {', '.join(processor.outputs)})")
+    return asked

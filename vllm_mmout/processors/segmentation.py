@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import PolygonsOutput, RasterOutput
 from vllm_mmout.outputs.rendering import default_palette
 from vllm_mmout.processors.base import OutputProcessor, Parts
 from vllm_mmout.processors.option_values import PaletteOption, checked_names, parse_palette
-from vllm_mmout.processors.raw import describe, only_tensor, own_array
+from vllm_mmout.processors.raw import asked_output, describe, not_of_reduce, only_tensor, own_array
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     import torch
-    from numpy.typing import NDArray
 
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Part, Raw
@@ -78,7 +77,7 @@ class SegmentationProcessor(OutputProcessor):
 
     def formats(self, params: OutputParams) -> Mapping[str, str]:
         """The formats of what ``params.output`` asks for."""
-        asked = self._asked(params)
+        asked = asked_output(self, "segmentation", params)
         if asked == "areas":
             from vllm_mmout.outputs import AreasOutput
 
@@ -113,19 +112,20 @@ class SegmentationProcessor(OutputProcessor):
         array = own_array(tensor)
         kinds = tuple(_NODATA) if asked == "classes" else ("float32",)
         if array.dtype.name not in kinds or array.ndim != (3 if asked == "probabilities" else 2):
-            raise DecodeError(
-                f"{asked} must come as {' or '.join(kinds)} from reduce, got {describe(tensor)};"
-                " a subclass that overrides reduce must override decode as well"
-            )
+            raise not_of_reduce(f"{asked} must come as {' or '.join(kinds)} from reduce", tensor)
         if asked == "probabilities":
             return RasterOutput(array, nodata=math.nan, band_names=self._class_names or ())
         if asked == "confidence":
             return self._confidence(array)
-        return self._classes(array) if params.part else _vectors(self._classes(array), self._asked(params), params)
+        return (
+            self._classes(array)
+            if params.part
+            else _vectors(self._classes(array), asked_output(self, "segmentation", params), params)
+        )
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
         """Join tiles: probabilities are averaged before what is asked for is made of them."""
-        asked = self._asked(params)
+        asked = asked_output(self, "segmentation", params)
         if not isinstance(parts, Parts):
             return super().assemble(parts, params)
         finish = None
@@ -134,7 +134,6 @@ class SegmentationProcessor(OutputProcessor):
         return _vectors(parts.mosaic(params, finish), asked, params)
 
     def _finished_classes(self, probabilities: RasterOutput) -> RasterOutput:
-        """Of each pixel the class of the highest probability, the first of equal ones; nodata where one is NaN."""
         planes = probabilities.array
         if planes.dtype.kind != "f":
             return probabilities  # a subclass's own class ids
@@ -163,17 +162,10 @@ class SegmentationProcessor(OutputProcessor):
         return RasterOutput(best[None], nodata=math.nan, band_names=("confidence",))
 
     def _travelling(self, params: OutputParams) -> str:
-        """What `reduce` makes: what is asked for, or what can be averaged."""
-        asked = self._asked(params)
+        asked = asked_output(self, "segmentation", params)
         if params.blends:
             return "probabilities"
         return "classes" if asked in ("polygons", "areas") else asked
-
-    def _asked(self, params: OutputParams) -> str:
-        asked = self.outputs[0] if params.output is None else params.output
-        if asked not in self.outputs:
-            raise OptionError(f"output {asked!r} is not known to segmentation (known: {', '.join(self.outputs)})")
-        return asked
 
     def _checked_logits(self, logits: torch.Tensor) -> torch.Tensor:
         if logits.ndim != _AXES or not logits.is_floating_point() or logits.shape[1] not in _CLASSES:
@@ -196,8 +188,7 @@ class SegmentationProcessor(OutputProcessor):
 def _best_of_few(logits: torch.Tensor) -> torch.Tensor:
     """The class ids of ``logits.max(dim=1)``, several times faster on a CPU where classes are few.
 
-    Class by class, with numbers of one byte in the place of choices: to fill or to choose by a mask takes longer than
-    all the rest. Like there, it is the first of equal maxima, and nodata where there is a NaN.
+    With numbers of one byte in the place of choices: to fill or to choose by a mask takes longer than all the rest.
     """
     import torch
 
@@ -225,5 +216,4 @@ def _vectors(raster: RasterOutput, asked: str, params: OutputParams) -> Any:
 
 
 def _dtype(classes: int) -> str:
-    """What holds the ids of so many classes and nodata."""
     return "uint8" if classes <= _NODATA["uint8"] else "uint16"

@@ -77,8 +77,6 @@ def _filled(cell: types.CellType) -> bool:
 
 
 class _Walk:
-    """Goes through values, deep into containers and objects, and notes the leaves."""
-
     def __init__(self, found: dict[str, str], allow: Collection[str]) -> None:
         self._found = found
         self._allow = allow
@@ -112,7 +110,6 @@ def _inside(value: Any, place: str) -> dict[str, tuple[str, Any]] | None:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """What stands in an object's ``__dict__`` and slots."""
     attributes = dict(getattr(value, "__dict__", None) or {})
     for cls in type(value).__mro__:
         slots = vars(cls).get("__slots__", ())

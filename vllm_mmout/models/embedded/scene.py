@@ -77,6 +77,5 @@ def water_iou(classes: NDArray[np.integer], truth: NDArray[np.uint8]) -> float:
 
 
 def _beyond_swath(height: int, width: int) -> NDArray[np.bool_]:
-    """A wedge on the left, where the satellite did not look."""
     rows, cols = np.ogrid[:height, :width]
     return np.asarray(cols / width < 0.1 - 0.18 * rows / height)

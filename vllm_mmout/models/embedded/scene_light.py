@@ -40,8 +40,7 @@ _SUN = (np.deg2rad(152.0), np.deg2rad(41.0))
 """Azimuth and height of the sun."""
 
 
-def _column(values: tuple[float, ...]) -> NDArray[np.float32]:
-    """Values a band, shaped to spread over [6, height, width]."""
+def _column(values: tuple[float, ...]) -> NDArray[np.float32]:  # to spread over [6, height, width]
     return np.array(values, np.float32)[:, None, None]
 
 
@@ -63,7 +62,6 @@ def reflectance(rng: np.random.Generator, scene: SceneMap, pixel_size: float) ->
 
 
 def _fields(rng: np.random.Generator, scene: SceneMap) -> NDArray[np.float32]:
-    """Crops and soils, a field of one kind each, wet where the flood has just been."""
     kind, growth, bright = draw_crops(rng, scene.parcels)
     shares = (0.26, 0.20, 0.22, 0.13, 0.12, 0.07)
     names = ("lush crop", "young crop", "meadow", "bare soil", "stubble", "wet soil")
@@ -78,7 +76,6 @@ def _fields(rng: np.random.Generator, scene: SceneMap) -> NDArray[np.float32]:
 
 
 def _woods(rng: np.random.Generator, scene: SceneMap, land: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Forest in the hills, a gallery of trees along the river, hedges between some fields."""
     shape = scene.water.shape
     patches = smooth_noise(rng, shape, 90, 1.3)
     forest = ramp(patches + 1.7 * scene.hills, 1.25, 1.45) * ramp(scene.hills, 0.15, 0.4)
@@ -90,7 +87,6 @@ def _woods(rng: np.random.Generator, scene: SceneMap, land: NDArray[np.float32])
 
 
 def _built(rng: np.random.Generator, scene: SceneMap, land: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Houses of some pixels along streets, gardens between them; roads."""
     rows, cols = np.meshgrid(*(np.arange(n, dtype=np.float32) for n in scene.water.shape), indexing="ij")
     houses, street = cells(rng, rows, cols, (4.0, 6.0), 0.5)
     kind, bright, garden = draw_per_cell(rng, houses, 3)
@@ -102,7 +98,6 @@ def _built(rng: np.random.Generator, scene: SceneMap, land: NDArray[np.float32])
 
 
 def _water(rng: np.random.Generator, scene: SceneMap, land: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Water from clear to turbid, the bottom seen through the shallows, plants that stand out of them."""
     shape = scene.water.shape
     swirl = smooth_noise(rng, shape, 110, 1.5)
     load = np.clip(0.62 + 0.22 * swirl + 0.4 * ramp(-scene.river, -14.0, -4.0), 0.02, 1.15)
@@ -139,7 +134,6 @@ def add_clouds(rng: np.random.Generator, image: NDArray[np.float32], scale: floa
 
 
 def _moved(field: Field, shift: tuple[int, int]) -> Field:
-    """A field moved by rows and columns, 0 where nothing comes in."""
     moved = np.zeros_like(field)
     height, width = field.shape
     if abs(shift[0]) < height and abs(shift[1]) < width:
@@ -161,5 +155,4 @@ def sense(rng: np.random.Generator, image: NDArray[np.float32]) -> NDArray[np.fl
 
 
 def _column_table(names: tuple[str, ...]) -> NDArray[np.float32]:
-    """Spectra of several surfaces, [6, surfaces]."""
     return np.array([SPECTRA[name] for name in names], np.float32).T

@@ -130,8 +130,6 @@ class SceneMap:
 
 
 class _Frame:
-    """The pixel grid, and the axes of the valley on it."""
-
     def __init__(self, shape: tuple[int, int]) -> None:
         self.shape = shape
         self.scale = min(shape) / UNIT
@@ -192,7 +190,6 @@ def _meanders(rng: np.random.Generator, frame: _Frame) -> NDArray[np.float64]:
 
 
 def _cut_off_bends(rng: np.random.Generator, frame: _Frame) -> NDArray[np.float64]:
-    """Lakes that the river has left behind, bent as it is."""
     turn = np.linspace(-1.9, 1.9, 90)
     bends = [
         frame.points(
@@ -221,7 +218,6 @@ def _plain(rng: np.random.Generator, frame: _Frame, river: Field) -> Field:
 
 
 def _towns(rng: np.random.Generator, frame: _Frame) -> Field:
-    """How densely built up each place is: 1 in the middle of a settlement, 0 outside."""
     ragged = frame.noise(rng, 40, 1.2)
     town = np.zeros(frame.shape, np.float32)
     for along, across, radius in _TOWNS:
@@ -231,7 +227,6 @@ def _towns(rng: np.random.Generator, frame: _Frame) -> Field:
 
 
 def _roads(frame: _Frame) -> NDArray[np.float64]:
-    """Middle of the roads: one along the valley's side, one across the flood plain, branches to the villages."""
     first, second, third, fourth = ((along, across) for along, across, _ in _TOWNS)
     lines = [
         [(-420.0, 132.0), (-260, 138), first, (-30, 134), third, (190, 150), (420, 128)],
@@ -249,13 +244,11 @@ def _roads(frame: _Frame) -> NDArray[np.float64]:
 
 
 def _running_mean(values: NDArray[np.float64], reach: int) -> NDArray[np.float64]:
-    """Mean of each value and ``reach`` neighbours on both sides; the ends are repeated."""
     window = np.full(2 * reach + 1, 1 / (2 * reach + 1))
     return np.convolve(np.pad(values, reach, mode="edge"), window, mode="valid")
 
 
 def _parcels(rng: np.random.Generator, frame: _Frame) -> tuple[NDArray[np.int64], Field]:
-    """Fields: blocks of rectangles, each block turned in its own way."""
     rows, cols = (side + 6 * smooth_noise(rng, frame.shape, 60, 1.6) for side in (frame.rows, frame.cols))
     block, border = patches(rng, rows, cols, pitch=95)
     turn, short, long = draw_per_cell(rng, block, 3)

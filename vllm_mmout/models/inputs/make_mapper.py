@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError, type_and_message
 from vllm_mmout.geo.raster.raster import Raster
@@ -18,7 +19,6 @@ from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.rendering import render
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from PIL.Image import Image
 
     from vllm_mmout.models.inputs.context import InputContext
@@ -164,7 +164,6 @@ def opened(data: Any) -> Any:
 
 
 def _for_processor(raster: Raster) -> Any:
-    """An RGB picture of uint8 in one or three bands, the array otherwise."""
     if raster.array.dtype == np.uint8 and len(raster.array) in (1, 3):
         return _picture(raster)
     return raster.array if len(raster.array) != 1 else np.repeat(raster.array, 3, axis=0)

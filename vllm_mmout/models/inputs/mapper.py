@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError, RegistrationError
 from vllm_mmout.models.inputs.open_input import opened_planes
@@ -16,7 +17,6 @@ from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.rendering import render
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from PIL.Image import Image
 
     from vllm_mmout.params import OutputParams

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError
 from vllm_mmout.models.inputs.context import InputContext, dummy_of, processed, tokens_of
@@ -23,7 +24,6 @@ from vllm_mmout.registry.inputs import IMAGE, MapperChoice
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
     from vllm.inputs import MultiModalInput
 
     from vllm_mmout.models.inputs.raster_view import RasterView

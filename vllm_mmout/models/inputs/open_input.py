@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.file_names import SUFFIXES, band_of_file, folders_in, rasters_in, rasters_of
@@ -21,8 +22,6 @@ from vllm_mmout.geo.raster.stack.stack import FINER, Layer, OpenStack, pixel_are
 from vllm_mmout.models.inputs.raster_view import BandChoice, BandList, Listed
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from vllm_mmout.models.inputs.mapper import RasterMapper
     from vllm_mmout.params import OutputParams
 
@@ -78,7 +77,6 @@ def _unwrapped(data: Any) -> Any:
 
 
 def _dates(data: Any, frames: int) -> Sequence[Any] | None:
-    """The dates of an input; None for one raster that holds all of them."""
     if isinstance(data, list | tuple):
         return data
     if isinstance(data, Mapping):
@@ -93,7 +91,6 @@ def _dates(data: Any, frames: int) -> Sequence[Any] | None:
 
 
 def _of_array(data: Any, choice: BandChoice, frames: int, opened: ExitStack) -> list[Layer]:
-    """The planes of an array or tensor [bands, frames, height, width]."""
     bands, dates, height, width = data.shape
     if dates != frames:
         raise InputError(f"the array has {dates} dates, model {choice.model!r} takes {frames}, of {list(data.shape)}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.bounding_box import window_of_box
@@ -14,8 +15,6 @@ from vllm_mmout.geo.raster.file_names import folded
 from vllm_mmout.geo.raster.window import Window
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.geo.raster.opened import OpenRaster
     from vllm_mmout.geo.raster.raster import Raster

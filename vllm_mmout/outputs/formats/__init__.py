@@ -11,13 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from vllm_mmout.errors import SaveError
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
     from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.outputs.base import Savable
 
@@ -96,7 +94,7 @@ class Format:
 _PICTURE = {"image": "pictures:write", "structured": "pictures:write", "raster": "pictures:write_raster"}
 _TIFF = {"image": "pictures:write", "raster": "geotiff:write", "classes": "geotiff:write_classes"}
 _NPZ = {"raster": "arrays:write_raster_npz", "tensor": "arrays:write_npz"}
-_JSON = {"structured": "fields:write_json", "tensor": "arrays:write_json"}
+_JSON = {"structured": "arrays:write_fields", "tensor": "arrays:write_json"}
 _GEOJSON = {"polygons": "geojson:write", "boxes": "geojson:write_boxes"}
 _GEOPARQUET = {"polygons": "arrow:write_geoparquet"}
 _GDAL = {"polygons": "ogr:write"}
@@ -114,7 +112,7 @@ _ROWS = (
     Format("npz", "NumPy archive", (".npz",), "application/x-npz", _NPZ),
     Format("npy", "NumPy array", (".npy",), "application/x-npy", {"tensor": "arrays:write_npy"}),
     Format("json", "JSON", (".json",), "application/json", _JSON),
-    Format("csv", "CSV", (".csv",), "text/csv", {"areas": "fields:write_areas"}, usual=False),
+    Format("csv", "CSV", (".csv",), "text/csv", {"areas": "arrays:write_areas"}, usual=False),
     Format("geojson", "GeoJSON", (".geojson",), "application/geo+json", _GEOJSON, check="geojson:check"),
     Format("geoparquet", "GeoParquet", (".parquet", ".geoparquet"), "application/vnd.apache.parquet", _GEOPARQUET,
            check="arrow:check", extra="geoparquet"),

@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import math
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, SaveError
 from vllm_mmout.geo.raster.crs.text import proj_crs
 from vllm_mmout.outputs.formats import Format, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-    from typing import BinaryIO
-
-    from numpy.typing import NDArray
-
     from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.geo.vectors.polygon import Polygons
     from vllm_mmout.outputs.formats import Format
@@ -100,7 +97,6 @@ class ArrowPolygons:
                 yield self._batch()
 
     def _batch(self) -> Any:
-        """What was taken; its geometries are not copied."""
         arrow = self._arrow
         columns = [
             arrow.array(values, field.type)

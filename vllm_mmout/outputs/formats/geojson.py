@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -12,10 +14,6 @@ from vllm_mmout.geo.raster.crs.text import epsg_code
 from vllm_mmout.outputs.formats import Format, opened, other_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-    from typing import BinaryIO
-
     from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.geo.raster.window import Affine
     from vllm_mmout.geo.vectors.polygon import Polygons
@@ -117,7 +115,6 @@ def _write_features(file: BinaryIO, traced: TracedPolygons, crs: str) -> None:
 
 
 def _write_block(file: BinaryIO, polygons: Polygons, traced: TracedPolygons, heads: Sequence[bytes]) -> None:
-    """Write some polygons, or parts of polygons."""
     rows, bounds = traced.lattice.closed(polygons.vertices, polygons.counts)
     firsts = np.cumsum(polygons.rings) - polygons.rings
     begins, ends = np.zeros(len(rows), np.uint8), np.zeros(len(rows), np.bool_)

@@ -7,11 +7,13 @@ older file for overviews and mask of the new one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 from xml.sax.saxutils import escape
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.geo.raster.tags import checked_xml
 from vllm_mmout.geo.raster.writing import write_geotiff, write_geotiff_here
@@ -19,11 +21,6 @@ from vllm_mmout.outputs.base import as_numpy
 from vllm_mmout.outputs.formats import FORMATS, Format
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import BinaryIO
-
-    from numpy.typing import NDArray
-
     from vllm_mmout.geo.raster.geotiff import Told
     from vllm_mmout.outputs.polygons import PolygonsOutput
     from vllm_mmout.outputs.raster import RasterMetadata, RasterOutput

@@ -13,15 +13,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
 from vllm_mmout.errors import SaveError
 from vllm_mmout.outputs.formats import Format
 from vllm_mmout.outputs.formats.arrow import ArrowPolygons, pyarrow, system_of
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
     from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.outputs.polygons import PolygonsOutput
 
@@ -64,7 +62,6 @@ def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None
 
 
 def _written(file: Path, driver: str, crs: str, polygons: ArrowPolygons) -> None:
-    """Send the polygons to the process that writes them."""
     command = [sys.executable, "-P", "-W", "ignore", "-c", _CHILD, str(file), driver, _LAYER, crs]
     with tempfile.TemporaryFile() as said:
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)  # noqa: S603 - our own code

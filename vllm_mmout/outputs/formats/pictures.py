@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -11,8 +11,6 @@ from vllm_mmout.errors import SaveError
 from vllm_mmout.outputs.formats import FORMATS, Format, listed
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
     from PIL.Image import Image
 
 _QUALITY = 90

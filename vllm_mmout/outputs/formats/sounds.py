@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import SaveError
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
-    from numpy.typing import NDArray
-
     from vllm_mmout.outputs.audio import AudioOutput
     from vllm_mmout.outputs.formats import Format
 
@@ -28,8 +25,6 @@ _BITS = {"PCM_16": 16, "PCM_24": 24}
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """What one format holds."""
-
     container: str
     """libsndfile's name of it."""
     subtypes: tuple[str, ...]
@@ -59,10 +54,10 @@ _LIMITS = {
 
 
 def write(output: AudioOutput, file: BinaryIO, form: Format, subtype: str | None = None) -> None:
-    """Write a sound file.
+    """Write a sound file; what is outside [-1, 1] is clipped, but in ``FLOAT``.
 
-    What is outside [-1, 1] is clipped, but in ``FLOAT``. Opus gets up to 12 ms of silence at its end, so that the end
-    is as it should be, see `_silence`.
+    Opus gets up to 12 ms of silence at its end, see `_silence`. ``subtype`` of WAV and FLAC is "PCM_16", the usual
+    one, or "PCM_24"; of WAV also "FLOAT".
     """
     samples, rate, name = output.samples, output.rate, form.name
     if name == "pcm":
@@ -87,7 +82,6 @@ def write(output: AudioOutput, file: BinaryIO, form: Format, subtype: str | None
 
 
 def _blocks(samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-    """Samples [channels, n] piece by piece."""
     for start in range(0, samples.shape[1], _BLOCK):
         yield samples[:, start : start + _BLOCK]
 

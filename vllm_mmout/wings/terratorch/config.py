@@ -111,7 +111,7 @@ class TerratorchConfig:
 
 
 class TerratorchFolders:
-    """The folders of TerraTorch's models, see `vllm_mmout.models.families.ModelFamily`."""
+    """The folders of TerraTorch's models, see `vllm_mmout.models.model_folders.ModelFamily`."""
 
     def serves(self, config: Mapping[str, Any]) -> bool:
         """Whether a folder's ``config.json`` is that of a TerraTorch model."""
