@@ -73,8 +73,7 @@ def path_of(architecture: str, config: Mapping[str, Any]) -> str | None:
         if not isinstance(named, str) or not is_path(named):
             raise OptionError(f'"model" in the "mmout" table of config.json must be "module:Class", got {named!r}')
         return named
-    decorated = MULTIMODAL_INPUT_REGISTRY.model(architecture)
-    if decorated is not None:
+    if (decorated := MULTIMODAL_INPUT_REGISTRY.model(architecture)) is not None:
         return f"{decorated.__module__}:{decorated.__qualname__}"
     return _installed().get(architecture)
 

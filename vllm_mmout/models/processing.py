@@ -74,8 +74,7 @@ class SinglePassDummyInputs(BaseDummyInputsBuilder[SinglePassInfo]):
         self, seq_len: int, mm_counts: Mapping[str, int], mm_options: MultiModalDummyOptions
     ) -> MultiModalDataDict:
         """One input of the largest size."""
-        dummy = self.info.inputs.dummy()
-        if dummy is None:
+        if (dummy := self.info.inputs.dummy()) is None:
             name = self.info.inputs.model.__name__
             raise ModelError(
                 f"vLLM measures the memory that {name} takes, and nothing says how large an input can be; decorate it"

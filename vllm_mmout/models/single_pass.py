@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
@@ -147,18 +148,14 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
                 f" {type_and_message(error)}; put there what safetensors.torch.save_file(model.state_dict(),"
                 ' "model.safetensors") writes'
             ) from error
-        load = getattr(self.model, "load_from", None)  # of a class whose checkpoints have a form of their own
-        if load is not None:
-            load(stored)
-        else:
-            load_strictly(self.model, stored)
+        # A class whose checkpoints have a form of their own has a `load_from`.
+        getattr(self.model, "load_from", partial(load_strictly, self.model))(stored)
         return {name for name, _ in self.named_parameters()}
 
     def try_out(self) -> None:
         """Run the model on its dummy input, if it has one: on a CPU vLLM never does before a request."""
         inputs = inputs_of(self._model_config)
-        dummy = inputs.dummy()
-        if dummy is None:
+        if (dummy := inputs.dummy()) is None:
             return
         mapped = inputs.map(dummy, OutputParams())
         tensors = self._taken({name: as_tensor(value).to(self._device) for name, value in mapped.tensors.items()})

@@ -45,8 +45,7 @@ def announce(config: Mapping[str, Any]) -> None:
             f" {architectures!r} there"
         )
     architecture = architectures[0]
-    path = path_of(architecture, config)
-    if path is not None:
+    if (path := path_of(architecture, config)) is not None:
         stands = getattr(ModelRegistry.models.get(architecture), "module_name", "")
         if stands.startswith("vllm.") and of_wings().get(architecture) != path:
             raise RegistrationError(
@@ -67,8 +66,7 @@ def serve(paths: Mapping[str, str]) -> None:
     """Put classes into vLLM's registry of models; each is imported when an engine needs it."""
     record(paths)
     for architecture in paths:
-        stands = ModelRegistry.models.get(architecture)
-        if stands is not None and not isinstance(stands, AuthorsModel):
+        if (stands := ModelRegistry.models.get(architecture)) is not None and not isinstance(stands, AuthorsModel):
             _of_vllm[architecture] = stands
         ModelRegistry.models[architecture] = cast("Any", AuthorsModel(architecture))
 

@@ -50,8 +50,7 @@ class Savable:
 
         """
         target = Path(path)
-        name = self.formats.get(target.suffix.lower())
-        if name is None:
+        if (name := self.formats.get(target.suffix.lower())) is None:
             raise unknown_suffix(target, self.formats)
         with whole_file(target, self._sidecars(name)) as part:
             self._write(part, name, options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -115,13 +116,11 @@ def _font(size: int) -> FreeTypeFont:
     """Pillow's own font, so that a picture does not depend on the machine."""
     from PIL import ImageFont
 
-    try:
+    with suppress(ImportError):
         font = ImageFont.load_default(size)
-    except ImportError as error:
-        raise SaveError("drawing text needs a Pillow built with FreeType; install Pillow anew") from error
-    if not isinstance(font, ImageFont.FreeTypeFont):
-        raise SaveError("drawing text needs a Pillow built with FreeType; install Pillow anew")
-    return font
+        if isinstance(font, ImageFont.FreeTypeFont):
+            return font
+    raise SaveError("drawing text needs a Pillow built with FreeType; install Pillow anew")
 
 
 def _line_height(font: FreeTypeFont) -> int:

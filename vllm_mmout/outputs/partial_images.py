@@ -92,8 +92,7 @@ class PartialImages:
 
     def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
         """Take a rectangle that is finished; nodata stands where ``valid``, bool [height, width], is False."""
-        picture = self._picture
-        if picture is None:
+        if (picture := self._picture) is None:
             return
         bands, seen = picture
         rows, these_rows = _picked(self._middles[0], row, output.height)
@@ -110,8 +109,7 @@ class PartialImages:
     def joined(self) -> None:
         """Count a tile of which all was taken that is finished; a copy may be due."""
         self._joined += 1
-        picture = self._picture
-        if picture is None:
+        if (picture := self._picture) is None:
             return
         due = asked = False
         while self._moments and self._moments[0] <= self._joined:

@@ -114,8 +114,8 @@ class PolygonsOutput(MediaOutput):
         """Write the polygons to a file, .geojson, .parquet, .gpkg or .fgb; or the raster of classes, .tif.
 
         GeoJSON names the coordinate system in the member ``crs`` of 2008, as GDAL does: RFC 7946 knows longitude and
-        latitude alone. GeoParquet needs the extra ``geoparquet``, GeoPackage and FlatGeobuf need ``vector``: ``pip
-        install "vllm-mmout[vector]"``. SaveError, too, where the raster lies nowhere that GeoJSON could name.
+        latitude alone. GeoParquet needs the extra ``geoparquet``, GeoPackage and FlatGeobuf ``vector``. SaveError, too,
+        where the raster lies nowhere that GeoJSON could name.
         """
         target = Path(path)
         if self.formats.get(target.suffix.lower()) == "tiff":

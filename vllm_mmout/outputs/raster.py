@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,8 +150,10 @@ class RasterOutput(MediaOutput):
         """
         if window is None:
             return self.array
-        asked = self._checked_window(window)
-        return self.array[:, asked.rows, asked.cols]
+        return self._part(self._checked_window(window))
+
+    def _part(self, window: Window) -> NDArray[Any]:
+        return self.array[:, window.rows, window.cols]
 
     def placed(self, source: Source) -> RasterOutput:
         """The same result laid on the input it was made from; one of another size covers the same extent.
@@ -174,15 +176,7 @@ class RasterOutput(MediaOutput):
     @property
     def described(self) -> RasterMetadata:
         """All that is known beside the pixels."""
-        return {
-            "nodata": self.nodata,
-            "georeference": self.georeference,
-            "band_names": self.band_names,
-            "units": self.units,
-            "class_names": self.class_names,
-            "palette": self.palette,
-            "metadata": self.metadata,
-        }
+        return cast("RasterMetadata", {name: getattr(self, name) for name in RasterMetadata.__annotations__})
 
     def to_xarray(self) -> DataArray:
         """The raster as xarray has it, with dimensions band, y, x, as rioxarray reads its GeoTIFF.

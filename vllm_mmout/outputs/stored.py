@@ -7,7 +7,6 @@ import os
 import shutil
 import threading
 import weakref
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -104,13 +103,9 @@ class StoredRaster(RasterOutput):
             array, valid = preview(raster, self.nodata, classes=classes)
         return render(array, valid, self.palette)
 
-    def read(self, window: Window | Sequence[int] | None = None) -> NDArray[Any]:
-        """The pixels of a rectangle, [bands, height, width]; all without one."""
-        if window is None:
-            return self.array
-        asked = self._checked_window(window)
+    def _part(self, window: Window) -> NDArray[Any]:
         with self._open() as raster:
-            return raster.read(asked).array
+            return raster.read(window).array
 
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write the result to a file, as `RasterOutput.save`.

@@ -65,8 +65,7 @@ class StructuredOutput(Savable, BaseModel):
     @property
     def image(self) -> Image:
         """The result drawn over the picture of its input, RGB; SaveError where there is none."""
-        source = self._source
-        if source is None or source.picture is None:
+        if (source := self._source) is None or source.picture is None:
             why = "it lies on no input" if source is None else "its input has no picture"
             raise SaveError(
                 f"this {type(self).__name__} cannot be drawn: {why}; lay it on one with"

@@ -168,13 +168,9 @@ class OwnInputsProcessor(OutputProcessor):
 class Parts(Iterator["Part"]):
     """Iterates over the parts that have an output, in order of arrival; each is given once.
 
-    Args:
-        parts: all parts, those without any observation included.
-        grid: where the tiles lie; ``Part.index`` counts them.
-        source: the scene.
-        folder: where a result on disk is to be made, None for the system's folder for temporary files.
-        growing: shown what `mosaic` has finished; None: nobody looks.
-
+    ``grid`` says where the tiles lie, which ``Part.index`` counts; ``source`` is the scene; ``folder`` is where a
+    result on disk is to be made, None for the system's folder for temporary files; ``growing`` is shown what `mosaic`
+    has finished.
     """
 
     def __init__(

@@ -129,15 +129,8 @@ class _Found:
                 kept.append(place)
                 others = (tiles != tiles[place]) & (ids == ids[place])
                 left &= ~(others & (_overlaps(boxes[place], boxes) > iou_threshold))
-        return [
-            Detection(
-                id=int(ids[place]),
-                label=self._labels[int(ids[place])],
-                score=float(scores[place]),
-                box=tuple(boxes[place].tolist()),
-            )
-            for place in kept
-        ]
+        found = zip(ids[kept].tolist(), scores[kept].tolist(), boxes[kept].tolist(), strict=True)
+        return [Detection(id=one, label=self._labels[one], score=score, box=tuple(box)) for one, score, box in found]
 
 
 def _counting(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, float]:

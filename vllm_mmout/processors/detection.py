@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.processors.base import OutputProcessor, Parts
-from vllm_mmout.processors.boxes import FORMATS, as_corners, suppressed
+from vllm_mmout.processors.boxes import FORMATS, as_corners, joined_boxes, suppressed
 from vllm_mmout.processors.option_values import Labels, checked_count, checked_names, checked_part, checked_switch
 from vllm_mmout.processors.raw import describe, not_of_reduce
 
@@ -148,8 +148,6 @@ class DetectionProcessor(OutputProcessor):
         """Join what was found in the tiles of a scene as if it were one input: each object once, the best of all."""
         if not isinstance(parts, Parts):
             return super().assemble(parts, params)
-        from vllm_mmout.processors.boxes import joined_boxes
-
         threshold = _SAME if self._iou_threshold is None else self._iou_threshold
         return joined_boxes(parts, threshold, self._most)
 

@@ -188,13 +188,10 @@ def _checked_units(units: object) -> str | tuple[str | None, ...]:
         return ()
     if isinstance(units, str) and units:
         return units
-    if not isinstance(units, list | tuple) or not units or not all(unit is None or _is_text(unit) for unit in units):
+    texts = units if isinstance(units, list | tuple) else ()
+    if not texts or not all(unit is None or (isinstance(unit, str) and unit) for unit in texts):
         raise OptionError(f'units must be text such as "Mg/ha", or a list with one a band, got {units!r}')
-    return tuple(units)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
+    return tuple(texts)
 
 
 def _checked_clip(clip: object) -> tuple[float | None, float | None]:

@@ -6,6 +6,7 @@ import types
 import zlib
 from collections import deque
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -60,20 +61,13 @@ def _shared(function: types.FunctionType) -> dict[str, tuple[str, Any]]:
         f"{module}.{name}": (name, function.__globals__[name]) for name in code.co_names if name in function.__globals__
     }
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        if name != "__class__" and _filled(cell):
-            shared[f"{name} around {function.__name__}()"] = (name, cell.cell_contents)
+        with suppress(ValueError):  # of a cell that is empty
+            if name != "__class__":
+                shared[f"{name} around {function.__name__}()"] = (name, cell.cell_contents)
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     for place, value in enumerate(defaults):
         shared[f"default {place} of {function.__name__}()"] = (function.__name__, value)
     return {place: (name, value) for place, (name, value) in shared.items() if isinstance(value, _DATA)}
-
-
-def _filled(cell: types.CellType) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
 
 
 class _Walk:

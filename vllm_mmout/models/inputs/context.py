@@ -21,15 +21,7 @@ class InputContext:
     """vLLM's."""
 
     def get_hf_config(self, hf_config_type: type | None = None) -> Any:
-        """The model's ``config.json`` as a transformers configuration.
-
-        Args:
-            hf_config_type: class that it must be of.
-
-        Raises:
-            InputError: it is of another class.
-
-        """
+        """The model's ``config.json`` as a transformers configuration; InputError where it is of another class."""
         config = self.model_config.hf_config
         if hf_config_type is not None and not isinstance(config, hf_config_type):
             raise InputError(

@@ -18,8 +18,7 @@ NAMELESS = "output"
 
 def name_of(data: Any) -> str:
     """What a result is called: as its input's folder or file, of several files the first."""
-    folder = as_folder(data)
-    if folder is not None:
+    if (folder := as_folder(data)) is not None:
         return folder.resolve().name or NAMELESS
     if isinstance(data, str | os.PathLike):
         return stem(data) or NAMELESS
@@ -29,8 +28,7 @@ def name_of(data: Any) -> str:
 
 def paths_of(data: Any) -> list[Path]:
     """All files on this machine that an input is read from."""
-    folder = as_folder(data)
-    if folder is not None:
+    if (folder := as_folder(data)) is not None:
         inside = [*rasters_of(folder), *(path for place in folders_in(folder) for path in rasters_in(place))]
         return [file for path in inside for file in paths_of(path)]
     if isinstance(data, str | os.PathLike):

@@ -44,8 +44,7 @@ def make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext)
                 f"the input mapper's factory of {keywords.model} must give a function (data, params), got {mapper!r}"
             )
         return mapper
-    function = choice.function
-    if function is None:
+    if (function := choice.function) is None:
         return AutoProcessorMapper(context, keywords.names)
 
     def mapper_of_first_registries(data: Any, params: OutputParams) -> Any:
@@ -109,8 +108,7 @@ class AutoProcessorMapper:
                 f"the input's dtype is {raster.array.dtype}, the model's processor takes pictures of uint8, or floats"
                 " as it scales them; scale it to uint8"
             )
-        valid = raster.valid(params.nodata)
-        if valid is not None and not valid.all():
+        if (valid := raster.valid(params.nodata)) is not None and not valid.all():
             if not valid.any():
                 raise nothing_observed(raster.nodata)
             raster = replace(raster, array=np.where(valid, raster.array, np.zeros((), raster.array.dtype)))

@@ -186,16 +186,10 @@ class RasterMapper:
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
         """Map one input that fits one forward.
 
-        Args:
-            data: path or URL (``file``, ``http``, ``https``), bytes or file object of an image file; PIL image; array
-                or tensor [bands, height, width], for a model with dates [bands, frames, height, width] too; or several
-                files, as a folder, a list, or a mapping of band names to files.
-            params: ``bands`` or ``indices``, ``nodata``, ``scale``, ``offset``, ``window`` and ``resampling`` say how
-                to read it.
-
-        Raises:
-            InputError: it cannot be read, or the model cannot take it.
-
+        ``data`` is a path or URL (``file``, ``http``, ``https``), bytes or file object of an image file; PIL image;
+        array or tensor [bands, height, width], for a model with dates [bands, frames, height, width] too; or several
+        files. ``bands`` or ``indices``, ``nodata``, ``scale``, ``offset``, ``window`` and ``resampling`` say how to
+        read it. InputError: it cannot be read, or the model cannot take it.
         """
         with self.open(data, params) as view:
             return self.whole(view)

@@ -51,8 +51,7 @@ def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack
         return chosen_layers(data, choice, opened)
     if len(getattr(data, "shape", ())) == 4:
         return _of_array(data, choice, frames, opened)
-    dates = _dates(data, frames)
-    if dates is None:
+    if (dates := _dates(data, frames)) is None:
         layers = chosen_layers(data, choice, opened, frames)
         count = len(choice.wanted)
         return [layers[date * count + band] for band in range(count) for date in range(frames)]
@@ -81,8 +80,7 @@ def _dates(data: Any, frames: int) -> Sequence[Any] | None:
         return data
     if isinstance(data, Mapping):
         return [data]
-    folder = as_folder(data)
-    if folder is None:
+    if (folder := as_folder(data)) is None:
         return None
     files = rasters_in(folder)
     if files:
@@ -129,8 +127,7 @@ class _Band:
 
 
 def _bands(data: Any, opened: ExitStack) -> tuple[list[_Band], BandList]:
-    folder = as_folder(data)
-    if folder is not None:
+    if (folder := as_folder(data)) is not None:
         bands = _finest(_of_folder(folder))
         if len({band.file for band in bands}) == 1:
             return bands, _in_order(f"{folder} is a folder with one raster that", bands)

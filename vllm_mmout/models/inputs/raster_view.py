@@ -92,8 +92,7 @@ class BandChoice:
 
     def places(self, there: BandList, dates: int = 1) -> list[int]:
         """Indices, from 0, of the chosen bands; ``dates`` times as many as the model's."""
-        asked = self.asked
-        if asked is not None:
+        if (asked := self.asked) is not None:
             try:
                 places = [_place(band, there) for band in asked]
             except InputError as error:

@@ -64,8 +64,7 @@ def write(output: AudioOutput, file: BinaryIO, form: Format, subtype: str | None
         file.writelines(_levels(block, 16).astype("<i2").tobytes() for block in _blocks(samples))
         return
     limits = _LIMITS[name]
-    coding = _coding(name, limits, subtype)
-    _check(samples.shape[0], rate, name, limits)
+    coding = _coding(name, limits, samples.shape[0], rate, subtype)
     soundfile = _soundfile(form)
     try:
         with soundfile.SoundFile(file, "w", rate, samples.shape[0], subtype=coding, format=limits.container) as sound:
@@ -118,19 +117,16 @@ def _silence(frames: int, rate: int) -> int:
     return (block // 4 - last) % block
 
 
-def _coding(name: str, limits: _Limits, asked: str | None) -> str:
-    if asked is None:
-        return limits.subtypes[0]
-    if asked not in limits.subtypes:
+def _coding(name: str, limits: _Limits, channels: int, rate: int, asked: str | None) -> str:
+    """The coding of a sample, where the format can hold the sound."""
+    coding = limits.subtypes[0] if asked is None else asked
+    if coding not in limits.subtypes:
         raise SaveError(f"{name} has no subtype {asked!r} (known: {', '.join(limits.subtypes)})")
-    return asked
-
-
-def _check(channels: int, rate: int, name: str, limits: _Limits) -> None:
     if rate not in limits.rates:
         raise SaveError(f"{name} takes rates of {limits.said} Hz, got {rate}; save it as .wav, or resample it before")
     if channels > limits.channels:
         raise SaveError(f"{name} takes up to {limits.channels} channels, got {channels}; save it as .wav")
+    return coding
 
 
 def _soundfile(form: Format) -> Any:
