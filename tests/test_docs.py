@@ -14,8 +14,8 @@ from vllm_mmout import OutputParams
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError
 from vllm_mmout.geo.tiling.grid import TileGrid
+from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.formats import FORMATS
-from vllm_mmout.outputs.source import Source
 from vllm_mmout.processors import Part
 from vllm_mmout.processors.base import Parts
 from vllm_mmout.registry import OutputRegistry

@@ -43,7 +43,7 @@ class Wing:
     processor_families: Mapping[str, str] = field(default_factory=dict)
     """Prefix -> `registry.registration.ProcessorFamily` of the output processors whose names begin so."""
     model_families: Mapping[str, str] = field(default_factory=dict)
-    """Architecture -> `models.families.ModelFamily` of folders that are of another form than ours."""
+    """Architecture -> `models.model_folders.ModelFamily` of folders that are of another form than ours."""
     command: str = ""
     """A module with ``add_parser``: a command of ``vllm-mmout``."""
     routes: str = ""

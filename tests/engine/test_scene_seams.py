@@ -22,7 +22,7 @@ QUARTERS = 4 * RADIUS
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory):
     """An engine of the smoothing model."""
-    from vllm_mmout.models.embedded.make_weights import water_index_weights
+    from make_weights import water_index_weights
 
     folder, _ = folder_of(tmp_path_factory.mktemp("smooth") / "model", SmoothWaterIndex, **CONFIG)
     from safetensors.numpy import save_file

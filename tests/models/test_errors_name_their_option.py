@@ -11,7 +11,7 @@ from vllm_mmout import OutputParams
 from vllm_mmout.errors import InputError, MMOutError, OptionError
 from vllm_mmout.geo.raster import Georeference, Raster, write_geotiff
 from vllm_mmout.geo.tiling.grid import TileGrid
-from vllm_mmout.models.inputs.input_forms import chosen_bands
+from vllm_mmout.models.inputs.make_mapper import chosen_bands
 from vllm_mmout.models.inputs.mapper import RasterMapper
 
 ARRAY = np.random.default_rng(5).integers(1, 999, (3, 40, 50)).astype("uint16")

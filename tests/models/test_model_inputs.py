@@ -11,11 +11,14 @@ torch = pytest.importorskip("torch", reason="models are torch modules")
 pytestmark = pytest.mark.engine
 
 from vllm_mmout.errors import InputError, OptionError, RegistrationError  # noqa: E402 - after the import that may skip
-from vllm_mmout.models.forward_inputs import TensorSpec  # noqa: E402 - as above
 from vllm_mmout.models.inputs.context import DummyData, InputContext  # noqa: E402 - as above
-from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper  # noqa: E402 - as above
+from vllm_mmout.models.inputs.mapper import (  # noqa: E402 - as above
+    MappedInput,
+    RasterMapper,
+    TensorSpec,
+)
 from vllm_mmout.models.inputs.model_inputs import ModelInputs  # noqa: E402 - as above
-from vllm_mmout.outputs.source import Source  # noqa: E402 - as above
+from vllm_mmout.outputs.base import Source  # noqa: E402 - as above
 from vllm_mmout.params import OutputParams  # noqa: E402 - as above
 from vllm_mmout.registry import InputRegistry  # noqa: E402 - as above
 

@@ -141,7 +141,7 @@ def test_a_batch_gives_what_its_members_give_alone():
 
 def test_the_shipped_weights_are_those_that_the_module_makes(tmp_path):
     """The file in the package equals, byte for byte, the one that make_weights writes."""
-    from vllm_mmout.models.embedded.make_weights import write_weights
+    from make_weights import write_weights
 
     shipped = Path(embedded_model(), "model.safetensors")
     assert write_weights(tmp_path).read_bytes() == shipped.read_bytes()

@@ -11,7 +11,7 @@ from PIL import Image
 pytest.importorskip("pydantic", reason="pydantic comes with the engine")
 
 from vllm_mmout.outputs import ClassificationOutput, Source
-from vllm_mmout.outputs.classes import default_palette
+from vllm_mmout.outputs.rendering import default_palette
 
 CLASSES = [{"id": 3, "label": "forest", "score": 0.75}, {"id": 1, "label": "water", "score": 0.25}]
 

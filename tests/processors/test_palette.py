@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.outputs.classes import default_palette
-from vllm_mmout.processors.classes import parse_palette
+from vllm_mmout.outputs.rendering import default_palette
+from vllm_mmout.processors.option_values import parse_palette
 
 # Machado, Oliveira & Fernandes (2009), severity 1.0: what each kind of colour blindness makes of linear RGB.
 VISION = {

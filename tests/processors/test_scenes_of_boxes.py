@@ -12,7 +12,7 @@ from tiles_for_tests import shuffled
 from vllm_mmout.errors import DecodeError
 from vllm_mmout.geo.tiling import TileGrid, axis_weights
 from vllm_mmout.outputs import Detection, DetectionOutput, TensorOutput
-from vllm_mmout.outputs.source import Source
+from vllm_mmout.outputs.base import Source
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors import DetectionProcessor, Part, Parts
 from vllm_mmout.processors.boxes import suppressed

@@ -12,7 +12,7 @@ from tiles_for_tests import pieces, same_bits, shuffled
 from vllm_mmout.errors import DecodeError, OptionError
 from vllm_mmout.geo.tiling import TileGrid, axis_weights
 from vllm_mmout.outputs import RasterOutput, TensorOutput
-from vllm_mmout.outputs.source import Source
+from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.stored import StoredRaster
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors import (

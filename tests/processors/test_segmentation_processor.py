@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
-from vllm_mmout.outputs.classes import default_palette
+from vllm_mmout.outputs.rendering import default_palette
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors import SegmentationProcessor
 

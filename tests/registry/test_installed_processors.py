@@ -11,8 +11,7 @@ import pytest
 
 import vllm_mmout
 from vllm_mmout.errors import RegistrationError
-from vllm_mmout.processors.base import OutputProcessor
-from vllm_mmout.processors.own_inputs import OwnInputsProcessor
+from vllm_mmout.processors.base import OutputProcessor, OwnInputsProcessor
 from vllm_mmout.registry import OutputRegistry
 from vllm_mmout.registry.installed import BUILT_IN, ENTRY_POINT_GROUP
 from vllm_mmout.registry.registration import import_processor

@@ -10,7 +10,7 @@ import numpy as np
 
 from vllm_mmout.geo.tiling import TileGrid, reflected
 from vllm_mmout.outputs import RasterOutput
-from vllm_mmout.outputs.source import Source
+from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.stored import StoredRaster
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors import Part, Parts

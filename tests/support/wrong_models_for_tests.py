@@ -10,8 +10,7 @@ from torch import nn
 
 from vllm_mmout import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.errors import InputError
-from vllm_mmout.models.forward_inputs import TensorSpec
-from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper
+from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper, TensorSpec
 
 register_input_mapper = MULTIMODAL_INPUT_REGISTRY.register_input_mapper
 

@@ -17,7 +17,7 @@ from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.importing import import_path
 from vllm_mmout.params import OutputParams
-from vllm_mmout.processors.own_inputs import OwnInputsProcessor
+from vllm_mmout.processors.base import OwnInputsProcessor
 from vllm_mmout.registry import MULTIMODAL_OUTPUT_REGISTRY
 from vllm_mmout.wing import extensions
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import RegistrationError
-from vllm_mmout.models.families import family_of
-from vllm_mmout.models.model_folders import check_for_children, is_served, served_class
+from vllm_mmout.models.model_folders import check_for_children, family_of, is_served, served_class
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.registry.resolve import resolve
 

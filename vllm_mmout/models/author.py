@@ -16,14 +16,7 @@ if TYPE_CHECKING:
 
 
 def build(model: type[nn.Module], config: Mapping[str, Any]) -> nn.Module:
-    """Make a model from its ``config.json``; a model of transformers gets it as its own configuration class.
-
-    So the folder of a model of transformers needs no code of its author's.
-
-    Raises:
-        ModelError: its constructor raised.
-
-    """
+    """Make a model from its ``config.json``; a model of transformers gets it as its own configuration class."""
     from transformers import PreTrainedModel
 
     argument: Any = config
@@ -42,20 +35,7 @@ def build(model: type[nn.Module], config: Mapping[str, Any]) -> nn.Module:
 
 
 def run(model: nn.Module, alike: Sequence[Mapping[str, torch.Tensor]]) -> Raw:
-    """Run a model on requests whose tensors have the same names, shapes and dtypes.
-
-    Args:
-        model: the author's.
-        alike: the tensors of each request, by keyword, without axis 0.
-
-    Returns:
-        What the model gave, the requests on axis 0.
-
-    Raises:
-        InputError: it raised one, about what it was given.
-        ModelError: it raised anything else, or gave something else.
-
-    """
+    """What a model gives for requests whose tensors (without axis 0) are alike: the requests on axis 0."""
     try:
         # A copy of one request too: the model may work in place, and an engine in the user's process has the user's
         # memory.
@@ -75,11 +55,7 @@ def run(model: nn.Module, alike: Sequence[Mapping[str, torch.Tensor]]) -> Raw:
 
 
 def _of_requests(output: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """The tensors of an output of transformers that have the requests on axis 0.
-
-    Beside them it may hold tuples, and tensors with the layers on axis 0, as D-FINE's; where no tensor is as it should
-    be, all of them, to be refused.
-    """
+    """The tensors of an output of transformers with the requests on axis 0; where none has, all, to be refused."""
     tensors = {name: value for name, value in output.items() if isinstance(value, torch.Tensor)}
     return {name: value for name, value in tensors.items() if value.shape[:1] == (count,)} or tensors
 
@@ -93,21 +69,11 @@ _REMEDY = (
 
 
 def load_strictly(model: nn.Module, weights: Mapping[str, torch.Tensor], remedy: str = _REMEDY) -> None:
-    """Load a model's weights.
+    """Load a model's weights; what is missing, unexpected, of another shape or kind of dtype, or too large, is named.
 
-    Tensors that are stored once though the model has them under several names (tied weights) count for all of these.
-    A floating-point weight may have another floating-point dtype than the model, whose dtype is that of config.json.
-    Weights of a model of transformers may have the names that its ``save_pretrained`` writes.
-
-    Args:
-        model: the author's.
-        weights: name in ``state_dict()`` to tensor.
-        remedy: what to do where they do not fit; ends the message.
-
-    Raises:
-        ModelError: one is missing, unexpected, of another shape or kind of dtype, or too large for the model's dtype;
-            all of them are named.
-
+    Tensors that are stored once though the model has them under several names (tied weights) count for all of these. A
+    floating-point weight may have another floating-point dtype than the model. Weights of a model of transformers may
+    have the names that its ``save_pretrained`` writes.
     """
     weights = _as_named_now(model, weights)
     own = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
@@ -153,7 +119,7 @@ def _as_named_now(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> Mapp
 
 
 def _place(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Where a tensor lies: two names of one weight have one place."""
+    """Two names of one weight have one place."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 
@@ -162,7 +128,6 @@ def _differs(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _overflows(own: torch.Tensor, stored: torch.Tensor) -> bool:
-    """Whether a finite weight is not finite in the model's dtype."""
     if own.dtype == stored.dtype or not (own.is_floating_point() and stored.is_floating_point()):
         return False
     finite = torch.isfinite(stored)

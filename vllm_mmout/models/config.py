@@ -24,12 +24,7 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # of __in
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
-        """As transformers'; the first thing that vLLM does with a folder.
-
-        Raises:
-            HookError: vLLM has drifted, so that no engine could serve the folder.
-
-        """
+        """As transformers'; raises HookError where vLLM has drifted, as it is the first thing done with a folder."""
         if _unservable is not None:
             raise HookError(str(_unservable))
         as_written = copy.deepcopy(config_dict)
@@ -51,7 +46,7 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # of __in
         self._answer_as_single_pass()
 
     def _answer_as_single_pass(self) -> None:
-        """Tell vLLM what holds of a single-pass model, whatever its folder says; a model is made of `config_json`.
+        """Tell vLLM what holds of a single-pass model, whatever its folder says.
 
         transformers writes of every model of the DETR family that it is an encoder-decoder, by which vLLM schedules a
         language model with an encoder's output beside the tokens.
@@ -59,18 +54,12 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # of __in
         self.is_encoder_decoder = False
 
     def get_text_config(self, *args: Any, **kwargs: Any) -> MMOutConfig:
-        """Where vLLM looks for the sizes of a language model: there is none, whatever such names mean in the folder.
-
-        The heads of an image model may be a list, its hidden size is not that of placeholder tokens.
-        """
+        """Where vLLM looks for the sizes of a language model: the names of such may mean other things in a folder."""
         return MMOutConfig()
 
 
 def config_json(config: PretrainedConfig) -> dict[str, Any]:
-    """A model's ``config.json``: of a folder of ours the file as it was written, else what transformers makes of it.
-
-    transformers takes entries such as ``num_labels`` out and puts others in, ``id2label`` among them.
-    """
+    """A model's ``config.json``: of a folder of ours as it was written, else what transformers makes of it."""
     written = getattr(config, "_json", None)
     entries: dict[str, Any] = config.to_dict() if written is None else copy.deepcopy(written)
     return entries
@@ -80,12 +69,7 @@ _unservable: HookError | None = None
 
 
 def register_config(unservable: HookError | None = None) -> None:
-    """Make the class known to transformers, and so to vLLM; called in every process.
-
-    Args:
-        unservable: why no hook is installed; raised when an engine is to be made of a folder of ours.
-
-    """
+    """Make the class known to transformers and vLLM; ``unservable`` says why no hook is installed."""
     global _unservable  # noqa: PLW0603 - for the process, as the registration is
     _unservable = unservable
     AutoConfig.register(MODEL_TYPE, MMOutConfig, exist_ok=True)

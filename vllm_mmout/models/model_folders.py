@@ -9,14 +9,14 @@ import sys
 from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.importing import import_path, is_path
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
-from vllm_mmout.wing import wings
+from vllm_mmout.wing import extensions, wings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,12 +38,7 @@ _served: dict[str, str] = {}
 
 
 def record(paths: Mapping[str, str]) -> None:
-    """Remember which classes this process serves, and name them to processes that are started later.
-
-    Args:
-        paths: architecture -> "module:Class".
-
-    """
+    """Remember which classes this process serves, and name them to processes that are started later."""
     _served.update(paths)
     os.environ[ENVIRONMENT] = json.dumps(_served)
 
@@ -71,15 +66,6 @@ def path_of(architecture: str, config: Mapping[str, Any]) -> str | None:
 
     The first of these counts: ``"mmout": {"model": "module:Class"}`` in ``config.json``; a class decorated in this
     process; a class announced by an installed package.
-
-    Args:
-        architecture: the folder's.
-        config: the folder's ``config.json``.
-
-    Raises:
-        OptionError: "model" is no path.
-        RegistrationError: several decorated classes have that name.
-
     """
     table = config.get("mmout")
     named = table.get("model") if isinstance(table, Mapping) else None
@@ -87,8 +73,7 @@ def path_of(architecture: str, config: Mapping[str, Any]) -> str | None:
         if not isinstance(named, str) or not is_path(named):
             raise OptionError(f'"model" in the "mmout" table of config.json must be "module:Class", got {named!r}')
         return named
-    decorated = MULTIMODAL_INPUT_REGISTRY.model(architecture)
-    if decorated is not None:
+    if (decorated := MULTIMODAL_INPUT_REGISTRY.model(architecture)) is not None:
         return f"{decorated.__module__}:{decorated.__qualname__}"
     return _installed().get(architecture)
 
@@ -104,25 +89,12 @@ def is_served(architecture: str) -> bool:
 
 
 def served_class(architecture: str) -> type[nn.Module]:
-    """The author's class behind a served architecture, as it is now: a notebook may have defined it anew.
-
-    Raises:
-        RegistrationError: it cannot be imported.
-
-    """
+    """The author's class behind a served architecture, as it is now: a notebook may have defined it anew."""
     return author_class(_served[architecture])
 
 
 def author_class(path: str) -> type[nn.Module]:
-    """Import a model class.
-
-    Args:
-        path: "module:Class".
-
-    Raises:
-        RegistrationError: it cannot be imported, or is no ``torch.nn.Module``.
-
-    """
+    """Import a model class."""
     from torch import nn
 
     # One inside a function, or in a notebook, can be found in no other way than by its decorator.
@@ -133,12 +105,7 @@ def author_class(path: str) -> type[nn.Module]:
 
 
 def check_for_children(model: type) -> None:
-    """Check that a process started anew can import a class.
-
-    Raises:
-        RegistrationError: it cannot; the message says where to put it.
-
-    """
+    """Check that a process started anew can import a class."""
     if "<locals>" in model.__qualname__:
         raise RegistrationError(
             f"model class {model.__qualname__} is defined inside a function, where the engine's processes cannot find"
@@ -159,7 +126,6 @@ def check_for_children(model: type) -> None:
 
 
 def _installed() -> dict[str, str]:
-    """Architecture -> "module:Class" of this package and of installed ones."""
     points = entry_points(group=ENTRY_POINT_GROUP)
     return {**{point.name: f"{point.module}:{point.attr}" for point in points}, **EMBEDDED, **of_wings()}
 
@@ -174,3 +140,24 @@ def _finds(module: str) -> bool:
     top = module.partition(".")[0]
     specs: list[ModuleSpec | None] = [finder.find_spec(top, None) for finder in sys.meta_path]
     return any(specs)
+
+
+class ModelFamily(Protocol):
+    """What a wing knows of the folders of an architecture."""
+
+    def serves(self, config: Mapping[str, Any]) -> bool:
+        """Whether a folder's ``config.json`` is one of this family."""
+
+    def completed(self, config: dict[str, Any]) -> dict[str, Any]:
+        """``config.json`` with what it does not say itself: the output processor and its options.
+
+        OptionError: an entry is malformed.
+        """
+
+
+def family_of(config: Mapping[str, Any]) -> ModelFamily | None:
+    """The family that a folder's ``config.json`` is of, by its first architecture; None for most folders."""
+    architectures = config.get("architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else None
+    families = extensions("model_families", first) if isinstance(first, str) else ()
+    return next((made for made in (family() for family in families) if made.serves(config)), None)

@@ -31,27 +31,15 @@ if TYPE_CHECKING:
 
 
 def inputs_of(model_config: ModelConfig) -> ModelInputs:
-    """The input side of a model of ours.
-
-    Raises:
-        MMOutError: its class or its mapper cannot be made.
-
-    """
+    """The input side of a model of ours."""
     return ModelInputs(served_class(model_config.architecture), InputContext(model_config))
-
-
-class _Item(ProcessorBatchItems[Any]):
-    """One input as the user gave it; the model's mapper reads it."""
-
-    def __init__(self, data: Any) -> None:
-        super().__init__([data], IMAGE)
 
 
 class _Parser(MultiModalDataParser):
     def _parse_image_data(self, data: Any) -> ModalityDataItems[Any, Any] | None:
         if isinstance(data, list) and len(data) == 1:
             data = data[0]
-        return None if data is None else _Item(data)
+        return None if data is None else ProcessorBatchItems([data], IMAGE)
 
 
 class SinglePassInfo(BaseProcessingInfo):
@@ -86,8 +74,7 @@ class SinglePassDummyInputs(BaseDummyInputsBuilder[SinglePassInfo]):
         self, seq_len: int, mm_counts: Mapping[str, int], mm_options: MultiModalDummyOptions
     ) -> MultiModalDataDict:
         """One input of the largest size."""
-        dummy = self.info.inputs.dummy()
-        if dummy is None:
+        if (dummy := self.info.inputs.dummy()) is None:
             name = self.info.inputs.model.__name__
             raise ModelError(
                 f"vLLM measures the memory that {name} takes, and nothing says how large an input can be; decorate it"

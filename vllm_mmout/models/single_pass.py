@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
@@ -17,7 +18,7 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm_mmout.errors import InputError, MMOutError, ModelError, message_of, type_and_message
 from vllm_mmout.models.author import build, load_strictly, run
 from vllm_mmout.models.config import config_json
-from vllm_mmout.models.forward_inputs import FIELD, Keywords, as_tensor, tensors_of
+from vllm_mmout.models.inputs.model_inputs import FIELD, Keywords, as_tensor, tensors_of
 from vllm_mmout.models.model_folders import served_class
 from vllm_mmout.models.processing import SinglePassDummyInputs, SinglePassInfo, SinglePassProcessor, inputs_of
 from vllm_mmout.params import OutputParams
@@ -32,7 +33,7 @@ _adapters: dict[str, type[SinglePassModel]] = {}
 
 
 def adapter_of(architecture: str) -> type[nn.Module]:
-    """What vLLM makes of a served architecture: its class if that is written for vLLM, else an adapter of its name."""
+    """What vLLM makes of an architecture: its class if that is written for vLLM, else an adapter of its name."""
     author = served_class(architecture)
     if is_vllm_model(author):
         return author
@@ -83,18 +84,9 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         """Run the author's model once for all requests of the step that are alike.
 
         A failure stays with its request: where a group fails, each of it is run alone. Nothing is raised, which would
-        end the engine: what fails outside the model is an error of all requests of the step.
-
-        Args:
-            input_ids: not used.
-            positions: one a request.
-            intermediate_tensors: not used.
-            inputs_embeds: not used.
-            inputs: for each request its tensors, in the order of the author's keywords.
-
-        Returns:
-            The model's output, the requests on axis 0; `PerRequest` where they are not alike.
-
+        end the engine: what fails outside the model is an error of all requests of the step. Of ``inputs`` each
+        request has its tensors, in the order of the author's keywords; requests that are not alike come back as
+        `PerRequest`.
         """
         try:
             return self._outcomes(inputs[FIELD])
@@ -117,15 +109,13 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             output = self._run(alike)
             if isinstance(output, torch.Tensor) and len(rows) == len(requests):
                 return output
-            failed_together = isinstance(output, MMOutError) and len(rows) > 1
-            parts = self._each(alike) if failed_together else _parts(output, len(rows))
+            if isinstance(output, MMOutError) and len(rows) > 1:
+                parts = [_parts(self._run([tensors]), 1)[0] for tensors in alike]
+            else:
+                parts = _parts(output, len(rows))
             for row, part in zip(rows, parts, strict=True):
                 outcomes[row] = part
         return PerRequest.of(outcomes, self._device)
-
-    def _each(self, alike: list[dict[str, torch.Tensor]]) -> list[Outcome]:
-        """The outcomes of requests that failed together, each run alone."""
-        return [_parts(self._run([tensors]), 1)[0] for tensors in alike]
 
     def _run(self, alike: list[dict[str, torch.Tensor]]) -> Outcome:
         try:
@@ -141,7 +131,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             return kind(message_of(error))  # without its frames, which hold all that forward had computed
 
     def _taken(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """One request's tensors in the dtype of a model of transformers, whose processors give float32 always."""
+        """Tensors in the dtype of a model of transformers, whose processors give float32 always."""
         if self._dtype is None:
             return tensors
         return {
@@ -158,25 +148,14 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
                 f" {type_and_message(error)}; put there what safetensors.torch.save_file(model.state_dict(),"
                 ' "model.safetensors") writes'
             ) from error
-        load = getattr(self.model, "load_from", None)  # of a class whose checkpoints have a form of their own
-        if load is not None:
-            load(stored)
-        else:
-            load_strictly(self.model, stored)
+        # A class whose checkpoints have a form of their own has a `load_from`.
+        getattr(self.model, "load_from", partial(load_strictly, self.model))(stored)
         return {name for name, _ in self.named_parameters()}
 
     def try_out(self) -> None:
-        """Run the model once, on its dummy input if it has one.
-
-        On every device: vLLM never does so on a CPU, where a wrong shape would show with the first request.
-
-        Raises:
-            MMOutError: it fails; so would every request.
-
-        """
+        """Run the model on its dummy input, if it has one: on a CPU vLLM never does before a request."""
         inputs = inputs_of(self._model_config)
-        dummy = inputs.dummy()
-        if dummy is None:
+        if (dummy := inputs.dummy()) is None:
             return
         mapped = inputs.map(dummy, OutputParams())
         tensors = self._taken({name: as_tensor(value).to(self._device) for name, value in mapped.tensors.items()})
@@ -185,7 +164,6 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
 
 
 def _parts(output: Any, count: int) -> list[Outcome]:
-    """One output a request, of outputs with the requests on axis 0."""
     if isinstance(output, MMOutError):
         return [output] * count
     if isinstance(output, dict):
@@ -202,21 +180,15 @@ Outcome: TypeAlias = "Raw | MMOutError"
 class PerRequest(torch.Tensor):
     """An empty tensor [requests, 0] that carries one outcome a request.
 
-    vLLM takes from ``forward`` one tensor with the requests on axis 0, slices it and hands it to the pooler; outputs of
-    different shapes, or several of them, do not fit into one. The pooler takes them from ``parts``.
+    vLLM slices the one tensor of ``forward`` by its axis 0 and hands it to the pooler; outputs of different shapes, or
+    several of them, do not fit into one.
     """
 
     parts: list[Outcome]
 
     @staticmethod
     def of(parts: list[Outcome], device: torch.device) -> PerRequest:
-        """Wrap outcomes.
-
-        Args:
-            parts: for each request, in their order, its tensor or dict of tensors without axis 0, or its failure.
-            device: the model's device.
-
-        """
+        """Wrap the outcome of each request, in their order."""
         wrapped = torch.empty((len(parts), 0), device=device).as_subclass(PerRequest)
         wrapped.parts = parts
         return wrapped
@@ -239,10 +211,7 @@ class PlainPooler(IdentityPooler):
 
 
 def plain(outcome: Outcome) -> torch.Tensor:
-    """What a request without a processor gets; vLLM can carry no dict, so of several tensors the first.
-
-    It can carry no failure either: a request that failed gets an empty tensor, the log says why.
-    """
+    """What a request without a processor gets: of several tensors the first, after a failure an empty one."""
     if isinstance(outcome, MMOutError):
         logger.error("a request for raw tensors failed and gets an empty one: %s", outcome)
         return torch.empty(0)

@@ -19,8 +19,8 @@ _of_vllm: dict[str, Any] = {}
 class AuthorsModel(_BaseRegisteredModel):
     """One architecture.
 
-    vLLM's own lazy entries do not serve: they are inspected in a further process, which knows neither scripts nor
-    notebooks, and cached by the hash of one file, so that a change of a base class would break the next start.
+    vLLM's own lazy entries are inspected in a further process, which knows neither scripts nor notebooks, and cached
+    by the hash of one file, so that a change of a base class would break the next start.
     """
 
     architecture: str
@@ -37,16 +37,7 @@ class AuthorsModel(_BaseRegisteredModel):
 
 
 def announce(config: Mapping[str, Any]) -> None:
-    """Find the class that serves a folder and make it known to vLLM, here and in processes that are started later.
-
-    Args:
-        config: the folder's ``config.json``.
-
-    Raises:
-        OptionError: ``config.json`` names no architecture, or "model" is no path.
-        RegistrationError: no such class is known, also to vLLM itself, or it cannot be imported.
-
-    """
+    """Find the class that serves a folder and make it known to vLLM, here and in processes that are started later."""
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
         raise OptionError(
@@ -54,8 +45,7 @@ def announce(config: Mapping[str, Any]) -> None:
             f" {architectures!r} there"
         )
     architecture = architectures[0]
-    path = path_of(architecture, config)
-    if path is not None:
+    if (path := path_of(architecture, config)) is not None:
         stands = getattr(ModelRegistry.models.get(architecture), "module_name", "")
         if stands.startswith("vllm.") and of_wings().get(architecture) != path:
             raise RegistrationError(
@@ -73,16 +63,10 @@ def announce(config: Mapping[str, Any]) -> None:
 
 
 def serve(paths: Mapping[str, str]) -> None:
-    """Put classes into vLLM's registry of models; each is imported when an engine needs it.
-
-    Args:
-        paths: architecture -> "module:Class".
-
-    """
+    """Put classes into vLLM's registry of models; each is imported when an engine needs it."""
     record(paths)
     for architecture in paths:
-        stands = ModelRegistry.models.get(architecture)
-        if stands is not None and not isinstance(stands, AuthorsModel):
+        if (stands := ModelRegistry.models.get(architecture)) is not None and not isinstance(stands, AuthorsModel):
             _of_vllm[architecture] = stands
         ModelRegistry.models[architecture] = cast("Any", AuthorsModel(architecture))
 

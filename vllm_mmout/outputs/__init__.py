@@ -9,13 +9,12 @@ from vllm_mmout.lazy import lazy_names
 if TYPE_CHECKING:
     from vllm_mmout.outputs.areas import AreasOutput, ClassArea
     from vllm_mmout.outputs.audio import AudioOutput
-    from vllm_mmout.outputs.base import MediaOutput
+    from vllm_mmout.outputs.base import MediaOutput, Source
     from vllm_mmout.outputs.classification import ClassificationOutput, ClassScore
     from vllm_mmout.outputs.detection import Detection, DetectionOutput
     from vllm_mmout.outputs.image import ImageOutput
     from vllm_mmout.outputs.polygons import PolygonsOutput
     from vllm_mmout.outputs.raster import RasterOutput
-    from vllm_mmout.outputs.source import Source
     from vllm_mmout.outputs.structured import StructuredOutput
     from vllm_mmout.outputs.tensor import TensorOutput
 
@@ -48,7 +47,7 @@ _HOMES = {
     "MediaOutput": "vllm_mmout.outputs.base",
     "PolygonsOutput": "vllm_mmout.outputs.polygons",
     "RasterOutput": "vllm_mmout.outputs.raster",
-    "Source": "vllm_mmout.outputs.source",
+    "Source": "vllm_mmout.outputs.base",
     "StructuredOutput": "vllm_mmout.outputs.structured",
     "TensorOutput": "vllm_mmout.outputs.tensor",
 }

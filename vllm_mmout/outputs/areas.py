@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.geo.raster.areas import pixel_areas
-from vllm_mmout.outputs.classes import class_colour
 from vllm_mmout.outputs.drawing import Line, draw_caption
 from vllm_mmout.outputs.formats import formats_of
 from vllm_mmout.outputs.raster import check_classes, class_rows
+from vllm_mmout.outputs.rendering import class_colour
 from vllm_mmout.outputs.structured import StructuredOutput
 
 from pydantic import BaseModel, PrivateAttr  # isort: skip - the module above says what is missing without it
 
 if TYPE_CHECKING:
-    from typing import Self
-
-    from numpy.typing import NDArray
     from PIL.Image import Image
 
+    from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.raster import RasterOutput
-    from vllm_mmout.outputs.source import Source
 
 
 _AT_ONCE = 2**20
@@ -55,27 +53,14 @@ class AreasOutput(StructuredOutput):
 
     @classmethod
     def of(cls, raster: RasterOutput) -> Self:
-        """Count the pixels of a raster of classes, in one pass.
-
-        Args:
-            raster: one band of classes, uint8 or uint16; nodata is none.
-
-        Raises:
-            InputError: the raster is none of classes.
-
-        """
+        """Count the pixels of a raster of classes, one band of uint8 or uint16 (else InputError), in one pass."""
         areas = cls(classes=_counted(raster))
         areas._palette = raster.palette
         return areas
 
     @classmethod
     def taking(cls, raster: RasterOutput) -> Self:
-        """The same of a raster of which nothing else is wanted.
-
-        Args:
-            raster: one on disk is closed; one in memory is kept until `placed` has laid it on its input.
-
-        """
+        """The same of a raster of which nothing else is wanted: one on disk is closed."""
         from vllm_mmout.outputs.stored import StoredRaster
 
         areas = cls.of(raster)
@@ -98,12 +83,7 @@ class AreasOutput(StructuredOutput):
         return red, green, blue
 
     def __getitem__(self, which: int | str) -> ClassArea:
-        """One class by number or name.
-
-        Raises:
-            KeyError: it is not in the table.
-
-        """
+        """One class by number or name; KeyError where there is none."""
         for one in self.classes:
             if which in (one.id, one.name):
                 return one

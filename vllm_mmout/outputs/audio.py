@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.outputs.base import MediaOutput, as_numpy
 from vllm_mmout.outputs.formats import formats_of
 from vllm_mmout.outputs.formats.sounds import MOST_CHANNELS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class AudioOutput(MediaOutput):
@@ -73,20 +71,17 @@ class AudioOutput(MediaOutput):
         return f"AudioOutput({self.duration:g} s, {self.rate} Hz, {channels}{where})"
 
     def _repr_html_(self) -> str:
-        """A player for notebooks."""
         data = base64.b64encode(self.to_bytes("wav")).decode()
         return f'<audio controls src="data:audio/wav;base64,{data}"></audio>'
 
 
 def _remedy(given: NDArray[Any]) -> str:
-    """What makes samples of what came, where its dtype is why it was refused."""
     if given.dtype.kind == "i":
         return f"; divide it by {2 ** (8 * given.dtype.itemsize - 1)} as float32"
     return '; convert it with .astype("float32")' if given.dtype.kind == "f" and given.dtype != np.float32 else ""
 
 
 def _check_finite(samples: NDArray[np.float32]) -> None:
-    """Refuse samples that no format can hold."""
     wrong = ~np.isfinite(samples)
     if wrong.any():
         channel, place = np.unravel_index(int(wrong.argmax()), samples.shape)

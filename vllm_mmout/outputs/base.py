@@ -1,21 +1,25 @@
-"""What all outputs have in common: a path, bytes in a format, and a file by the suffix of its name."""
+"""What all outputs have in common: a file by the suffix of its name, and the input that they were made from."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vllm_mmout.errors import SaveError
+from vllm_mmout.errors import InputError, SaveError
 from vllm_mmout.geo.raster.files import whole_file
 from vllm_mmout.outputs.formats import FORMATS, format_named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from PIL.Image import Image
 
-    from numpy.typing import NDArray
+    from vllm_mmout.geo.raster.georeference import Georeference
 
 
 class Savable:
@@ -46,28 +50,20 @@ class Savable:
 
         """
         target = Path(path)
-        name = self.formats.get(target.suffix.lower())
-        if name is None:
+        if (name := self.formats.get(target.suffix.lower())) is None:
             raise unknown_suffix(target, self.formats)
         with whole_file(target, self._sidecars(name)) as part:
             self._write(part, name, options)
         return target
 
     def to_bytes(self, format: str | None = None, **options: Any) -> bytes:  # noqa: A002 - Pillow's word for it
-        """The result as the bytes of a file.
+        """The result as the bytes of a file, of a format or suffix as "png", None for the usual one.
 
-        Args:
-            format: a format or a suffix, as "png"; None for the usual one.
-            options: options of the format.
-
-        Raises:
-            SaveError: the format is unknown or cannot hold the result.
-
+        SaveError: the format is unknown or cannot hold the result.
         """
         return self._encode(self._format(format), options)
 
     def _format(self, asked: str | None) -> str:
-        """The name of a format that is given by name or suffix."""
         names = dict.fromkeys(self.formats.values())
         if asked is None:
             return next(iter(names))
@@ -107,14 +103,7 @@ class MediaOutput(Savable):
 
 
 def unknown_suffix(target: Path, formats: Iterable[str], hint: str = "") -> SaveError:
-    """The error of a file name that tells no format.
-
-    Args:
-        target: the name.
-        formats: the suffixes that would.
-        hint: what else could be done.
-
-    """
+    """The error of a file name that tells none of the known formats; ``hint`` says what else could be done."""
     wrong = f"suffix {target.suffix!r} is that of no format" if target.suffix else "no suffix tells the format"
     return SaveError(f"cannot save {target}: {wrong} (known: {', '.join(formats)}{hint})")
 
@@ -122,13 +111,108 @@ def unknown_suffix(target: Path, formats: Iterable[str], hint: str = "") -> Save
 def as_numpy(value: Any) -> NDArray[Any]:
     """An array of what a decoder hands over, sharing its memory where it can; torch is not imported.
 
-    Args:
-        value: array, sequence, or torch tensor of any device. bfloat16, which NumPy does not have, becomes float32,
-            exactly.
-
+    bfloat16, which NumPy does not have, becomes float32, exactly.
     """
     if hasattr(value, "detach") and hasattr(value, "cpu"):
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":
             value = value.float()
     return np.asarray(value)
+
+
+_NOT_OF_THE_RESULT = frozenset(
+    {"TIFFTAG_SOFTWARE", "TIFFTAG_IMAGEDESCRIPTION", "TIFFTAG_DOCUMENTNAME", "TIFFTAG_HOSTCOMPUTER"}
+)
+"""Items that speak of the input's file, not of what was observed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """What an output needs to know to be laid on its input; two are equal only if they are the same object."""
+
+    size: tuple[int, int] | None = None
+    """(height, width) of the input in pixels, as the user gave it; that of ``valid`` if left out. None: no pixels."""
+    seen: tuple[int, int] | None = None
+    """(height, width) of what the model saw, where it was resized on the way; None: the same as ``size``."""
+    georeference: Georeference | None = None
+    """Where the input's pixels lie."""
+    valid: NDArray[np.bool_] | None = None
+    """[height, width], False where the input has no observation; None: everywhere valid."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Items of the input (date, sensor) that its outputs carry on."""
+    picture: Callable[[], Image] | None = None
+    """Draws the input (RGB, of ``size``) for outputs that are shown over it; called when one is shown."""
+
+    def __post_init__(self) -> None:
+        for name in ("size", "seen"):
+            object.__setattr__(self, name, _checked_size(name, getattr(self, name)))
+        if self.valid is None:
+            return
+        if self.valid.dtype != np.bool_ or self.valid.ndim != 2:
+            raise InputError(f"valid must be bool [height, width], got {self.valid.dtype} {list(self.valid.shape)}")
+        if self.size is None:
+            object.__setattr__(self, "size", _checked_size("size", self.valid.shape))
+        if self.valid.shape != self.size:
+            raise InputError(
+                f"valid must have the input's size {self.size}, got {self.valid.shape}; give the mask of that input"
+            )
+
+    def made_by(self, model: str, processor: str) -> Source:
+        """The same source; what is laid on it says by which model and processor it was made."""
+        return replace(self, metadata={**self.metadata, "MMOUT_MODEL": model, "MMOUT_PROCESSOR": processor})
+
+
+def masked(array: NDArray[Any], nodata: float | None, valid: NDArray[np.bool_]) -> tuple[NDArray[Any], float | None]:
+    """A copy of [bands, height, width] with nodata where ``valid``, bool [height, width], is False; and its nodata.
+
+    Without a nodata one is found that no pixel has.
+    """
+    if valid.all():
+        return array, nodata
+    pixels = array.astype(np.uint8) if array.dtype == np.bool_ else array.copy()
+    value = _free_value(pixels) if nodata is None else nodata
+    pixels[:, ~valid] = value
+    return pixels, value
+
+
+def resized_mask(valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
+    """A mask [height, width] of the same extent in another size: each pixel takes the one that its centre lies in."""
+    if valid.shape == size:
+        return valid
+    rows, cols = (_nearest(old, new) for old, new in zip(valid.shape, size, strict=True))
+    return valid[rows[:, np.newaxis], cols]
+
+
+def merged(source: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """The items of the input that hold for the result as well, under those of the result."""
+    return {**{name: text for name, text in source.items() if name not in _NOT_OF_THE_RESULT}, **own}
+
+
+def _checked_size(name: str, size: object) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    if isinstance(size, tuple | list) and len(size) == 2 and all(_is_count(number) for number in size):
+        return (int(size[0]), int(size[1]))
+    raise InputError(f"{name} must be (height, width), two integers of 1 or more, got {size!r}")
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int | np.integer) and not isinstance(number, bool) and int(number) >= 1
+
+
+def _nearest(old: int, new: int) -> NDArray[np.intp]:
+    """For each of ``new`` pixels along an axis the one of ``old`` that its centre lies in, in exact arithmetic."""
+    return (2 * np.arange(new) + 1) * old // (2 * new)
+
+
+def _free_value(pixels: NDArray[Any]) -> float:
+    """A value that can mean nodata: NaN, or the largest integer if no pixel has it."""
+    if pixels.dtype.kind == "f":
+        return math.nan
+    largest = int(np.iinfo(pixels.dtype).max)
+    if (pixels == largest).any():
+        raise InputError(
+            f"the result is {pixels.dtype}, has no nodata, and uses {largest}, which would mean it;"
+            " give the output a nodata of its own"
+        )
+    return largest

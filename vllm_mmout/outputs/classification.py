@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vllm_mmout.outputs.classes import class_colour
 from vllm_mmout.outputs.drawing import Line, draw_caption
+from vllm_mmout.outputs.rendering import class_colour
 from vllm_mmout.outputs.structured import StructuredOutput
 
 from pydantic import BaseModel, computed_field  # isort: skip - the module above says what is missing without it

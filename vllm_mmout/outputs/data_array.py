@@ -52,7 +52,6 @@ def _place(raster: RasterOutput) -> dict[str, Any]:
 
 
 def _attributes(raster: RasterOutput, dtype: np.dtype[Any]) -> dict[str, Any]:
-    """What is said of the pixels: metadata, nodata, and names and units, a text alone of one band."""
     attributes: dict[str, Any] = dict(raster.metadata)
     if raster.nodata is not None:
         attributes["_FillValue"] = dtype.type(raster.nodata)

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.outputs.classes import class_colour
 from vllm_mmout.outputs.drawing import MarkedBox, draw_boxes
 from vllm_mmout.outputs.formats import formats_of
 from vllm_mmout.outputs.formats.geojson import feature_collection
+from vllm_mmout.outputs.rendering import class_colour
 from vllm_mmout.outputs.structured import StructuredOutput
 
 from pydantic import BaseModel  # isort: skip - the module above says what is missing without it
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from PIL.Image import Image
 
-    from vllm_mmout.outputs.source import Source
+    from vllm_mmout.outputs.base import Source
 
 
 class Detection(BaseModel):
@@ -51,9 +49,7 @@ class DetectionOutput(StructuredOutput):
     def placed(self, source: Source) -> Self:
         """The same result with boxes in pixels of the input, cut off at its edges; boxes outside are left out.
 
-        Args:
-            source: the input. Boxes in pixels are taken for those of ``size``, without it of what the model saw.
-
+        Boxes in pixels are taken for those of ``size``, without it of what the model saw.
         """
         placed = super().placed(source)
         if source.size is None:
@@ -69,9 +65,7 @@ class DetectionOutput(StructuredOutput):
     def geojson(self) -> dict[str, Any]:
         """A FeatureCollection of the boxes in the coordinate system of the input, also where that is rotated.
 
-        Raises:
-            SaveError: the input has no georeference of the kind that GeoJSON can name, or its size is not known.
-
+        SaveError: the input has no georeference of the kind that GeoJSON can name, or its size is not known.
         """
         source = self._source
         georeference = None if source is None else source.georeference
@@ -94,14 +88,7 @@ class DetectionOutput(StructuredOutput):
 
 
 def within(detections: Iterable[Detection], width: float, height: float) -> list[Detection]:
-    """The detections that have an area within a picture, their boxes cut off at its edges.
-
-    Args:
-        detections: with boxes in any unit.
-        width: of the picture, in that unit.
-        height: of the picture, in that unit.
-
-    """
+    """The detections that have an area within a picture, in their unit, their boxes cut off at its edges."""
     cut = []
     for one in detections:
         left, top, right, bottom = one.box
@@ -112,7 +99,6 @@ def within(detections: Iterable[Detection], width: float, height: float) -> list
 
 
 def _scaled(detections: Iterable[Detection], cols: float, rows: float) -> list[Detection]:
-    """The detections with boxes in another unit."""
     scale = (cols, rows, cols, rows)
     return [
         one.model_copy(update={"box": tuple(edge * by for edge, by in zip(one.box, scale, strict=True))})

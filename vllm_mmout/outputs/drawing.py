@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -50,16 +51,7 @@ class MarkedBox:
 
 
 def draw_caption(picture: Image, lines: Sequence[Line]) -> Image:
-    """Write lines on a darkened ground into the lower left corner; lines that find no room are left out.
-
-    Args:
-        picture: RGB; it is drawn upon.
-        lines: the most important first.
-
-    Returns:
-        The picture.
-
-    """
+    """Write lines, the most important first, on a darkened ground into the lower left corner of an RGB picture."""
     from PIL import Image, ImageDraw
 
     font = _font(_text_size(picture))
@@ -88,16 +80,7 @@ def draw_caption(picture: Image, lines: Sequence[Line]) -> Image:
 
 
 def draw_boxes(picture: Image, boxes: Sequence[MarkedBox]) -> Image:
-    """Outline rectangles in their colours and label them; labels that find no room are left out.
-
-    Args:
-        picture: RGB; it is drawn upon.
-        boxes: the most important first.
-
-    Returns:
-        The picture.
-
-    """
+    """Outline and label rectangles, the most important first, on an RGB picture; labels without room are left out."""
     from PIL import ImageDraw
 
     draw = ImageDraw.Draw(picture)
@@ -133,13 +116,11 @@ def _font(size: int) -> FreeTypeFont:
     """Pillow's own font, so that a picture does not depend on the machine."""
     from PIL import ImageFont
 
-    try:
+    with suppress(ImportError):
         font = ImageFont.load_default(size)
-    except ImportError as error:
-        raise SaveError("drawing text needs a Pillow built with FreeType; install Pillow anew") from error
-    if not isinstance(font, ImageFont.FreeTypeFont):
-        raise SaveError("drawing text needs a Pillow built with FreeType; install Pillow anew")
-    return font
+        if isinstance(font, ImageFont.FreeTypeFont):
+            return font
+    raise SaveError("drawing text needs a Pillow built with FreeType; install Pillow anew")
 
 
 def _line_height(font: FreeTypeFont) -> int:
@@ -148,7 +129,6 @@ def _line_height(font: FreeTypeFont) -> int:
 
 
 def _fitted(text: str, font: FreeTypeFont, width: int) -> str:
-    """The text in characters that the font has, cut so that it is at most ``width`` pixels long."""
     shown = _drawable(text[:_LONGEST_TEXT])
     if len(text) <= _LONGEST_TEXT and font.getlength(shown) <= width:
         return shown
@@ -171,7 +151,6 @@ def _pixels(edges: tuple[float, float, float, float], width: int, height: int) -
 
 
 def _outline(draw: ImageDraw, frame: Rectangle, colour: Colour, width: int) -> None:
-    """The outline of a rectangle, within it, between two lines of black or white that set it off."""
     left, top, right, bottom = frame
     rim, narrow = max(1, width // 2), min(right - left, bottom - top) + 1
     if narrow <= 2 * width:  # Pillow would draw beyond the edges

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.outputs.base import MediaOutput, as_numpy
 from vllm_mmout.outputs.formats import formats_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from PIL.Image import Image
 
 _MODES = {3: "RGB", 4: "RGBA"}

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.geo.raster.raster import Raster
 from vllm_mmout.outputs.image import ImageOutput
 from vllm_mmout.outputs.rendering import PREVIEW, render
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from vllm_mmout.outputs.raster import RasterOutput
 
 _STRIP = 64
@@ -49,25 +48,17 @@ class PartialImages:
     """Keeps the picture of a raster that is being joined, and takes copies of it at given moments and when asked.
 
     It has the size of the result's ``image``, the longer side at most `PREVIEW` pixels. Pixels that are finished equal
-    those of ``image``, all others are transparent, but for two things that are known at the end alone: grey and colours
-    that are stretched go from the smallest to the largest value *so far*, and of a larger raster that has no classes
-    each pixel is that in the middle of those that become one, not their mean.
+    those of ``image``, all others are transparent, but for two things that are known at the end alone: grey and
+    colours that are stretched go from the smallest to the largest value *so far*, and of a larger raster that has no
+    classes each pixel is that in the middle of those that become one, not their mean.
 
-    In memory are the bands that the picture shows and one byte a pixel, and of each copy that nobody took the bands and
-    one bit a pixel: of classes (uint8) 8 MiB and 4.5 MiB a copy at most, of float32 20 MiB and 16.5 MiB a copy. Nothing
-    of it is left when the last copy was taken, or after `close`. With a ``watch`` any tile may bring a copy: the bands
-    and the byte a pixel are kept until the last tile is joined. Of copies that were asked for only the newest waits to
-    be taken, whoever asks and however often.
+    In memory are the bands that the picture shows and one byte a pixel, and of each copy that nobody took the bands
+    and one bit a pixel, until the last copy was taken, or `close`; with a ``watch``, which asks for copies at any
+    tile, until the last tile is joined. Of copies that were asked for only the newest waits to be taken.
 
-    One thread joins; any other may take copies, and ask. What they share has locks of C alone.
-
-    Args:
-        wanted: how many copies; the k-th is due when ``k / (wanted + 1)`` of the tiles are joined. A raster of few
-            tiles has fewer, as none is due twice, or with the last tile.
-        total: number of tiles.
-        notify: called in the thread that joins when a copy was taken.
-        watch: asks for a copy at the next tile, which may be the last one; None: nobody asks.
-
+    Of ``wanted`` copies the k-th is due when ``k / (wanted + 1)`` of the ``total`` tiles are joined; none is due
+    twice, or with the last tile. ``notify`` is called in the one thread that joins; any other may take copies, and
+    ask. What they share has locks of C alone.
     """
 
     def __init__(
@@ -89,13 +80,7 @@ class PartialImages:
         must neither hold up a scene nor fill the memory with pictures."""
 
     def begin(self, size: tuple[int, int], pixel: RasterOutput) -> None:
-        """Say what is joined.
-
-        Args:
-            size: (height, width) of the raster.
-            pixel: any finished pixels of it.
-
-        """
+        """Say what is joined: (height, width) of the raster, and any finished pixels of it."""
         longer = max(size)
         reduced = size if longer <= PREVIEW else tuple(max(1, round(side * PREVIEW / longer)) for side in size)
         middles = [(2 * np.arange(new) + 1) * old // (2 * new) for old, new in zip(size, reduced, strict=True)]
@@ -106,17 +91,8 @@ class PartialImages:
             self._picture = bands, np.zeros(reduced, np.bool_)
 
     def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
-        """Take a rectangle that is finished.
-
-        Args:
-            row: its first row.
-            col: its first column.
-            output: its pixels, which are not changed.
-            valid: bool [height, width], False where nodata stands instead of them; None: nowhere.
-
-        """
-        picture = self._picture
-        if picture is None:
+        """Take a rectangle that is finished; nodata stands where ``valid``, bool [height, width], is False."""
+        if (picture := self._picture) is None:
             return
         bands, seen = picture
         rows, these_rows = _picked(self._middles[0], row, output.height)
@@ -133,8 +109,7 @@ class PartialImages:
     def joined(self) -> None:
         """Count a tile of which all was taken that is finished; a copy may be due."""
         self._joined += 1
-        picture = self._picture
-        if picture is None:
+        if (picture := self._picture) is None:
             return
         due = asked = False
         while self._moments and self._moments[0] <= self._joined:
@@ -207,5 +182,4 @@ def _picked(middles: NDArray[np.intp], start: int, length: int) -> tuple[slice, 
 
 
 def _stored(array: NDArray[Any]) -> NDArray[Any]:
-    """The pixels as a file has them: bool as uint8."""
     return array.view(np.uint8) if array.dtype == np.bool_ else array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -17,16 +18,14 @@ from vllm_mmout.outputs.formats import FORMATS, formats_of
 from vllm_mmout.outputs.raster import check_classes, class_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from geopandas import GeoDataFrame
     from PIL.Image import Image
 
     from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.geo.vectors.polygon import Polygons
     from vllm_mmout.outputs.areas import AreasOutput
+    from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.raster import RasterOutput
-    from vllm_mmout.outputs.source import Source
 
 
 class PolygonsOutput(MediaOutput):
@@ -83,14 +82,9 @@ class PolygonsOutput(MediaOutput):
         return self.traced().features()
 
     def to_geodataframe(self) -> GeoDataFrame:
-        """The polygons as geopandas has them, a row each, with the columns of the GeoParquet.
+        """The polygons as geopandas has them, a row each, with the columns of the GeoParquet; all are in memory.
 
-        Needs the extra: ``pip install "vllm-mmout[geopandas]"``. All polygons are in memory, for a moment twice.
-
-        Raises:
-            ModuleNotFoundError: geopandas is not installed.
-            SaveError: as `save` as GeoParquet.
-
+        Needs the extra: ``pip install "vllm-mmout[geopandas]"``.
         """
         try:
             import geopandas
@@ -120,20 +114,8 @@ class PolygonsOutput(MediaOutput):
         """Write the polygons to a file, .geojson, .parquet, .gpkg or .fgb; or the raster of classes, .tif.
 
         GeoJSON names the coordinate system in the member ``crs`` of 2008, as GDAL does: RFC 7946 knows longitude and
-        latitude alone. GeoParquet needs the extra ``geoparquet``, GeoPackage and FlatGeobuf need ``vector``:
-        ``pip install "vllm-mmout[vector]"``.
-
-        Args:
-            path: where to; the folder must exist.
-            options: there are none.
-
-        Returns:
-            The path.
-
-        Raises:
-            SaveError: the suffix is unknown, the file cannot be written, the raster lies nowhere that GeoJSON could
-                name, or a package for the format is missing.
-
+        latitude alone. GeoParquet needs the extra ``geoparquet``, GeoPackage and FlatGeobuf ``vector``. SaveError, too,
+        where the raster lies nowhere that GeoJSON could name.
         """
         target = Path(path)
         if self.formats.get(target.suffix.lower()) == "tiff":
@@ -141,12 +123,7 @@ class PolygonsOutput(MediaOutput):
         return super().save(target, **options)
 
     def traced(self, folder: Path | None = None) -> TracedPolygons:
-        """Trace the raster, for writers of formats.
-
-        Args:
-            folder: where what waits for the rest of its polygon may go to a temporary file; None: into memory.
-
-        """
+        """Trace the raster, for writers of formats; polygons that are not whole yet may wait in ``folder``."""
         raster = self.classes
         pieces = polygons(
             class_rows(raster),

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.raster import Raster, Window, as_pixels_have_it, as_window
-from vllm_mmout.outputs.base import MediaOutput, as_numpy
+from vllm_mmout.outputs.base import MediaOutput, as_numpy, masked, merged, resized_mask
 from vllm_mmout.outputs.formats import FORMATS, formats_of
 from vllm_mmout.outputs.rendering import render
-from vllm_mmout.outputs.source import masked, merged, resized_mask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
     from PIL.Image import Image
     from xarray import DataArray
 
     from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.geo.raster.raster import Affine
-    from vllm_mmout.outputs.source import Source
+    from vllm_mmout.outputs.base import Source
 
 _ROWS = 512
 """Rows of classes that are read at once: a row of blocks."""
@@ -86,7 +84,6 @@ class RasterOutput(MediaOutput):
         )
 
     def _describe(self, **known: Unpack[RasterMetadata]) -> None:
-        """Keep what is known beside the pixels."""
         palette, names = known.get("palette"), known.get("class_names")
         nodata = known.get("nodata")
         self.nodata = None if nodata is None else as_pixels_have_it(nodata, self.dtype)
@@ -104,17 +101,20 @@ class RasterOutput(MediaOutput):
     @property
     def count(self) -> int:
         """Number of bands."""
-        return int(self.array.shape[0])
+        return self._extent()[0]
 
     @property
     def height(self) -> int:
         """Number of rows."""
-        return int(self.array.shape[1])
+        return self._extent()[1]
 
     @property
     def width(self) -> int:
         """Number of columns."""
-        return int(self.array.shape[2])
+        return self._extent()[2]
+
+    def _extent(self) -> tuple[int, ...]:
+        return self.array.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -144,32 +144,22 @@ class RasterOutput(MediaOutput):
     def read(self, window: Window | Sequence[int] | None = None) -> NDArray[Any]:
         """The pixels of a rectangle, [bands, height, width]; all without one.
 
-        Args:
-            window: a `vllm_mmout.processors.Window` or (row, col, height, width) in pixels.
-
-        Raises:
-            InputError: the rectangle is malformed, reaches outside the raster, or is empty.
-
+        It is a `vllm_mmout.processors.Window` or (row, col, height, width) in pixels; InputError where it is
+        malformed, reaches outside the raster, or is empty.
         """
         if window is None:
             return self.array
-        asked = self._checked_window(window)
-        return self.array[:, asked.rows, asked.cols]
+        return self._part(self._checked_window(window))
+
+    def _part(self, window: Window) -> NDArray[Any]:
+        return self.array[:, window.rows, window.cols]
 
     def placed(self, source: Source) -> RasterOutput:
-        """The same result laid on the input it was made from.
+        """The same result laid on the input it was made from; one of another size covers the same extent.
 
-        A raster of another size than the input (super-resolution, logits of a quarter of the resolution) covers the
-        same extent: its georeference is that of the input with larger or smaller pixels.
-
-        Args:
-            source: the input. Where its ``valid`` is False there is nodata here. A raster without a nodata of its own
-                then gets one: NaN for floating point, the largest value of an integer dtype if no pixel has it. bool
-                becomes uint8. Of its ``metadata``, items that the raster has as well are left out.
-
-        Raises:
-            InputError: every value of an integer dtype that could be nodata is taken.
-
+        Where the input's ``valid`` is False there is nodata here. A raster without a nodata of its own then gets one:
+        NaN for floating point, the largest value of an integer dtype if no pixel has it (else InputError). bool
+        becomes uint8. Of its ``metadata``, items that the raster has as well are left out.
         """
         size = (self.height, self.width)
         array, nodata, georeference = self.array, self.nodata, source.georeference
@@ -185,29 +175,14 @@ class RasterOutput(MediaOutput):
     @property
     def described(self) -> RasterMetadata:
         """All that is known beside the pixels."""
-        return {
-            "nodata": self.nodata,
-            "georeference": self.georeference,
-            "band_names": self.band_names,
-            "units": self.units,
-            "class_names": self.class_names,
-            "palette": self.palette,
-            "metadata": self.metadata,
-        }
+        return cast("RasterMetadata", {name: getattr(self, name) for name in RasterMetadata.__annotations__})
 
     def to_xarray(self) -> DataArray:
         """The raster as xarray has it, with dimensions band, y, x, as rioxarray reads its GeoTIFF.
 
-        Needs the extra: ``pip install "vllm-mmout[xarray]"``. All pixels are in memory; they are not copied.
-
-        Returns:
-            With the coordinate system and the transform in the coordinate ``spatial_ref``, nodata as the attribute
-            ``_FillValue``, so that ``.rio`` finds them.
-
-        Raises:
-            ModuleNotFoundError: xarray, or pyproj for a raster with a coordinate system, is not installed.
-            InputError: the coordinate system is unknown to PROJ.
-
+        Coordinate system and transform stand in the coordinate ``spatial_ref``, nodata in the attribute
+        ``_FillValue``, so that ``.rio`` finds them. Needs the extra: ``pip install "vllm-mmout[xarray]"``. All pixels
+        are in memory; they are not copied. InputError: the coordinate system is unknown to PROJ.
         """
         from vllm_mmout.outputs.data_array import data_array
 
@@ -248,12 +223,7 @@ class RasterOutput(MediaOutput):
 
 
 def check_classes(raster: RasterOutput) -> None:
-    """Refuse a raster that is none of classes.
-
-    Raises:
-        InputError: it has several bands, or another dtype than uint8 and uint16.
-
-    """
+    """Refuse a raster that is none of classes: one band of uint8 or uint16."""
     if raster.count != 1 or raster.dtype.name not in ("uint8", "uint16"):
         raise InputError(
             "polygons and areas are made of one band of classes, uint8 or uint16; got"

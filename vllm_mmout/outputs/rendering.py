@@ -5,39 +5,46 @@ Of a raster on disk that is shown at reduced size never more than a few blocks a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.geo.raster.geotiff import BLOCK
 from vllm_mmout.geo.raster.raster import Raster, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
     from PIL.Image import Image
 
     from vllm_mmout.geo.raster.opened import OpenRaster
+
+# Okabe & Ito (2008), "Color Universal Design": colours told apart with every kind of colour vision.
+_OKABE_ITO = (
+    (0, 0, 0),
+    (230, 159, 0),
+    (86, 180, 233),
+    (0, 158, 115),
+    (240, 228, 66),
+    (0, 114, 178),
+    (213, 94, 0),
+    (204, 121, 167),
+)
+_GOLDEN = 0.6180339887498949
 
 PREVIEW = 2048
 """Pixels that the longer side of a preview has at most."""
 
 
 def render(array: NDArray[Any], valid: NDArray[np.bool_] | None, palette: NDArray[np.uint8] | None) -> Image:
-    """A picture of a raster.
+    """A picture of a raster [bands, height, width], transparent where ``valid``, bool [height, width], is False.
 
-    One band of integers with a palette gets the palette's colours, black for values that it has none for. Three bands
-    are red, green and blue; of any other number the first is shown in grey. uint8 bands without a palette, where there
-    are three, are shown as they are; all else is stretched from the smallest to the largest valid value, the same for
-    all bands.
-
-    Args:
-        array: [bands, height, width].
-        valid: bool [height, width], False where the picture is to be transparent; None for nowhere.
-        palette: uint8 [n, 3], colour of each value from 0.
-
+    One band of integers with a palette, uint8 [n, 3], gets its colours, black for values that it has none for. Three
+    bands are red, green and blue; of any other number the first is shown in grey. uint8 bands without a palette, where
+    there are three, are shown as they are; all else is stretched from the smallest to the largest valid value, the
+    same for all bands.
     """
     from PIL import Image
 
@@ -52,21 +59,44 @@ def render(array: NDArray[Any], valid: NDArray[np.bool_] | None, palette: NDArra
     return Image.fromarray(np.ascontiguousarray(samples[..., 0] if samples.shape[2] == 1 else samples))
 
 
+@cache
+def default_palette(classes: int) -> NDArray[np.uint8]:
+    """Colours for class ids from 0, uint8 [classes, 3]: eight of Okabe and Ito, then hues a golden angle apart.
+
+    A longer palette begins with the shorter one, so that a class keeps its colour. Read-only, as it is shared.
+    """
+    base = np.array(_OKABE_ITO, np.uint8)
+    step = np.arange(max(classes - len(base), 0))
+    hue = step * _GOLDEN % 1.0
+    value = np.array([0.95, 0.7, 0.45])[step % 3]
+    saturation = np.array([0.75, 0.45])[step // 3 % 2]
+    # HSV to RGB in closed form (Foley et al.): channel n has k = (n + 6 * hue) mod 6, n = 5, 3, 1 for red, green, blue.
+    k = (np.array([5, 3, 1]) + 6 * hue[:, None]) % 6
+    ramp = np.clip(np.minimum(k, 4 - k), 0, 1)
+    further = value[:, None] * (1 - saturation[:, None] * ramp)
+    palette = np.concatenate([base, np.asarray(np.rint(further * 255), np.uint8)])[:classes]
+    palette.setflags(write=False)
+    return palette
+
+
+def class_colour(number: int) -> tuple[int, int, int]:
+    """The colour of one class in the default palette, red, green, blue; from id 1024 on the colours repeat."""
+    colours = _colours()
+    return colours[number % len(colours)]
+
+
+@cache
+def _colours() -> list[tuple[int, int, int]]:
+    return [(int(red), int(green), int(blue)) for red, green, blue in default_palette(1024)]
+
+
 def preview(
     source: OpenRaster, nodata: float | None, *, classes: bool
 ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """A raster at reduced size, the longer side `PREVIEW` pixels.
+    """A raster at reduced size, the longer side `PREVIEW` pixels: [1 or 3, height, width], and where it is valid.
 
-    Args:
-        source: the raster, larger than a preview.
-        nodata: its nodata.
-        classes: whether to take the pixel in the middle of those that become one, as numbers of classes have no
-            mean, rather than the mean of the valid ones.
-
-    Returns:
-        The bands that a picture shows, [1 or 3, height, width], and bool [height, width], False where no pixel is
-        valid; None where all are.
-
+    Of ``classes``, whose numbers have no mean, the pixel in the middle of those that become one is taken; else the
+    mean of the valid ones. None instead of bool [height, width]: all are valid.
     """
     height, width = source.size
     longer = max(height, width)

@@ -11,25 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.opened import open_raster
 from vllm_mmout.geo.raster.raster import Window
-from vllm_mmout.outputs.classes import are_classes
 from vllm_mmout.outputs.formats import FORMATS
-from vllm_mmout.outputs.formats.geotiff import geotiff_options
+from vllm_mmout.outputs.formats.geotiff import are_classes, geotiff_options
 from vllm_mmout.outputs.raster import RasterMetadata, RasterOutput
 from vllm_mmout.outputs.rendering import PREVIEW, preview, render, valid_mask
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
     from PIL.Image import Image
 
     from vllm_mmout.geo.raster.opened import OpenRaster
     from vllm_mmout.geo.raster.writing import GeoTiffBlocks
-    from vllm_mmout.outputs.source import Source
+    from vllm_mmout.outputs.base import Source
 
 
 class StoredRaster(RasterOutput):
@@ -64,17 +61,7 @@ class StoredRaster(RasterOutput):
 
     @classmethod
     def from_blocks(cls, blocks: GeoTiffBlocks, **known: Unpack[RasterMetadata]) -> StoredRaster:
-        """Finish a file of blocks, and own it.
-
-        Args:
-            blocks: all written.
-            known: what `RasterOutput` takes beside the array; it goes into the file as `RasterOutput.save` does it.
-
-        Raises:
-            SaveError: as `GeoTiffBlocks.finish`; nothing is left on the disk then.
-            InputError: the names or the palette have another shape or dtype; nor then.
-
-        """
+        """Finish a file of blocks, all written, and own it; after an error nothing is left on the disk."""
         try:
             path = blocks.finish(**geotiff_options(blocks.shape[0], blocks.dtype, **known))
             return cls(path, owned=True, **known)
@@ -88,20 +75,8 @@ class StoredRaster(RasterOutput):
         with self._open() as raster:
             return raster.read().array
 
-    @property
-    def count(self) -> int:
-        """Number of bands."""
-        return self._shape[0]
-
-    @property
-    def height(self) -> int:
-        """Number of rows."""
-        return self._shape[1]
-
-    @property
-    def width(self) -> int:
-        """Number of columns."""
-        return self._shape[2]
+    def _extent(self) -> tuple[int, ...]:
+        return self._shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -128,38 +103,16 @@ class StoredRaster(RasterOutput):
             array, valid = preview(raster, self.nodata, classes=classes)
         return render(array, valid, self.palette)
 
-    def read(self, window: Window | Sequence[int] | None = None) -> NDArray[Any]:
-        """The pixels of a rectangle, [bands, height, width]; all without one.
-
-        Raises:
-            InputError: the rectangle reaches outside the raster or is empty, or the raster is closed, or its file is
-                gone or was replaced.
-
-        """
-        if window is None:
-            return self.array
-        asked = self._checked_window(window)
+    def _part(self, window: Window) -> NDArray[Any]:
         with self._open() as raster:
-            return raster.read(asked).array
+            return raster.read(window).array
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the result to a file; the format follows from the suffix.
+        """Write the result to a file, as `RasterOutput.save`.
 
-        The first GeoTIFF takes the temporary file over, and the raster is read from there afterwards; a further one
-        is a copy, and over its own file nothing is written. The file appears when it is whole: after an error there
-        is none, and an older one is left as it was.
-
-        Args:
-            path: where to; the folder must exist.
-            options: options of the format, as in `to_bytes`.
-
-        Returns:
-            The path.
-
-        Raises:
-            SaveError: the suffix is unknown, the format cannot hold the result, or the file cannot be written.
-            InputError: the raster is closed, or its file is gone or was replaced.
-
+        The first GeoTIFF takes the temporary file over, and the raster is read from there afterwards; a further one is
+        a copy, and over its own file nothing is written. InputError: the raster is closed, or its file is gone or was
+        replaced.
         """
         target = Path(path)
         tiff = self.formats.get(target.suffix.lower()) == "tiff"
@@ -192,13 +145,11 @@ class StoredRaster(RasterOutput):
         vars(self).update(state, _lock=threading.RLock(), _remove=None)
 
     def _open(self) -> OpenRaster:
-        """The file, open for one reader."""
         with self._lock:
             self._check_file()
             return open_raster(self._file)
 
     def _check_file(self) -> None:
-        """Refuse to use the file of a closed raster, one that is gone, and another one in its place."""
         if self._closed:
             tiff = self.path is not None and self.formats.get(Path(self.path).suffix.lower()) == "tiff"
             kept = f"read {self.path} itself" if tiff else "read it, or save it as GeoTIFF, before"
@@ -231,7 +182,6 @@ class StoredRaster(RasterOutput):
             return self._file.read_bytes()
 
     def _moved(self, target: Path) -> None:
-        """Read from the file that was saved, in place of the temporary one."""
         if self._remove is not None:
             self._remove()
         self._remove = None
@@ -240,7 +190,6 @@ class StoredRaster(RasterOutput):
 
 
 def _identity(file: Path) -> tuple[int, int, int, int]:
-    """What tells a file from another one that takes its name."""
     found = file.stat()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 

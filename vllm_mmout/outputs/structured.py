@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from vllm_mmout.errors import SaveError
 from vllm_mmout.outputs.base import Savable
@@ -18,11 +18,9 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from PIL.Image import Image
 
-    from vllm_mmout.outputs.source import Source
+    from vllm_mmout.outputs.base import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +64,8 @@ class StructuredOutput(Savable, BaseModel):
 
     @property
     def image(self) -> Image:
-        """The result drawn over the picture of its input, RGB.
-
-        Raises:
-            SaveError: the result lies on no input, or its input has no picture.
-
-        """
-        source = self._source
-        if source is None or source.picture is None:
+        """The result drawn over the picture of its input, RGB; SaveError where there is none."""
+        if (source := self._source) is None or source.picture is None:
             why = "it lies on no input" if source is None else "its input has no picture"
             raise SaveError(
                 f"this {type(self).__name__} cannot be drawn: {why}; lay it on one with"
@@ -84,17 +76,8 @@ class StructuredOutput(Savable, BaseModel):
         return self.draw(picture.copy() if picture.mode == "RGB" else picture.convert("RGB"))
 
     def draw(self, picture: Image) -> Image:
-        """Draw the result over the picture of its input; without an override the fields become a caption.
-
-        Args:
-            picture: RGB, a copy that may be drawn upon.
-
-        Returns:
-            The picture, or a new one.
-
-        """
+        """Draw over ``picture``, an RGB copy that may be drawn upon; by default the fields become a caption."""
         return draw_caption(picture, [Line(f"{name}: {getattr(self, name)}") for name in type(self).model_fields])
 
     def _repr_png_(self) -> bytes | None:
-        """What notebooks show; without a picture they fall back on the repr."""
         return None if self._source is None or self._source.picture is None else self.to_bytes("png")

@@ -44,12 +44,7 @@ class TensorOutput(MediaOutput):
 
     @property
     def array(self) -> NDArray[Any]:
-        """The array, where there is one only.
-
-        Raises:
-            InputError: there are several.
-
-        """
+        """The array, where there is one only; else InputError."""
         if len(self.arrays) > 1:
             raise InputError(
                 f"the output has {len(self.arrays)} arrays ({', '.join(self.arrays)}); choose from .arrays"

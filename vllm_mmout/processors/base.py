@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from vllm_mmout.errors import DecodeError
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
     import numpy as np
     import torch
     from numpy.typing import NDArray
@@ -22,8 +20,8 @@ if TYPE_CHECKING:
     Raw: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
     from vllm_mmout.geo.tiling.grid import TileGrid
     from vllm_mmout.outputs import RasterOutput
+    from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.partial_images import PartialImages
-    from vllm_mmout.outputs.source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +58,17 @@ class OutputProcessor:
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> OutputProcessor:
         """Make the instance of a process.
 
-        Args:
-            config: the model's ``config.json``.
-            options: what the engine argument or the ``mmout`` table of ``config.json`` sets; its names are those of the
-                constructor's keyword arguments (unknown ones have been refused before).
-
+        ``config`` is the model's ``config.json``; ``options``, by the names of the constructor's keyword arguments,
+        are what the engine argument or the ``mmout`` table of ``config.json`` sets (unknown ones have been refused
+        before).
         """
         return cls(**options)
 
     def formats(self, params: OutputParams) -> Mapping[str, str] | None:
-        """The formats of what a request gets, so that a name that tells none is refused before a scene is run.
+        """The formats of what a request gets, suffix -> format, the usual one first; None: not known before.
 
-        An input whose place a format of the name "geojson" or "geoparquet" could not name is refused at once.
-
-        Args:
-            params: options of the request.
-
-        Returns:
-            Suffix -> format, the usual one first, as `vllm_mmout.outputs.base.Savable.formats`; None: not known before.
-
+        A name that tells none is refused before a scene is run, and so is an input whose place a format of the name
+        "geojson" or "geoparquet" could not name.
         """
         from vllm_mmout.outputs import ImageOutput, RasterOutput
 
@@ -98,6 +88,9 @@ class OutputProcessor:
         Returns:
             A tensor or a dict of tensors with the same axis 0. That is what travels. The default returns all of it.
 
+        Raises:
+            ReduceError: the output has another shape or dtype than the processor takes, or does not fit its options.
+
         """
         given: Raw = output
         return given
@@ -109,6 +102,9 @@ class OutputProcessor:
             raw: what ``reduce`` returned for this request, without axis 0, on the CPU. Read-only.
             params: options of the request.
             state: what ``begin`` returned for the user's request, None without it.
+
+        Raises:
+            DecodeError: ``raw`` is not what ``reduce`` returns, or no output can be made of its values.
 
         """
         raise NotImplementedError(f"{type(self).__name__} must define decode(raw, params, state=None)")
@@ -147,16 +143,34 @@ class OutputProcessor:
         return None
 
 
+class OwnInputsProcessor(OutputProcessor):
+    """Makes the inputs of a request and, of the raw tensors that the model gives for them, its result."""
+
+    honours: ClassVar[frozenset[str]] = frozenset({"processor"})
+    """Fields of `OutputParams` that its requests may set."""
+
+    def load(self) -> None:
+        """Import what it needs; called before a process of the engine is started."""
+
+    def started(self, vllm_config: Any, renderer: Any) -> Self:
+        """The same for an engine that is there, with vLLM's renderer, which makes the model's inputs of prompts."""
+        return self
+
+    def request(self, pick: str, data: Any, params: OutputParams, limit_s: float) -> Any:
+        """One request, a `vllm_mmout.engine.parts.parts_request.PartedRequest`, of which nothing is run yet.
+
+        ``pick`` is the name of this processor on the engine, ``limit_s`` what one call of another author's code may
+        take.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define request(pick, data, params, limit_s)")
+
+
 class Parts(Iterator["Part"]):
     """Iterates over the parts that have an output, in order of arrival; each is given once.
 
-    Args:
-        parts: all parts, those without any observation included.
-        grid: where the tiles lie; ``Part.index`` counts them.
-        source: the scene.
-        folder: where a result on disk is to be made, None for the system's folder for temporary files.
-        growing: shown what `mosaic` has finished; None: nobody looks.
-
+    ``grid`` says where the tiles lie, which ``Part.index`` counts; ``source`` is the scene; ``folder`` is where a
+    result on disk is to be made, None for the system's folder for temporary files; ``growing`` is shown what `mosaic`
+    has finished.
     """
 
     def __init__(
@@ -184,22 +198,11 @@ class Parts(Iterator["Part"]):
     def mosaic(
         self, params: OutputParams, finish: Callable[[RasterOutput], RasterOutput] | None = None
     ) -> RasterOutput:
-        """Join tiles of a raster into one on disk.
+        """Join tiles of a raster into one on disk, a `StoredRaster` that lies on the scene.
 
-        The memory for it grows with a side of the scene where tiles overlap, never with its area.
-
-        Args:
-            params: options of the request; ``overlap`` and ``blend`` say how tiles are joined.
-            finish: makes the result of joined values, pixel by pixel: classes of averaged probabilities. It is called
-                on rectangles of any size.
-
-        Returns:
-            A `StoredRaster`, which lies on the scene.
-
-        Raises:
-            DecodeError: an output is no raster, or tiles do not fit together.
-            SaveError: the raster cannot be written.
-
+        The memory for it grows with a side of the scene where tiles overlap, never with its area; ``params`` say how
+        they are joined. ``finish`` makes the result of joined values, pixel by pixel, on rectangles of any size:
+        classes of averaged probabilities. DecodeError: an output is no raster, or tiles do not fit together.
         """
         from vllm_mmout.geo.tiling.mosaic import mosaic
 

@@ -7,12 +7,12 @@ from array import array
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import DecodeError
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
 
     from vllm_mmout.geo.tiling.grid import TileGrid
     from vllm_mmout.outputs import Detection, DetectionOutput
@@ -24,13 +24,7 @@ FORMATS = ("xyxy", "cxcywh", "xywh")
 
 
 def as_corners(boxes: torch.Tensor, box_format: str) -> torch.Tensor:
-    """Boxes as xmin, ymin, xmax, ymax.
-
-    Args:
-        boxes: floating point [..., 4].
-        box_format: one of `FORMATS`.
-
-    """
+    """Boxes, floating point [..., 4] in one of `FORMATS`, as xmin, ymin, xmax, ymax."""
     import torch
 
     if box_format == "xyxy":
@@ -44,14 +38,7 @@ def as_corners(boxes: torch.Tensor, box_format: str) -> torch.Tensor:
 def suppressed(boxes: torch.Tensor, labels: torch.Tensor, iou_threshold: float) -> torch.Tensor:
     """Which boxes are left after non-maximum suppression within each class, as ``torchvision.ops.batched_nms``.
 
-    Args:
-        boxes: [n, 4] as corners, the best first.
-        labels: class of each, [n].
-        iou_threshold: a box goes whose intersection over union with a better one that stays is larger.
-
-    Returns:
-        Numbers of those that stay, int64, in order.
-
+    Of boxes [n, 4] as corners, the best first, and labels [n]: the numbers that stay, int64, in order.
     """
     import torch
 
@@ -73,17 +60,8 @@ def joined_boxes(parts: Parts, iou_threshold: float, most: int) -> DetectionOutp
 
     Where tiles overlap an object is found more than once, and cut off by the end of a tile. Boxes with their middle in
     the outer quarter of what two tiles share are therefore left to the other tile. Then, of boxes of one class from
-    different tiles whose intersection over union is larger than ``iou_threshold``, the best is left. The order in which
-    tiles come makes no difference.
-
-    Args:
-        parts: outputs are `DetectionOutput`, in pixels of the tile or relative to it.
-        iou_threshold: from 0 to 1.
-        most: how many are returned at most.
-
-    Raises:
-        DecodeError: an output is something else.
-
+    different tiles whose intersection over union is larger than ``iou_threshold``, the best is left. The order in
+    which tiles come makes no difference.
     """
     from vllm_mmout.outputs import DetectionOutput  # with pydantic, which decoding alone needs
 
@@ -151,15 +129,8 @@ class _Found:
                 kept.append(place)
                 others = (tiles != tiles[place]) & (ids == ids[place])
                 left &= ~(others & (_overlaps(boxes[place], boxes) > iou_threshold))
-        return [
-            Detection(
-                id=int(ids[place]),
-                label=self._labels[int(ids[place])],
-                score=float(scores[place]),
-                box=tuple(boxes[place].tolist()),
-            )
-            for place in kept
-        ]
+        found = zip(ids[kept].tolist(), scores[kept].tolist(), boxes[kept].tolist(), strict=True)
+        return [Detection(id=one, label=self._labels[one], score=score, box=tuple(box)) for one, score, box in found]
 
 
 def _counting(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, float]:
@@ -174,7 +145,6 @@ def _counting(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, fl
 
 
 def _overlaps(one: NDArray[np.float64], boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Intersection over union of a box with each of others, all with an area."""
     sides = np.minimum(one[2:], boxes[:, 2:]) - np.maximum(one[:2], boxes[:, :2])
     common = sides.clip(min=0).prod(axis=1)
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vllm_mmout.errors import DecodeError, ReduceError
 from vllm_mmout.processors.base import OutputProcessor
-from vllm_mmout.processors.classes import Labels, checked_names
-from vllm_mmout.processors.option_values import checked_count, checked_part, checked_switch
-from vllm_mmout.processors.raw import describe, only_tensor
+from vllm_mmout.processors.option_values import Labels, checked_count, checked_names, checked_part, checked_switch
+from vllm_mmout.processors.raw import describe, not_of_reduce, only_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Self
-
     import torch
 
     from vllm_mmout.outputs import ClassificationOutput
@@ -61,33 +57,15 @@ class ClassificationProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process, with what config.json says where no option does.
-
-        Args:
-            config: the model's config.json.
-            options: the constructor's arguments.
-
-        Raises:
-            OptionError: an option is malformed, or ``id2label`` is.
-
-        """
+        """Make the instance of a process, with what config.json says where no option does."""
         made = cls(**options)
         made._fall_back_on(config)
         return made
 
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
-        """Keep the best classes, so that only their ids and scores travel.
+        """Keep the best classes: "scores", float32 [n, k], from the highest, NaN first, and "ids", int32 [n, k].
 
-        Args:
-            output: floating-point logits [n, classes].
-            params: not used.
-
-        Returns:
-            "scores": float32 [n, k], from the highest, NaN first; "ids": int32 [n, k], the lower first of equal scores.
-
-        Raises:
-            ReduceError: the output has another shape or dtype, or another number of classes than ``class_names``.
-
+        Of equal scores the lower id comes first.
         """
         import torch
 
@@ -104,19 +82,11 @@ class ClassificationProcessor(OutputProcessor):
         }
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> ClassificationOutput:
-        """Make a `ClassificationOutput` of what `reduce` returned for one request.
-
-        Raises:
-            DecodeError: ``raw`` is not what ``reduce`` returns, or the logits held NaN or infinity.
-
-        """
+        """Make a `ClassificationOutput`; DecodeError where the logits held NaN or infinity."""
         from vllm_mmout.outputs import ClassificationOutput, ClassScore
 
         if not isinstance(raw, dict) or set(raw) != {"scores", "ids"}:
-            raise DecodeError(
-                "classification takes scores and ids from reduce; a subclass that overrides reduce must override"
-                " decode as well"
-            )
+            raise not_of_reduce("classification takes scores and ids from reduce")
         if raw["scores"].isnan().any():
             raise DecodeError(
                 "the model's logits hold NaN or infinity, so no class can be told; check the input's values, or run the"
@@ -133,13 +103,11 @@ class ClassificationProcessor(OutputProcessor):
         )
 
     def _fall_back_on(self, config: Mapping[str, Any]) -> None:
-        """Take from config.json what no option says."""
         self._labels = self._labels.or_those_of(config)
         if self._multi_label is None:
             self._multi_label = config.get("problem_type") == "multi_label_classification"
 
     def _checked_logits(self, logits: torch.Tensor) -> torch.Tensor:
-        """The logits, if they have the right rank, dtype and number of classes."""
         if logits.ndim != 2 or not logits.is_floating_point() or not logits.shape[1]:
             raise ReduceError(f"{_TAKES}, got {describe(logits)}")
         self._labels.check_count(logits.shape[1])

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.processors.base import OutputProcessor, Parts
-from vllm_mmout.processors.boxes import FORMATS, as_corners, suppressed
-from vllm_mmout.processors.classes import Labels, checked_names
-from vllm_mmout.processors.option_values import checked_count, checked_part, checked_switch
-from vllm_mmout.processors.raw import describe
+from vllm_mmout.processors.boxes import FORMATS, as_corners, joined_boxes, suppressed
+from vllm_mmout.processors.option_values import Labels, checked_count, checked_names, checked_part, checked_switch
+from vllm_mmout.processors.raw import describe, not_of_reduce
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Self
-
     import torch
 
     from vllm_mmout.outputs import DetectionOutput
@@ -93,16 +89,7 @@ class DetectionProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process, with the names of config.json where no option gives any.
-
-        Args:
-            config: the model's config.json.
-            options: the constructor's arguments.
-
-        Raises:
-            OptionError: an option is malformed, or ``id2label`` is.
-
-        """
+        """Make the instance of a process, with the names of config.json where no option gives any."""
         made = cls(**options)
         made._labels = made._labels.or_those_of(config)
         return made
@@ -110,18 +97,8 @@ class DetectionProcessor(OutputProcessor):
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
         """Choose the boxes of the highest scores, as many of each request.
 
-        Args:
-            output: one of the two dicts.
-            params: not used.
-
-        Returns:
-            "scores": float32 [n, k], from the highest, NaN first, the first of equal ones first; "labels": int32
-            [n, k]; "boxes", or "relative_boxes" if normalised: float32 [n, k, 4] as xmin, ymin, xmax, ymax.
-
-        Raises:
-            ReduceError: the output is another dict or none, a tensor has another shape or dtype, or the logits have
-                another number of classes than ``class_names``.
-
+        "scores": float32 [n, k], from the highest, NaN first, the first of equal ones first; "labels": int32 [n, k];
+        "boxes", or "relative_boxes" if normalised: float32 [n, k, 4] as xmin, ymin, xmax, ymax.
         """
         import torch
 
@@ -143,12 +120,7 @@ class DetectionProcessor(OutputProcessor):
         }
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> DetectionOutput:
-        """Make a `DetectionOutput`, which lies on no input yet, of what `reduce` returned for one request.
-
-        Raises:
-            DecodeError: ``raw`` is not what ``reduce`` returns, or holds NaN or infinity.
-
-        """
+        """Make a `DetectionOutput`, which lies on no input yet; DecodeError where it holds NaN or infinity."""
         from vllm_mmout.outputs import Detection, DetectionOutput
         from vllm_mmout.outputs.detection import within
 
@@ -173,21 +145,14 @@ class DetectionProcessor(OutputProcessor):
         return DetectionOutput(detections=found)
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join what was found in the tiles of a scene as if it were one input: each object once, the best of all.
-
-        Raises:
-            DecodeError: there are several parts of something else.
-
-        """
+        """Join what was found in the tiles of a scene as if it were one input: each object once, the best of all."""
         if not isinstance(parts, Parts):
             return super().assemble(parts, params)
-        from vllm_mmout.processors.boxes import joined_boxes
-
         threshold = _SAME if self._iou_threshold is None else self._iou_threshold
         return joined_boxes(parts, threshold, self._most)
 
     def _from_queries(self, output: dict[str, torch.Tensor]) -> _Candidates:
-        """Candidates of logits and boxes: one a query, or one a class of each query."""
+        """One candidate a query, or one a class of each query."""
         import torch
 
         logits, boxes = output["logits"], output["pred_boxes"]
@@ -209,8 +174,6 @@ class DetectionProcessor(OutputProcessor):
 
 
 class _Candidates(NamedTuple):
-    """What the best are chosen from."""
-
     scores: torch.Tensor
     """float32 [n, candidates]."""
     labels: torch.Tensor
@@ -222,7 +185,6 @@ class _Candidates(NamedTuple):
 
 
 def _from_scores(output: dict[str, torch.Tensor]) -> _Candidates:
-    """Candidates of scores, labels and boxes: each box is one."""
     import torch
 
     if not {"scores", "labels", "boxes"} <= set(output):
@@ -242,7 +204,4 @@ def _checked_raw(raw: Raw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bo
     for relative, name in ((False, "boxes"), (True, "relative_boxes")):
         if isinstance(raw, dict) and set(raw) == {"scores", "labels", name}:
             return raw["scores"], raw["labels"], raw[name], relative
-    raise DecodeError(
-        "detection takes scores, labels and boxes from reduce; a subclass that overrides reduce must override decode"
-        " as well"
-    )
+    raise not_of_reduce("detection takes scores, labels and boxes from reduce")

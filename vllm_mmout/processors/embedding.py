@@ -8,7 +8,7 @@ from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import TensorOutput
 from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.processors.option_values import checked_switch
-from vllm_mmout.processors.raw import describe, only_tensor, own_array
+from vllm_mmout.processors.raw import describe, not_of_reduce, only_tensor, own_array
 
 if TYPE_CHECKING:
     import torch
@@ -59,20 +59,7 @@ class EmbeddingProcessor(OutputProcessor):
         self._dtype = dtype
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Pool and normalise.
-
-        Args:
-            output: floating point [n, dim], [n, tokens, dim] or [n, dim, height, width].
-            params: not used.
-
-        Returns:
-            ``dtype`` [n, dim].
-
-        Raises:
-            ReduceError: the output has another shape or dtype, the option ``pool`` does not suit it, or a component is
-                too large for float16.
-
-        """
+        """Pool and normalise: ``dtype`` [n, dim]; ReduceError, too, where a component is too large for float16."""
         import torch
 
         features = only_tensor(output, _TAKES, ReduceError)
@@ -84,23 +71,14 @@ class EmbeddingProcessor(OutputProcessor):
         return vectors if self._dtype == "float32" else _halved(vectors)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> TensorOutput:
-        """Make a `TensorOutput` of one request's vector [dim].
-
-        Raises:
-            DecodeError: ``raw`` is not what ``reduce`` returns.
-
-        """
+        """Make a `TensorOutput` of one request's vector [dim]."""
         tensor = only_tensor(raw, "a decoded embedding must be one tensor", DecodeError)
         array = own_array(tensor)
         if array.dtype != self._dtype or array.ndim != 1:
-            raise DecodeError(
-                f"an embedding must come as {self._dtype} [dim] from reduce, got {describe(tensor)};"
-                " a subclass that overrides reduce must override decode as well"
-            )
+            raise not_of_reduce(f"an embedding must come as {self._dtype} [dim] from reduce", tensor)
         return TensorOutput(array)
 
     def _check_pool(self, features: torch.Tensor) -> None:
-        """Refuse a way of pooling that the model's output does not have, and its absence where one is needed."""
         if features.ndim == _VECTORS:
             if self._pool is not None:
                 raise ReduceError(
@@ -117,7 +95,6 @@ class EmbeddingProcessor(OutputProcessor):
             )
 
     def _vector(self, features: torch.Tensor) -> torch.Tensor:
-        """The vector of one request: float32 [dim]."""
         import torch
 
         rows = features.flatten(1).T if features.ndim == _MAP - 1 else features  # [tokens or pixels, dim], or [dim]
@@ -138,12 +115,7 @@ class EmbeddingProcessor(OutputProcessor):
 
 
 def _halved(vectors: torch.Tensor) -> torch.Tensor:
-    """The vectors as float16.
-
-    Raises:
-        ReduceError: a component becomes infinite, which would change the direction of its vector.
-
-    """
+    """The vectors as float16; a component that becomes infinite would change the direction of its vector."""
     import torch
 
     half = vectors.to(torch.float16)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import ImageOutput
 from vllm_mmout.processors.base import OutputProcessor
-from vllm_mmout.processors.raw import describe, only_tensor, own_array
+from vllm_mmout.processors.raw import describe, not_of_reduce, only_tensor, own_array
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
 
     from vllm_mmout.params import OutputParams
@@ -44,16 +43,7 @@ class ImageProcessor(OutputProcessor):
         self._low, self._high = _checked_range(value_range)
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Quantise to uint8 [n, height, width, channels], the order in which picture codecs take it.
-
-        Args:
-            output: uint8 or floating point [n, channels, height, width]; channels 1, 3 or 4.
-            params: not used.
-
-        Raises:
-            ReduceError: the output has another shape or dtype.
-
-        """
+        """Quantise to uint8 [n, height, width, channels], the order in which picture codecs take it."""
         import torch
 
         tensor = only_tensor(output, _TAKES, ReduceError)
@@ -67,24 +57,17 @@ class ImageProcessor(OutputProcessor):
         return tensor.permute(0, 2, 3, 1).contiguous()
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> ImageOutput:
-        """Make an `ImageOutput` of one request's uint8 [height, width, channels].
-
-        Raises:
-            DecodeError: ``raw`` is not what ``reduce`` returns.
-
-        """
+        """Make an `ImageOutput` of one request's uint8 [height, width, channels]."""
         tensor = only_tensor(raw, "a decoded image must be uint8 [height, width, channels]", DecodeError)
         array = own_array(tensor)
         if array.dtype != "uint8" or array.ndim != _AXES - 1 or array.shape[2] not in _CHANNELS:
-            raise DecodeError(
-                f"a decoded image must be uint8 [height, width, 1, 3 or 4 channels], got {describe(tensor)};"
-                " a subclass that overrides reduce must override decode as well"
+            raise not_of_reduce(
+                f"a decoded image must be uint8 [height, width, 1, 3 or 4 channels], got {describe(tensor)}"
             )
         return ImageOutput(array[:, :, 0] if array.shape[2] == 1 else array)
 
 
 def _checked_range(value_range: Sequence[float]) -> tuple[float, float]:
-    """The two ends of an option ``value_range``, checked."""
     try:
         low, high = (float(end) for end in value_range)
     except (TypeError, ValueError):

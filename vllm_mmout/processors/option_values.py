@@ -1,43 +1,106 @@
-"""Checks of option values that several processors share."""
+"""Options that several processors share: numbers, switches, names and colours of classes."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
-from vllm_mmout.errors import OptionError
+import numpy as np
+from numpy.typing import NDArray
+
+from vllm_mmout.errors import OptionError, ReduceError
+
+PaletteOption: TypeAlias = Sequence[str | Sequence[int]]
+"""A palette as users write it: per class ``"#rrggbb"`` or three integers 0..255."""
+
+_SAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The name of each class id."""
+
+    names: tuple[str, ...] | None = None
+    """One a class from 0, as the option ``class_names`` says; then the model must have as many classes."""
+    by_id: Mapping[int, str] = field(default_factory=dict)
+    """What config.json says, which need not name every class."""
+
+    def of(self, number: int) -> str:
+        """The name of a class; its number where it has none."""
+        if self.names is not None and 0 <= number < len(self.names):
+            return self.names[number]
+        return self.by_id.get(number, str(number))
+
+    def check_count(self, classes: int) -> None:
+        """Refuse names of another number of classes than the model emits."""
+        if self.names is not None and len(self.names) != classes:
+            raise ReduceError(
+                f"class_names has {len(self.names)} entries, the model emits {classes} classes; give one entry a class"
+            )
+
+    def or_those_of(self, config: Mapping[str, Any]) -> Labels:
+        """These, or without names those that config.json gives as ``id2label``."""
+        table = config.get("id2label")
+        if self.names is not None or table is None:
+            return self
+        try:
+            return Labels(by_id={int(number): str(name) for number, name in table.items()})
+        except (AttributeError, TypeError, ValueError):
+            raise OptionError(
+                f'id2label in config.json must map class ids to names, as {{"0": "land"}}, got {table!r}; mend it, or'
+                " set class_names"
+            ) from None
+
+
+def checked_names(names: object, option: str = "class_names", named: str = "class") -> tuple[str, ...]:
+    """The names of an option, checked."""
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
+        raise OptionError(f"{option} must be a list of names, one a {named}, got {names!r}")
+    if len(set(names)) < len(names):
+        raise OptionError(f"{option} names a {named} twice: {list(names)}")
+    return tuple(names)
+
+
+def parse_palette(palette: object) -> NDArray[np.uint8]:
+    """The colours of a `PaletteOption`, or of integers [classes, 3], as uint8 [classes, 3]."""
+    if not isinstance(palette, list | tuple | np.ndarray) or not len(palette):
+        raise OptionError(f"palette must be a list of colours, one a class, got {palette!r}")
+    return np.array([_parse_colour(colour, place) for place, colour in enumerate(palette)], np.uint8)
+
+
+def _parse_colour(colour: object, place: int) -> tuple[int, ...]:
+    if isinstance(colour, str) and re.fullmatch(r"#[0-9a-fA-F]{6}", colour):
+        return tuple(bytes.fromhex(colour[1:]))
+    if isinstance(colour, list | tuple | np.ndarray):
+        samples = tuple(int(sample) for sample in colour if _is_byte(sample))
+        if len(samples) == len(colour) == _SAMPLES:
+            return samples
+    raise OptionError(f'palette[{place}] must be "#rrggbb" or three integers from 0 to 255, got {colour!r}')
+
+
+def _is_byte(sample: object) -> bool:
+    return isinstance(sample, int | np.integer) and not isinstance(sample, bool) and int(sample) in range(256)
 
 
 def checked_count(name: str, value: object) -> int:
-    """An option that counts something.
-
-    Raises:
-        OptionError: it is no integer of 1 or more.
-
-    """
+    """An option that counts something."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise OptionError(f"{name} must be an integer of 1 or more, got {value!r}")
     return value
 
 
 def checked_part(name: str, value: object) -> float:
-    """An option from 0 to 1.
-
-    Raises:
-        OptionError: it is no number, or out of range.
-
-    """
+    """An option from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or not 0 <= value <= 1:
         raise OptionError(f"{name} must be a number from 0 to 1, got {value!r}")
     return float(value)
 
 
 def checked_switch(name: str, value: object) -> bool:
-    """An option that is on or off.
-
-    Raises:
-        OptionError: it is not true or false.
-
-    """
+    """An option that is on or off."""
     if not isinstance(value, bool):
         raise OptionError(f"{name} must be true or false, got {value!r}")
     return value

@@ -6,26 +6,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from vllm_mmout.errors import MMOutError
+from vllm_mmout.errors import DecodeError, MMOutError, OptionError
 
 if TYPE_CHECKING:
     import torch
 
-    from vllm_mmout.processors.base import Raw
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.base import OutputProcessor, Raw
 
 
 def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
-    """The tensor of a raw output that must be one tensor, or a dict that holds nothing else.
-
-    Args:
-        raw: what the model emitted, or what ``reduce`` returned.
-        takes: what the processor takes, for the message.
-        error: class of the error to raise.
-
-    Raises:
-        MMOutError: there are several tensors, or none.
-
-    """
+    """The tensor of a raw output that must be one tensor, or a dict that holds nothing else."""
     if not isinstance(raw, dict):
         return raw
     if len(raw) != 1:
@@ -35,18 +26,7 @@ def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
 
 
 def checked_group(raw: object, count: int, giver: str, error: type[MMOutError]) -> Raw:
-    """Check what a group of requests was given: a tensor, or a dict of tensors by name, the requests on axis 0.
-
-    Args:
-        raw: what was given.
-        count: requests in the group.
-        giver: what gave it, for the message: "reduce()".
-        error: class of the error to raise.
-
-    Raises:
-        MMOutError: it is something else.
-
-    """
+    """Check what a group of requests was given: a tensor, or a dict of tensors by name, the requests on axis 0."""
     import torch
 
     named = raw if isinstance(raw, dict) else {"": raw}
@@ -72,11 +52,24 @@ def describe(tensor: torch.Tensor) -> str:
 def own_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
     """A numpy copy of a tensor on the CPU that its owner may write to; bfloat16, which numpy lacks, becomes float32.
 
-    A raw tensor is a read-only view of the received frame: without a copy, writing would fault, and a small result
-    would keep the whole frame alive.
+    A raw tensor is a read-only view of the received frame, and would keep the whole frame alive.
     """
     import torch
 
     if tensor.dtype == torch.bfloat16:
         return np.array(tensor.detach().to(torch.float32).numpy())
     return np.array(tensor.detach().numpy())
+
+
+def not_of_reduce(what: str, tensor: torch.Tensor | None = None) -> DecodeError:
+    """The error of a raw output that ``reduce`` of the same processor does not return."""
+    got = "" if tensor is None else f", got {describe(tensor)}"
+    return DecodeError(f"{what}{got}; a subclass that overrides reduce must override decode as well")
+
+
+def asked_output(processor: OutputProcessor, name: str, params: OutputParams) -> str:
+    """What a request asks for, the first of the processor's ``outputs`` if it does not say."""
+    asked = processor.outputs[0] if params.output is None else params.output
+    if asked not in processor.outputs:
+        raise OptionError(f"output {asked!r} is not known to {name} (known: {', '.join(processor.outputs)})")
+    return asked

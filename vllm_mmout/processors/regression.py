@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.processors.base import OutputProcessor, Parts
-from vllm_mmout.processors.classes import checked_names
-from vllm_mmout.processors.raw import describe, only_tensor, own_array
+from vllm_mmout.processors.option_values import checked_names
+from vllm_mmout.processors.raw import asked_output, describe, not_of_reduce, only_tensor, own_array
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
 
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Part, Raw
@@ -27,27 +26,18 @@ _AXES = 4  # batch, bands, rows, columns
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """What a dtype holds."""
-
-    low: float
-    """Lowest value."""
-    high: float
-    """Highest value."""
-    nodata: float
-    """Outside of the two."""
-
-
-# Integers of 32 bits are not among them: they are as large as float32, which cannot hold all of their values.
 _STORED = {
-    "float32": _Stored(-_LARGEST, _LARGEST, math.nan),
-    "float16": _Stored(-65504, 65504, math.nan),
-    "uint8": _Stored(0, 254, 255),
-    "int8": _Stored(-127, 127, -128),
-    "uint16": _Stored(0, 65534, 65535),
-    "int16": _Stored(-32767, 32767, -32768),
+    "float32": (-_LARGEST, _LARGEST, math.nan),
+    "float16": (-65504, 65504, math.nan),
+    "uint8": (0, 254, 255),
+    "int8": (-127, 127, -128),
+    "uint16": (0, 65534, 65535),
+    "int16": (-32767, 32767, -32768),
 }
+"""What a dtype holds: the lowest and the highest value, and nodata outside of the two.
+
+Integers of 32 bits are not among them: they are as large as float32, which cannot hold all of their values.
+"""
 
 
 class RegressionProcessor(OutputProcessor):
@@ -107,23 +97,13 @@ class RegressionProcessor(OutputProcessor):
             raise OptionError(f"options differ in the number of bands ({counts}); give one entry a band")
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Scale, clip and store in ``dtype``, or in float32 where tiles are to be averaged before they are rounded.
+        """Scale, clip and store in ``dtype``, or in float32 where tiles are averaged first: [n, bands, height, width].
 
-        Args:
-            output: floating point [n, bands, height, width], or [n, height, width] for one band.
-            params: ``output`` is "values" or None.
-
-        Returns:
-            ``dtype`` [n, bands, height, width].
-
-        Raises:
-            OptionError: ``params.output`` is unknown.
-            ReduceError: the output has another shape or dtype, or another number of bands than the options have.
-
+        The model may leave the axis of one band out.
         """
         import torch
 
-        self._check_asked(params)
+        asked_output(self, "regression", params)
         tensor = self._checked_values(only_tensor(output, _TAKES, ReduceError))
         scale, offset = (
             torch.tensor(numbers, dtype=torch.float32, device=tensor.device).reshape(-1, 1, 1)
@@ -134,72 +114,50 @@ class RegressionProcessor(OutputProcessor):
         if self._clip is not None:
             values.clamp_(*self._clip)
         dtype = self._travelling(params)
-        stored = _STORED[dtype]
+        low, high, nodata = _STORED[dtype]
         unknown = values.isfinite().logical_not_()
-        if not math.isnan(stored.nodata):
+        if not math.isnan(nodata):
             values.round_()  # half to even
-        values.clamp_(stored.low, stored.high).masked_fill_(unknown, stored.nodata)
+        values.clamp_(low, high).masked_fill_(unknown, nodata)
         if dtype == "uint16":
             values = values.to(torch.int32)  # of uint16 torch has little more than copies
         return values.to(getattr(torch, dtype))
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> RasterOutput:
-        """Make a `RasterOutput`, without georeference, of what `reduce` returned for one request.
-
-        Raises:
-            OptionError: ``params.output`` is unknown.
-            DecodeError: ``raw`` is not what ``reduce`` returns.
-
-        """
-        self._check_asked(params)
+        """Make a `RasterOutput`, without georeference, of one request's [bands, height, width]."""
+        asked_output(self, "regression", params)
         tensor = only_tensor(raw, "decoded values must be one tensor", DecodeError)
         array, dtype = own_array(tensor), self._travelling(params)
         if array.dtype != dtype or array.ndim != _AXES - 1:
-            raise DecodeError(
-                f"values must come as {dtype} [bands, height, width] from reduce, got {describe(tensor)};"
-                " a subclass that overrides reduce must override decode as well"
+            raise not_of_reduce(
+                f"values must come as {dtype} [bands, height, width] from reduce, got {describe(tensor)}"
             )
         return self._values(array)
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join tiles: values are averaged before they are rounded.
-
-        Raises:
-            DecodeError: tiles do not fit together, or there are several parts of something else.
-            SaveError: the raster cannot be written.
-
-        """
-        self._check_asked(params)
+        """Join tiles: values are averaged before they are rounded."""
+        asked_output(self, "regression", params)
         if isinstance(parts, Parts) and self._travelling(params.of_part()) != self._dtype:
             return parts.mosaic(params, self._finished)
         return super().assemble(parts, params)
 
     def _finished(self, values: RasterOutput) -> RasterOutput:
-        """Store joined values in ``dtype``, as `reduce` does it."""
         if values.array.dtype.kind != "f":
             return values  # a subclass's own integers
-        stored = _STORED[self._dtype]
-        numbers = np.clip(np.rint(values.array), stored.low, stored.high)  # half to even
-        np.copyto(numbers, stored.nodata, where=np.isnan(numbers))
+        low, high, nodata = _STORED[self._dtype]
+        numbers = np.clip(np.rint(values.array), low, high)  # half to even
+        np.copyto(numbers, nodata, where=np.isnan(numbers))
         return self._values(numbers.astype(self._dtype))
 
     def _values(self, array: NDArray[Any]) -> RasterOutput:
-        """The result of an array [bands, height, width]."""
         units = (self._units,) * len(array) if isinstance(self._units, str) else self._units
-        nodata = _STORED[array.dtype.name].nodata
+        nodata = _STORED[array.dtype.name][2]
         return RasterOutput(array, nodata=nodata, band_names=self._band_names, units=units)
 
     def _travelling(self, params: OutputParams) -> str:
-        """The dtype that `reduce` makes."""
         return "float32" if params.blends and np.dtype(self._dtype).kind in "iu" else self._dtype
 
-    def _check_asked(self, params: OutputParams) -> None:
-        """Refuse an output that there is not."""
-        if params.output not in (None, *self.outputs):
-            raise OptionError(f"output {params.output!r} is not known to regression (known: {', '.join(self.outputs)})")
-
     def _checked_values(self, values: torch.Tensor) -> torch.Tensor:
-        """The model's output with an axis for bands, if it has the right rank, dtype and number of bands."""
         known = values.ndim in (_AXES - 1, _AXES) and 0 not in values.shape[1:]
         if not known or not values.is_floating_point():
             raise ReduceError(f"{_TAKES}, got {describe(values)}")
@@ -214,7 +172,6 @@ class RegressionProcessor(OutputProcessor):
 
 
 def _checked_numbers(option: str, value: Any) -> tuple[float, ...]:
-    """The numbers of an option ``scale`` or ``offset``: one, or one a band."""
     numbers = value if isinstance(value, list | tuple) else [value]
     if not numbers or not all(_is_number(number) for number in numbers):
         raise OptionError(f"{option} must be a number or a list of numbers, one a band, all finite, got {value!r}")
@@ -227,22 +184,17 @@ def _is_number(number: object) -> bool:
 
 
 def _checked_units(units: object) -> str | tuple[str | None, ...]:
-    """The unit of all bands, or one a band; empty without any."""
     if units is None:
         return ()
     if isinstance(units, str) and units:
         return units
-    if not isinstance(units, list | tuple) or not units or not all(unit is None or _is_text(unit) for unit in units):
+    texts = units if isinstance(units, list | tuple) else ()
+    if not texts or not all(unit is None or (isinstance(unit, str) and unit) for unit in texts):
         raise OptionError(f'units must be text such as "Mg/ha", or a list with one a band, got {units!r}')
-    return tuple(units)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
+    return tuple(texts)
 
 
 def _checked_clip(clip: object) -> tuple[float | None, float | None]:
-    """The two ends of an option ``clip``."""
     if not isinstance(clip, list | tuple) or len(clip) != 2 or not all(end is None or _is_number(end) for end in clip):
         raise OptionError(f"clip must be [lowest, highest], finite numbers or null for an open side, got {clip!r}")
     low, high = (None if end is None else float(end) + 0.0 for end in clip)

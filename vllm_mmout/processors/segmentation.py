@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import PolygonsOutput, RasterOutput
-from vllm_mmout.outputs.classes import default_palette
+from vllm_mmout.outputs.rendering import default_palette
 from vllm_mmout.processors.base import OutputProcessor, Parts
-from vllm_mmout.processors.classes import PaletteOption, checked_names, parse_palette
-from vllm_mmout.processors.raw import describe, only_tensor, own_array
+from vllm_mmout.processors.option_values import PaletteOption, checked_names, parse_palette
+from vllm_mmout.processors.raw import asked_output, describe, not_of_reduce, only_tensor, own_array
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     import torch
-    from numpy.typing import NDArray
 
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Part, Raw
@@ -78,7 +77,7 @@ class SegmentationProcessor(OutputProcessor):
 
     def formats(self, params: OutputParams) -> Mapping[str, str]:
         """The formats of what ``params.output`` asks for."""
-        asked = self._asked(params)
+        asked = asked_output(self, "segmentation", params)
         if asked == "areas":
             from vllm_mmout.outputs import AreasOutput
 
@@ -88,18 +87,8 @@ class SegmentationProcessor(OutputProcessor):
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
         """Make of the logits what ``params.output`` asks for, or probabilities where tiles are to be averaged.
 
-        Args:
-            output: floating-point logits [n, classes, height, width], 2 or more classes.
-            params: ``output`` is one of `outputs`.
-
-        Returns:
-            "classes", "polygons", "areas": uint8 or uint16 [n, height, width]; "probabilities": float32 [n, classes,
-            height, width]; "confidence": float32 [n, height, width].
-
-        Raises:
-            OptionError: ``params.output`` is unknown.
-            ReduceError: the output has another shape or dtype, or another number of classes than the options name.
-
+        "classes", "polygons", "areas": uint8 or uint16 [n, height, width]; "probabilities": float32 [n, classes,
+        height, width]; "confidence": float32 [n, height, width]. OptionError: ``params.output`` is unknown.
         """
         import torch
 
@@ -117,38 +106,26 @@ class SegmentationProcessor(OutputProcessor):
         return probabilities if asked == "probabilities" else probabilities.amax(dim=1)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> Any:
-        """Make an output, without georeference, of what `reduce` returned for one request; of a tile always a raster.
-
-        Raises:
-            OptionError: ``params.output`` is unknown.
-            DecodeError: ``raw`` is not what ``reduce`` returns.
-
-        """
+        """Make an output, without georeference, of what `reduce` returned; of a tile always a raster."""
         asked = self._travelling(params)
         tensor = only_tensor(raw, f"decoded {asked} must be one tensor", DecodeError)
         array = own_array(tensor)
         kinds = tuple(_NODATA) if asked == "classes" else ("float32",)
         if array.dtype.name not in kinds or array.ndim != (3 if asked == "probabilities" else 2):
-            raise DecodeError(
-                f"{asked} must come as {' or '.join(kinds)} from reduce, got {describe(tensor)};"
-                " a subclass that overrides reduce must override decode as well"
-            )
+            raise not_of_reduce(f"{asked} must come as {' or '.join(kinds)} from reduce", tensor)
         if asked == "probabilities":
             return RasterOutput(array, nodata=math.nan, band_names=self._class_names or ())
         if asked == "confidence":
             return self._confidence(array)
-        return self._classes(array) if params.part else _vectors(self._classes(array), self._asked(params), params)
+        return (
+            self._classes(array)
+            if params.part
+            else _vectors(self._classes(array), asked_output(self, "segmentation", params), params)
+        )
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join tiles: probabilities are averaged before what is asked for is made of them.
-
-        Raises:
-            OptionError: ``params.output`` is unknown.
-            DecodeError: tiles do not fit together, or there are several parts of something else.
-            SaveError: the raster cannot be written.
-
-        """
-        asked = self._asked(params)
+        """Join tiles: probabilities are averaged before what is asked for is made of them."""
+        asked = asked_output(self, "segmentation", params)
         if not isinstance(parts, Parts):
             return super().assemble(parts, params)
         finish = None
@@ -157,7 +134,6 @@ class SegmentationProcessor(OutputProcessor):
         return _vectors(parts.mosaic(params, finish), asked, params)
 
     def _finished_classes(self, probabilities: RasterOutput) -> RasterOutput:
-        """Of each pixel the class of the highest probability, the first of equal ones; nodata where one is NaN."""
         planes = probabilities.array
         if planes.dtype.kind != "f":
             return probabilities  # a subclass's own class ids
@@ -170,11 +146,9 @@ class SegmentationProcessor(OutputProcessor):
         return self._classes(ids)
 
     def _finished_confidence(self, probabilities: RasterOutput) -> RasterOutput:
-        """Of each pixel the highest probability."""
         return self._confidence(probabilities.array.max(axis=0))
 
     def _classes(self, ids: NDArray[Any]) -> RasterOutput:
-        """The result of class ids [height, width]."""
         nodata = _NODATA[ids.dtype.name]
         return RasterOutput(
             ids[None],
@@ -185,25 +159,15 @@ class SegmentationProcessor(OutputProcessor):
         )
 
     def _confidence(self, best: NDArray[Any]) -> RasterOutput:
-        """The result of the highest probabilities [height, width]."""
         return RasterOutput(best[None], nodata=math.nan, band_names=("confidence",))
 
     def _travelling(self, params: OutputParams) -> str:
-        """What `reduce` makes: what is asked for, or what can be averaged."""
-        asked = self._asked(params)
+        asked = asked_output(self, "segmentation", params)
         if params.blends:
             return "probabilities"
         return "classes" if asked in ("polygons", "areas") else asked
 
-    def _asked(self, params: OutputParams) -> str:
-        """What the request asks for, the first of `outputs` if it does not say."""
-        asked = self.outputs[0] if params.output is None else params.output
-        if asked not in self.outputs:
-            raise OptionError(f"output {asked!r} is not known to segmentation (known: {', '.join(self.outputs)})")
-        return asked
-
     def _checked_logits(self, logits: torch.Tensor) -> torch.Tensor:
-        """The logits, if they have the right rank, dtype and number of classes."""
         if logits.ndim != _AXES or not logits.is_floating_point() or logits.shape[1] not in _CLASSES:
             raise ReduceError(f"{_TAKES}, got {describe(logits)}")
         for option, values in (("class_names", self._class_names), ("palette", self._palette)):
@@ -224,8 +188,7 @@ class SegmentationProcessor(OutputProcessor):
 def _best_of_few(logits: torch.Tensor) -> torch.Tensor:
     """The class ids of ``logits.max(dim=1)``, several times faster on a CPU where classes are few.
 
-    Class by class, with numbers of one byte in the place of choices: to fill or to choose by a mask takes longer than
-    all the rest. Like there, it is the first of equal maxima, and nodata where there is a NaN.
+    With numbers of one byte in the place of choices: to fill or to choose by a mask takes longer than all the rest.
     """
     import torch
 
@@ -243,7 +206,6 @@ def _best_of_few(logits: torch.Tensor) -> torch.Tensor:
 
 
 def _vectors(raster: RasterOutput, asked: str, params: OutputParams) -> Any:
-    """What is asked for of a raster of classes."""
     if asked == "polygons":
         return PolygonsOutput(raster, simplify=params.simplify)
     if asked == "areas":
@@ -254,5 +216,4 @@ def _vectors(raster: RasterOutput, asked: str, params: OutputParams) -> Any:
 
 
 def _dtype(classes: int) -> str:
-    """What holds the ids of so many classes and nodata."""
     return "uint8" if classes <= _NODATA["uint8"] else "uint16"

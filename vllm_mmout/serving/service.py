@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
 from vllm_mmout.engine.threads import entered
 from vllm_mmout.errors import InputError
-from vllm_mmout.models.inputs.input_forms import Raw, is_open_file
+from vllm_mmout.models.inputs.model_inputs import Raw
+from vllm_mmout.models.inputs.open_input import is_open_file
 from vllm_mmout.serving.answers import answered_images
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.inputs.sources import Sources, rgb_picture

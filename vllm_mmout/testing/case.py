@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -71,19 +71,7 @@ class Case:
         ]
 
     def reduce(self, processor: OutputProcessor, outputs: Raw | None = None) -> list[torch.Tensor | Refused]:
-        """Reduce a group once, as the worker does, and pack what came out; the group is not modified.
-
-        Args:
-            processor: the worker's instance.
-            outputs: the group; all requests of the case by default.
-
-        Returns:
-            For each request uint8 [bytes], or why there is none.
-
-        Raises:
-            BrokenPromiseError: what ``reduce`` returned cannot travel.
-
-        """
+        """Reduce a group once, as the worker does; of each request uint8 [bytes], or why there is none."""
         group = copied(self.outputs if outputs is None else outputs)
         count = len(next(iter(_tensors(group))))
         try:
@@ -103,12 +91,7 @@ class Case:
             return Refused(error, "decode")
 
     def compare(self, expected: Iterable[Any], found: Iterable[Any], what: str, first: int = 0) -> None:
-        """Hold what requests got against what they should have got; ``first`` is the number of the first of them.
-
-        Raises:
-            BrokenPromiseError: one differs; the message begins with ``what``, and names the request and the place.
-
-        """
+        """Hold what requests got against what they should have got; ``first`` is the number of the first of them."""
         for request, (one, other) in enumerate(zip(expected, found, strict=True), start=first):
             if (different := outcome_difference(one, other, self.equal)) is not None:
                 raise BrokenPromiseError(f"{what}: request {request}, {different}")
@@ -123,12 +106,7 @@ def outcome_difference(one: Any, other: Any, equal: Equal | None = None) -> str 
 
 
 def packed(reduced: Any, count: int) -> torch.Tensor:
-    """What ``reduce`` returned for ``count`` requests as it travels: uint8 [count, bytes].
-
-    Raises:
-        BrokenPromiseError: it cannot travel.
-
-    """
+    """What ``reduce`` returned for ``count`` requests as it travels: uint8 [count, bytes]."""
     try:
         return codec.pack({_NAME: checked_group(reduced, count, "reduce()", ReduceError)})
     except Exception as error:  # a kind, a dtype or a size that cannot travel
@@ -142,30 +120,40 @@ def unpacked(sent: torch.Tensor) -> Raw:
     return picks[_NAME]
 
 
+def each(outputs: Raw, change: Callable[[torch.Tensor], torch.Tensor]) -> Raw:
+    """The group with every tensor changed."""
+    if isinstance(outputs, torch.Tensor):
+        return change(outputs)
+    return {name: change(tensor) for name, tensor in outputs.items()}
+
+
 def rows(outputs: Raw, places: Sequence[int]) -> Raw:
     """Some requests of a group, in the order of ``places``: copies that are contiguous, whatever the group's layout."""
-    if isinstance(outputs, torch.Tensor):
-        return outputs[list(places)].contiguous()  # indexing alone keeps the layout
-    return {name: tensor[list(places)].contiguous() for name, tensor in outputs.items()}
+    return each(outputs, lambda tensor: tensor[list(places)].contiguous())  # indexing alone keeps the layout
 
 
 def copied(outputs: Raw) -> Raw:
     """A copy that lies in memory as the original does."""
-    if isinstance(outputs, torch.Tensor):
-        return _copied(outputs)
-    return {name: _copied(tensor) for name, tensor in outputs.items()}
+
+    def copy(tensor: torch.Tensor) -> torch.Tensor:
+        storage: Any = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call] # torch's own
+        return tensor.new_empty(0).set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    return each(outputs, copy)
 
 
 def spoilt(outputs: Raw, bad: float) -> Raw | None:
     """The group with request 0 all ``bad``; None where no tensor can hold that."""
-    named = outputs if isinstance(outputs, dict) else {"": outputs}
-    if not any(tensor.is_floating_point() for tensor in named.values()):
+    if not any(tensor.is_floating_point() for tensor in _tensors(outputs)):
         return None
-    changed = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in named.items()}
-    for tensor in changed.values():
-        if tensor.is_floating_point():
-            tensor[0] = bad
-    return changed if isinstance(outputs, dict) else changed[""]
+
+    def spoil(tensor: torch.Tensor) -> torch.Tensor:
+        changed = tensor.clone(memory_format=torch.contiguous_format)
+        if changed.is_floating_point():
+            changed[0] = bad
+        return changed
+
+    return each(outputs, spoil)
 
 
 def without_length(outputs: Raw) -> Iterator[tuple[int, Raw]]:
@@ -173,19 +161,16 @@ def without_length(outputs: Raw) -> Iterator[tuple[int, Raw]]:
 
     Axis 0 holds the requests. The length of axis 1, classes or features, is the model's own: it never is 0.
     """
-    named = outputs if isinstance(outputs, dict) else {"": outputs}
-    for axis in range(2, max(tensor.dim() for tensor in named.values())):
-        cut = {name: tensor.narrow(axis, 0, 0) if tensor.dim() > axis else tensor for name, tensor in named.items()}
-        yield axis, cut if isinstance(outputs, dict) else cut[""]
+    for axis in range(2, max(tensor.dim() for tensor in _tensors(outputs))):
+        yield axis, each(outputs, partial(_without, axis))
+
+
+def _without(axis: int, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.narrow(axis, 0, 0) if tensor.dim() > axis else tensor
 
 
 def answered(outcomes: Iterable[Any], where: str) -> None:
-    """Check that each request got an object or was refused with an error that is meant for its client.
-
-    Raises:
-        BrokenPromiseError: an exception of another kind, or no object; the message ends with ``where``.
-
-    """
+    """Check that each request got an object or was refused with an error that is meant for its client."""
     for request, outcome in enumerate(outcomes):
         if outcome is None:
             raise BrokenPromiseError(
@@ -201,12 +186,7 @@ def answered(outcomes: Iterable[Any], where: str) -> None:
 def compare_sent(
     expected: Sequence[torch.Tensor | Refused], found: Sequence[torch.Tensor | Refused], what: str
 ) -> None:
-    """Hold what ``reduce`` sent for each request against what it should have sent, bit for bit; NaN equals NaN.
-
-    Raises:
-        BrokenPromiseError: they differ; the message begins with ``what``.
-
-    """
+    """Hold what ``reduce`` sent for each request against what it should have sent, bit for bit; NaN equals NaN."""
     for request, (one, other) in enumerate(zip(expected, found, strict=True)):
         if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
             different = None if torch.equal(one, other) else outcome_difference(unpacked(one), unpacked(other))
@@ -221,16 +201,6 @@ def stops(lines: int, sent: torch.Tensor | Refused) -> Iterable[int]:
     step = max(1, -(-lines // 8))
     start = zlib.crc32(sent.numpy().data) % step if isinstance(sent, torch.Tensor) else 0
     return range(start, lines, step)
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    strides, offset = tensor.stride(), tensor.storage_offset()
-    return tensor.new_empty(0).set_(_bytes(tensor), offset, tensor.shape, strides)
-
-
-def _bytes(tensor: torch.Tensor) -> torch.UntypedStorage:
-    storage: torch.UntypedStorage = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call] # torch's own
-    return storage
 
 
 def _tensors(outputs: Raw) -> Iterable[torch.Tensor]:

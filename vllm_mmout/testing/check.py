@@ -118,8 +118,6 @@ def _one_torch_thread() -> Iterator[None]:
 
 
 class _Checking:
-    """One run of the check: what stays the same for all examples, and what was seen of them."""
-
     thread: WatchedThread
 
     def __init__(self, make: Make, equal: Equal | None, allow: Sequence[str], promises: Sequence[Promise]) -> None:

@@ -21,17 +21,8 @@ def difference(
 
     Known are the output classes of this package, numpy arrays, torch tensors, Pillow images, pydantic models,
     dataclasses, msgspec structs, mappings, sequences, numbers and text, nested as one likes, and all classes that
-    define ``__eq__``. NaN equals NaN; 0.0 and -0.0 differ, as do dtypes.
-
-    Args:
-        left: one output.
-        right: the other.
-        equal: decides instead.
-        at: what the outputs are called in the answer.
-
-    Raises:
-        AssertionError: the outputs have a part of which nobody knows how to compare it.
-
+    define ``__eq__`` (else AssertionError). NaN equals NaN; 0.0 and -0.0 differ, as do dtypes. ``equal`` decides
+    instead; ``at`` is what the outputs are called in the answer.
     """
     if equal is not None:
         return None if equal(left, right) else f"{at}: equal() says that the two differ"

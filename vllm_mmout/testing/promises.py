@@ -52,8 +52,7 @@ def answers_or_refuses(case: Case) -> None:
 def answers_bad_values(case: Case) -> None:
     """So it is for NaN and infinity in every place, and the requests beside such a one get what they get alone."""
     for bad in (math.nan, math.inf, -math.inf):
-        group = spoilt(case.outputs, bad)
-        if group is None:
+        if (group := spoilt(case.outputs, bad)) is None:
             continue
         processor, frontend = case.make(), case.make()
         sent = case.reduce(processor, group)

@@ -6,6 +6,7 @@ import types
 import zlib
 from collections import deque
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -21,18 +22,11 @@ _PASSED_OVER = (types.ModuleType, type, types.MethodType, property, staticmethod
 
 
 def snapshot(processor: object, allow: Collection[str] = ()) -> dict[str, str]:
-    """All that a processor holds, by the place where it is held.
+    """All that a processor holds: place ("self._weights[0]") -> a short text that is another one when the value is.
 
-    Looked at are the instance, its classes below `object`, and what the methods of these can write to: module variables
-    that they name, variables of an enclosing function, default values of arguments.
-
-    Args:
-        processor: the instance.
-        allow: names of attributes and variables to pass over.
-
-    Returns:
-        For each place ("self._weights[0]") a short text that is another one when the value is.
-
+    Looked at are the instance, its classes below `object`, and what the methods of these can write to: module
+    variables that they name, variables of an enclosing function, default values of arguments. Names in ``allow`` are
+    passed over.
     """
     found: dict[str, str] = {}
     walk = _Walk(found, allow)
@@ -67,25 +61,16 @@ def _shared(function: types.FunctionType) -> dict[str, tuple[str, Any]]:
         f"{module}.{name}": (name, function.__globals__[name]) for name in code.co_names if name in function.__globals__
     }
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        if name != "__class__" and _filled(cell):
-            shared[f"{name} around {function.__name__}()"] = (name, cell.cell_contents)
+        with suppress(ValueError):  # of a cell that is empty
+            if name != "__class__":
+                shared[f"{name} around {function.__name__}()"] = (name, cell.cell_contents)
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     for place, value in enumerate(defaults):
         shared[f"default {place} of {function.__name__}()"] = (function.__name__, value)
     return {place: (name, value) for place, (name, value) in shared.items() if isinstance(value, _DATA)}
 
 
-def _filled(cell: types.CellType) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
-
-
 class _Walk:
-    """Goes through values, deep into containers and objects, and notes the leaves."""
-
     def __init__(self, found: dict[str, str], allow: Collection[str]) -> None:
         self._found = found
         self._allow = allow
@@ -119,7 +104,6 @@ def _inside(value: Any, place: str) -> dict[str, tuple[str, Any]] | None:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """What stands in an object's ``__dict__`` and slots."""
     attributes = dict(getattr(value, "__dict__", None) or {})
     for cls in type(value).__mro__:
         slots = vars(cls).get("__slots__", ())

@@ -60,7 +60,7 @@ def rasters(
     shape = tuple(draw(_span(span)) for span in (bands, height, width))
     return Raster(
         array=draw(hnp.arrays(dtype, shape, elements=_pixels(dtype))),
-        nodata=draw(st.none() | _nodata(dtype)),
+        nodata=draw(st.none() | _pixels(dtype, _SAFE)),
         georeference=draw(st.none() | georeferences()) if placed else None,
         descriptions=tuple(draw(st.none() | _PHRASE) for _ in range(shape[0])),
         metadata=draw(st.dictionaries(_NAME, _PHRASE, max_size=3)),
@@ -130,17 +130,10 @@ def _span(span: int | tuple[int, int]) -> st.SearchStrategy[int]:
     return st.just(span) if isinstance(span, int) else st.integers(*span)
 
 
-def _pixels(dtype: str) -> st.SearchStrategy[Any]:
+def _pixels(dtype: str, most: int = 2**64) -> st.SearchStrategy[Any]:
     if dtype == "float32":
         return st.floats(allow_infinity=False, width=32)
     if dtype.startswith("float"):
         return st.floats(allow_infinity=False)
     limits = np.iinfo(dtype)
-    return st.integers(int(limits.min), int(limits.max))
-
-
-def _nodata(dtype: str) -> st.SearchStrategy[Any]:
-    if dtype.startswith("float"):
-        return _pixels(dtype)
-    limits = np.iinfo(dtype)
-    return st.integers(max(int(limits.min), -_SAFE), min(int(limits.max), _SAFE))
+    return st.integers(max(int(limits.min), -most), min(int(limits.max), most))

@@ -95,7 +95,6 @@ def _length(
     *,
     first: bool,
 ) -> int:
-    """The length of an axis; that of a name, and of axis 0, is drawn once."""
     span = lengths.get(axis, _REQUESTS if first else _LENGTHS) if isinstance(axis, str) else axis
     low, high = (span, span) if isinstance(span, int) else span
     key = 0 if first else axis
@@ -134,7 +133,6 @@ def extremes(dtype: torch.dtype) -> list[float]:
 def _filled(
     draw: st.DrawFn, shape: tuple[int, ...], dtype: torch.dtype, elements: st.SearchStrategy[float] | None
 ) -> torch.Tensor:
-    """A contiguous tensor: few values in a pattern, or noise, or noise with a few values put in."""
     kind = "few" if elements is not None else draw(st.sampled_from(["few", "noise", "noise and few"]))
     one = st.sampled_from(extremes(dtype)) if elements is None else elements
     # Hypothesis holds what takes fewer draws for the simpler: noise takes more than two different values do.
@@ -162,13 +160,9 @@ def _noise(seed: int, scale: float, shape: tuple[int, ...], dtype: torch.dtype) 
 
 def _numbers(values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
     """A tensor of numbers; in float64 on the way, so that a narrow dtype takes the nearest, or infinity."""
-    return (
-        torch.tensor(values, dtype=torch.float64).to(dtype)
-        if dtype.is_floating_point
-        else torch.tensor(values).to(dtype)
-        if dtype == torch.bool
-        else torch.tensor(values, dtype=dtype)
-    )
+    if dtype.is_floating_point or dtype == torch.bool:
+        return torch.tensor(values, dtype=torch.float64).to(dtype)
+    return torch.tensor(values, dtype=dtype)
 
 
 def _laid_out(layout: str, tensor: torch.Tensor) -> torch.Tensor:

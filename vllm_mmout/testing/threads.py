@@ -58,12 +58,8 @@ def packages_of(value: object) -> set[str]:
     Ours is left out where the class is not one of ours: the author's lines are the ones to stop at.
     """
     packages = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
-    ours = {"builtins", "abc"} | ({__name__.partition(".")[0]} if not _is_ours(value) else set())
-    return packages - ours
-
-
-def _is_ours(value: object) -> bool:
-    return type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
+    ours = __name__.partition(".")[0]
+    return packages - {"builtins", "abc"} - ({ours} if not type(value).__module__.startswith(f"{ours}.") else set())
 
 
 def lines_of(call: Callable[[], object], packages: Collection[str]) -> int:
@@ -117,12 +113,7 @@ class WatchedThread:
             self._thread.join()  # a daemon that still runs when the interpreter ends may crash it
 
     def __call__(self, call: Callable[[], object]) -> None:
-        """Run a call there and wait for it; what it raises is raised here.
-
-        Raises:
-            HangsError: it is not back in time; the message says where it is. The thread can run no other call then.
-
-        """
+        """Run a call there and wait for it; what it raises is raised here."""
         self._is_busy = True
         self._calls.put(call)
         try:

@@ -15,8 +15,8 @@ from tiles_for_tests import parts_of, pieces, shuffled
 from vllm_mmout import OutputParams
 from vllm_mmout.geo.tiling import TileGrid, axis_weights
 from vllm_mmout.outputs import RasterOutput
+from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.partial_images import PartialImages
-from vllm_mmout.outputs.source import Source
 from vllm_mmout.processors import Parts
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")

@@ -15,7 +15,7 @@ from vllm_mmout.geo.raster import Georeference
 from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 from vllm_mmout.geo.tiling import TileGrid
 from vllm_mmout.outputs import RasterOutput, TensorOutput
-from vllm_mmout.outputs.source import Source
+from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.stored import StoredRaster
 from vllm_mmout.processors import Part
 

@@ -10,7 +10,7 @@ import sys
 for name in ('torch', 'vllm', 'transformers', 'pydantic'): sys.modules[name] = None
 import numpy as np
 from vllm_mmout.outputs import RasterOutput
-from vllm_mmout.outputs.source import Source
+from vllm_mmout.outputs.base import Source
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors import Part, Parts
 from vllm_mmout.geo.tiling import TileGrid

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.models.config import MODEL_TYPE
-from vllm_mmout.models.families import family_of
+from vllm_mmout.models.model_folders import family_of
 from vllm_mmout.registry.lookup import KEY
 from vllm_mmout.registry.registration import NONE
 

@@ -13,9 +13,9 @@ from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest, PartInp
 from vllm_mmout.engine.parts.queues import StoppedError
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, OptionError, type_and_message
 from vllm_mmout.geo.tiling.grid import TileGrid, reflected
+from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.formats.geotiff import remove_saved
 from vllm_mmout.outputs.partial_images import PartialImages
-from vllm_mmout.outputs.source import Source
 from vllm_mmout.processors.base import Part, Parts
 
 if TYPE_CHECKING:

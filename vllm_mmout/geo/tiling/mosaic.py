@@ -15,11 +15,11 @@ from vllm_mmout.errors import DecodeError
 from vllm_mmout.geo.tiling.canvas import Canvas, check_alike
 from vllm_mmout.geo.tiling.grid import Blend, Cell, Plan, TileGrid
 from vllm_mmout.outputs import RasterOutput
-from vllm_mmout.outputs.source import merged, resized_mask
+from vllm_mmout.outputs.base import merged, resized_mask
 
 if TYPE_CHECKING:
+    from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.partial_images import PartialImages
-    from vllm_mmout.outputs.source import Source
     from vllm_mmout.outputs.stored import StoredRaster
     from vllm_mmout.processors.base import Part
 

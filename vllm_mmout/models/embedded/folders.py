@@ -16,18 +16,7 @@ EMBEDDED_MODELS: Final = ("water-index",)
 
 
 def embedded_model(name: str = "water-index") -> str:
-    """The folder of a model that comes with the package, for ``vllm.LLM``.
-
-    Args:
-        name: one of `EMBEDDED_MODELS`.
-
-    Returns:
-        The folder's absolute path as a text, as vLLM wants it.
-
-    Raises:
-        OptionError: there is no such model; the known ones are listed.
-
-    """
+    """The folder, an absolute path, of a model that comes with the package; OptionError where there is none."""
     if name not in EMBEDDED_MODELS:
         near = difflib.get_close_matches(str(name), EMBEDDED_MODELS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -36,19 +25,7 @@ def embedded_model(name: str = "water-index") -> str:
 
 
 def embedded_scene(path: str | Path, scene: Scene | None = None) -> Path:
-    """Write the embedded scene as a GeoTIFF: six bands of int16, reflectance times 10000, named, georeferenced.
-
-    Args:
-        path: file to write; one that exists is replaced.
-        scene: what to write instead of ``make_scene()``.
-
-    Returns:
-        The file.
-
-    Raises:
-        SaveError: the file cannot be written.
-
-    """
+    """Write a scene (``make_scene()``) as a GeoTIFF: six bands of int16, reflectance times 10000, georeferenced."""
     scene = scene or make_scene()
     target = Path(path)
     write_geotiff(
@@ -63,18 +40,7 @@ def embedded_scene(path: str | Path, scene: Scene | None = None) -> Path:
 
 
 def found_model(model: str) -> str:
-    """Where a model lies.
-
-    Args:
-        model: a folder, or the name of an embedded model; hub ids, addresses and single files are left to vLLM.
-
-    Returns:
-        The folder, or what was given.
-
-    Raises:
-        InputError: it is a folder that does not exist, or that holds no model, or nearly the name of an embedded one.
-
-    """
+    """The folder of a model that lies here or is embedded; hub ids, addresses and single files are left to vLLM."""
     path = Path(model)
     if path.is_dir():
         if not any((path / name).is_file() for name in ("config.json", "params.json")):

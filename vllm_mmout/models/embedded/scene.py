@@ -51,17 +51,7 @@ class Scene:
 
 
 def make_scene(height: int = 512, width: int = 512, *, seed: int = 6) -> Scene:
-    """Generate a scene: the same one for the same arguments.
-
-    Args:
-        height: rows, 64 or more.
-        width: columns, 64 or more.
-        seed: of the random numbers.
-
-    Raises:
-        OptionError: the scene is smaller than 64 pixels either way.
-
-    """
+    """Generate a scene of 64 pixels or more either way: the same one for the same arguments."""
     if min(height, width) < _SMALLEST:
         raise OptionError(f"a scene must have {_SMALLEST} pixels or more either way, got {height} x {width}")
     rng = np.random.default_rng(seed)
@@ -78,16 +68,7 @@ def make_scene(height: int = 512, width: int = 512, *, seed: int = 6) -> Scene:
 
 
 def water_iou(classes: NDArray[np.integer], truth: NDArray[np.uint8]) -> float:
-    """Intersection over union of water, over the pixels that were observed.
-
-    Args:
-        classes: class ids [height, width], `WATER` where there is water.
-        truth: as in `Scene`.
-
-    Raises:
-        OptionError: the two differ in shape.
-
-    """
+    """Intersection over union of `WATER` in class ids and truth, both [height, width], where it was observed."""
     if classes.shape != truth.shape:
         raise OptionError(f"classes must have the shape of the truth {truth.shape}, got {classes.shape}")
     found, there = (classes == WATER)[truth != UNOBSERVED], (truth == WATER)[truth != UNOBSERVED]
@@ -96,6 +77,5 @@ def water_iou(classes: NDArray[np.integer], truth: NDArray[np.uint8]) -> float:
 
 
 def _beyond_swath(height: int, width: int) -> NDArray[np.bool_]:
-    """A wedge on the left, where the satellite did not look."""
     rows, cols = np.ogrid[:height, :width]
     return np.asarray(cols / width < 0.1 - 0.18 * rows / height)

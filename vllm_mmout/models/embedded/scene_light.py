@@ -40,25 +40,16 @@ _SUN = (np.deg2rad(152.0), np.deg2rad(41.0))
 """Azimuth and height of the sun."""
 
 
-def _column(values: tuple[float, ...]) -> NDArray[np.float32]:
-    """Values a band, shaped to spread over [6, height, width]."""
+def _column(values: tuple[float, ...]) -> NDArray[np.float32]:  # to spread over [6, height, width]
     return np.array(values, np.float32)[:, None, None]
 
 
 def _lay(image: NDArray[np.float32], cover: Field | float, spectrum: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Cover a fraction of each pixel with a surface."""
     return np.asarray(image + cover * (spectrum - image), np.float32)
 
 
 def reflectance(rng: np.random.Generator, scene: SceneMap, pixel_size: float) -> NDArray[np.float32]:
-    """Reflectance of the ground as the sun and the sky light it, float32 [6, height, width].
-
-    Args:
-        rng: source of randomness.
-        scene: what lies where.
-        pixel_size: metres.
-
-    """
+    """Reflectance of the ground as the sun and the sky light it, float32 [6, height, width]; a pixel in metres."""
     land = _fields(rng, scene)
     land = _woods(rng, scene, land)
     land = _built(rng, scene, land)
@@ -71,7 +62,6 @@ def reflectance(rng: np.random.Generator, scene: SceneMap, pixel_size: float) ->
 
 
 def _fields(rng: np.random.Generator, scene: SceneMap) -> NDArray[np.float32]:
-    """Crops and soils, a field of one kind each, wet where the flood has just been."""
     kind, growth, bright = draw_crops(rng, scene.parcels)
     shares = (0.26, 0.20, 0.22, 0.13, 0.12, 0.07)
     names = ("lush crop", "young crop", "meadow", "bare soil", "stubble", "wet soil")
@@ -86,7 +76,6 @@ def _fields(rng: np.random.Generator, scene: SceneMap) -> NDArray[np.float32]:
 
 
 def _woods(rng: np.random.Generator, scene: SceneMap, land: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Forest in the hills, a gallery of trees along the river, hedges between some fields."""
     shape = scene.water.shape
     patches = smooth_noise(rng, shape, 90, 1.3)
     forest = ramp(patches + 1.7 * scene.hills, 1.25, 1.45) * ramp(scene.hills, 0.15, 0.4)
@@ -98,7 +87,6 @@ def _woods(rng: np.random.Generator, scene: SceneMap, land: NDArray[np.float32])
 
 
 def _built(rng: np.random.Generator, scene: SceneMap, land: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Houses of some pixels along streets, gardens between them; roads."""
     rows, cols = np.meshgrid(*(np.arange(n, dtype=np.float32) for n in scene.water.shape), indexing="ij")
     houses, street = cells(rng, rows, cols, (4.0, 6.0), 0.5)
     kind, bright, garden = draw_per_cell(rng, houses, 3)
@@ -110,7 +98,6 @@ def _built(rng: np.random.Generator, scene: SceneMap, land: NDArray[np.float32])
 
 
 def _water(rng: np.random.Generator, scene: SceneMap, land: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Water from clear to turbid, the bottom seen through the shallows, plants that stand out of them."""
     shape = scene.water.shape
     swirl = smooth_noise(rng, shape, 110, 1.5)
     load = np.clip(0.62 + 0.22 * swirl + 0.4 * ramp(-scene.river, -14.0, -4.0), 0.02, 1.15)
@@ -130,16 +117,9 @@ def _shade(elevation: Field, pixel_size: float) -> Field:
 
 
 def add_clouds(rng: np.random.Generator, image: NDArray[np.float32], scale: float) -> tuple[NDArray[np.float32], Field]:
-    """Lay cumulus clouds over the ground, and their shadows beside them.
+    """Lay cumulus clouds and their shadows over reflectance [6, height, width]; with their opacity, 0..1.
 
-    Args:
-        rng: source of randomness.
-        image: reflectance [6, height, width].
-        scale: pixels a unit of the map.
-
-    Returns:
-        the image, and the opacity of the clouds, 0..1 [height, width].
-
+    ``scale`` is in pixels a unit of the map.
     """
     shape = (image.shape[1], image.shape[2])
     heaps = smooth_noise(rng, shape, 80 * scale, 1.6) + 0.16 * smooth_noise(rng, shape, 22 * scale, 1.1)
@@ -154,7 +134,6 @@ def add_clouds(rng: np.random.Generator, image: NDArray[np.float32], scale: floa
 
 
 def _moved(field: Field, shift: tuple[int, int]) -> Field:
-    """A field moved by rows and columns, 0 where nothing comes in."""
     moved = np.zeros_like(field)
     height, width = field.shape
     if abs(shift[0]) < height and abs(shift[1]) < width:
@@ -176,5 +155,4 @@ def sense(rng: np.random.Generator, image: NDArray[np.float32]) -> NDArray[np.fl
 
 
 def _column_table(names: tuple[str, ...]) -> NDArray[np.float32]:
-    """Spectra of several surfaces, [6, surfaces]."""
     return np.array([SPECTRA[name] for name in names], np.float32).T

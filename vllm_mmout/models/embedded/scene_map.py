@@ -13,16 +13,10 @@ Field: TypeAlias = NDArray[np.float32]
 
 
 def smooth_noise(rng: np.random.Generator, shape: tuple[int, int], longest: float, slope: float) -> Field:
-    """Random field with mean 0 and standard deviation 1 whose amplitudes fall with the frequency to the power -slope.
+    """Random field, mean 0, standard deviation 1, whose amplitudes fall with the frequency to the power -slope.
 
-    Spectral synthesis (Saupe, in Peitgen & Saupe 1988, The Science of Fractal Images): white noise, filtered.
-
-    Args:
-        rng: source of randomness.
-        shape: height and width, in pixels.
-        longest: longest wavelength, in pixels.
-        slope: 1 is rough, 2 smooth.
-
+    Spectral synthesis (Saupe, in Peitgen & Saupe 1988, The Science of Fractal Images): white noise, filtered. The
+    longest wavelength is in pixels; slope 1 is rough, 2 smooth.
     """
     padded = tuple(length + int(min(longest, length)) for length in shape)  # the Fourier transform wraps around
     spectrum = np.fft.rfft2(rng.standard_normal(padded))
@@ -34,14 +28,7 @@ def smooth_noise(rng: np.random.Generator, shape: tuple[int, int], longest: floa
 
 
 def distance_to(points: NDArray[np.float64], shape: tuple[int, int], reach: float) -> Field:
-    """Distance of each pixel to the nearest of many points, in pixels, ``reach`` where none is nearer.
-
-    Args:
-        points: rows and columns, [n, 2].
-        shape: height and width.
-        reach: largest distance of interest.
-
-    """
+    """Distance of each pixel to the nearest of ``points``, rows and columns [n, 2]; at most ``reach``, in pixels."""
     nearest = np.full(shape, reach, np.float32)
     span = int(np.ceil(reach))
     for row, col in points:
@@ -62,15 +49,10 @@ def ramp(field: NDArray[np.floating], low: float, high: float) -> Field:
 def cells(
     rng: np.random.Generator, rows: Field, cols: Field, size: tuple[Field | float, Field | float], angle: Field | float
 ) -> tuple[NDArray[np.int64], Field]:
-    """A turned brickwork of rectangles: the number of each pixel's rectangle, and its distance to the rectangle's edge.
+    """A turned brickwork: the number of each pixel's rectangle, and its distance to the rectangle's edge.
 
-    Args:
-        rng: source of the offsets between courses.
-        rows: row of each pixel.
-        cols: column of each pixel.
-        size: short and long side, in pixels; a field where it differs from place to place.
-        angle: turn, in radians; a field where it differs from place to place.
-
+    ``rows`` and ``cols`` are those of each pixel, ``size`` short and long side in pixels, ``angle`` in radians; fields
+    where they differ from place to place.
     """
     across = cols * np.cos(angle) + rows * np.sin(angle)
     along = rows * np.cos(angle) - cols * np.sin(angle)
@@ -83,14 +65,9 @@ def cells(
 
 
 def patches(rng: np.random.Generator, rows: Field, cols: Field, pitch: float) -> tuple[NDArray[np.int64], Field]:
-    """Irregular polygons, a Voronoi diagram of a jittered grid: each pixel's polygon, and its distance to the border.
+    """A Voronoi diagram of a grid of ``pitch`` pixels, jittered: each pixel's polygon, and its distance to the border.
 
-    Args:
-        rng: source of the jitter.
-        rows: row of each pixel; distort it for bent borders.
-        cols: column of each pixel.
-        pitch: mean size of the polygons, in pixels.
-
+    Rows and columns are those of each pixel; distort them for bent borders.
     """
     row, col = (np.floor(side / pitch).astype(np.int64) for side in (rows, cols))
     height, width = (int(side.max() - side.min()) + 3 for side in (row, col))
@@ -153,8 +130,6 @@ class SceneMap:
 
 
 class _Frame:
-    """The pixel grid, and the axes of the valley on it."""
-
     def __init__(self, shape: tuple[int, int]) -> None:
         self.shape = shape
         self.scale = min(shape) / UNIT
@@ -175,13 +150,7 @@ class _Frame:
 
 
 def draw_map(rng: np.random.Generator, shape: tuple[int, int]) -> SceneMap:
-    """Draw a river valley in flood.
-
-    Args:
-        rng: source of randomness.
-        shape: height and width, in pixels.
-
-    """
+    """Draw a river valley in flood, of ``shape`` height and width in pixels."""
     frame = _Frame(shape)
     river = distance_to(_meanders(rng, frame), shape, 60 * frame.scale)
     bends = distance_to(_cut_off_bends(rng, frame), shape, 20 * frame.scale)
@@ -221,7 +190,6 @@ def _meanders(rng: np.random.Generator, frame: _Frame) -> NDArray[np.float64]:
 
 
 def _cut_off_bends(rng: np.random.Generator, frame: _Frame) -> NDArray[np.float64]:
-    """Lakes that the river has left behind, bent as it is."""
     turn = np.linspace(-1.9, 1.9, 90)
     bends = [
         frame.points(
@@ -250,7 +218,6 @@ def _plain(rng: np.random.Generator, frame: _Frame, river: Field) -> Field:
 
 
 def _towns(rng: np.random.Generator, frame: _Frame) -> Field:
-    """How densely built up each place is: 1 in the middle of a settlement, 0 outside."""
     ragged = frame.noise(rng, 40, 1.2)
     town = np.zeros(frame.shape, np.float32)
     for along, across, radius in _TOWNS:
@@ -260,7 +227,6 @@ def _towns(rng: np.random.Generator, frame: _Frame) -> Field:
 
 
 def _roads(frame: _Frame) -> NDArray[np.float64]:
-    """Middle of the roads: one along the valley's side, one across the flood plain, branches to the villages."""
     first, second, third, fourth = ((along, across) for along, across, _ in _TOWNS)
     lines = [
         [(-420.0, 132.0), (-260, 138), first, (-30, 134), third, (190, 150), (420, 128)],
@@ -278,13 +244,11 @@ def _roads(frame: _Frame) -> NDArray[np.float64]:
 
 
 def _running_mean(values: NDArray[np.float64], reach: int) -> NDArray[np.float64]:
-    """Mean of each value and ``reach`` neighbours on both sides; the ends are repeated."""
     window = np.full(2 * reach + 1, 1 / (2 * reach + 1))
     return np.convolve(np.pad(values, reach, mode="edge"), window, mode="valid")
 
 
 def _parcels(rng: np.random.Generator, frame: _Frame) -> tuple[NDArray[np.int64], Field]:
-    """Fields: blocks of rectangles, each block turned in its own way."""
     rows, cols = (side + 6 * smooth_noise(rng, frame.shape, 60, 1.6) for side in (frame.rows, frame.cols))
     block, border = patches(rng, rows, cols, pitch=95)
     turn, short, long = draw_per_cell(rng, block, 3)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vllm_mmout.errors import InputError
+from vllm_mmout.errors import InputError, RegistrationError
+from vllm_mmout.registry.inputs import IMAGE
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig
@@ -19,15 +21,7 @@ class InputContext:
     """vLLM's."""
 
     def get_hf_config(self, hf_config_type: type | None = None) -> Any:
-        """The model's ``config.json`` as a transformers configuration.
-
-        Args:
-            hf_config_type: class that it must be of.
-
-        Raises:
-            InputError: it is of another class.
-
-        """
+        """The model's ``config.json`` as a transformers configuration; InputError where it is of another class."""
         config = self.model_config.hf_config
         if hf_config_type is not None and not isinstance(config, hf_config_type):
             raise InputError(
@@ -55,3 +49,30 @@ class DummyData(NamedTuple):
     """``{"image": data}``, one input in any form that the model takes."""
     multi_modal_placeholders: Any = None
     """Not used by a single-pass model."""
+
+
+def dummy_of(context: InputContext, factory: Callable[..., Any], model: str) -> Any:
+    """The largest input, of what a function registered for dummy data gives."""
+    made = factory(context, context.model_config.max_model_len, {IMAGE: 1})
+    for part in made if isinstance(made, tuple) else (made,):
+        inputs = part.get("multi_modal_data", part) if isinstance(part, Mapping) else None
+        if isinstance(inputs, Mapping):
+            data = inputs.get(IMAGE, inputs)
+            return data[0] if isinstance(data, list) and len(data) == 1 else data
+    raise RegistrationError(
+        f'the dummy data of {model} must be DummyData with multi_modal_data={{"{IMAGE}": ...}}, got {made!r}'
+    )
+
+
+def processed(context: InputContext, processor: Callable[..., Any], data: Any) -> Any:
+    """An input as a registered input processor gives it."""
+    given = processor(context, {"prompt_token_ids": [1], "multi_modal_data": {IMAGE: data}})
+    return given["multi_modal_data"][IMAGE]
+
+
+def tokens_of(context: InputContext, registered: Any, model: str) -> int:
+    """The most tokens of an input: a number, or what a function registered for it gives."""
+    value = registered(context) if callable(registered) else registered or 0
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise RegistrationError(f"max tokens of {model} must be a number from 0 on, got {value!r}")
+    return value

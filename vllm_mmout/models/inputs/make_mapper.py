@@ -8,34 +8,31 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError, type_and_message
 from vllm_mmout.geo.raster.raster import Raster
-from vllm_mmout.models.config import config_json
-from vllm_mmout.models.inputs.input_forms import as_raster, chosen_bands, observed
-from vllm_mmout.models.inputs.mapper import MappedInput
+from vllm_mmout.models.inputs.mapper import MappedInput, nothing_observed
+from vllm_mmout.models.inputs.open_input import opened_raster
+from vllm_mmout.models.inputs.raster_view import BandChoice
+from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.rendering import render
-from vllm_mmout.outputs.source import Source
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from PIL.Image import Image
 
-    from vllm_mmout.models.forward_inputs import Keywords
     from vllm_mmout.models.inputs.context import InputContext
     from vllm_mmout.models.inputs.mapper import InputMapper
+    from vllm_mmout.models.inputs.model_inputs import Keywords
     from vllm_mmout.params import OutputParams
     from vllm_mmout.registry.inputs import MapperChoice
 
 
 def make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext) -> Any:
-    """Make the mapper of a model.
-
-    Raises:
-        RegistrationError: what its author registered raised, or gives none.
-
-    """
+    """What the author of a model registered to map its inputs, else its ``AutoProcessor``."""
     if choice.factory is not None:
+        from vllm_mmout.models.config import config_json  # with transformers
+
         try:
             mapper: InputMapper = choice.factory(config_json(context.get_hf_config()))
         except MMOutError:
@@ -47,8 +44,7 @@ def make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext)
                 f"the input mapper's factory of {keywords.model} must give a function (data, params), got {mapper!r}"
             )
         return mapper
-    function = choice.function
-    if function is None:
+    if (function := choice.function) is None:
         return AutoProcessorMapper(context, keywords.names)
 
     def mapper_of_first_registries(data: Any, params: OutputParams) -> Any:
@@ -74,14 +70,6 @@ class AutoProcessorMapper:
 
     uint8 goes to the processor as an RGB picture, other dtypes as an array [bands, height, width]. Where the processor
     only scales, what the model gives is laid on the input; where it crops or pads, it is not.
-
-    Args:
-        context: the model's.
-        keywords: what ``forward`` takes; what else the processor gives is left out.
-
-    Raises:
-        RegistrationError: the folder has no processor that can be loaded.
-
     """
 
     def __init__(self, context: InputContext, keywords: Collection[str]) -> None:
@@ -101,32 +89,29 @@ class AutoProcessorMapper:
         self._keeps_extent = keeps_extent(self._pixels)
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map one input.
-
-        Raises:
-            InputError: it cannot be read, or the processor cannot take it.
-
-        """
+        """Map one input."""
         for option in set(params.reads) - {"bands", "indices", "nodata"}:
             raise OptionError(
                 f"{option} needs a model of rasters; this one's inputs go through a processor of transformers",
                 param=option,
             )
-        raster = chosen_bands(as_raster(data), params)
+        raster = chosen_bands(_read(data), params)
         count, height, width = raster.array.shape
         if count not in (1, 3):
             raise InputError(
                 f"the input has {count} bands, the model's processor takes pictures of 1 or 3; choose with bands=[...],"
                 " which counts from 1",
-                param="bands" if params.bands is not None else "indices" if params.indices is not None else None,
+                param=BandChoice("", (), params).said_by,
             )
         if raster.array.dtype != np.uint8 and raster.array.dtype.kind != "f":
             raise InputError(
                 f"the input's dtype is {raster.array.dtype}, the model's processor takes pictures of uint8, or floats"
                 " as it scales them; scale it to uint8"
             )
-        array, valid = observed(raster, raster.array, params)
-        raster = replace(raster, array=array)
+        if (valid := raster.valid(params.nodata)) is not None and not valid.all():
+            if not valid.any():
+                raise nothing_observed(raster.nodata)
+            raster = replace(raster, array=np.where(valid, raster.array, np.zeros((), raster.array.dtype)))
         features = self._processor(images=_for_processor(raster), return_tensors="np")
         tensors = {key: np.asarray(value)[0] for key, value in features.items() if key in self._keywords}
         seen = next((value.shape[-2:] for value in tensors.values() if value.ndim >= 3), None)
@@ -143,7 +128,6 @@ class AutoProcessorMapper:
         return MappedInput(tensors, source)
 
     def _pixels(self, picture: NDArray[np.uint8]) -> NDArray[Any]:
-        """What the processor makes of a picture [3, height, width]."""
         features = self._processor(images=_for_processor(Raster(picture)), return_tensors="np")
         pixels: NDArray[Any] = np.asarray(features["pixel_values"])[0]
         return pixels
@@ -153,16 +137,31 @@ class AutoProcessorMapper:
         return np.zeros((3, *self._size), np.uint8)
 
 
+def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
+    """The bands that the request names, all but alpha where it names none."""
+    choice = BandChoice("", (), params)
+    if choice.asked is None:
+        return raster.without_alpha()
+    try:
+        return raster.select(choice.asked)
+    except InputError as error:
+        raise InputError(str(error), param=choice.said_by) from None
+
+
+def _read(data: Any) -> Raster:
+    with opened_raster(data) as raster:
+        return raster.read()
+
+
 def opened(data: Any) -> Any:
     """What functions of vLLM's first registries take: a file as a PIL image, or as an array; all else as it is."""
     if hasattr(data, "getbands") or isinstance(data, np.ndarray | Mapping) or hasattr(data, "detach"):
         return data
-    raster = as_raster(data).without_alpha()
+    raster = _read(data).without_alpha()
     return _picture(raster) if raster.array.dtype == np.uint8 and len(raster.array) == 3 else raster.array
 
 
 def _for_processor(raster: Raster) -> Any:
-    """An RGB picture of uint8 in one or three bands, the array otherwise."""
     if raster.array.dtype == np.uint8 and len(raster.array) in (1, 3):
         return _picture(raster)
     return raster.array if len(raster.array) != 1 else np.repeat(raster.array, 3, axis=0)
@@ -178,7 +177,6 @@ def _picture(raster: Raster) -> Image:
 
 
 def _largest(size: Any) -> tuple[int, int]:
-    """Height and width of a processor's ``size``."""
     sizes = dict(size) if isinstance(size, Mapping) or hasattr(size, "keys") else {}
     edge = sizes.get("longest_edge") or sizes.get("shortest_edge") or 512
     return int(sizes.get("height") or edge), int(sizes.get("width") or edge)
@@ -191,11 +189,9 @@ _EDGE = 0.015
 
 
 def keeps_extent(process: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> bool:
-    """Whether a processor's result covers what its input covers: nothing cropped, padded, turned or cut into pieces.
+    """Whether a processor covers with [channels, height, width] what its picture [3, height, width] covers.
 
-    Args:
-        process: gives for a picture, uint8 [3, height, width], the pixels [channels, height, width].
-
+    Nothing is cropped then, padded, turned or cut into pieces.
     """
     try:
         return all(_keeps(process, height, width) for height, width in _SHAPES)

@@ -8,17 +8,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.models.forward_inputs import TensorSpec
-from vllm_mmout.models.inputs.input_forms import nothing_observed
+from vllm_mmout.errors import InputError, OptionError, RegistrationError
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.models.inputs.raster_view import DTYPES, RasterView
+from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.rendering import render
-from vllm_mmout.outputs.source import Source
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from PIL.Image import Image
 
     from vllm_mmout.params import OutputParams
@@ -26,6 +24,56 @@ if TYPE_CHECKING:
 
 _SHOWN = (2, 98)
 """Percentiles of the values that are black and white where an input is shown."""
+
+
+Axis: TypeAlias = int | tuple[int, int]
+"""The one size of an axis, or the least and the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What one keyword of ``forward`` takes, without the batch axis; RegistrationError where it is malformed."""
+
+    shape: tuple[Axis, ...]
+    """Each axis: its size, or (least, most)."""
+    dtypes: tuple[str, ...] = ("float32",)
+    """Names of numpy dtypes, the usual one first."""
+
+    def __post_init__(self) -> None:
+        for axis in self.shape:
+            least, most = _bounds(axis)
+            if not 1 <= least <= most:
+                raise RegistrationError(f"an axis must be a size of 1 or more, or (least, most), got {axis!r}")
+        if not self.dtypes:
+            raise RegistrationError("a tensor needs a dtype; name at least one")
+        for name in self.dtypes:
+            try:
+                np.dtype(name)
+            except TypeError as error:
+                raise RegistrationError(f"{name!r} is no dtype of numpy; name one, such as 'float32'") from error
+
+    def check(self, keyword: str, tensor: Any) -> None:
+        """Raise InputError where an array, or a tensor of torch, has another shape or dtype."""
+        fits = len(tensor.shape) == len(self.shape) and all(
+            _bounds(axis)[0] <= size <= _bounds(axis)[1] for axis, size in zip(self.shape, tensor.shape, strict=True)
+        )
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if not fits or dtype not in self.dtypes:
+            raise InputError(
+                f"{keyword} must be {self}, got {dtype} {list(tensor.shape)}; a tensor comes without the batch axis"
+            )
+
+    def zeros(self) -> NDArray[Any]:
+        """The largest tensor, of the usual dtype, all zero."""
+        return np.zeros([_bounds(axis)[1] for axis in self.shape], self.dtypes[0])
+
+    def __str__(self) -> str:
+        axes = ", ".join(str(axis) if isinstance(axis, int) else f"{axis[0]}..{axis[1]}" for axis in self.shape)
+        return f"{' or '.join(self.dtypes)} [{axes}]"
+
+
+def _bounds(axis: Axis) -> tuple[int, int]:
+    return (axis, axis) if isinstance(axis, int) else axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +153,6 @@ class RasterMapper:
         """Make the mapper of a model whose ``config.json`` says it: ``bands``, a list of names, and ``max_size``.
 
         ``min_size``, ``tile_size``, ``tile_edge`` and ``num_frames`` may be there too.
-
-        Raises:
-            OptionError: one of the two is missing or malformed.
-
         """
         bands = config.get("bands")
         if not isinstance(bands, list) or not bands or not all(isinstance(band, str) for band in bands):
@@ -142,34 +186,16 @@ class RasterMapper:
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
         """Map one input that fits one forward.
 
-        Args:
-            data: path or URL (``file``, ``http``, ``https``), bytes or file object of an image file; PIL image; array
-                or tensor [bands, height, width], for a model with dates [bands, frames, height, width] too; or several
-                files, as a folder, a list, or a mapping of band names to files.
-            params: ``bands`` or ``indices``, ``nodata``, ``scale``, ``offset``, ``window`` and ``resampling`` say how
-                to read it.
-
-        Raises:
-            InputError: it cannot be read, or the model cannot take it.
-
+        ``data`` is a path or URL (``file``, ``http``, ``https``), bytes or file object of an image file; PIL image;
+        array or tensor [bands, height, width], for a model with dates [bands, frames, height, width] too; or several
+        files. ``bands`` or ``indices``, ``nodata``, ``scale``, ``offset``, ``window`` and ``resampling`` say how to
+        read it. InputError: it cannot be read, or the model cannot take it.
         """
         with self.open(data, params) as view:
             return self.whole(view)
 
     def open(self, data: Any, params: OutputParams) -> RasterView:
-        """Open one input of any size; of a file nothing but its header is read.
-
-        Args:
-            data: as of a call.
-            params: as of a call.
-
-        Returns:
-            What the model is to see of it; to be closed.
-
-        Raises:
-            InputError: it cannot be opened, or the model cannot take its bands or dtype.
-
-        """
+        """Open one input of any size; of a file nothing but its header is read."""
         raster, planes = opened_planes(data, params, self)
         try:
             return RasterView(raster, planes, params, self)
@@ -178,12 +204,7 @@ class RasterMapper:
             raise
 
     def whole(self, view: RasterView) -> MappedInput:
-        """Map an open input that fits one forward.
-
-        Raises:
-            InputError: it is larger, cannot be read, or holds no observation.
-
-        """
+        """Map an open input that fits one forward; InputError where it is larger, or holds no observation."""
         height, width = view.size
         if not self.fits(view.size):
             raise InputError(
@@ -206,14 +227,7 @@ class RasterMapper:
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
         """What ``forward`` takes of one window, by keyword.
 
-        Args:
-            view: the input that the window is of.
-            planes: [bands, height, width], for a model with dates [bands * frames, height, width], the dates of a band
-                one after the other.
-
-        Returns:
-            [bands, height, width] or [bands, frames, height, width] for the one keyword.
-
+        Of a model with dates the planes are [bands * frames, height, width], the dates of a band one after the other.
         """
         del view
         return {self.keyword: with_frames(planes, self.num_frames)}
@@ -232,15 +246,7 @@ class RasterMapper:
         return f"{self.min_size} to {self.max_size} either way"
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
-        """Height and width of the tiles that larger inputs are cut into.
-
-        Args:
-            asked: the request's ``tile``, in pixels.
-
-        Raises:
-            OptionError: the model does not take tiles of that size.
-
-        """
+        """Height and width of the tiles that larger inputs are cut into; ``asked`` by the request, in pixels."""
         if asked is not None and not self.min_size <= asked <= self.max_size:
             raise OptionError(
                 f"tile must be {self.min_size} to {self.max_size} pixels for model {self.model!r}, got {asked}",
@@ -251,11 +257,16 @@ class RasterMapper:
 
 
 def with_frames(planes: NDArray[Any], frames: int | None) -> NDArray[Any]:
-    """Planes [bands * frames, height, width] as [bands, frames, height, width]; as they are without ``frames``.
-
-    Dates are planes up to here, so that views, stacks and tiles need to know nothing of frames.
-    """
+    """Planes [bands * frames, height, width] as [bands, frames, height, width]; as they are without ``frames``."""
     return planes if frames is None else planes.reshape(-1, frames, *planes.shape[1:])
+
+
+def nothing_observed(nodata: float | None) -> InputError:
+    """The error of an input without a pixel to look at."""
+    return InputError(
+        f"no pixel of the input holds an observation: all are NaN or nodata ({nodata}); choose other bands=[...] or say"
+        " nodata=..."
+    )
 
 
 def _picture(array: NDArray[Any], valid: NDArray[np.bool_] | None, bands: tuple[str, ...]) -> Image:

@@ -2,98 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+from uuid import uuid4
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError
-from vllm_mmout.models.config import config_json
-from vllm_mmout.models.forward_inputs import InputSpecs, Keywords
-from vllm_mmout.models.inputs.input_forms import Raw, are_named_files
+from vllm_mmout.models.inputs.context import InputContext, dummy_of, processed, tokens_of
 from vllm_mmout.models.inputs.make_mapper import AutoProcessorMapper, failed, make_mapper, refuse_reading_options
-from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper
+from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper, TensorSpec
+from vllm_mmout.models.inputs.open_input import are_named_files
 from vllm_mmout.params import OutputParams
 from vllm_mmout.params_parts import OF_MODELS
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.registry.inputs import IMAGE, MapperChoice
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    import torch
     from vllm.inputs import MultiModalInput
 
-    from vllm_mmout.models.inputs.context import InputContext
     from vllm_mmout.models.inputs.raster_view import RasterView
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """What the input mapper of an author gets as it is: a table too, whose keys are no keywords of ``forward``."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Keywords:
+    """The keywords of one class's ``forward``."""
+
+    model: str
+    """Name of the class, for messages."""
+    names: tuple[str, ...]
+    """All of them, in the order of the signature."""
+    required: frozenset[str]
+    """Those without a default."""
+
+    @classmethod
+    def of(cls, model: type, config: Mapping[str, Any] | None = None) -> Keywords:
+        """Read the signature of ``model.forward``; a class with ``keywords_of(config)`` names them, all optional."""
+        if (named_by := getattr(model, "keywords_of", None)) is not None:
+            return cls(model.__name__, named_by(config or {}), frozenset())
+        # A class need not have `forward` as far as its type says.
+        parameters = list(inspect.signature(getattr(model, "forward")).parameters.values())[1:]  # noqa: B009
+        if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters):
+            raise RegistrationError(f"{model.__name__}.forward takes tensors by position only; drop the '/'")
+        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        if not named:
+            raise RegistrationError(
+                f"{model.__name__}.forward must take its tensors by keyword, as forward(self, pixel_values)"
+            )
+        required = frozenset(parameter.name for parameter in named if parameter.default is parameter.empty)
+        return cls(model.__name__, tuple(parameter.name for parameter in named), required)
+
+    def check_declared(self, declared: Iterable[str]) -> None:
+        """Check the names that an input mapper says it gives."""
+        unknown = [name for name in declared if name not in self.names]
+        if unknown:
+            raise RegistrationError(
+                f"the input mapper of {self.model} gives {', '.join(map(repr, unknown))}, its forward takes"
+                f" {', '.join(self.names)}; use the same names"
+            )
+
+    def check(self, given: Iterable[str]) -> None:
+        """Check the names of one input's tensors."""
+        names = list(given)
+        unknown = [name for name in names if name not in self.names]
+        missing = [name for name in self.names if name in self.required and name not in names]
+        if unknown or missing or not names:
+            faults = [f"it does not know {', '.join(map(repr, unknown))}"] if unknown else []
+            faults += [f"it needs {', '.join(map(repr, missing))}"] if missing else []
+            takes = ", ".join(name if name in self.required else f"{name} (optional)" for name in self.names)
+            raise InputError(
+                f"{self.model}.forward takes {takes}; got {', '.join(map(str, names)) or 'nothing'}:"
+                f" {' and '.join(faults) or 'give at least one'}"
+            )
 
 
 class ModelInputs:
     """Maps inputs of one model, in any of the three forms: raw, tensors named as in ``forward``, embeddings.
 
-    Embeddings are tensors too: a model that takes them has a keyword for them, such as ``image_embeds``.
-
-    Args:
-        model: the author's class.
-        context: the model's configuration.
-        adapted: whether our adapter runs the model; False for one that is written for vLLM.
-
-    Raises:
-        RegistrationError: the mapper cannot be made, or ``forward`` takes nothing by keyword.
-        OptionError: an entry of ``config.json`` that the mapper needs is missing or malformed.
-
+    Embeddings are tensors too, of a keyword such as ``image_embeds``. A model that is not ``adapted`` is written for
+    vLLM.
     """
 
     def __init__(self, model: type, context: InputContext, *, adapted: bool = True) -> None:
+        from vllm_mmout.models.config import config_json  # with transformers
+
         self._adapted = adapted
         self.model = model
         self.context = context
         self.keywords = Keywords.of(model, config_json(context.get_hf_config()))
         self.registered = MULTIMODAL_INPUT_REGISTRY.registered(model)
         self._mapper = make_mapper(self.keywords, self.registered.mapper or MapperChoice(), context)
-        self._specs: InputSpecs = getattr(self._mapper, "inputs", {})
+        self._specs: Mapping[str, TensorSpec] = getattr(self._mapper, "inputs", {})
         if adapted:
             self.keywords.check_declared(self._specs)
 
     def map(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map one input.
-
-        Args:
-            data: what the mapper takes; or a dict of tensors by keyword of ``forward``, without the batch axis (a
-                ``BatchFeature`` of transformers has it, of size 1).
-            params: the request's.
-
-        Returns:
-            The input with numpy arrays or CPU tensors that ``forward`` takes.
-
-        Raises:
-            InputError: the model cannot take it; raised before it reaches the engine.
-            OptionError: the params do not fit the form of input.
-
-        """
+        """Map one input to arrays or CPU tensors by keyword of ``forward``, without the batch axis."""
         opened = self.open(data, params)
         return opened if isinstance(opened, MappedInput) else self.whole(opened)
 
     def open(self, data: Any, params: OutputParams) -> MappedInput | RasterView:
-        """Map one input; a raster for the raster mapper, which may be of any size, is only opened.
-
-        Args:
-            data: as of `map`.
-            params: the request's.
-
-        Raises:
-            InputError: the model cannot take it.
-            OptionError: the params do not fit the form of input.
-
-        """
+        """Map one input; a raster for the raster mapper, which may be of any size, is only opened."""
         for option in OF_MODELS:
             if getattr(params, option) is not None and option not in getattr(self._mapper, "options", ()):
                 raise OptionError(
                     f"{option} is set, and model {self.keywords.model} does not take it; leave it out", param=option
                 )
-        raw = isinstance(data, Raw)
-        data = data.value if isinstance(data, Raw) else data
+        if raw := isinstance(data, Raw):
+            data = data.value
         if self.registered.input_processor is not None:
-            data = self._processed(data)
+            data = self._given(
+                partial(processed, self.context, self.registered.input_processor, data), "input processor"
+            )
         if raw:
             return self._checked_input(self._mapped(data, params))
         if _is_tensors(data) and not self._are_files(data):
@@ -105,10 +137,7 @@ class ModelInputs:
 
     @property
     def rasters(self) -> RasterMapper | None:
-        """The mapper of a model of rasters, which can be cut into tiles; None for any other model.
-
-        A subclass that maps in a way of its own (``__call__``) is called, and gets whole inputs only.
-        """
+        """The mapper of a model of rasters, which can be cut into tiles; not one with a ``__call__`` of its own."""
         mapper = self._mapper
         plain = isinstance(mapper, RasterMapper) and type(mapper).__call__ is RasterMapper.__call__
         return mapper if plain else None
@@ -116,46 +145,32 @@ class ModelInputs:
     @property
     def opens_files(self) -> bool:
         """Whether an input is files, so that a text in it names one; a mapper of an author's own takes anything."""
-        choice = self.registered.mapper
-        first = choice is not None and choice.function is not None
+        first = getattr(self.registered.mapper, "function", None) is not None
         return first or isinstance(self._mapper, RasterMapper | AutoProcessorMapper)
 
     @property
     def takes(self) -> str:
         """What the model takes, in words."""
-        mapper = self._mapper
-        if isinstance(mapper, RasterMapper):
-            return f"rasters of {len(mapper.bands)} bands ({', '.join(mapper.bands)})"
+        if isinstance(self._mapper, RasterMapper):
+            return f"rasters of {len(self._mapper.bands)} bands ({', '.join(self._mapper.bands)})"
         return "pictures" if self.opens_files else "what its input mapper takes"
 
     def _are_files(self, data: Any) -> bool:
         """Whether a mapping is one of band names to files, of a raster; its keys are then no keywords of forward."""
-        mapper = self.rasters
-        if mapper is None or not are_named_files(data):
+        if (mapper := self.rasters) is None or not are_named_files(data):
             return False
         return set(data) <= set(mapper.modalities) or not set(data) & set(self.keywords.names)
 
     def whole(self, view: RasterView) -> MappedInput:
-        """Map an open raster that fits one forward, and close it.
-
-        Raises:
-            InputError: it is larger, cannot be read, or holds no observation.
-
-        """
+        """Map an open raster that fits one forward, and close it."""
         with view:
             return self._checked_input(self._mapper.whole(view))
 
     def tile(self, view: RasterView, pixels: NDArray[Any]) -> MappedInput:
-        """Map the pixels of one tile of a view, [bands, height, width], as `RasterMapper.tensors` takes them.
-
-        Raises:
-            InputError: ``forward`` does not take them.
-
-        """
+        """Map the pixels of one tile of a view, [bands, height, width]."""
         return self._checked_input(MappedInput(self._mapper.tensors(view, pixels)))
 
     def _checked_input(self, mapped: MappedInput) -> MappedInput:
-        """The input with numpy arrays or CPU tensors that ``forward`` takes."""
         if self._adapted:
             self.keywords.check(mapped.tensors)
         tensors = {keyword: self._checked(keyword, value) for keyword, value in mapped.tensors.items()}
@@ -163,71 +178,36 @@ class ModelInputs:
 
     def render(self, mapped: MappedInput) -> MultiModalInput:
         """What the engine takes."""
-        from vllm_mmout.models.forward_inputs import as_keyword_input, as_mm_input
-
         if self._adapted:
             return as_mm_input(mapped.tensors, self.keywords.names)
-        return as_keyword_input(mapped.tensors)
+        # A model that is written for vLLM has a field for each keyword, batched as vLLM does it.
+        return _raw_input({name: [as_tensor(value)] for name, value in mapped.tensors.items()})
 
     def max_tokens(self) -> int:
-        """The most tokens that one input takes of vLLM's encoder budget.
-
-        Raises:
-            RegistrationError: what was registered gives no number.
-
-        """
-        registered = self.registered.max_tokens
-        value = registered(self.context) if callable(registered) else registered or 0
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise RegistrationError(f"max tokens of {self.model.__name__} must be a number from 0 on, got {value!r}")
-        return value
+        """The most tokens that one input takes of vLLM's encoder budget."""
+        return tokens_of(self.context, self.registered.max_tokens, self.model.__name__)
 
     def dummy(self) -> Any:
-        """An input of the largest size, None where nobody can say one.
-
-        Raises:
-            RegistrationError: what was registered gives no input.
-
-        """
-        factory = self.registered.dummy_data
-        if factory is not None:
-            return self._dummy_of(factory)
+        """An input of the largest size, None where nobody can say one."""
+        if (factory := self.registered.dummy_data) is not None:
+            return dummy_of(self.context, factory, self.model.__name__)
         if hasattr(self._mapper, "dummy"):
             return self._mapper.dummy()
         return {keyword: spec.zeros() for keyword, spec in self._specs.items()} or None
 
-    def _dummy_of(self, factory: Callable[..., Any]) -> Any:
-        made = factory(self.context, self.context.model_config.max_model_len, {IMAGE: 1})
-        for part in made if isinstance(made, tuple) else (made,):
-            inputs = part.get("multi_modal_data", part) if isinstance(part, Mapping) else None
-            if isinstance(inputs, Mapping):
-                data = inputs.get(IMAGE, inputs)
-                return data[0] if isinstance(data, list) and len(data) == 1 else data
-        raise RegistrationError(
-            f'the dummy data of {self.model.__name__} must be DummyData with multi_modal_data={{"{IMAGE}": ...}},'
-            f" got {made!r}"
-        )
-
-    def _processed(self, data: Any) -> Any:
-        processor = self.registered.input_processor
-        inputs = {"prompt_token_ids": [1], "multi_modal_data": {IMAGE: data}}
+    def _given(self, call: Callable[[], Any], what: str) -> Any:
+        """What an author's function gives; what it raises is an error of the input."""
         try:
-            given = processor(self.context, inputs)  # type: ignore[misc]  # the caller has seen that there is one
-            return given["multi_modal_data"][IMAGE]
+            return call()
         except MMOutError:
             raise
         except Exception as error:
-            raise InputError(failed("input processor", self.keywords.model, error)) from error
+            if isinstance(self._mapper, RasterMapper) and what == "input mapper":  # of a file object of the caller's
+                raise
+            raise InputError(failed(what, self.keywords.model, error)) from error
 
     def _mapped(self, data: Any, params: OutputParams) -> MappedInput:
-        try:
-            mapped = self._mapper(data, params)
-        except MMOutError:
-            raise
-        except Exception as error:
-            if isinstance(self._mapper, RasterMapper):  # that of a file object of the caller's
-                raise
-            raise InputError(failed("input mapper", self.keywords.model, error)) from error
+        mapped = self._given(partial(self._mapper, data, params), "input mapper")
         if isinstance(mapped, MappedInput):
             return mapped
         if not _is_tensors(mapped):
@@ -238,6 +218,8 @@ class ModelInputs:
         return MappedInput(_without_batch_axis(mapped))
 
     def _checked(self, keyword: str, value: Any) -> np.ndarray[Any, Any] | torch.Tensor:
+        import torch
+
         tensor = value.detach().cpu() if isinstance(value, torch.Tensor) else value
         if not isinstance(tensor, torch.Tensor):
             tensor = np.asarray(tensor)
@@ -260,8 +242,58 @@ def _is_tensors(data: Any) -> bool:
 def _without_batch_axis(data: Any) -> dict[str, Any]:
     if not hasattr(data, "convert_to_tensors"):
         return dict(data)
+    import torch
+
     features = {k: v if isinstance(v, torch.Tensor) else np.asarray(v) for k, v in data.items()}
     for key, value in features.items():
         if value.ndim == 0 or value.shape[0] != 1:
             raise InputError(f"{key} of a BatchFeature must have a batch axis of size 1, got {list(value.shape)}")
     return {key: value[0] for key, value in features.items()}
+
+
+FIELD: Final = "tensors"
+"""The one keyword under which a request's tensors travel."""
+
+_ABSENT = np.empty(0, np.bool_)
+"""Stands for a keyword that a request leaves out; an input of size 0 is refused before."""
+
+
+def as_mm_input(tensors: Mapping[str, Any], keywords: Sequence[str]) -> MultiModalInput:
+    """Render one input for the engine: no hashing, no processor run, no cache.
+
+    The tensors go as one list, which vLLM leaves alone. Tensors it stacks, and fails, for all requests of the step,
+    where they differ in dtype, or casts one to the dtype of another; of requests that differ in keywords it keeps the
+    last ones only.
+    """
+    return _raw_input({FIELD: [[as_tensor(tensors.get(name, _ABSENT)) for name in keywords]]})
+
+
+def as_tensor(value: Any) -> torch.Tensor:
+    """An array or tensor as a tensor; one that is read-only, turned round or of another byte order is copied."""
+    import torch
+
+    if isinstance(value, np.ndarray):
+        value = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])
+    return torch.as_tensor(value)
+
+
+def _raw_input(batch: dict[str, Any]) -> MultiModalInput:
+    from vllm.inputs import mm_input
+    from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
+
+    fields = {key: MultiModalFieldConfig.batched(IMAGE) for key in batch}
+    return mm_input(
+        prompt_token_ids=[1],
+        mm_kwargs=MultiModalKwargsItems.from_hf_inputs(cast("Any", batch), fields),
+        mm_hashes={IMAGE: [uuid4().hex]},
+        mm_placeholders={IMAGE: [PlaceholderRange(offset=0, length=0)]},
+    )
+
+
+def tensors_of(values: Sequence[torch.Tensor], keywords: Sequence[str]) -> dict[str, torch.Tensor]:
+    """The tensors by keyword that one request brought, in the worker."""
+    return {
+        name: value
+        for name, value in zip(keywords, values, strict=True)
+        if str(value.dtype) != "torch.bool" or value.shape != _ABSENT.shape
+    }

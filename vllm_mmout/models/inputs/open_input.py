@@ -1,25 +1,27 @@
-"""One input of one or several files, of one or several dates, opened as one raster."""
+"""One input of one or several files, of one or several dates, in any form, opened as one raster."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.formats import SUFFIXES, band_of_file, folders_in, rasters_in, rasters_of
+from vllm_mmout.geo.raster.opened import OpenRaster, open_raster
+from vllm_mmout.geo.raster.raster import Raster
 from vllm_mmout.geo.raster.stack.stack import FINER, Layer, OpenStack, pixel_area
-from vllm_mmout.models.inputs.band_choice import BandChoice, BandList, Listed
-from vllm_mmout.models.inputs.input_forms import as_folder, opened_raster
+from vllm_mmout.models.inputs.raster_view import BandChoice, BandList, Listed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from vllm_mmout.geo.raster.windowed import OpenRaster
     from vllm_mmout.models.inputs.mapper import RasterMapper
     from vllm_mmout.params import OutputParams
 
@@ -27,43 +29,29 @@ if TYPE_CHECKING:
 def opened_planes(data: Any, params: OutputParams, mapper: RasterMapper) -> tuple[OpenRaster, tuple[int, ...]]:
     """Open one input of a model; of files nothing but their headers is read.
 
-    Args:
-        data: any form of input that `RasterMapper` takes.
-        params: ``bands`` or ``indices`` say what to read; ``resampling`` and ``nodata`` how files of different pixel
-            sizes are brought together.
-        mapper: the model's.
-
-    Returns:
-        The raster, which the caller closes, and the numbers, from 1, of its bands that are the model's planes: the
-        first band of all dates, then the second of all dates, and so on.
-
-    Raises:
-        InputError: a file cannot be opened, bands or dates are missing, or files do not lie on one grid.
-
+    The caller closes the raster; with it come the numbers, from 1, of its bands that are the model's planes: the first
+    band of all dates, then the second of all dates, and so on.
     """
     choice = BandChoice(mapper.model, mapper.bands, params)
     with ExitStack() as opened:
         layers = _planes(data, choice, mapper.num_frames, opened)
-        if len({id(layer.raster) for layer in layers}) == 1:
-            raster, places = layers[0].raster, tuple(layer.place + 1 for layer in layers)
-        else:
-            name = _name(data, layers)
-            raster = OpenStack(layers, name, resampling=params.resampling, nodata=params.nodata)
+        raster, places = layers[0].raster, tuple(layer.place + 1 for layer in layers)
+        if more := len({id(layer.raster) for layer in layers}) - 1:
+            name = as_folder(data) or f"{PurePath(raster.name).name} and {more} more file{'s' * (more > 1)}"
+            raster = OpenStack(layers, str(name), resampling=params.resampling, nodata=params.nodata)
             places = tuple(range(1, len(layers) + 1))
         opened.pop_all()  # the caller closes it
     return raster, places
 
 
 def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack) -> list[Layer]:
-    """The planes of an input."""
     if frames != 1:
         data = _unwrapped(data)
     if frames is None:
         return chosen_layers(data, choice, opened)
     if len(getattr(data, "shape", ())) == 4:
         return _of_array(data, choice, frames, opened)
-    dates = _dates(data, frames)
-    if dates is None:
+    if (dates := _dates(data, frames)) is None:
         layers = chosen_layers(data, choice, opened, frames)
         count = len(choice.wanted)
         return [layers[date * count + band] for band in range(count) for date in range(frames)]
@@ -82,20 +70,17 @@ def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack
 
 
 def _unwrapped(data: Any) -> Any:
-    """What is in a list of one thing, and in a list of that."""
     while isinstance(data, list | tuple) and len(data) == 1:
         (data,) = data
     return data
 
 
 def _dates(data: Any, frames: int) -> Sequence[Any] | None:
-    """The dates that an input consists of; None for one raster that holds all of them."""
     if isinstance(data, list | tuple):
         return data
     if isinstance(data, Mapping):
         return [data]
-    folder = as_folder(data)
-    if folder is None:
+    if (folder := as_folder(data)) is None:
         return None
     files = rasters_in(folder)
     if files:
@@ -104,7 +89,6 @@ def _dates(data: Any, frames: int) -> Sequence[Any] | None:
 
 
 def _of_array(data: Any, choice: BandChoice, frames: int, opened: ExitStack) -> list[Layer]:
-    """The planes of an array or tensor [bands, frames, height, width]."""
     bands, dates, height, width = data.shape
     if dates != frames:
         raise InputError(f"the array has {dates} dates, model {choice.model!r} takes {frames}, of {list(data.shape)}")
@@ -114,65 +98,25 @@ def _of_array(data: Any, choice: BandChoice, frames: int, opened: ExitStack) -> 
     return [Layer(raster, band * dates + date) for band in chosen for date in range(dates)]
 
 
-def _name(data: Any, layers: Sequence[Layer]) -> str:
-    """What to call an input of several files."""
-    folder = as_folder(data)
-    if folder is not None:
-        return str(folder)
-    others = len({id(layer.raster) for layer in layers}) - 1
-    return f"{PurePath(layers[0].raster.name).name} and {others} more file{'s' * (others > 1)}"
-
-
 def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int = 1) -> list[Layer]:
-    """Open one input and choose its bands; of several files those stay open that have one of them.
-
-    Args:
-        data: any form of one raster; or a folder, a list of files, or a mapping of band names to files.
-        choice: which bands are wanted.
-        opened: closes what is open.
-        dates: how many dates a raster holds; several files are one date.
-
-    Returns:
-        The bands in the order chosen.
-
-    Raises:
-        InputError: a file cannot be opened, or the bands are not there.
-
-    """
+    """Open one input and choose its bands, in order; of several files those stay open that have one of them."""
     bands, there = _bands(data, opened)
     chosen = [bands[place] for place in choice.places(there, dates)]
-    layers = [Layer(band.file.raster(), band.place, next(iter(band.listed.names), None)) for band in chosen]
-    needless = {band.file for band in bands} - {band.file for band in chosen}
-    for file in needless:
-        file.close()
-    return layers
-
-
-class _File:
-    """One file, open, or to be opened when a band of it is chosen."""
-
-    def __init__(self, opened: ExitStack, raster: OpenRaster | None, again: Callable[[], OpenRaster]) -> None:
-        self._opened = opened
-        self._raster = raster
-        self._again = again
-
-    def raster(self) -> OpenRaster:
-        """The file, open."""
-        if self._raster is None:
-            self._raster = self._opened.enter_context(self._again())
-        return self._raster
-
-    def close(self) -> None:
-        """Let the file go; nobody has chosen a band of it."""
-        if self._raster is not None:
-            self._raster.close()
+    rasters = {}
+    for file in dict.fromkeys(band.file for band in chosen):
+        rasters[file] = opened.enter_context(opened_raster(file)) if isinstance(file, Path) else file
+    for file in {band.file for band in bands} - rasters.keys():
+        if not isinstance(file, Path):
+            file.close()
+    return [Layer(rasters[band.file], band.place, next(iter(band.listed.names), None)) for band in chosen]
 
 
 @dataclass(frozen=True, slots=True)
 class _Band:
     """One band of one file."""
 
-    file: _File
+    file: OpenRaster | Path
+    """Open, or where to open it when a band of it is chosen: of a large folder few files are needed."""
     place: int
     """Its index in the file, from 0."""
     listed: Listed
@@ -183,10 +127,8 @@ class _Band:
 
 
 def _bands(data: Any, opened: ExitStack) -> tuple[list[_Band], BandList]:
-    """All bands of an input."""
-    folder = as_folder(data)
-    if folder is not None:
-        bands = _finest(_of_folder(folder, opened))
+    if (folder := as_folder(data)) is not None:
+        bands = _finest(_of_folder(folder))
         if len({band.file for band in bands}) == 1:
             return bands, _in_order(f"{folder} is a folder with one raster that", bands)
         return bands, BandList(f"{folder} is a folder that", tuple(band.listed for band in bands), numbered=False)
@@ -199,30 +141,26 @@ def _bands(data: Any, opened: ExitStack) -> tuple[list[_Band], BandList]:
         bands = [band for file in data for band in _of_file(file, opened)]
         return bands, _in_order(f"the list of {len(data)} files", bands)
     raster = opened.enter_context(opened_raster(data))
-    file = _File(opened, raster, lambda: raster)
     bands = [
-        _Band(file, place, Listed(tuple(filter(None, [said]))), raster.count == 1 or place + 1 != raster.alpha)
+        _Band(raster, place, Listed(tuple(filter(None, [said]))), raster.count == 1 or place + 1 != raster.alpha)
         for place, said in enumerate(raster.descriptions)
     ]
     return bands, _in_order("the input", bands)
 
 
 def _in_order(what: str, bands: Sequence[_Band]) -> BandList:
-    """The list of bands that may be taken in their order."""
     usual = tuple(place for place, band in enumerate(bands) if band.usual)
     return BandList(what, tuple(band.listed for band in bands), usual)
 
 
-def _of_folder(folder: Path, opened: ExitStack) -> list[_Band]:
-    """Bands of the rasters in a folder. Each is closed again: of a large folder few are needed."""
+def _of_folder(folder: Path) -> list[_Band]:
     bands = []
     for path in rasters_of(folder):
-        file = _File(opened, None, partial(opened_raster, path))
         try:
             with opened_raster(path) as raster:
-                bands += _of_raster(file, raster, _names(raster, path))
+                bands += _of_raster(path, raster, _names(raster, path))
         except InputError:  # raised again where it is chosen
-            bands.append(_Band(file, 0, Listed((band_of_file(path.name),), path.name)))
+            bands.append(_Band(path, 0, Listed((band_of_file(path.name),), path.name)))
     if not bands:
         suffixes = ", ".join(SUFFIXES)
         raise InputError(f"{folder} is a folder without a raster ({suffixes}); give the folder that holds the files")
@@ -239,20 +177,18 @@ def _finest(bands: Sequence[_Band]) -> list[_Band]:
 
 
 def _of_file(data: Any, opened: ExitStack, name: Any = None) -> list[_Band]:
-    """Bands of one of several files, which the input calls by a name or not."""
     raster = opened.enter_context(opened_raster(data))
     names = _names(raster, data) if name is None else (str(name),)
-    return _of_raster(_File(opened, raster, lambda: raster), raster, names)
+    return _of_raster(raster, raster, names)
 
 
-def _of_raster(file: _File, raster: OpenRaster, names: tuple[str, ...]) -> list[_Band]:
+def _of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[str, ...]) -> list[_Band]:
     """The bands, without alpha; one alone has the names, of several each has its description."""
     name = PurePath(raster.name).name
     places = [place for place in range(raster.count) if raster.count == 1 or place + 1 != raster.alpha]
     if len(places) == 1:
         return [_Band(file, places[0], Listed(names, name), area=pixel_area(raster))]
-    described = [tuple(filter(None, [raster.descriptions[place]])) for place in places]
-    return [_Band(file, place, Listed(said, name)) for place, said in zip(places, described, strict=True)]
+    return [_Band(file, place, Listed(tuple(filter(None, [raster.descriptions[place]])), name)) for place in places]
 
 
 def _names(raster: OpenRaster, data: Any) -> tuple[str, ...]:
@@ -261,3 +197,97 @@ def _names(raster: OpenRaster, data: Any) -> tuple[str, ...]:
     path = str(data) if isinstance(data, str | Path) else getattr(data, "name", None)
     file = band_of_file(path) if isinstance(path, str) else None
     return tuple(filter(None, (said, file)))
+
+
+def opened_raster(data: Any) -> OpenRaster:
+    """Open any form of a picture or raster; of a file nothing but its header is read."""
+    if isinstance(data, str | Path):
+        return open_raster(_local_path(str(data)))
+    if isinstance(data, bytes | bytearray | memoryview):
+        return open_raster(bytes(data))
+    if is_open_file(data):
+        return open_raster(data)
+    array = _picture_array(data) if hasattr(data, "getbands") else _plain_array(data)
+    if array.ndim != 3:
+        raise InputError(
+            f"an array must be [bands, height, width], got shape {list(array.shape)}; a picture [height, width, 3] goes"
+            " through np.moveaxis(picture, -1, 0)"
+        )
+    return open_raster(Raster(array=array))
+
+
+def as_folder(data: Any) -> Path | None:
+    """The folder that an input names; None for any other form."""
+    if not isinstance(data, str | Path):
+        return None
+    path = as_local_path(data)
+    try:
+        return path if path.is_dir() else None
+    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return None
+
+
+def as_local_path(data: str | os.PathLike[str]) -> Path:
+    """The path that a path or ``file://`` URL names."""
+    return Path(_local_path(os.fspath(data)))
+
+
+def is_open_file(data: Any) -> bool:
+    """Whether an input is a file object; a PIL image is none."""
+    return hasattr(data, "read") and not hasattr(data, "getbands")
+
+
+def are_named_files(data: Any) -> bool:
+    """Whether an input is a mapping of band names to files (paths, URLs, bytes, open files), not tensors by keyword."""
+    if not isinstance(data, Mapping) or not data:
+        return False
+    return all(
+        isinstance(value, str | os.PathLike | bytes | bytearray | memoryview) or is_open_file(value)
+        for value in data.values()
+    )
+
+
+def read_once(data: Any) -> bool:
+    """Whether an input can be read a single time, as it has a file that the caller opened."""
+    parts = data.values() if isinstance(data, Mapping) else parts_of(data)  # pictures may stand among the files
+    return is_open_file(data) or any(map(read_once, parts))
+
+
+def parts_of(data: Any) -> list[Any]:
+    """What a list, or a mapping of band names to files, holds."""
+    if are_named_files(data):
+        return list(data.values())
+    return list(data) if isinstance(data, list | tuple) else []
+
+
+def _local_path(text: str) -> str:
+    """The path in a file:// address; any other text as it is."""
+    if not text.lower().startswith("file:"):
+        return text  # of others urlsplit refuses some, and shows what they hold
+    try:
+        return unquote(urlsplit(text).path)
+    except ValueError as error:
+        raise InputError(f"{text!r} is no address of a file ({error}); it must be file:///path") from None
+
+
+def _picture_array(picture: Any) -> NDArray[Any]:
+    """A PIL image as [bands, height, width]: palettes become colours, alpha is left out."""
+    if picture.mode in ("P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBA", "RGBX"):
+        picture = picture.convert("RGB")
+    elif picture.mode in ("1", "LA", "La"):
+        picture = picture.convert("L")
+    array: NDArray[Any] = np.asarray(picture)
+    return array[np.newaxis] if array.ndim == 2 else np.moveaxis(array, -1, 0)
+
+
+def _plain_array(data: Any) -> NDArray[Any]:
+    if isinstance(data, np.ndarray):
+        return data
+    if hasattr(data, "detach") and hasattr(data, "cpu"):
+        tensor = data.detach().cpu()
+        array: NDArray[Any] = (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+        return array
+    raise InputError(
+        "an input must be a path, bytes, a PIL image, an array or tensor [bands, height, width], or vLLM's prompt dict,"
+        f" got {type(data).__name__}"
+    )

@@ -11,13 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from vllm_mmout.errors import SaveError
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
     from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.outputs.base import Savable
 
@@ -69,47 +67,19 @@ class Format:
         return f'pip install "vllm-mmout[{self.extra}]"'
 
     def write(self, output: Savable, target: Path | BinaryIO, options: Mapping[str, Any]) -> None:
-        """Write an output.
-
-        Args:
-            output: of a kind in ``writers``.
-            target: a file open for writing; of rasters and polygons also the path of a new file.
-            options: of the format.
-
-        Raises:
-            SaveError: the format cannot hold the output, an option is unknown, or a package is missing.
-
-        """
+        """Write an output."""
         self.check_options(options, output.formats)
         kind = next(kind for kind in output.output_kinds if kind in self.writers)
         given = {option: value for option, value in options.items() if option in self.options}
         _function(self.writers[kind])(output, target, self, **given)
 
     def check_place(self, georeference: Georeference | None, instead: str) -> None:
-        """Refuse a place that the format cannot name, or that a package is missing for, before there is an output.
-
-        Args:
-            georeference: of the output.
-            instead: suffix of another format, for errors.
-
-        Raises:
-            SaveError: it cannot be written.
-
-        """
+        """Refuse a place that the format cannot name, or that a package is missing for, before there is an output."""
         if self.check is not None:
             _function(self.check)(georeference, self, instead)
 
     def check_options(self, options: Mapping[str, Any], formats: Mapping[str, str]) -> None:
-        """Refuse options that the format does not have; None is the usual of those that another has.
-
-        Args:
-            options: by name.
-            formats: of the output, as `formats_of` gives them.
-
-        Raises:
-            SaveError: there is one.
-
-        """
+        """Refuse options that the format does not have; None is the usual of those that another has."""
         for option in options.keys() - set(self.options):
             forms = [form for name, form in FORMATS.items() if name in formats.values() and option in form.options]
             if not forms and not self.options:
@@ -124,7 +94,7 @@ class Format:
 _PICTURE = {"image": "pictures:write", "structured": "pictures:write", "raster": "pictures:write_raster"}
 _TIFF = {"image": "pictures:write", "raster": "geotiff:write", "classes": "geotiff:write_classes"}
 _NPZ = {"raster": "arrays:write_raster_npz", "tensor": "arrays:write_npz"}
-_JSON = {"structured": "fields:write_json", "tensor": "arrays:write_json"}
+_JSON = {"structured": "arrays:write_fields", "tensor": "arrays:write_json"}
 _GEOJSON = {"polygons": "geojson:write", "boxes": "geojson:write_boxes"}
 _GEOPARQUET = {"polygons": "arrow:write_geoparquet"}
 _GDAL = {"polygons": "ogr:write"}
@@ -142,7 +112,7 @@ _ROWS = (
     Format("npz", "NumPy archive", (".npz",), "application/x-npz", _NPZ),
     Format("npy", "NumPy array", (".npy",), "application/x-npy", {"tensor": "arrays:write_npy"}),
     Format("json", "JSON", (".json",), "application/json", _JSON),
-    Format("csv", "CSV", (".csv",), "text/csv", {"areas": "fields:write_areas"}, usual=False),
+    Format("csv", "CSV", (".csv",), "text/csv", {"areas": "arrays:write_areas"}, usual=False),
     Format("geojson", "GeoJSON", (".geojson",), "application/geo+json", _GEOJSON, check="geojson:check"),
     Format("geoparquet", "GeoParquet", (".parquet", ".geoparquet"), "application/vnd.apache.parquet", _GEOPARQUET,
            check="arrow:check", extra="geoparquet"),
@@ -165,16 +135,7 @@ SENT = {name: form for name, form in FORMATS.items() if not form.sound}
 
 
 def formats_of(*kinds: str, first: str = "") -> dict[str, str]:
-    """The formats of outputs of some kinds.
-
-    Args:
-        kinds: as in `Format.writers`.
-        first: name of the usual one; that which the table has first if left out.
-
-    Returns:
-        Suffix -> name.
-
-    """
+    """The formats of outputs of some kinds."""
     rows = sorted(FORMATS.values(), key=lambda form: form.name != first)
     return {suffix: form.name for form in rows if form.writers.keys() & set(kinds) for suffix in form.suffixes}
 

@@ -1,22 +1,23 @@
-"""Arrays by name, as NumPy's archives and as JSON."""
+"""Arrays by name, as NumPy's archives and as JSON, and the fields of structured results, as JSON and as a table."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import csv
+from collections.abc import Iterator, Mapping
+from io import StringIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import SaveError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import BinaryIO
-
-    from numpy.typing import NDArray
-
+    from vllm_mmout.outputs.areas import AreasOutput
     from vllm_mmout.outputs.formats import Format
     from vllm_mmout.outputs.raster import RasterOutput
+    from vllm_mmout.outputs.structured import StructuredOutput
     from vllm_mmout.outputs.tensor import TensorOutput
 
 _AT_ONCE = 1 << 15
@@ -86,3 +87,19 @@ def _save(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:
         if name in _NUMPYS_OWN or "/" in name or "\\" in name:
             raise SaveError(f"an .npz cannot hold an array named {name!r}; rename it")
     np.savez_compressed(file, allow_pickle=False, **dict(arrays))
+
+
+def write_fields(output: StructuredOutput, file: BinaryIO, _form: Format) -> None:
+    """Write all fields."""
+    file.write(output.model_dump_json(indent=2).encode())
+
+
+def write_areas(output: AreasOutput, file: BinaryIO, _form: Format) -> None:
+    """Write a row for each class, after one of names."""
+    from vllm_mmout.outputs.areas import ClassArea  # with pydantic
+
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(ClassArea.model_fields)
+    writer.writerows(one.model_dump().values() for one in output.classes)
+    file.write(text.getvalue().encode())

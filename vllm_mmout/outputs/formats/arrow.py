@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import math
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, SaveError
 from vllm_mmout.geo.raster.crs.text import proj_crs
 from vllm_mmout.outputs.formats import Format, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-    from typing import BinaryIO
-
-    from numpy.typing import NDArray
-
     from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.geo.vectors.polygon import Polygons
     from vllm_mmout.outputs.formats import Format
@@ -38,16 +35,7 @@ _MOST = 2**31 - 1
 
 
 class ArrowPolygons:
-    """The polygons of a raster in batches of bounded size; a polygon larger than one is a batch alone.
-
-    Args:
-        traced: the polygons.
-        form: that is written, for errors.
-
-    Raises:
-        SaveError: pyarrow is not installed; while they are made: a polygon has more than 2 GiB.
-
-    """
+    """The polygons of a raster in batches of bounded size; a polygon larger than one is a batch alone."""
 
     def __init__(self, traced: TracedPolygons, form: Format) -> None:
         self._traced = traced
@@ -109,7 +97,6 @@ class ArrowPolygons:
                 yield self._batch()
 
     def _batch(self) -> Any:
-        """What was taken; its geometries are not copied."""
         arrow = self._arrow
         columns = [
             arrow.array(values, field.type)
@@ -122,12 +109,7 @@ class ArrowPolygons:
 
 
 def pyarrow(form: Format) -> Any:
-    """Apache Arrow.
-
-    Raises:
-        SaveError: it is not installed.
-
-    """
+    """Apache Arrow."""
     try:
         import pyarrow as pa
     except ModuleNotFoundError as error:
@@ -136,17 +118,7 @@ def pyarrow(form: Format) -> Any:
 
 
 def system_of(georeference: Georeference | None, form: Format) -> Any:
-    """The coordinate system of polygons: pyproj's ``CRS``, None where there is none to name.
-
-    Args:
-        georeference: of their raster.
-        form: that is written, for errors.
-
-    Raises:
-        SaveError: pyproj is not installed, PROJ does not know the system, or the file would say that there is none,
-            where there is one that is not understood.
-
-    """
+    """The coordinate system of polygons: pyproj's ``CRS``, None where there is none to name."""
     if georeference is None or georeference.transform is None:
         return None
     if georeference.unread_keys:
@@ -190,7 +162,6 @@ def write_geoparquet(output: PolygonsOutput, target: Path | BinaryIO, form: Form
 
 
 def _metadata(system: dict[str, Any] | None, box: list[float] | None) -> str:
-    """What the file says of its geometries."""
     column: dict[str, Any] = {
         "encoding": "WKB",
         "geometry_types": ["Polygon"],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
+    from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.geo.raster.raster import Affine
     from vllm_mmout.geo.vectors.polygon import Polygons
     from vllm_mmout.outputs.detection import DetectionOutput
@@ -47,18 +50,10 @@ def check(georeference: Georeference | None, _form: Format, instead: str) -> Non
 def feature_collection(
     boxes: Iterable[tuple[tuple[float, float, float, float], Mapping[str, Any]]], georeference: Georeference | None
 ) -> dict[str, Any]:
-    """A FeatureCollection of polygons, one a rectangle.
+    """A FeatureCollection of boxes (xmin, ymin, xmax, ymax in pixels) with their properties.
 
     The coordinate system stands in the member ``crs`` of the GeoJSON of 2008, which GDAL writes and reads: RFC 7946
     knows longitude and latitude alone.
-
-    Args:
-        boxes: xmin, ymin, xmax, ymax in pixels of the raster, and the properties.
-        georeference: of the raster.
-
-    Raises:
-        SaveError: the raster has no transform or no coordinate system with an EPSG code.
-
     """
     name, transform = placement(georeference, instead=".json")
     features = [
@@ -77,16 +72,7 @@ def feature_collection(
 
 
 def placement(georeference: Georeference | None, *, instead: str) -> tuple[str, Affine]:
-    """The name of a raster's coordinate system, and the transform into it.
-
-    Args:
-        georeference: of the raster.
-        instead: suffix of a format that needs neither, for errors.
-
-    Raises:
-        SaveError: the raster has no transform or no coordinate system with an EPSG code.
-
-    """
+    """The name of a raster's coordinate system, and the transform into it."""
     if georeference is None:
         raise SaveError(f"GeoJSON needs a georeferenced input, this result's has no georeference; save it as {instead}")
     if georeference.transform is None:
@@ -133,7 +119,6 @@ def _write_features(file: BinaryIO, traced: TracedPolygons, crs: str) -> None:
 
 
 def _write_block(file: BinaryIO, polygons: Polygons, traced: TracedPolygons, heads: Sequence[bytes]) -> None:
-    """Write some polygons, or parts of polygons."""
     rows, bounds = traced.lattice.closed(polygons.vertices, polygons.counts)
     firsts = np.cumsum(polygons.rings) - polygons.rings
     begins, ends = np.zeros(len(rows), np.uint8), np.zeros(len(rows), np.bool_)

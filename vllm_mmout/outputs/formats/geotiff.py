@@ -7,22 +7,20 @@ older file for overviews and mask of the new one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 from xml.sax.saxutils import escape
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.geo.raster.tags import checked_xml
 from vllm_mmout.geo.raster.writing import write_geotiff, write_geotiff_here
 from vllm_mmout.outputs.base import as_numpy
-from vllm_mmout.outputs.classes import are_classes
 from vllm_mmout.outputs.formats import FORMATS, Format
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import BinaryIO
-
     from vllm_mmout.geo.raster.geotiff import Told
     from vllm_mmout.outputs.polygons import PolygonsOutput
     from vllm_mmout.outputs.raster import RasterMetadata, RasterOutput
@@ -62,29 +60,21 @@ def geotiff_options(count: int, dtype: np.dtype[Any], **known: Unpack[RasterMeta
     }
 
 
+def are_classes(
+    dtype: np.dtype[Any], class_names: Sequence[str] | None = None, palette: NDArray[np.uint8] | None = None
+) -> bool:
+    """Whether numbers name classes, which have no mean: integers that have names or colours, and bool."""
+    named = class_names is not None or palette is not None
+    return dtype == np.bool_ or (dtype.kind in "iu" and named)
+
+
 def geotiff_sidecars(class_names: Sequence[str] | None) -> dict[str, bytes | None]:
-    """What lies beside a GeoTIFF.
-
-    Args:
-        class_names: name of each class, from 0.
-
-    Returns:
-        Suffix behind the file's name -> content; None for a file that must not be there.
-
-    Raises:
-        SaveError: a name has characters that XML cannot hold.
-
-    """
+    """What lies beside a GeoTIFF: suffix behind the file's name -> content; None for a file that must not be there."""
     return {PAM: _categories(class_names) if class_names else None, **dict.fromkeys(_OTHERS)}
 
 
 def remove_saved(path: str | Path) -> None:
-    """Remove a file that `save` wrote, and what it wrote beside it; nothing where there is none.
-
-    Raises:
-        OSError: it cannot be removed.
-
-    """
+    """Remove a file that `save` wrote, and what it wrote beside it; nothing where there is none."""
     saved = Path(path)
     saved.unlink(missing_ok=True)
     if saved.suffix.lower() in FORMATS["tiff"].suffixes:

@@ -13,15 +13,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.outputs.formats import Format
-from vllm_mmout.outputs.formats.arrow import ArrowPolygons, pyarrow, system_of
+from vllm_mmout.outputs.formats import Format, arrow
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
     from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.outputs.polygons import PolygonsOutput
 
@@ -38,8 +35,7 @@ with pyarrow.ipc.open_stream(sys.stdin.buffer) as batches:
 
 def check(georeference: Georeference | None, form: Format, _instead: str) -> None:
     """Refuse a coordinate system that PROJ does not know, and packages that are not installed."""
-    pyarrow(form)
-    system_of(georeference, form)
+    arrow.check(georeference, form, "")
     if importlib.util.find_spec("pyogrio") is None:
         raise SaveError(f"saving {form.title} needs pyogrio; {form.install}")
 
@@ -48,18 +44,14 @@ def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None
     """Write polygons as a layer of that name, with a spatial index.
 
     The index of a FlatGeobuf is in memory, some 200 bytes a polygon.
-
-    Raises:
-        SaveError: as `check`, GDAL cannot write the file, or a polygon has more than 2 GiB.
-
     """
     check(output.classes.georeference, form, "")
-    system = system_of(output.classes.georeference, form)
+    system = arrow.system_of(output.classes.georeference, form)
     parent = target.parent if isinstance(target, Path) else None
     # GDAL makes other files beside this one, which go with the folder.
     with tempfile.TemporaryDirectory(prefix=".polygons-", dir=parent) as folder:
         file = Path(folder, f"{_LAYER}{form.suffixes[0]}")
-        polygons = ArrowPolygons(output.traced(Path(folder)), form)
+        polygons = arrow.ArrowPolygons(output.traced(Path(folder)), form)
         _written(file, _DRIVERS[form.name], "" if system is None else system.to_wkt(), polygons)
         if isinstance(target, Path):
             file.replace(target)
@@ -67,8 +59,7 @@ def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None
             target.write(file.read_bytes())
 
 
-def _written(file: Path, driver: str, crs: str, polygons: ArrowPolygons) -> None:
-    """Send the polygons to the process that writes them."""
+def _written(file: Path, driver: str, crs: str, polygons: arrow.ArrowPolygons) -> None:
     command = [sys.executable, "-P", "-W", "ignore", "-c", _CHILD, str(file), driver, _LAYER, crs]
     with tempfile.TemporaryFile() as said:
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)  # noqa: S603 - our own code
@@ -85,7 +76,7 @@ def _written(file: Path, driver: str, crs: str, polygons: ArrowPolygons) -> None
             raise SaveError(f"GDAL cannot write {file.suffix}: {why}") from OSError(errno.EIO, why)
 
 
-def _send(polygons: ArrowPolygons, pipe: IO[bytes]) -> None:
+def _send(polygons: arrow.ArrowPolygons, pipe: IO[bytes]) -> None:
     """Write the polygons to a process; one that ends before says itself why."""
     from pyarrow import ipc
 

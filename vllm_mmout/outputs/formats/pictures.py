@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -11,8 +11,6 @@ from vllm_mmout.errors import SaveError
 from vllm_mmout.outputs.formats import FORMATS, Format, listed
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
     from PIL.Image import Image
 
 _QUALITY = 90
@@ -32,17 +30,7 @@ def write_raster(output: Any, file: BinaryIO, form: Format, **options: Any) -> N
 
 
 def encode_picture(image: Image, name: str, quality: object = None) -> bytes:
-    """The bytes of a picture file.
-
-    Args:
-        image: grey, RGB, with alpha or without.
-        name: of a format that pictures have.
-        quality: of lossy formats, from 1 to 100; None: 90.
-
-    Raises:
-        SaveError: the format cannot hold the picture, or the quality is out of range.
-
-    """
+    """The bytes of a picture file; ``quality`` of lossy formats is 1 to 100, None for 90."""
     form = FORMATS[name]
     if form.picture and not form.transparent and "A" in image.getbands():
         can = listed(one.title for one in FORMATS.values() if one.transparent)
@@ -72,7 +60,6 @@ def flattened(image: Image, colour: str = "black") -> Image:
 
 
 def _settings(form: Format, quality: object) -> dict[str, Any]:
-    """The arguments for Pillow."""
     if not form.lossy:
         return {"compress_level": _COMPRESSION_LEVEL} if form.name == "png" else {}
     if quality is None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.errors import SaveError
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
-    from numpy.typing import NDArray
-
     from vllm_mmout.outputs.audio import AudioOutput
     from vllm_mmout.outputs.formats import Format
 
@@ -28,8 +25,6 @@ _BITS = {"PCM_16": 16, "PCM_24": 24}
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """What one format holds."""
-
     container: str
     """libsndfile's name of it."""
     subtypes: tuple[str, ...]
@@ -59,28 +54,17 @@ _LIMITS = {
 
 
 def write(output: AudioOutput, file: BinaryIO, form: Format, subtype: str | None = None) -> None:
-    """Write a sound file.
+    """Write a sound file; what is outside [-1, 1] is clipped, but in ``FLOAT``.
 
-    What is outside [-1, 1] is clipped, but in ``FLOAT``. Opus gets up to 12 ms of silence at its end, so that the end
-    is as it should be, see `_silence`.
-
-    Args:
-        output: the sound.
-        file: open for writing.
-        form: of the file.
-        subtype: of WAV and FLAC: "PCM_16", the usual one, or "PCM_24"; of WAV also "FLOAT".
-
-    Raises:
-        SaveError: soundfile is not installed, or the format cannot hold the sound.
-
+    Opus gets up to 12 ms of silence at its end, see `_silence`. ``subtype`` of WAV and FLAC is "PCM_16", the usual
+    one, or "PCM_24"; of WAV also "FLOAT".
     """
     samples, rate, name = output.samples, output.rate, form.name
     if name == "pcm":
         file.writelines(_levels(block, 16).astype("<i2").tobytes() for block in _blocks(samples))
         return
     limits = _LIMITS[name]
-    coding = _coding(name, limits, subtype)
-    _check(samples.shape[0], rate, name, limits)
+    coding = _coding(name, limits, samples.shape[0], rate, subtype)
     soundfile = _soundfile(form)
     try:
         with soundfile.SoundFile(file, "w", rate, samples.shape[0], subtype=coding, format=limits.container) as sound:
@@ -97,7 +81,6 @@ def write(output: AudioOutput, file: BinaryIO, form: Format, subtype: str | None
 
 
 def _blocks(samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-    """Samples [channels, n] piece by piece."""
     for start in range(0, samples.shape[1], _BLOCK):
         yield samples[:, start : start + _BLOCK]
 
@@ -134,25 +117,19 @@ def _silence(frames: int, rate: int) -> int:
     return (block // 4 - last) % block
 
 
-def _coding(name: str, limits: _Limits, asked: str | None) -> str:
-    """The coding of a sample."""
-    if asked is None:
-        return limits.subtypes[0]
-    if asked not in limits.subtypes:
+def _coding(name: str, limits: _Limits, channels: int, rate: int, asked: str | None) -> str:
+    """The coding of a sample, where the format can hold the sound."""
+    coding = limits.subtypes[0] if asked is None else asked
+    if coding not in limits.subtypes:
         raise SaveError(f"{name} has no subtype {asked!r} (known: {', '.join(limits.subtypes)})")
-    return asked
-
-
-def _check(channels: int, rate: int, name: str, limits: _Limits) -> None:
-    """Refuse what a format cannot hold."""
     if rate not in limits.rates:
         raise SaveError(f"{name} takes rates of {limits.said} Hz, got {rate}; save it as .wav, or resample it before")
     if channels > limits.channels:
         raise SaveError(f"{name} takes up to {limits.channels} channels, got {channels}; save it as .wav")
+    return coding
 
 
 def _soundfile(form: Format) -> Any:
-    """The module, imported when the first sound is written."""
     try:
         import soundfile
     except ModuleNotFoundError as error:

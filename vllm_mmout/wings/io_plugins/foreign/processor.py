@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vllm_mmout.errors import DecodeError, type_and_message
-from vllm_mmout.processors.own_inputs import OwnInputsProcessor
+from vllm_mmout.processors.base import OwnInputsProcessor
 from vllm_mmout.registry.registration import Registration
 from vllm_mmout.wings.io_plugins.foreign.installed import find_plugin, installed_plugins, origin_of
 

@@ -17,9 +17,8 @@ from vllm_mmout.geo.raster.formats import folded, is_tiff
 from vllm_mmout.geo.raster.raster import Window, can_hold
 from vllm_mmout.geo.raster.stack.stack import Layer, OpenStack
 from vllm_mmout.geo.raster.tags import read_directories
-from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
-from vllm_mmout.models.inputs.input_forms import is_open_file
-from vllm_mmout.models.inputs.open_input import chosen_layers
+from vllm_mmout.models.inputs.open_input import chosen_layers, is_open_file
+from vllm_mmout.models.inputs.raster_view import BandChoice, BandList
 from vllm_mmout.params import OutputParams
 
 if TYPE_CHECKING:

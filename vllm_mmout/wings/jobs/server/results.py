@@ -18,7 +18,7 @@ from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.messages import shown
 from vllm_mmout.outputs import ImageOutput, PolygonsOutput, RasterOutput, StructuredOutput
 from vllm_mmout.outputs.areas import AreasOutput, ClassArea
-from vllm_mmout.outputs.classes import are_classes
+from vllm_mmout.outputs.formats.geotiff import are_classes
 from vllm_mmout.outputs.formats.pictures import encode_picture
 from vllm_mmout.outputs.rendering import PREVIEW
 from vllm_mmout.serving.errors import ApiError

@@ -1,4 +1,4 @@
-"""Makes the weights of the embedded model: ``python -m vllm_mmout.models.embedded.make_weights FOLDER``.
+"""Makes the weights of the embedded model: ``python tests/support/make_weights.py FOLDER``.
 
 They are not trained but written down, so that the shipped file can be made again, byte for byte.
 """
