@@ -15,7 +15,7 @@ from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.request.image_request import OPTIONS
 from vllm_mmout.serving.response.format_choice import FormatChoice
-from vllm_mmout.wings.io_plugins.own.fields import FIELDS, check_size, plugin_data
+from vllm_mmout.wings.io_plugins.own.plugin_data import FIELDS, check_size, plugin_data
 
 pytestmark = pytest.mark.engine
 URL = "https://host/scene.tif"

@@ -23,18 +23,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.-]", re.ASCII)
 
 
 def check_form(name: str, data: Any, params: OutputParams) -> None:
-    """Refuse what no plugin can be given, before anything is run.
-
-    Args:
-        name: of the output processor.
-        data: what the user handed over.
-        params: the request's.
-
-    Raises:
-        InputError: it is neither a plugin's own data nor a file.
-        OptionError: ``indices`` are set beside a plugin's own data.
-
-    """
+    """Refuse what no plugin can be given, before anything is run."""
     if isinstance(data, Mapping):
         if params.indices is not None:
             raise OptionError(
@@ -49,14 +38,7 @@ def check_form(name: str, data: Any, params: OutputParams) -> None:
 
 
 class RequestData:
-    """What a plugin is given for one input; may keep a copy of a file until it is closed.
-
-    Args:
-        data: what the user handed over.
-        params: the request's.
-        folder: in which the copy is made; None: that of the system for temporary files.
-
-    """
+    """What a plugin is given for one input; may keep a copy of a file until it is closed."""
 
     def __init__(self, data: Any, params: OutputParams, folder: Path | None) -> None:
         self._data = data
@@ -72,14 +54,6 @@ class RequestData:
         what is inside. A file becomes the table that plugins for rasters take. One that is given as its bytes goes as
         base64; to a plugin that refuses this, as some take paths alone, as the path of a copy. (TerraTorch's know
         base64, but their check of a request does not let it through.)
-
-        Args:
-            parse: calls the plugin.
-
-        Raises:
-            InputError: a file cannot be read.
-            Exception: whatever the plugin raises.
-
         """
         data = self._data
         if isinstance(data, Mapping):

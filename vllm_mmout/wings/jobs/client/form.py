@@ -15,16 +15,7 @@ _PIECE = 256 << 10
 
 
 class Form:
-    """Fields and files, which are one body as often as it is sent.
-
-    Args:
-        fields: names and texts, a name may repeat.
-        files: names and paths, likewise.
-
-    Raises:
-        InputError: a file is absent, is none, or is empty.
-
-    """
+    """Fields and files, which are one body as often as it is sent."""
 
     def __init__(self, fields: Sequence[tuple[str, str]], files: Sequence[tuple[str, Path]] = ()) -> None:
         boundary = secrets.token_hex(16)
@@ -42,12 +33,7 @@ class Form:
         """Bytes of the body."""
 
     def body(self, sent: Callable[[int], None]) -> Iterator[bytes]:
-        """The body in pieces; ``sent`` is told how many bytes were taken so far.
-
-        Raises:
-            InputError: a file cannot be read, or has become shorter.
-
-        """
+        """The body in pieces; ``sent`` is told how many bytes were taken so far."""
         total = 0
         for piece in self._pieces():
             yield piece

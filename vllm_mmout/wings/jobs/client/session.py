@@ -36,13 +36,7 @@ _SHOWN = 4000
 
 
 class ServerError(MMOutError):
-    """A server refused, failed, or cannot be reached; where it said why, in its own words.
-
-    Args:
-        message: what is said.
-        status: of the answer, where there is one.
-
-    """
+    """A server refused, failed, or cannot be reached; where it said why, in its own words."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -50,14 +44,7 @@ class ServerError(MMOutError):
 
 
 class TemporaryError(Exception):
-    """A request failed for a reason that may pass.
-
-    Args:
-        words: what happened.
-        wait_s: seconds that the server asks to wait.
-        answered: whether the server said so itself; else the connection failed, or a proxy gave an answer.
-
-    """
+    """A request failed for a reason that may pass."""
 
     def __init__(self, words: str, *, wait_s: float = 0.0, answered: bool = False) -> None:
         super().__init__(words)
@@ -66,13 +53,7 @@ class TemporaryError(Exception):
 
 
 class Retries:
-    """Counts the failures of one piece of work since it last went on, and waits between its tries.
-
-    Args:
-        options: how often is tried again, and the first pause.
-        say: is told what failed and how long is waited.
-
-    """
+    """Counts the failures of one piece of work since it last went on, and waits between its tries."""
 
     def __init__(self, options: FetchOptions, say: Callable[[str], None]) -> None:
         self._options = options
@@ -84,12 +65,7 @@ class Retries:
         self._failures = 0
 
     def wait(self, error: TemporaryError) -> None:
-        """Wait before the next try.
-
-        Raises:
-            ServerError: it failed too often, or the server asks to wait for too long.
-
-        """
+        """Wait before the next try; raises `ServerError` after too many, and where the server asks for too long."""
         self._failures += 1
         if self._failures > self._options.retries:
             often = f"tried {self._failures} times" if self._failures > 1 else "tried once"
@@ -102,18 +78,7 @@ class Retries:
 
 
 class Session:
-    """Asks one server; use it in one thread, and close it.
-
-    Args:
-        server: the address below which its routes lie.
-        key: its API key, where it has one.
-        options: how long to wait, and how often to try.
-        say: is told in a line what is waited for.
-
-    Raises:
-        InputError: the proxy that the environment names cannot be used.
-
-    """
+    """Asks one server; use it in one thread, and close it."""
 
     def __init__(self, server: str, key: str | None, options: FetchOptions, say: Callable[[str], None]) -> None:
         self.server = server
@@ -140,19 +105,7 @@ class Session:
                 retries.wait(error)
 
     def ask(self, method: str, path: str, into: type[Answer], **request: Any) -> Answer:
-        """Ask for JSON, once.
-
-        Args:
-            method: of HTTP.
-            path: below the server's address.
-            into: what the answer must be.
-            request: as of `answer`.
-
-        Raises:
-            TemporaryError: it failed for a reason that may pass.
-            ServerError: the server refuses, or is none of ours.
-
-        """
+        """Ask for JSON, once; raises `TemporaryError` where it fails for a reason that may pass, else `ServerError`."""
         with self.answer(method, path, **request) as response:
             body = response.read(_LARGEST_JSON)
         try:
@@ -174,20 +127,9 @@ class Session:
         takes: frozenset[int] = frozenset(),
         timeout_s: float | None = None,
     ) -> Iterator[BaseHTTPResponse]:
-        """The answer to one request, whose body is read from it; the connection is closed where it is not read whole.
+        """The answer to one request, whose body is read from it; errors as of `ask`.
 
-        Args:
-            method: of HTTP.
-            path: below the server's address.
-            headers: further headers.
-            body: in pieces; its length is in the headers.
-            takes: further statuses that are an answer, beside those of success.
-            timeout_s: seconds within which the answer must begin; None: as the options have it.
-
-        Raises:
-            TemporaryError: there is none, or it ended in the middle, for a reason that may pass.
-            ServerError: the server refuses, or cannot be reached at all.
-
+        ``takes`` are further statuses that are an answer; ``timeout_s`` are seconds within which it must begin.
         """
         wait_s = self._options.timeout if timeout_s is None else timeout_s
         try:

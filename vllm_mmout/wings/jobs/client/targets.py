@@ -24,13 +24,7 @@ class Target:
 
     @classmethod
     def of(cls, out: str) -> Target:
-        """The target of a text.
-
-        Raises:
-            OptionError: it has no suffix, and is no folder.
-            SaveError: there is no folder for it.
-
-        """
+        """The target of a text."""
         path = Path(out)
         if path.is_dir() or out.endswith(os.sep):
             return cls(path, folder=True)
@@ -43,15 +37,7 @@ class Target:
         return cls(path, folder=False)
 
     def output_format(self, asked: str | None) -> str | None:
-        """The ``output_format`` to ask for; None: the usual one.
-
-        Args:
-            asked: one that a user names beside ``-o``.
-
-        Raises:
-            OptionError: it is not that of the suffix, or the suffix has none.
-
-        """
+        """The ``output_format`` to ask for, where a user has asked for one beside ``-o``; None: the usual one."""
         known = self._format()
         if asked is None and known is None and not self.folder:
             suffixes = ", ".join(suffix for form in SENT.values() for suffix in form.suffixes)
@@ -66,17 +52,7 @@ class Target:
         return asked if known is None else known.name
 
     def files(self, stem: str, outputs: Sequence[Output]) -> list[Path]:
-        """The file of each result, as ``vllm-mmout run`` names them.
-
-        Args:
-            stem: name of the input without its suffix, for a folder.
-            outputs: the results.
-
-        Raises:
-            OptionError: the suffix is of another format than the result.
-            SaveError: the folder cannot be made.
-
-        """
+        """The file of each result, as ``vllm-mmout run`` names them; ``stem`` is the input's, for a folder."""
         for output in outputs:
             self._check(output)
         several = len(outputs) > 1
@@ -112,12 +88,7 @@ class Target:
 
 
 def place(part: Path, target: Path, output: Output) -> None:
-    """Give a whole download its name, and a GeoTIFF the names of its classes in a file beside it.
-
-    Raises:
-        SaveError: it cannot be given its name.
-
-    """
+    """Give a whole download its name, and a GeoTIFF the names of its classes in a file beside it."""
     sidecars = geotiff_sidecars(output.class_names) if output.output_format == "tiff" else None
     with whole_file(target, sidecars) as hidden:
         part.replace(hidden)

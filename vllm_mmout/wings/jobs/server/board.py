@@ -25,15 +25,7 @@ _ENDED: Final = SceneError("server_ended", "the server that ran the job ended be
 
 
 class SceneBoard:
-    """What every server of a folder knows of jobs, and does with them. All methods block; threads may share one.
-
-    Args:
-        store: where the results lie, and how long.
-
-    Raises:
-        OptionError: the file of jobs in the store's folder is none of ours.
-
-    """
+    """What every server of a folder knows of jobs, and does with them. All methods block; threads may share one."""
 
     def __init__(self, store: ResultStore) -> None:
         self.store = store
@@ -47,19 +39,7 @@ class SceneBoard:
         return self.store.shared.server
 
     def add(self, *, model: str, name: str, nbytes: int, most: int, most_bytes: int) -> SceneJob | int:
-        """Add a job that this server is to run.
-
-        Args:
-            model: its name.
-            name: the client's name for the input.
-            nbytes: bytes of the input that are held until it ends.
-            most: as many jobs may be unfinished.
-            most_bytes: as many bytes these may hold together.
-
-        Returns:
-            The job; or how many are unfinished, where there is no place for one more.
-
-        """
+        """Add a job that this server is to run; gives how many are unfinished, where there is no place for one more."""
         self.store.shared.enter()
         self._write_failed()
         job = SceneJob(
@@ -108,21 +88,7 @@ class SceneBoard:
         return self._database.change(job_id, tiles_done=done, tiles_total=total)
 
     def complete(self, job_id: str, results: dict[str, JobResult], tiles: int) -> bool:
-        """Store the results of a job, which are closed.
-
-        Args:
-            job_id: of this server's.
-            results: by processor.
-            tiles: of which it was made.
-
-        Returns:
-            False if it was deleted meanwhile; nothing is left of it then.
-
-        Raises:
-            OptionError: the results are larger than all results together may be.
-            OSError: it cannot be stored.
-
-        """
+        """Store the results of a job, which are closed; False, and nothing is left of it, if it was deleted."""
         outputs = tuple(self._named(name, result) for name, result in results.items())
         stored = [name for output in outputs for name in (output.stored, output.preview) if name is not None]
         try:

@@ -47,16 +47,7 @@ _UNFINISHED: Final = "status IN ('queued', 'in_progress')"
 
 
 class SceneDatabase:
-    """What is known of every job, the same for every server of a folder. All methods block; threads may share one.
-
-    Args:
-        path: the file; made if it is absent. Its folder must be for this user alone.
-        make_folder: called before the file is made or opened.
-
-    Raises:
-        OptionError: the file is none of ours, or of another release.
-
-    """
+    """What is known of every job, the same for every server of a folder. All methods block; threads may share one."""
 
     def __init__(self, path: Path, make_folder: Callable[[], object] = lambda: None) -> None:
         self.path = path
@@ -68,17 +59,7 @@ class SceneDatabase:
             pass
 
     def add(self, job: SceneJob, *, most: int, most_bytes: int) -> int | None:
-        """Add a job, unless too many are unfinished.
-
-        Args:
-            job: a queued one.
-            most: as many may be unfinished, of all servers.
-            most_bytes: as many bytes of input these may have together.
-
-        Returns:
-            None; or how many are unfinished, where that is too many for one more.
-
-        """
+        """Add a job; gives how many are unfinished, where that is too many for one more."""
         with self._changing() as connection:
             row = connection.execute(f"SELECT COUNT(*), COALESCE(SUM(nbytes), 0) FROM scenes WHERE {_UNFINISHED}")
             count, nbytes = row.fetchone()
@@ -96,17 +77,7 @@ class SceneDatabase:
         return None if row is None else _job(row)
 
     def page(self, limit: int, after: str | None, order: Literal["asc", "desc"]) -> tuple[list[SceneJob], bool] | None:
-        """Some jobs, in the order in which they were made or the other way round.
-
-        Args:
-            limit: as many at most.
-            after: the id of the job before the first one; None: from the start.
-            order: "asc": the oldest first.
-
-        Returns:
-            The jobs, and whether more follow; None if there is no job ``after``.
-
-        """
+        """Some jobs after one of these, and whether more follow; None if there is no such one to begin after."""
         sign = ">" if order == "asc" else "<"
         with self._using() as connection:
             where, values = "", []

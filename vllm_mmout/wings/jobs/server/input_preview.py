@@ -83,15 +83,6 @@ def input_preview(opened: Any, inputs: ModelInputs | None = None) -> InputPrevie
     Each pixel shown is the one in the middle of those that become one. Of the file only segments are read that have
     such a pixel, each once (of files whose segments do not share borders, at most twice). In memory is what is shown,
     and beside it some tens of MiB, or one segment of the file where that is larger.
-
-    Args:
-        opened: an open file that stands at its start; or lists, or dicts by name, of them: the bands or the dates of
-            one input, which are brought to the grid of the finest.
-        inputs: of the model. Its bands say which are red, green and blue where the input does not.
-
-    Raises:
-        InputError: a file cannot be read, files do not lie on one grid, or the pixels are nothing that can be shown.
-
     """
     data = _unwrapped(opened)
     coloured = is_open_file(data) and _is_rgb(data)

@@ -142,14 +142,6 @@ def keep_inputs(images: Sequence[Upload | str], sources: Sources) -> SceneInputs
 
     What it holds itself is checked, data URLs are decoded. Addresses are read when the job runs; those of files are
     looked at before as well.
-
-    Args:
-        images: of the request. Uploads stay its caller's until this returns.
-        sources: what the server reads.
-
-    Raises:
-        InputError: a file is no image, or too large a one, or a text is no address that the server reads.
-
     """
     with ExitStack() as held:
         kept: list[Upload | str] = []

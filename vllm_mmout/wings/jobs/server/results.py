@@ -60,18 +60,7 @@ class JobResult:
 
 
 def make_result(output: Any, asked: FormatChoice, to_response: ToResponse | None, folder: Path) -> JobResult:
-    """Make all that is kept of an output, which is not closed; blocks.
-
-    Args:
-        output: what the processor made.
-        asked: what the client asked for.
-        to_response: as of `encode`.
-        folder: in which a file is made.
-
-    Raises:
-        OptionError, DecodeError, SaveError: as of `encode`.
-
-    """
+    """Make all that is kept of an output, which is not closed; blocks."""
     classes, picture = _classes(output), _picture(output)  # before a file is handed over
     file = encode(output, asked, to_response, folder)
     return JobResult(file, picture, classes)
@@ -135,12 +124,7 @@ def _row(one: ClassArea, colour: tuple[int, ...]) -> ClassRow:
 
 
 async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
-    """The file of a job's result, or its picture, whole or in part.
-
-    Raises:
-        ApiError: the job is not finished or failed (409), has no such result (404), or the query is wrong (400).
-
-    """
+    """The file of a job's result, or its picture, whole or in part."""
     variant = request.query_params.get("variant", "result")
     if variant not in ("result", "preview"):
         raise ApiError(400, f"variant must be result or preview, got {shown(variant)}", param="variant")
@@ -157,12 +141,7 @@ async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> R
 
 
 async def send_pixel(request: Request, job: SceneJob, store: ResultStore) -> Response:
-    """The values of one pixel of a job's result.
-
-    Raises:
-        ApiError: as `send_result`, or the result has no such pixel (400).
-
-    """
+    """The values of one pixel of a job's result."""
     output = _output(request, job)
     row, col = (_place(request, name) for name in ("row", "col"))
     if output.size is None or output.output_format == "npz":

@@ -47,12 +47,7 @@ class _Running:
 
 @dataclass(slots=True)
 class SceneRunner:
-    """Runs jobs until they are finished or deleted.
-
-    Args:
-        board: what all servers know of jobs.
-
-    """
+    """Runs jobs until they are finished or deleted."""
 
     board: SceneBoard
     previews: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PREVIEWS))
@@ -66,18 +61,7 @@ class SceneRunner:
         self._tending = asyncio.create_task(self._tend())
 
     async def add(self, work: Work, inputs: SceneInputs, model: str, options: ServingOptions) -> SceneJob:
-        """Make a job, which is run when its turn comes.
-
-        Args:
-            work: what is to be run.
-            inputs: what it is run on; closed when the job ends.
-            model: its name.
-            options: the limits.
-
-        Raises:
-            ApiError: too many jobs wait or run (429).
-
-        """
+        """Make a job, which is run when its turn comes; its inputs are closed when it ends."""
         adding = partial(
             self.board.add,
             model=model,

@@ -12,7 +12,7 @@ from vllm.entrypoints.pooling.typing import OfflinePluginInputsContext
 
 from vllm_mmout.engine.request.async_llm import BoundAsyncLLM, Ways
 from vllm_mmout.engine.request.llm import BoundLLM
-from vllm_mmout.wings.io_plugins.own.plugin import TASK, named_request, naming_plugin
+from vllm_mmout.wings.io_plugins.own.mmout_plugin import TASK, named_request, naming_plugin
 
 if TYPE_CHECKING:
     from tqdm.auto import tqdm

@@ -18,7 +18,7 @@ def io_plugin_init(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
-        from vllm_mmout.wings.io_plugins.own.binding import bind_requests
+        from vllm_mmout.wings.io_plugins.own.plugin_binding import bind_requests
 
         original(self, *args, **kwargs)
         bind_requests(self)

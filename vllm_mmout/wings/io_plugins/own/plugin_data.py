@@ -78,12 +78,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def input(self) -> Any:
-        """What `vllm_mmout.serving.inputs.sources.Sources` opens: addresses or uploads; blocks while base64 is decoded.
-
-        Raises:
-            InputError: a path is not whole, or a text is no base64.
-
-        """
+        """What `serving.inputs.sources.Sources` opens: addresses or uploads; blocks while base64 is decoded."""
         return self._one([self._input(text) for text in self.data])
 
     @property
@@ -97,13 +92,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         return f"{type(self).__name__}(data_format={self.data_format!r}, params={self.params!r})"  # data may be large
 
     def check(self, binding: Binding) -> str:
-        """Check what is asked of the model's processor, and give its name.
-
-        Raises:
-            InputError: the model takes no files.
-            OptionError: the processor is unknown, or its results cannot be what is asked for.
-
-        """
+        """Check what is asked of the model's processor, and give its name."""
         inputs = binding.inputs
         if inputs is not None and not inputs.opens_files:
             takes = f"the model {binding.model!r} takes {inputs.takes}, and the IO Processor plugin hands it files"
@@ -129,12 +118,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         return name
 
     def params_of(self, binding: Binding, name: str) -> OutputParams:
-        """The params, with a file to write the result to where the caller names none; ``name`` is that of `check`.
-
-        Raises:
-            OptionError: the processor does not say what files its results are.
-
-        """
+        """The params, with a file to write the result to where the caller names none; ``name`` is that of `check`."""
         if self.folder is None:
             return self.params
         formats = binding.processors[name].formats(self.params)
@@ -161,16 +145,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plugin_data(given: Any, *, local: bool = False) -> PluginData:
-    """The request of what stands in ``data``.
-
-    Args:
-        given: what was sent.
-        local: whether it comes from a caller on this machine, who may say where results are written.
-
-    Raises:
-        ApiError: a field is missing, unknown, wrong, or does not go with another (400).
-
-    """
+    """The request of what stands in ``data``."""
     if not isinstance(given, Mapping):
         example = '{"data": "https://host/scene.tif", "data_format": "url"}'
         raise ApiError(400, f"data must be an object such as {example}, got {shown(given)}", param="data")
@@ -192,12 +167,7 @@ def plugin_data(given: Any, *, local: bool = False) -> PluginData:
 
 
 def check_size(data: PluginData, most: int) -> None:
-    """Refuse files in base64 that have more than ``most`` bytes together, those of an upload.
-
-    Raises:
-        InputError: they have more.
-
-    """
+    """Refuse files in base64 that have more than ``most`` bytes together, those of an upload."""
     if data.data_format == "b64_json" and sum(map(len, data.data)) // 4 * 3 > most:
         raise InputError(
             f"data holds more than {most} bytes, the most that this server takes; send a smaller file, or ask for a"

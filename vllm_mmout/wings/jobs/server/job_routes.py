@@ -24,12 +24,12 @@ from vllm_mmout.serving.response.responses import PiecesResponse
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.routes import answered, service_of
 from vllm_mmout.serving.service import ForwardService
-from vllm_mmout.wings.jobs.page import routes as page
-from vllm_mmout.wings.jobs.server import openapi, results
+from vllm_mmout.wings.jobs.page import page_files
+from vllm_mmout.wings.jobs.server import job_schemas, results
 from vllm_mmout.wings.jobs.server.board import SceneBoard
 from vllm_mmout.wings.jobs.server.input_preview import input_preview
 from vllm_mmout.wings.jobs.server.job import PREFIX, SceneInputs, SceneJob, keep_inputs
-from vllm_mmout.wings.jobs.server.openapi import SCENES
+from vllm_mmout.wings.jobs.server.job_schemas import SCENES
 from vllm_mmout.wings.jobs.server.runner import SceneRunner
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class JobRoutes(ServerExtension):
     def attach(self, app: FastAPI) -> None:
         """Register the routes below ``/v1/scenes``, and the page."""
         _attach(app)
-        page.attach(app)
+        page_files.attach(app)
 
     async def start(self, service: Service, state: State) -> None:
         """Look after jobs from now on, where the model answers in one forward."""
@@ -63,13 +63,13 @@ class JobRoutes(ServerExtension):
 def _attach(app: FastAPI) -> None:
     one = "/v1/scenes/{scene_id}"
     for method, path, endpoint, description in (
-        ("POST", "/v1/scenes", create, openapi.CREATE),
-        ("GET", "/v1/scenes", scenes, openapi.LIST),
-        ("POST", "/v1/scenes/preview", preview, openapi.PREVIEW),
-        ("GET", one, scene, openapi.GET),
-        ("DELETE", one, delete, openapi.DELETE),
-        ("GET", f"{one}/content", result, openapi.CONTENT),
-        ("GET", f"{one}/pixel", pixel, openapi.PIXEL),
+        ("POST", "/v1/scenes", create, job_schemas.CREATE),
+        ("GET", "/v1/scenes", scenes, job_schemas.LIST),
+        ("POST", "/v1/scenes/preview", preview, job_schemas.PREVIEW),
+        ("GET", one, scene, job_schemas.GET),
+        ("DELETE", one, delete, job_schemas.DELETE),
+        ("GET", f"{one}/content", result, job_schemas.CONTENT),
+        ("GET", f"{one}/pixel", pixel, job_schemas.PIXEL),
     ):
         app.add_api_route(path, endpoint, methods=[method], tags=["scenes"], openapi_extra=description)
     app.add_api_route(f"{one}/content", result, methods=["HEAD"], include_in_schema=False)
@@ -215,12 +215,7 @@ async def _read(request: Request, service: ForwardService) -> tuple[ImageRequest
 
 
 async def _page(request: Request, board: SceneBoard) -> Response:
-    """The page that a request asks for, by ``limit``, ``after`` and ``order``.
-
-    Raises:
-        ApiError: one of these is wrong (400), or there is no job ``after`` (404).
-
-    """
+    """The page that a request asks for, by ``limit``, ``after`` and ``order``."""
     limit, order = _limit(request.query_params.get("limit")), _order(request.query_params.get("order"))
     after = request.query_params.get("after")
     page = await asyncio.to_thread(board.page, limit, after, order)

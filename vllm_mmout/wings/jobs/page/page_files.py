@@ -41,12 +41,7 @@ class _File:
 
 
 def attach(app: FastAPI) -> None:
-    """Register ``/mmout`` and the files below it.
-
-    Args:
-        app: the server; its ``/openapi.json`` does not list them.
-
-    """
+    """Register ``/mmout`` and the files below it."""
     files = _files()
 
     async def page(request: Request) -> Response:

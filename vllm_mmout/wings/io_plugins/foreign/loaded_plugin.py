@@ -17,7 +17,7 @@ from vllm.renderers.inputs.preprocess import parse_model_prompt, prompt_to_seq
 from vllm.utils.import_utils import resolve_obj_by_qualname
 
 from vllm_mmout.errors import RegistrationError, type_and_message
-from vllm_mmout.wings.io_plugins.foreign.installed import find_plugin, origin_of
+from vllm_mmout.wings.io_plugins.foreign.plugin_entry_points import find_plugin, origin_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -40,12 +40,7 @@ class PluginClass:
 
     @classmethod
     def of(cls, name: str) -> PluginClass:
-        """Import the plugin of this name.
-
-        Raises:
-            RegistrationError: it is not installed, cannot be imported, or says that it cannot be used here.
-
-        """
+        """Import the plugin of this name."""
         point = find_plugin(name)
         if envs.VLLM_PLUGINS is not None and name not in envs.VLLM_PLUGINS:
             raise RegistrationError(
@@ -66,12 +61,7 @@ class PluginClass:
         return cls(name, kind)
 
     def make(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> Plugin:
-        """Make the plugin's object of one engine.
-
-        Raises:
-            RegistrationError: its constructor raised.
-
-        """
+        """Make the plugin's object of one engine."""
         try:
             return Plugin(self.name, _instance(self.kind, vllm_config, renderer), renderer)
         except (Exception, SystemExit) as error:
@@ -124,22 +114,12 @@ class Plugin:
         return getattr(self.instance, method)(data)
 
     def prompts(self, parsed: Any, request_id: str) -> list[Any]:
-        """Have the plugin make the model's prompts of what `parse` gave.
-
-        Raises:
-            TypeError: it gave neither a prompt nor several.
-
-        """
+        """Have the plugin make the model's prompts of what `parse` gave."""
         made = self._either("pre_process", parsed, request_id, key="prompt")
         return list(prompt_to_seq(made))
 
     def pooling_params(self) -> PoolingParams:
-        """The params of the prompts' requests.
-
-        Raises:
-            TypeError: the plugin gave something else.
-
-        """
+        """The params of the prompts' requests."""
         old = self._has("validate_or_generate_params") and not self._has("merge_pooling_params")
         params = self.instance.validate_or_generate_params() if old else self.instance.merge_pooling_params()
         if not isinstance(params, PoolingParams):

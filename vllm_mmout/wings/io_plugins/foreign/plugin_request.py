@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vllm.pooling_params import PoolingParams
 
     from vllm_mmout.processors.base import Part
-    from vllm_mmout.wings.io_plugins.foreign.plugin import Plugin
+    from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import Plugin
 
 Result = TypeVar("Result")
 
@@ -32,20 +32,7 @@ _OF_THE_INPUT = (ValueError, TypeError, OSError)
 
 
 class PluginRequest(PartedRequest):
-    """One request through a plugin; nothing of it is run before its turn comes.
-
-    Args:
-        plugin: the engine's.
-        pick: name of the output processor.
-        data: what the user handed over.
-        params: the user's.
-        limit_s: seconds that the plugin may work at once.
-
-    Raises:
-        InputError: the plugin can be given no such input.
-        OptionError: ``indices`` are set beside data of the plugin's own.
-
-    """
+    """One request through a plugin; nothing of it is run before its turn comes."""
 
     def __init__(self, plugin: Plugin, pick: str, data: Any, params: OutputParams, limit_s: float) -> None:
         check_form(pick, data, params)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from vllm_mmout.errors import DecodeError, type_and_message
 from vllm_mmout.processors.own_inputs import OwnInputsProcessor
 from vllm_mmout.registry.registration import Registration
-from vllm_mmout.wings.io_plugins.foreign.installed import find_plugin, installed_plugins, origin_of
+from vllm_mmout.wings.io_plugins.foreign.plugin_entry_points import find_plugin, installed_plugins, origin_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Raw
-    from vllm_mmout.wings.io_plugins.foreign.plugin import Plugin, PluginClass
-    from vllm_mmout.wings.io_plugins.foreign.request import PluginRequest
+    from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import Plugin, PluginClass
+    from vllm_mmout.wings.io_plugins.foreign.plugin_request import PluginRequest
 
 IO_PLUGIN = "io_plugin:"
 """What stands before the name of a plugin where an output processor is named."""
@@ -59,23 +59,13 @@ class IOPluginProcessor(OwnInputsProcessor):
     """Made when the engine is there."""
 
     def load(self) -> None:
-        """Import the plugin.
-
-        Raises:
-            RegistrationError: it is not installed, cannot be imported, or says that it cannot be used here.
-
-        """
-        from vllm_mmout.wings.io_plugins.foreign.plugin import PluginClass
+        """Import the plugin."""
+        from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import PluginClass
 
         self.plugin_class = PluginClass.of(self.plugin)
 
     def started(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> Self:
-        """The same with the plugin's object of an engine.
-
-        Raises:
-            RegistrationError: it cannot be made.
-
-        """
+        """The same with the plugin's object of an engine."""
         if self.plugin_class is None:
             raise TypeError("load() comes before started()")
         made = type(self)()
@@ -84,7 +74,7 @@ class IOPluginProcessor(OwnInputsProcessor):
 
     def request(self, pick: str, data: Any, params: OutputParams, limit_s: float) -> PluginRequest:
         """One request through the plugin, see `OwnInputsProcessor.request`."""
-        from vllm_mmout.wings.io_plugins.foreign.request import PluginRequest
+        from vllm_mmout.wings.io_plugins.foreign.plugin_request import PluginRequest
 
         if self.plugin_object is None:
             raise TypeError("started() comes before request()")
@@ -163,12 +153,7 @@ class InstalledPlugins:
         ]
 
     def processor(self, name: str) -> type[IOPluginProcessor]:
-        """What stands for a plugin, of which nothing is imported.
-
-        Raises:
-            RegistrationError: no such plugin is installed, or several are.
-
-        """
+        """What stands for a plugin, of which nothing is imported."""
         plugin = name.removeprefix(IO_PLUGIN)
         find_plugin(plugin)
         return io_plugin_processor(plugin)

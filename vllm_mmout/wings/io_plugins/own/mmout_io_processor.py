@@ -23,9 +23,9 @@ from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.response.encode import encode, response_of
 from vllm_mmout.serving.response.responses import pieces
-from vllm_mmout.wings.io_plugins.own.binding import check_engine
-from vllm_mmout.wings.io_plugins.own.fields import PluginData, check_size, plugin_data
-from vllm_mmout.wings.io_plugins.own.plugin import KEY, TASK, NamedRequest, NamingPlugin
+from vllm_mmout.wings.io_plugins.own.mmout_plugin import KEY, TASK, NamedRequest, NamingPlugin
+from vllm_mmout.wings.io_plugins.own.plugin_binding import check_engine
+from vllm_mmout.wings.io_plugins.own.plugin_data import PluginData, check_size, plugin_data
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -59,14 +59,6 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
 
     Whoever calls it by vLLM's interface may be a client of a server: what it may name of this machine and of others is
     what ``allowed_local_media_path`` and ``allowed_media_domains`` allow. ``LLM.encode`` may name any file.
-
-    Args:
-        vllm_config: the engine's.
-        renderer: vLLM's, which has nothing to do.
-
-    Raises:
-        OptionError: the model has no output processor, or ``allowed_local_media_path`` is no folder.
-
     """
 
     def __init__(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> None:
@@ -81,26 +73,14 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
         )
 
     def parse_data(self, data: object) -> PluginData:
-        """What a client sent, typed and checked.
-
-        Raises:
-            InvalidOptionError: a field is missing, unknown or wrong; a server answers 400.
-
-        """
+        """What a client sent, typed and checked."""
         try:
             return plugin_data(data)
         except ApiError as error:
             raise _client_error(error) from None
 
     def pre_process(self, prompt: PluginData, request_id: str | None = None, **kwargs: Any) -> Any:
-        """The one prompt of a request, which only names it: nothing is read here, on the event loop.
-
-        Args:
-            prompt: the request.
-            request_id: that of vLLM; nothing is kept under it.
-            kwargs: further arguments of vLLM.
-
-        """
+        """The one prompt of a request, which only names it: nothing is read here, on the event loop."""
         named = _Request(prompt, self._sources, self._options)
         _NAMED.set(named)
         return {"prompt_token_ids": [1], KEY: named}
@@ -117,14 +97,7 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
     def post_process(
         self, model_output: Sequence[PoolingRequestOutput[Any]], request_id: str | None = None, **kwargs: Any
     ) -> PluginOutput:
-        """The answer, which is ready.
-
-        Args:
-            model_output: the one output of a request.
-            request_id: vLLM's name for it.
-            kwargs: further arguments of vLLM.
-
-        """
+        """The answer, which is ready."""
         (output,) = model_output
         made: PluginOutput = output.outputs
         return made.model_copy(update={"request_id": request_id or made.request_id})
@@ -161,12 +134,7 @@ class _Request(NamedRequest):
     async def outputs(
         self, engine: BoundAsyncLLM, request_id: str, ways: Ways
     ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
-        """Run it, see `NamedRequest.outputs`.
-
-        Raises:
-            MMOutError: it failed; what is the client's fault is a ``VLLMValidationError`` too.
-
-        """
+        """Run it, see `NamedRequest.outputs`."""
         try:
             text = await self._answer(engine, request_id, ways)
         except (ApiError, MMOutError) as error:
