@@ -37,7 +37,7 @@ def download(session: Session, path: str, size: int, part: PartFile, show: Calla
         except TemporaryError as error:
             if part.size > most:  # a server without ranges could else be asked for ever
                 most = part.size
-                retries.reset()
+                retries.failures = 0
             retries.wait(error)
         else:
             break
@@ -85,7 +85,7 @@ class PartFile:
 
     def __init__(self, target: Path, source: str) -> None:
         self.path = target.with_name(f"{target.name}.part")
-        self._record = target.with_name(f"{target.name}.part.json")
+        self._record = self.path.with_name(f"{self.path.name}.json")
         self._source = source
         self.etag: str | None = None
         """Of the bytes that are there; None: they are of no use."""

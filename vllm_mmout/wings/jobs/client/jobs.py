@@ -18,7 +18,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0
 _ANSWER_S = 300.0
 """Seconds that a server has for its answer once it has the whole upload, which it may still be writing."""
 
-
 Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,200}$")]
 """Of a job; stands in addresses, and in what a user is told to type."""
 Name = Annotated[str, msgspec.Meta(pattern=r"^\w[\w.-]{0,199}$")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +16,7 @@ from urllib3.exceptions import HTTPError
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.geo.raster.remote.connections import Connections, proxy_of
 from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, FetchOptions
-from vllm_mmout.geo.raster.remote.fetcher import asked_wait_s, distrust, lateness, phrase
+from vllm_mmout.geo.raster.remote.fetcher import BrokenError, asked_wait_s, distrust, lateness, phrase
 from vllm_mmout.version import __version__
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ Answer = TypeVar("Answer")
 
 KEYS = ("VLLM_API_KEY", "OPENAI_API_KEY")
 """Variables that may hold the key; the first that is set counts. A server of vLLM reads the first one too."""
-_LONGEST_PAUSE = 30.0
-"""Seconds between two tries, where the server does not ask for more."""
 _LONGEST_ASKED = 600.0
 """Seconds that a server may ask to wait."""
 _PROXY_FAILED = frozenset({502, 503, 504})
@@ -43,37 +42,32 @@ class ServerError(MMOutError):
         self.status = status
 
 
-class TemporaryError(Exception):
-    """A request failed for a reason that may pass."""
+class TemporaryError(BrokenError):
+    """A request failed for a reason that may pass; ``answered`` where the server itself said so."""
 
     def __init__(self, words: str, *, wait_s: float = 0.0, answered: bool = False) -> None:
-        super().__init__(words)
-        self.wait_s = wait_s
+        super().__init__(words, wait_s)
         self.answered = answered
 
 
+@dataclass(slots=True)
 class Retries:
     """Counts the failures of one piece of work since it last went on, and waits between its tries."""
 
-    def __init__(self, options: FetchOptions, say: Callable[[str], None]) -> None:
-        self._options = options
-        self._say = say
-        self._failures = 0
-
-    def reset(self) -> None:
-        """Forget the failures: the work went on."""
-        self._failures = 0
+    options: FetchOptions
+    say: Callable[[str], None]
+    failures: int = 0
 
     def wait(self, error: TemporaryError) -> None:
         """Wait before the next try; raises `ServerError` after too many, and where the server asks for too long."""
-        self._failures += 1
-        if self._failures > self._options.retries:
-            often = f"tried {self._failures} times" if self._failures > 1 else "tried once"
+        self.failures += 1
+        if self.failures > self.options.retries:
+            often = f"tried {self.failures} times" if self.failures > 1 else "tried once"
             raise ServerError(f"{error} ({often}; {RETRIES} in the environment says how often)") from error
         if error.wait_s > _LONGEST_ASKED:
             raise ServerError(f"{error} (the server asks to wait {error.wait_s:.0f} s; try again then)") from error
-        pause = max(min(self._options.backoff * 2 ** (self._failures - 1), _LONGEST_PAUSE), error.wait_s)
-        self._say(f"{error}; trying again in {pause:.3g} s")
+        pause = max(self.options.pause(self.failures), error.wait_s)
+        self.say(f"{error}; trying again in {pause:.3g} s")
         time.sleep(pause)
 
 
@@ -166,17 +160,14 @@ class Session:
         words = own or f"{self.server} answered {phrase(status)}"
         if status == HTTPStatus.UNAUTHORIZED:
             return ServerError(f"{words} (401); give the server's key by --api-key or {' or '.join(KEYS)}", status)
-        wait_s = asked_wait_s(response)
-        if status == HTTPStatus.TOO_MANY_REQUESTS:
-            return TemporaryError(words, wait_s=wait_s, answered=True)
-        if status in _PROXY_FAILED and own is None:
-            return TemporaryError(words, wait_s=wait_s)
+        full = status == HTTPStatus.TOO_MANY_REQUESTS
+        if full or (status in _PROXY_FAILED and own is None):
+            return TemporaryError(words, wait_s=asked_wait_s(response), answered=full)
         return ServerError(words, status)
 
     def _broken(self, error: HTTPError, wait_s: float) -> Exception:
         """What failed below HTTP, in words; of a server that was never reached it is said at once."""
-        distrusted = distrust(error)
-        if distrusted is not None:
+        if (distrusted := distrust(error)) is not None:
             return ServerError(f"the certificate of {self.server} {distrusted}")
         words = lateness(error, self._options.timeout, wait_s) or _cause(error)
         if not self._reached:

@@ -55,21 +55,15 @@ class Target:
         """The file of each result, as ``vllm-mmout run`` names them; ``stem`` is the input's, for a folder."""
         for output in outputs:
             self._check(output)
-        several = len(outputs) > 1
+        ends = [f"-{output.processor}" if len(outputs) > 1 else "" for output in outputs]
         if not self.folder:
-            named = [f"{self.path.stem}-{output.processor}{self.path.suffix}" for output in outputs]
-            return [self.path.with_name(name) for name in named] if several else [self.path] * len(outputs)
+            return [self.path.with_stem(f"{self.path.stem}{end}") for end in ends]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SaveError(f"cannot make the folder {self.path}: {error.strerror}") from error
-        stem = stem or "scene"
-        return [
-            self.path / f"{stem}-{output.processor}{_suffix(output)}"
-            if several
-            else self.path / f"{stem}{_suffix(output)}"
-            for output in outputs
-        ]
+        names = [f"{stem or 'scene'}{end}{_suffix(output)}" for end, output in zip(ends, outputs, strict=True)]
+        return [self.path / name for name in names]
 
     def _format(self) -> Format | None:
         """What the suffix of a file means."""

@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -90,7 +90,7 @@ class SceneBoard:
     def complete(self, job_id: str, results: dict[str, JobResult], tiles: int) -> bool:
         """Store the results of a job, which are closed; False, and nothing is left of it, if it was deleted."""
         outputs = tuple(self._named(name, result) for name, result in results.items())
-        stored = [name for output in outputs for name in (output.stored, output.preview) if name is not None]
+        stored = [name for output in outputs for name in output.files]
         try:
             self._check_size(results.values())
             # Whoever finds this server dead in between knows by that what to remove.
@@ -124,7 +124,10 @@ class SceneBoard:
 
         Where the database fails too, this server alone says so until it can be written.
         """
-        failed = msgspec.structs.replace(job, outputs=(), **self._failed(error))
+        now = time.time()
+        failed = msgspec.structs.replace(
+            job, status="failed", completed_at=now, expires_at=now + self.store.ttl, error=error, outputs=()
+        )
         try:
             return self._write(failed)
         except Exception:  # whatever it is, the job has ended
@@ -168,13 +171,9 @@ class SceneBoard:
         self._database.close()
 
     def _bury(self, server: str) -> None:
-        failed = self._failed(_ENDED)
-        self._remove(self._database.fail_all(server, _ENDED, failed["completed_at"], failed["expires_at"]))
-        self.store.shared.remove_dead()
-
-    def _failed(self, error: SceneError) -> dict[str, Any]:
         now = time.time()
-        return {"status": "failed", "completed_at": now, "expires_at": now + self.store.ttl, "error": error}
+        self._remove(self._database.fail_all(server, _ENDED, now, now + self.store.ttl))
+        self.store.shared.remove_dead()
 
     def _named(self, processor: str, result: JobResult) -> SceneOutput:
         file, picture = result.file, result.picture

@@ -16,7 +16,6 @@ from vllm_mmout.serving.request.uploads import Upload, printable
 if TYPE_CHECKING:
     from vllm_mmout.serving.inputs.sources import Sources
 
-
 PREFIX: Final = "scene_"
 """What the id of a job begins with."""
 
@@ -48,6 +47,11 @@ class SceneOutput(msgspec.Struct, frozen=True, kw_only=True):
     """Its name in the store of results."""
     preview: str | None
     """That of its picture; None where it has none."""
+
+    @property
+    def files(self) -> list[str]:
+        """The names of both."""
+        return [self.stored] if self.preview is None else [self.stored, self.preview]
 
 
 class SceneError(msgspec.Struct, frozen=True):
@@ -88,7 +92,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def stored(self) -> list[str]:
         """The names of its results, and of their pictures, in the store."""
-        return [name for output in self.outputs for name in (output.stored, output.preview) if name is not None]
+        return [name for output in self.outputs for name in output.files]
 
     def described(self) -> dict[str, Any]:
         """The job as clients are told of it."""
@@ -103,8 +107,11 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
             "progress": self._percent(),
             "tiles": tiles,
             **{name: None if seconds is None else int(seconds) for name, seconds in times.items()},
-            "outputs": [_described(output) for output in self.outputs] if self.status == "completed" else [],
-            "error": None if self.error is None else msgspec.to_builtins(self.error),
+            "outputs": [
+                {name: value for name, value in output.items() if name not in ("stored", "preview")}
+                for output in (msgspec.to_builtins(self.outputs) if self.status == "completed" else ())
+            ],
+            "error": msgspec.to_builtins(self.error),
         }
 
     def _percent(self) -> int:
@@ -112,12 +119,6 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
         if self.status == "completed":
             return 100
         return min(99, 100 * self.tiles_done // self.tiles_total) if self.tiles_total else 0
-
-
-def _described(output: SceneOutput) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(output)
-    del fields["stored"], fields["preview"]
-    return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +149,10 @@ def keep_inputs(images: Sequence[Upload | str], sources: Sources) -> SceneInputs
         for image in images:
             if isinstance(image, Upload):
                 held.callback(image.file.close)
-                kept.append(image)
             elif image[:5].lower() == "data:":
                 file = held.enter_context(sources.open_text(image))
-                kept.append(Upload(file.name, file, file.seek(0, 2)))
-            else:
-                kept.append(image)
+                image = Upload(file.name, file, file.seek(0, 2))  # noqa: PLW2901
+            kept.append(image)
         with sources.opened([image for image in kept if not is_address(image)]):
             pass
         nbytes = sum(image.size for image in kept if isinstance(image, Upload))
@@ -161,9 +160,8 @@ def keep_inputs(images: Sequence[Upload | str], sources: Sources) -> SceneInputs
 
 
 def _name(image: Upload | str) -> str:
-    if isinstance(image, Upload):
-        return printable(image.name) or "scene"
     try:
-        return printable(unquote(urlsplit(image).path)) or "scene"
+        name = image.name if isinstance(image, Upload) else unquote(urlsplit(image).path)
     except ValueError:
-        return "scene"
+        name = ""
+    return printable(name) or "scene"

@@ -50,7 +50,18 @@ class JobRoutes(ServerExtension):
 
     def attach(self, app: FastAPI) -> None:
         """Register the routes below ``/v1/scenes``, and the page."""
-        _attach(app)
+        one = "/v1/scenes/{scene_id}"
+        for method, path, endpoint, description in (
+            ("POST", "/v1/scenes", create, job_schemas.CREATE),
+            ("GET", "/v1/scenes", scenes, job_schemas.LIST),
+            ("POST", "/v1/scenes/preview", preview, job_schemas.PREVIEW),
+            ("GET", one, scene, job_schemas.GET),
+            ("DELETE", one, delete, job_schemas.DELETE),
+            ("GET", f"{one}/content", result, job_schemas.CONTENT),
+            ("GET", f"{one}/pixel", pixel, job_schemas.PIXEL),
+        ):
+            app.add_api_route(path, endpoint, methods=[method], tags=["scenes"], openapi_extra=description)
+        app.add_api_route(f"{one}/content", result, methods=["HEAD"], include_in_schema=False)
         page_files.attach(app)
 
     async def start(self, service: Service, state: State) -> None:
@@ -58,21 +69,6 @@ class JobRoutes(ServerExtension):
         if isinstance(service, ForwardService):
             state.mmout_scenes = SceneRunner(await asyncio.to_thread(SceneBoard, service.store))
             state.mmout_scenes.start()
-
-
-def _attach(app: FastAPI) -> None:
-    one = "/v1/scenes/{scene_id}"
-    for method, path, endpoint, description in (
-        ("POST", "/v1/scenes", create, job_schemas.CREATE),
-        ("GET", "/v1/scenes", scenes, job_schemas.LIST),
-        ("POST", "/v1/scenes/preview", preview, job_schemas.PREVIEW),
-        ("GET", one, scene, job_schemas.GET),
-        ("DELETE", one, delete, job_schemas.DELETE),
-        ("GET", f"{one}/content", result, job_schemas.CONTENT),
-        ("GET", f"{one}/pixel", pixel, job_schemas.PIXEL),
-    ):
-        app.add_api_route(path, endpoint, methods=[method], tags=["scenes"], openapi_extra=description)
-    app.add_api_route(f"{one}/content", result, methods=["HEAD"], include_in_schema=False)
 
 
 async def create(request: Request) -> Response:
@@ -85,59 +81,68 @@ async def preview(request: Request) -> Response:
     return await answered(request, ForwardService, lambda service, _: _previewed(request, service))
 
 
-async def scenes(request: Request) -> Response:
+def _unplaced(work: Callable[[Request, SceneRunner], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """A route that needs no place among the requests that are run; what its work raises is the answer."""
+
+    async def route(request: Request) -> Response:
+        try:
+            service_of(request, ForwardService)
+            return await work(request, _runner(request))
+        except Exception as error:  # noqa: BLE001 - each becomes the answer to its own request
+            return error_response(error)
+
+    # Not functools.wraps, by which FastAPI would find the parameters of the work.
+    route.__name__, route.__doc__ = work.__name__, work.__doc__
+    return route
+
+
+@_unplaced
+async def scenes(request: Request, runner: SceneRunner) -> Response:
     """Some of the jobs of all servers."""
-    return await _answered(request, lambda runner: _page(request, runner.board))
+    limit, order = _limit(request.query_params.get("limit")), _order(request.query_params.get("order"))
+    after = request.query_params.get("after")
+    page = await asyncio.to_thread(runner.board.page, limit, after, order)
+    if page is None:
+        raise ApiError(404, f"there is no job {shown(after)}; list from the start, without after", param="after")
+    jobs, more = page
+    return JSONResponse(
+        {
+            "object": "list",
+            "data": [job.described() for job in jobs],
+            "first_id": jobs[0].id if jobs else None,
+            "last_id": jobs[-1].id if jobs else None,
+            "has_more": more,
+        }
+    )
 
 
-async def scene(request: Request) -> Response:
+@_unplaced
+async def scene(request: Request, runner: SceneRunner) -> Response:
     """One job."""
-
-    async def described(runner: SceneRunner) -> Response:
-        return JSONResponse((await _job(request, runner.board)).described())
-
-    return await _answered(request, described)
+    return JSONResponse((await _job(request, runner.board)).described())
 
 
-async def result(request: Request) -> Response:
+@_unplaced
+async def result(request: Request, runner: SceneRunner) -> Response:
     """The result of a job, or its picture, which grows while the job runs."""
-
-    async def sent(runner: SceneRunner) -> Response:
-        return await results.send_result(request, await _job(request, runner.board), runner)
-
-    return await _answered(request, sent)
+    return await results.send_result(request, await _job(request, runner.board), runner)
 
 
-async def pixel(request: Request) -> Response:
+@_unplaced
+async def pixel(request: Request, runner: SceneRunner) -> Response:
     """The values of one pixel of a result."""
-
-    async def described(runner: SceneRunner) -> Response:
-        return await results.send_pixel(request, await _job(request, runner.board), runner.board.store)
-
-    return await _answered(request, described)
+    return await results.send_pixel(request, await _job(request, runner.board), runner.board.store)
 
 
-async def delete(request: Request) -> Response:
+@_unplaced
+async def delete(request: Request, runner: SceneRunner) -> Response:
     """End a job and forget it, with its results."""
-
-    async def deleted(runner: SceneRunner) -> Response:
-        job_id = _id(request)
-        job = await asyncio.to_thread(runner.board.delete, job_id)
-        runner.cancel(job_id)
-        if job is None:
-            raise _unknown(runner.board)
-        return JSONResponse({"id": job_id, "object": "scene.deleted", "deleted": True})
-
-    return await _answered(request, deleted)
-
-
-async def _answered(request: Request, work: Callable[[SceneRunner], Awaitable[Response]]) -> Response:
-    """Do what needs no place among the requests that are run; what it raises is the answer."""
-    try:
-        service_of(request, ForwardService)
-        return await work(_runner(request))
-    except Exception as error:  # noqa: BLE001 - each becomes the answer to its own request
-        return error_response(error)
+    job_id = _id(request)
+    job = await asyncio.to_thread(runner.board.delete, job_id)
+    runner.cancel(job_id)
+    if job is None:
+        raise _unknown(runner.board)
+    return JSONResponse({"id": job_id, "object": "scene.deleted", "deleted": True})
 
 
 def _runner(request: Request) -> SceneRunner:
@@ -212,25 +217,6 @@ async def _read(request: Request, service: ForwardService) -> tuple[ImageRequest
     except BaseException:
         await asyncio.shield(asyncio.to_thread(form.close))
         raise
-
-
-async def _page(request: Request, board: SceneBoard) -> Response:
-    """The page that a request asks for, by ``limit``, ``after`` and ``order``."""
-    limit, order = _limit(request.query_params.get("limit")), _order(request.query_params.get("order"))
-    after = request.query_params.get("after")
-    page = await asyncio.to_thread(board.page, limit, after, order)
-    if page is None:
-        raise ApiError(404, f"there is no job {shown(after)}; list from the start, without after", param="after")
-    jobs, more = page
-    return JSONResponse(
-        {
-            "object": "list",
-            "data": [job.described() for job in jobs],
-            "first_id": jobs[0].id if jobs else None,
-            "last_id": jobs[-1].id if jobs else None,
-            "has_more": more,
-        }
-    )
 
 
 def _limit(given: str | None) -> int:

@@ -62,8 +62,7 @@ class JobResult:
 def make_result(output: Any, asked: FormatChoice, to_response: ToResponse | None, folder: Path) -> JobResult:
     """Make all that is kept of an output, which is not closed; blocks."""
     classes, picture = _classes(output), _picture(output)  # before a file is handed over
-    file = encode(output, asked, to_response, folder)
-    return JobResult(file, picture, classes)
+    return JobResult(encode(output, asked, to_response, folder), picture, classes)
 
 
 def _picture(output: Any) -> Encoded | None:
@@ -137,7 +136,8 @@ async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> R
     entry = await asyncio.to_thread(runner.board.store.find, stored)
     if entry is None:
         raise _removed()
-    return await _ranged(request, entry, f"{job.id}-{job.outputs.index(output)}-{variant}", job)
+    etag = f"{job.id}-{job.outputs.index(output)}-{variant}"
+    return ranged_response(request, entry, etag, _HEADERS, _stem(job.name))
 
 
 async def send_pixel(request: Request, job: SceneJob, store: ResultStore) -> Response:
@@ -167,15 +167,8 @@ async def _growing(request: Request, job: SceneJob, runner: SceneRunner) -> Resp
             f"the job is {job.status}, and there is nothing to see of it yet; ask again",
             headers={"Retry-After": "1"},
         ) from None
-    return await _ranged(request, Encoded(picture, "png"), f"{job.id}-{zlib.crc32(picture):08x}", job)
-
-
-async def _ranged(request: Request, entry: Encoded, etag: str, job: SceneJob) -> Response:
-    try:
-        return ranged_response(request, entry, etag, _HEADERS, _stem(job.name))
-    except ApiError:
-        await asyncio.to_thread(entry.close)
-        raise
+    etag = f"{job.id}-{zlib.crc32(picture):08x}"
+    return ranged_response(request, Encoded(picture, "png"), etag, _HEADERS, _stem(job.name))
 
 
 def _output(request: Request, job: SceneJob) -> SceneOutput:
@@ -221,17 +214,13 @@ def _values(path: Path, row: int, col: int) -> dict[str, Any]:
     return {
         "row": row,
         "col": col,
-        "values": [None if _is_missing(value, found.nodata) else value for value in values],
+        # JSON has no number that is not finite.
+        "values": [None if value == found.nodata or not math.isfinite(value) else value for value in values],
         "bands": [name or "" for name in found.descriptions],
         "x": x,
         "y": y,
         "crs": None if place is None else place.crs,
     }
-
-
-def _is_missing(value: float, nodata: float | None) -> bool:
-    """Whether JSON has no such number, or there was no observation."""
-    return value == nodata or not math.isfinite(value)
 
 
 def _stem(name: str) -> str:

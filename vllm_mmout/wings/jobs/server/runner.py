@@ -72,7 +72,12 @@ class SceneRunner:
         )
         job = await in_thread(adding, self._forget)
         if isinstance(job, int):
-            raise _too_many(job)
+            raise ApiError(
+                429,
+                f"{job} jobs wait or run, and there is no place for one more, or for its file"
+                f" ({flag('max_scenes')}, {flag('max_scene_bytes')}); try again later",
+                headers={"Retry-After": "10"},
+            )
         watch = PreviewRequest()
         task = asyncio.create_task(self._run(job, work, watch, inputs.held.close))
         self._running[job.id] = _Running(task, watch)
@@ -96,8 +101,7 @@ class SceneRunner:
 
     def cancel(self, job_id: str) -> None:
         """End a job that was deleted, if it is one of this server's."""
-        running = self._running.get(job_id)
-        if running is not None:
+        if (running := self._running.get(job_id)) is not None:
             running.task.cancel()
 
     def preview(self, server: str, job_id: str) -> Path:
@@ -162,15 +166,6 @@ class SceneRunner:
                 running.task.cancel()
             elif known[job_id]:
                 running.watch.ask()
-
-
-def _too_many(count: int) -> ApiError:
-    return ApiError(
-        429,
-        f"{count} jobs wait or run, and there is no place for one more, or for its file"
-        f" ({flag('max_scenes')}, {flag('max_scene_bytes')}); try again later",
-        headers={"Retry-After": "10"},
-    )
 
 
 class _Picture:
