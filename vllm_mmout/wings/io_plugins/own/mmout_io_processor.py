@@ -40,17 +40,11 @@ _NAMED: ContextVar[NamedRequest | None] = ContextVar("mmout_named_request", defa
 
 
 class PluginOutput(BaseModel):
-    """What the plugin answers with, field by field as TerraTorch's.
-
-    Attributes:
-        data_format: what ``data`` is.
-        data: the result as a file, in base64; or the path of the file that it was written to.
-        request_id: of the request.
-
-    """
+    """What the plugin answers with, field by field as TerraTorch's."""
 
     data_format: Literal["b64_json", "path"]
     data: str
+    """The result as a file, in base64; or the path of the file that it was written to."""
     request_id: str | None = None
 
 
@@ -113,14 +107,8 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
             output = result.outputs
         except (ApiError, MMOutError) as error:
             raise _client_error(error) from error.__cause__
-        made = (
-            PluginOutput(data_format="path", data=output.path, request_id=result.request_id)
-            if asked.out_data_format == "path"
-            else PluginOutput(
-                data_format="b64_json", data=_base64(asked, binding, name, output), request_id=result.request_id
-            )
-        )
-        return PoolingRequestOutput(result.request_id, made, [], 0, finished=True)
+        made = output.path if asked.out_data_format == "path" else _base64(asked, binding, name, output)
+        return _answer(result.request_id, asked.out_data_format, made)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,13 +124,12 @@ class _Request(NamedRequest):
     ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
         """Run it, see `NamedRequest.outputs`."""
         try:
-            text = await self._answer(engine, request_id, ways)
+            text = await self._run(engine, request_id, ways)
         except (ApiError, MMOutError) as error:
             raise _client_error(error) from error.__cause__
-        made = PluginOutput(data_format="b64_json", data=text, request_id=request_id)
-        yield PoolingRequestOutput(request_id, made, [], 0, finished=True)
+        yield _answer(request_id, "b64_json", text)
 
-    async def _answer(self, engine: BoundAsyncLLM, request_id: str, ways: Ways) -> str:
+    async def _run(self, engine: BoundAsyncLLM, request_id: str, ways: Ways) -> str:
         binding = engine.output_processor.binding
         name = self.asked.check(binding)
         async with entered(self._opened(binding)) as opened:
@@ -169,6 +156,11 @@ class _Request(NamedRequest):
                 yield {"multi_modal_data": {"image": rgb_picture(opened)}}
             else:
                 yield opened
+
+
+def _answer(request_id: str, data_format: Literal["b64_json", "path"], data: str) -> PoolingRequestOutput[Any]:
+    made = PluginOutput(data_format=data_format, data=data, request_id=request_id)
+    return PoolingRequestOutput(request_id, made, [], 0, finished=True)
 
 
 def _base64(asked: PluginData, binding: Binding, name: str, output: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -25,16 +25,16 @@ class ClassRow(msgspec.Struct, frozen=True, kw_only=True):
 
     id: int
     name: str | None
-    color: str
-    """#rrggbb, as in the picture of the result."""
+    color: Annotated[str, msgspec.Meta(pattern="^#[0-9a-f]{6}$")]
+    """As in the picture of the result."""
     pixels: int
     share: float
     """Of all pixels that have a class, from 0 to 1."""
     area_m2: float | None
 
 
-class SceneOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """One result of a job."""
+class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One result of a job, as clients are told of it."""
 
     processor: str
     output_format: str
@@ -43,6 +43,11 @@ class SceneOutput(msgspec.Struct, frozen=True, kw_only=True):
     size: str | None
     """Width x height."""
     classes: tuple[ClassRow, ...] | None
+
+
+class SceneOutput(OutputRow, frozen=True, kw_only=True):
+    """One result of a job, with what it is called in the store."""
+
     stored: str
     """Its name in the store of results."""
     preview: str | None
@@ -108,7 +113,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
             "tiles": tiles,
             **{name: None if seconds is None else int(seconds) for name, seconds in times.items()},
             "outputs": [
-                {name: value for name, value in output.items() if name not in ("stored", "preview")}
+                {name: output[name] for name in OutputRow.__struct_fields__}
                 for output in (msgspec.to_builtins(self.outputs) if self.status == "completed" else ())
             ],
             "error": msgspec.to_builtins(self.error),
