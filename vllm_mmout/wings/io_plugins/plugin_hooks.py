@@ -55,19 +55,15 @@ PLUGIN_HOOKS: tuple[Hook | Contact, ...] = (
     *(
         Hook(
             "vllm.entrypoints.pooling.pooling.io_processor",
-            f"PluginWithIOProcessorPlugins.{name}",
+            f"PluginWithIOProcessorPlugins.{step}_{way}",
             ("ctx",),
             "overridden on a bound engine; online it calls pre_process and merge_pooling_params of the plugin one after"
             " the other, and gives encode these params",
             "0.30",
             NAMED,
         )
-        for name in (
-            "get_request_factory_online",
-            "post_process_online",
-            "get_request_factory_offline",
-            "post_process_offline",
-        )
+        for way in ("online", "offline")
+        for step in ("get_request_factory", "post_process")
     ),
     *(
         Hook(

@@ -23,10 +23,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.-]", re.ASCII)
 
 
 class RequestData:
-    """What a plugin is given for one input; may keep a copy of a file until it is closed.
-
-    What no plugin can be given is refused before anything is run.
-    """
+    """What a plugin is given for one input, refused at once where it cannot be; keeps a copy of a file until closed."""
 
     def __init__(self, name: str, data: Any, params: OutputParams) -> None:
         if isinstance(data, Mapping):

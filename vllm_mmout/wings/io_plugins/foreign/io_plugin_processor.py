@@ -91,19 +91,10 @@ class IOPluginProcessor(OwnInputsProcessor):
         return raw
 
     def to_response(self, output: Any, params: OutputParams) -> Any:
-        """What a client gets of a plugin's output.
+        """What a client gets of what ``post_process`` returned.
 
-        Args:
-            output: what ``post_process`` returned.
-            params: options of the request.
-
-        Returns:
-            The decoded bytes and their media type, where the output says "b64_json" of itself; else JSON: what the
-            plugin's ``output_to_response`` makes of it, or its fields.
-
-        Raises:
-            DecodeError: it is a path of the server, its base64 is damaged, or ``output_to_response`` failed.
-
+        The decoded bytes and their media type, where it says "b64_json" of itself; else JSON: what the plugin's
+        ``output_to_response`` makes of it, or its fields.
         """
         said = _field(output, "data_format")
         if said == "path":

@@ -159,10 +159,7 @@ async def _each(outputs: Sequence[Any]) -> AsyncGenerator[tuple[int, Any], None]
 
 
 class _OneArgument(IOProcessor):  # type: ignore[type-arg]
-    """Stands between vLLM's interface and a plugin whose constructor hands it the configuration alone.
-
-    It is put into the order of bases, so that neither of the two is changed.
-    """
+    """Put between vLLM's interface and a plugin whose constructor hands it the configuration alone."""
 
     def __init__(self, vllm_config: VllmConfig, renderer: BaseRenderer | None = None) -> None:
         super().__init__(vllm_config, cast("BaseRenderer", renderer))

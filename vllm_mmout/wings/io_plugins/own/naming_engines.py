@@ -78,12 +78,7 @@ class NamingLLM(BoundLLM):
         if plugin is not None and pooling_task == TASK and isinstance(prompts, dict) and "data" in prompts:
             return [plugin.run(self, prompts["data"], use_tqdm=use_tqdm, lora_request=lora_request)]
         return super().encode(
-            prompts,
-            pooling_params,
-            use_tqdm=use_tqdm,
-            lora_request=lora_request,
-            pooling_task=pooling_task,
-            **kwargs,
+            prompts, pooling_params, use_tqdm=use_tqdm, lora_request=lora_request, pooling_task=pooling_task, **kwargs
         )
 
 

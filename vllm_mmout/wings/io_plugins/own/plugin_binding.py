@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 
 def bind_requests(processor: Any) -> None:
     """Bind what vLLM makes of the requests of a plugin, where that is ours; leave any other."""
-    if not isinstance(processor.io_processor, NamingPlugin):
-        return
-    from vllm_mmout.wings.io_plugins.own.naming_engines import RequestsBesidePlugin
+    if isinstance(processor.io_processor, NamingPlugin):
+        from vllm_mmout.wings.io_plugins.own.naming_engines import RequestsBesidePlugin
 
-    rebase(processor, RequestsBesidePlugin)
+        rebase(processor, RequestsBesidePlugin)
 
 
 def bind_async_llm(engine: Any) -> None:

@@ -182,13 +182,12 @@ def _form(inputs: Sequence[str], fields: dict[str, str]) -> Form:
 
 def _bar(what: str, total: int | None = None, unit: str = "B") -> tqdm[Any]:
     """A progress bar, nothing where no terminal is; it is left as it is at the end."""
-    scaled = unit == "B"
     return tqdm(
         total=total,
         desc=what,
         unit=unit,
-        unit_scale=scaled,
-        unit_divisor=1024 if scaled else 1000,
+        unit_scale=unit == "B",
+        unit_divisor=1024,
         dynamic_ncols=True,
         disable=not sys.stderr.isatty(),
     )

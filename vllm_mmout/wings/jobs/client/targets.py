@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vllm_mmout.commands.run_options import out_file
 from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.geo.raster.files import whole_file
 from vllm_mmout.outputs.formats import SENT, Format, format_named
@@ -25,16 +25,7 @@ class Target:
     @classmethod
     def of(cls, out: str) -> Target:
         """The target of a text."""
-        path = Path(out)
-        if path.is_dir() or out.endswith(os.sep):
-            return cls(path, folder=True)
-        if not path.parent.is_dir():
-            raise SaveError(f"-o {out}: there is no folder {path.parent}; make it first")
-        if not path.suffix:
-            raise OptionError(
-                f"-o {out} has no suffix, which tells the format (.tif, .png, ...); for a folder write {out}/"
-            )
-        return cls(path, folder=False)
+        return cls(Path(out), folder=out_file(out) is None)
 
     def output_format(self, asked: str | None) -> str | None:
         """The ``output_format`` to ask for, where a user has asked for one beside ``-o``; None: the usual one."""

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from starlette.requests import Request
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.request.image_request import ImageRequest
     from vllm_mmout.serving.service import Service
 
-_PAGE_DEFAULT: Final = 20
 _PAGE_MOST: Final = 100
 """Jobs of one page of the list."""
 _ID: Final = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}", re.ASCII)
@@ -99,7 +98,8 @@ def _unplaced(work: Callable[[Request, SceneRunner], Awaitable[Response]]) -> Ca
 @_unplaced
 async def scenes(request: Request, runner: SceneRunner) -> Response:
     """Some of the jobs of all servers."""
-    limit, order = _limit(request.query_params.get("limit")), _order(request.query_params.get("order"))
+    limit = results.whole_number(request, "limit", f"1 to {_PAGE_MOST}", least=1, most=_PAGE_MOST, usual="20")
+    order = results.one_of(request, "order", "asc", "desc", usual="desc")
     after = request.query_params.get("after")
     page = await asyncio.to_thread(runner.board.page, limit, after, order)
     if page is None:
@@ -217,19 +217,3 @@ async def _read(request: Request, service: ForwardService) -> tuple[ImageRequest
     except BaseException:
         await asyncio.shield(asyncio.to_thread(form.close))
         raise
-
-
-def _limit(given: str | None) -> int:
-    if given is None:
-        return _PAGE_DEFAULT
-    if not re.fullmatch(r"\d{1,9}", given, re.ASCII) or not 1 <= int(given) <= _PAGE_MOST:
-        raise ApiError(400, f"limit must be 1 to {_PAGE_MOST}, got {shown(given)}", param="limit")
-    return int(given)
-
-
-def _order(given: str | None) -> Literal["asc", "desc"]:
-    if given in (None, "desc"):
-        return "desc"
-    if given != "asc":
-        raise ApiError(400, f"order must be asc or desc, got {shown(given)}", param="order")
-    return "asc"

@@ -46,8 +46,6 @@ def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 _TEXT: Final = {"type": "string"}
 _WHOLE: Final = {"type": "integer"}
-_WHOLE_OR_NULL: Final = {"type": ["integer", "null"]}
-_TEXT_OR_NULL: Final = {"type": ["string", "null"]}
 _SCENE: Final = _object(
     id=_TEXT,
     object={"const": "scene"},
@@ -57,17 +55,15 @@ _SCENE: Final = _object(
     progress={"type": "integer", "minimum": 0, "maximum": 100},
     tiles=_or_null(_object(done=_WHOLE, total=_WHOLE)),
     created_at=_WHOLE,
-    started_at=_WHOLE_OR_NULL,
-    completed_at=_WHOLE_OR_NULL,
-    expires_at=_WHOLE_OR_NULL,
+    **dict.fromkeys(("started_at", "completed_at", "expires_at"), _or_null(_WHOLE)),
     outputs={"type": "array", "items": _written(OutputRow)},
     error=_or_null(_written(SceneError)),
 )
 _LIST: Final = _object(
     object={"const": "list"},
     data={"type": "array", "items": _SCENE},
-    first_id=_TEXT_OR_NULL,
-    last_id=_TEXT_OR_NULL,
+    first_id=_or_null(_TEXT),
+    last_id=_or_null(_TEXT),
     has_more={"type": "boolean"},
 )
 _ID: Final = {"name": "scene_id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}

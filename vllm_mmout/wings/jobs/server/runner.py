@@ -21,7 +21,7 @@ from vllm_mmout.wings.jobs.server.job import SceneError
 from vllm_mmout.wings.jobs.server.results import make_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from contextlib import ExitStack
 
     from vllm_mmout.engine.request_output import Progress
     from vllm_mmout.serving.answers import Work
@@ -79,7 +79,7 @@ class SceneRunner:
                 headers={"Retry-After": "10"},
             )
         watch = PreviewRequest()
-        task = asyncio.create_task(self._run(job, work, watch, inputs.held.close))
+        task = asyncio.create_task(self._run(job, work, watch, inputs.held))
         self._running[job.id] = _Running(task, watch)
         task.add_done_callback(lambda task: self._ended(job.id, task))
         return job
@@ -108,8 +108,9 @@ class SceneRunner:
         """Where a server puts the picture of a job that it runs."""
         return self.board.store.shared.work_of(server) / f"{job_id}.png"
 
-    async def _run(self, job: SceneJob, work: Work, watch: PreviewRequest, close: Callable[[], None]) -> None:
+    async def _run(self, job: SceneJob, work: Work, watch: PreviewRequest, held: ExitStack) -> None:
         picture = _Picture(self.preview(self.board.server, job.id))
+        held.callback(picture.remove)
         try:
             async with self._places:
                 if await asyncio.to_thread(self.board.begin, job.id):
@@ -118,7 +119,7 @@ class SceneRunner:
             known = api_error(error, work.request_id)
             await asyncio.to_thread(self.board.fail, job, SceneError(known.type, known.message))
         finally:
-            await asyncio.shield(asyncio.to_thread(_let_go, close, picture))
+            await asyncio.shield(asyncio.to_thread(held.close))
 
     async def _done(self, job_id: str, work: Work, watch: PreviewRequest, picture: _Picture) -> None:
         """Run a job to its end, and store its results."""
@@ -192,10 +193,3 @@ class _Picture:
         with self._lock:
             self._removed = True
             self._path.unlink(missing_ok=True)
-
-
-def _let_go(close: Callable[[], None], picture: _Picture) -> None:
-    try:
-        close()
-    finally:
-        picture.remove()
