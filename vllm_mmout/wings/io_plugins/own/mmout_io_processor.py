@@ -25,7 +25,7 @@ from vllm_mmout.serving.response.encode import encode, response_of
 from vllm_mmout.serving.response.responses import pieces
 from vllm_mmout.wings.io_plugins.own.mmout_plugin import KEY, TASK, NamedRequest, NamingPlugin
 from vllm_mmout.wings.io_plugins.own.plugin_binding import check_engine
-from vllm_mmout.wings.io_plugins.own.plugin_data import PluginData, check_size, plugin_data
+from vllm_mmout.wings.io_plugins.own.plugin_data import PluginData, checked_input, plugin_data
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -150,8 +150,7 @@ class _Request(NamedRequest):
     @contextmanager
     def _opened(self, binding: Binding) -> Iterator[Any]:
         """What the engine takes, open; blocks."""
-        check_size(self.asked, self.options.max_upload)
-        with self.sources.opened(self.asked.input) as opened:
+        with self.sources.opened(checked_input(self.asked, self.options.max_upload)) as opened:
             if binding.inputs is None and is_open_file(opened):  # vLLM renders pictures, not files
                 yield {"multi_modal_data": {"image": rgb_picture(opened)}}
             else:

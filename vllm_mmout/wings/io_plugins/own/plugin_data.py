@@ -156,14 +156,15 @@ def plugin_data(given: Any, *, local: bool = False) -> PluginData:
     )
 
 
-def check_size(data: PluginData, most: int) -> None:
-    """Refuse files in base64 that have more than ``most`` bytes together, those of an upload."""
+def checked_input(data: PluginData, most: int) -> Any:
+    """The input, where files in base64 have ``most`` bytes together, those of an upload."""
     if data.data_format == "b64_json" and sum(map(len, data.data)) // 4 * 3 > most:
         raise InputError(
             f"data holds more than {most} bytes, the most that this server takes; send a smaller file, or ask for a"
             f" larger {flag('max_upload')}",
             param="data",
         )
+    return data.input
 
 
 def _is_unset(name: Any, value: Any) -> bool:

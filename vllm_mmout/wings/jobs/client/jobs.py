@@ -70,11 +70,6 @@ class Job(msgspec.Struct, frozen=True):
     outputs: tuple[Output, ...] = ()
     error: Failure | None = None
 
-    @property
-    def ended(self) -> bool:
-        """Whether it will not change any more."""
-        return self.status in ("completed", "failed")
-
 
 def check_server(session: Session) -> None:
     """See that a server is there, takes the key, and has jobs, before much is sent to it."""
@@ -123,7 +118,7 @@ def wait(session: Session, job: Job, show: Callable[[Job], None]) -> Job:
     """Follow a job until it ends."""
     pause = _FIRST_PAUSE
     show(job)
-    while not job.ended:
+    while job.status not in ("completed", "failed"):
         time.sleep(pause)
         pause = min(pause * 1.3, _LONGEST_PAUSE)
         job = get_job(session, job.id)

@@ -86,7 +86,7 @@ def _unplaced(work: Callable[[Request, SceneRunner], Awaitable[Response]]) -> Ca
     async def route(request: Request) -> Response:
         try:
             service_of(request, ForwardService)
-            return await work(request, _runner(request))
+            return await work(request, request.app.state.mmout_scenes)
         except Exception as error:  # noqa: BLE001 - each becomes the answer to its own request
             return error_response(error)
 
@@ -145,12 +145,6 @@ async def delete(request: Request, runner: SceneRunner) -> Response:
     return JSONResponse({"id": job_id, "object": "scene.deleted", "deleted": True})
 
 
-def _runner(request: Request) -> SceneRunner:
-    """What runs this server's jobs, as `JobRoutes.start` has made it."""
-    runner: SceneRunner = request.app.state.mmout_scenes
-    return runner
-
-
 async def _job(request: Request, board: SceneBoard) -> SceneJob:
     job = await asyncio.to_thread(board.get, _id(request))
     if job is None:
@@ -182,7 +176,7 @@ async def _created(request: Request, service: ForwardService) -> Response:
         work = Work(service, inputs.data, asked.options, form, name, service.adapter(asked.model))
         work.check()
         model = asked.model or service.models.registry.model_name()
-        job = await _runner(request).add(work, inputs, model, service.options)
+        job = await request.app.state.mmout_scenes.add(work, inputs, model, service.options)
         unused.pop_all()
     return JSONResponse(job.described())
 
@@ -195,7 +189,7 @@ async def _previewed(request: Request, service: ForwardService) -> Response:
             return msgspec.json.encode(input_preview(opened, service.binding.inputs))
 
     async def preview_json() -> bytes:
-        async with _runner(request).previews:
+        async with request.app.state.mmout_scenes.previews:
             return await asyncio.to_thread(reduced)
 
     try:

@@ -23,7 +23,6 @@ from vllm_mmout.wings.jobs.server.results import make_result
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-    from vllm_mmout.engine.request_output import Progress
     from vllm_mmout.serving.answers import Work
     from vllm_mmout.serving.options import ServingOptions
     from vllm_mmout.wings.jobs.server.board import SceneBoard
@@ -125,9 +124,12 @@ class SceneRunner:
         """Run a job to its end, and store its results."""
         async with aclosing(work.running(watch)) as outputs:
             async for output in outputs:
-                last = output
-                if not output.finished and output.progress is not None:
-                    await self._progress(job_id, output.progress, output.outputs, picture)
+                last, progress = output, output.progress
+                if output.finished or progress is None:
+                    continue
+                await asyncio.to_thread(self.board.progress, job_id, progress.done, progress.total)
+                if progress.partial_index is not None:
+                    await asyncio.to_thread(picture.show, output.outputs)
         tiles = 1 if last.progress is None else last.progress.total
         # Ends in any case: what is stored of a job that is deleted meanwhile is found and removed there.
         await asyncio.shield(asyncio.to_thread(self._store, job_id, work, last.outputs, tiles))
@@ -136,11 +138,6 @@ class SceneRunner:
         folder = self.board.store.shared.work
         results = work.made(outputs, lambda output, respond: make_result(output, work.asked, respond, folder))
         self.board.complete(job_id, results, tiles)
-
-    async def _progress(self, job_id: str, progress: Progress, output: Any, picture: _Picture) -> None:
-        await asyncio.to_thread(self.board.progress, job_id, progress.done, progress.total)
-        if progress.partial_index is not None:
-            await asyncio.to_thread(picture.show, output)
 
     async def _tend(self) -> None:
         loop, swept = asyncio.get_running_loop(), 0.0
