@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -76,7 +76,8 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def local_input(self) -> Any:
         """What ``LLM.generate`` takes of a caller on this machine; as `input`."""
-        return self._one(list(map({"path": Path, "b64_json": _decoded, "url": str}[self.data_format], self.data)))
+        readers: dict[str, Callable[[str], Any]] = {"path": Path, "b64_json": _decoded, "url": str}
+        return self._one([readers[self.data_format](text) for text in self.data])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(data_format={self.data_format!r}, params={self.params!r})"  # data may be large
