@@ -21,7 +21,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 ENTRY_POINTS = {
     "console_scripts": {"vllm-mmout": "vllm_mmout.cli:main"},
     "vllm.general_plugins": {"vllm_mmout": "vllm_mmout.engine.hooks.plugin:load"},
-    "vllm.io_processor_plugins": {"mmout": "vllm_mmout.wings.io_plugins.own.plugin:register"},
+    "vllm.io_processor_plugins": {"mmout": "vllm_mmout.wings.io_plugins.own.mmout_plugin:register"},
     "vllm_mmout.output_processors": {
         "tensor": "vllm_mmout.processors.tensor:TensorProcessor",
         "image": "vllm_mmout.processors.image:ImageProcessor",

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllm_mmout.commands import Subparsers
-from vllm_mmout.commands.run_options import OPTIONS, flag
-from vllm_mmout.errors import InputError, OptionError, SaveError
+from vllm_mmout.commands.run_options import OPTIONS, flag, out_file
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.geo.raster.file_names import shown
 from vllm_mmout.geo.raster.formats import is_gdal_name, shown, stem
 from vllm_mmout.params import OutputParams
 
@@ -84,12 +85,4 @@ def _checked_out(out: str, inputs: Sequence[str]) -> str:
         raise OptionError(f"several inputs are called {', '.join(twice)}; their results would overwrite each other")
     if len(inputs) > 1 and target.suffix and not target.exists() and not out.endswith(os.sep):
         raise OptionError(f"-o {out} names a file, and there are {len(inputs)} inputs; for a folder write {out}/")
-    if len(inputs) > 1 or target.is_dir() or out.endswith(os.sep):
-        return f"{target}{os.sep}"
-    if not target.parent.is_dir():
-        raise SaveError(f"-o {out}: there is no folder {target.parent}; make it first")
-    if not target.suffix:
-        raise OptionError(
-            f"-o {out} has no suffix, which tells the format (.tif, .png, ...); for a folder write {out}/"
-        )
-    return out
+    return f"{target}{os.sep}" if len(inputs) > 1 or out_file(out) is None else out

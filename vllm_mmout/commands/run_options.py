@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from vllm_mmout.errors import OptionError
+from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.params import LOCAL_ONLY
 from vllm_mmout.params import OPTIONS as DECLARED
 from vllm_mmout.request_options import Option
@@ -15,6 +17,20 @@ from vllm_mmout.request_options import Option
 def flag(name: str) -> str:
     """What an option is called on the command line."""
     return f"--{name.replace('_', '-')}"
+
+
+def out_file(out: str) -> Path | None:
+    """The file that ``-o`` names for one result, whose suffix tells the format; None of a folder."""
+    target = Path(out)
+    if target.is_dir() or out.endswith(os.sep):
+        return None
+    if not target.parent.is_dir():
+        raise SaveError(f"-o {out}: there is no folder {target.parent}; make it first")
+    if not target.suffix:
+        raise OptionError(
+            f"-o {out} has no suffix, which tells the format (.tif, .png, ...); for a folder write {out}/"
+        )
+    return target
 
 
 def _said(option: Option) -> Mapping[str, Any]:

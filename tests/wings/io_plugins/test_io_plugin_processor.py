@@ -15,7 +15,7 @@ from PIL import Image
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import DecodeError
-from vllm_mmout.wings.io_plugins.foreign.processor import io_plugin_processor, media_type_of
+from vllm_mmout.wings.io_plugins.foreign.io_plugin_processor import io_plugin_processor, media_type_of
 
 pytestmark = pytest.mark.engine
 PARAMS = OutputParams()

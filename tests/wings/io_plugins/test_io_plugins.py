@@ -101,7 +101,7 @@ def test_the_plugin_of_this_package_is_none_of_them(tmp_path, monkeypatch):
     ours.mkdir(parents=True)
     (ours / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-mmout-too\nVersion: 1.0\n")
     (ours / "entry_points.txt").write_text(
-        "[vllm.io_processor_plugins]\nmmout = vllm_mmout.wings.io_plugins.own.plugin:register\n"
+        "[vllm.io_processor_plugins]\nmmout = vllm_mmout.wings.io_plugins.own.mmout_plugin:register\n"
     )
     monkeypatch.syspath_prepend(ours.parent)
     with pytest.raises(RegistrationError, match="no IO Processor plugin 'mmout'"):

@@ -15,7 +15,7 @@ from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.request.image_request import OPTIONS
 from vllm_mmout.serving.response.format_choice import FormatChoice
-from vllm_mmout.wings.io_plugins.own.fields import FIELDS, check_size, plugin_data
+from vllm_mmout.wings.io_plugins.own.plugin_data import FIELDS, checked_input, plugin_data
 
 pytestmark = pytest.mark.engine
 URL = "https://host/scene.tif"
@@ -120,9 +120,9 @@ def test_base64_is_a_file():
         with pytest.raises(InputError, match="is no base64") as caught:
             _ = plugin_data({"data": wrong, "data_format": "b64_json"}).input
         assert caught.value.param == "data"
-    check_size(asked, 300)
+    checked_input(asked, 300)
     with pytest.raises(InputError, match="more than 100 bytes"):
-        check_size(asked, 100)
+        checked_input(asked, 100)
 
 
 def test_paths_over_http_are_those_of_file_addresses():

@@ -20,7 +20,7 @@ from model_folders import ENGINE
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import AbortedError, DecodeError, InputError
-from vllm_mmout.wings.io_plugins.foreign.processor import IOPluginProcessor
+from vllm_mmout.wings.io_plugins.foreign.io_plugin_processor import IOPluginProcessor
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 PLUGIN = OutputParams(processor="io_plugin:new")

@@ -46,7 +46,7 @@ def opened_planes(data: Any, params: OutputParams, mapper: RasterMapper) -> tupl
 
 def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack) -> list[Layer]:
     if frames != 1:
-        data = _unwrapped(data)
+        data = unwrapped(data)
     if frames is None:
         return chosen_layers(data, choice, opened)
     if len(getattr(data, "shape", ())) == 4:
@@ -63,13 +63,14 @@ def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack
     by_date = []
     for number, date in enumerate(dates, start=1):
         try:
-            by_date.append(chosen_layers(_unwrapped(date), choice, opened))
+            by_date.append(chosen_layers(unwrapped(date), choice, opened))
         except InputError as error:
             raise InputError(f"date {number} of {frames}: {error}", param=error.param) from error
     return [layers[band] for band in range(len(choice.wanted)) for layers in by_date]
 
 
-def _unwrapped(data: Any) -> Any:
+def unwrapped(data: Any) -> Any:
+    """What is in a list of one thing, and in a list of that."""
     while isinstance(data, list | tuple) and len(data) == 1:
         (data,) = data
     return data

@@ -7,5 +7,5 @@ from vllm_mmout.wing import Wing
 WING = Wing(
     name="jobs",
     command="vllm_mmout.wings.jobs.submit",
-    routes="vllm_mmout.wings.jobs.server.routes:JobRoutes",
+    routes="vllm_mmout.wings.jobs.server.job_routes:JobRoutes",
 )

@@ -28,7 +28,7 @@ POLICY = {
 
 @pytest.fixture(scope="module")
 def app():
-    from vllm_mmout.wings.jobs.page.routes import attach
+    from vllm_mmout.wings.jobs.page.page_files import attach
 
     app = fastapi.FastAPI()
     attach(app)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 TIMEOUT, RETRIES, LIMIT = "MMOUT_FETCH_TIMEOUT", "MMOUT_FETCH_RETRIES", "MMOUT_FETCH_LIMIT"
 _LONGEST = 86400
+_LONGEST_PAUSE = 30.0
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"([0-9]{1,15})\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
@@ -69,6 +70,10 @@ class FetchOptions:
             name: read(text) for name, (variable, read) in readers.items() if (text := variables.get(variable))
         }
         return cls(**given)
+
+    def pause(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row; 0 after none."""
+        return min(self.backoff * 2 ** (failures - 1), _LONGEST_PAUSE) if failures else 0.0
 
 
 def _timeout(text: str) -> float:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-_LONGEST_PAUSE = 30.0
 _WORTH_A_TRY = 2**19
 """Bytes that have come before an answer broke for which it does not count as tried in vain."""
 _SHOWN = 300
@@ -178,8 +177,7 @@ class Fetcher:
                 f"{self.name}: {what} cannot be fetched, tried {often}: {error}; try again later, or raise"
                 f" {RETRIES} ({options.retries}) or {TIMEOUT} ({options.timeout:g} s)"
             ) from error
-        pause = min(options.backoff * 2 ** (tries - 1), _LONGEST_PAUSE) if tries else 0.0
-        self._ending.wait(max(pause, error.wait_s))
+        self._ending.wait(max(options.pause(tries), error.wait_s))
 
     def _check_open(self) -> None:
         if self.closed:

@@ -17,13 +17,7 @@ class HangingError(Exception):
 
 
 class Calls:
-    """Calls what may hang; a call that nobody waits for any more goes on by itself, and its result is thrown away.
-
-    Args:
-        limit_s: seconds that a call may take.
-        at_end: called once, when the request has ended and none of its calls runs any more.
-
-    """
+    """Calls what may hang; a call that nobody waits for any more goes on by itself, and its result is thrown away."""
 
     def __init__(self, limit_s: float, at_end: Callable[[], None]) -> None:
         self._limit_s = limit_s
@@ -35,14 +29,7 @@ class Calls:
         self._closed = False
 
     def run(self, call: Callable[[], Result]) -> Result:
-        """Call, and wait for the result.
-
-        Raises:
-            HangingError: it took too long.
-            StoppedError: the request was stopped.
-            BaseException: whatever the call raised.
-
-        """
+        """Call, and wait for the result."""
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         with self._lock:
             if self._stopped:

@@ -22,46 +22,25 @@ if TYPE_CHECKING:
 _NOT_IN_NAMES = re.compile(r"[^\w.-]", re.ASCII)
 
 
-def check_form(name: str, data: Any, params: OutputParams) -> None:
-    """Refuse what no plugin can be given, before anything is run.
-
-    Args:
-        name: of the output processor.
-        data: what the user handed over.
-        params: the request's.
-
-    Raises:
-        InputError: it is neither a plugin's own data nor a file.
-        OptionError: ``indices`` are set beside a plugin's own data.
-
-    """
-    if isinstance(data, Mapping):
-        if params.indices is not None:
-            raise OptionError(
-                f"indices are for files, and the input of {name!r} is data of the plugin's own; put them there",
-                param="indices",
-            )
-    elif not (isinstance(data, str | os.PathLike | bytes | bytearray | memoryview) or is_open_file(data)):
-        raise InputError(
-            f"the input of {name!r} must be data of the plugin's own (a dict), or one file: a path, a URL, bytes or an"
-            f" open file; got {type(data).__name__}"
-        )
-
-
 class RequestData:
-    """What a plugin is given for one input; may keep a copy of a file until it is closed.
+    """What a plugin is given for one input, refused at once where it cannot be; keeps a copy of a file until closed."""
 
-    Args:
-        data: what the user handed over.
-        params: the request's.
-        folder: in which the copy is made; None: that of the system for temporary files.
-
-    """
-
-    def __init__(self, data: Any, params: OutputParams, folder: Path | None) -> None:
+    def __init__(self, name: str, data: Any, params: OutputParams) -> None:
+        if isinstance(data, Mapping):
+            if params.indices is not None:
+                raise OptionError(
+                    f"indices are for files, and the input of {name!r} is data of the plugin's own; put them there",
+                    param="indices",
+                )
+        elif not (isinstance(data, str | os.PathLike | bytes | bytearray | memoryview) or is_open_file(data)):
+            raise InputError(
+                f"the input of {name!r} must be data of the plugin's own (a dict), or one file: a path, a URL, bytes"
+                f" or an open file; got {type(data).__name__}"
+            )
         self._data = data
         self._params = params
-        self._parent = folder
+        self.parent: Path | None = None
+        """In which a copy is made; None: the system's folder for temporary files."""
         self.folder: Path | None = None
         """Where the copy lies; None while there is none."""
 
@@ -72,14 +51,6 @@ class RequestData:
         what is inside. A file becomes the table that plugins for rasters take. One that is given as its bytes goes as
         base64; to a plugin that refuses this, as some take paths alone, as the path of a copy. (TerraTorch's know
         base64, but their check of a request does not let it through.)
-
-        Args:
-            parse: calls the plugin.
-
-        Raises:
-            InputError: a file cannot be read.
-            Exception: whatever the plugin raises.
-
         """
         data = self._data
         if isinstance(data, Mapping):
@@ -88,7 +59,7 @@ class RequestData:
             return parse(self._table(data.strip(), "url"))
         if isinstance(data, str | os.PathLike):
             return parse(self._table(str(as_local_path(data)), "path"))
-        content = self._content(data)
+        content = _content(data)
         try:
             return parse(self._table(base64.b64encode(content).decode(), "b64_json"))
         except ValueError as refused:
@@ -103,35 +74,29 @@ class RequestData:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _table(self, data: str, data_format: str) -> dict[str, Any]:
-        table: dict[str, Any] = {
-            "data": data,
-            "data_format": data_format,
-            "image_format": "tiff",
-            "out_data_format": "b64_json",
-        }
-        if self._params.indices is not None:
-            table["indices"] = list(self._params.indices)
-        return table
-
-    @staticmethod
-    def _content(data: Any) -> bytes:
-        if not is_open_file(data):
-            return bytes(data)
-        try:
-            if hasattr(data, "seek") and (not hasattr(data, "seekable") or data.seekable()):
-                data.seek(0)
-            content = data.read()
-        except (OSError, ValueError) as error:
-            raise InputError(f"the file cannot be read: {type_and_message(error)}") from error
-        if not isinstance(content, bytes):
-            raise InputError(f"the file gives {type(content).__name__}, not bytes; open it in binary mode")
-        return content
+        indices = self._params.indices
+        table = {"data": data, "data_format": data_format, "image_format": "tiff", "out_data_format": "b64_json"}
+        return table | ({} if indices is None else {"indices": list(indices)})
 
     def _copy(self, content: bytes) -> Path:
         """A file of our own, named as the user's, since some read the day of a picture from its name."""
         said = getattr(self._data, "name", None)
         name = _NOT_IN_NAMES.sub("_", Path(said).name if isinstance(said, str) else "")[-100:].lstrip(".")
-        self.folder = Path(tempfile.mkdtemp(prefix="mmout-io-plugin-", dir=self._parent))
+        self.folder = Path(tempfile.mkdtemp(prefix="mmout-io-plugin-", dir=self.parent))
         path = self.folder / (name or "input.tif")
         path.write_bytes(content)
         return path
+
+
+def _content(data: Any) -> bytes:
+    if not is_open_file(data):
+        return bytes(data)
+    try:
+        if hasattr(data, "seek") and (not hasattr(data, "seekable") or data.seekable()):
+            data.seek(0)
+        content = data.read()
+    except (OSError, ValueError) as error:
+        raise InputError(f"the file cannot be read: {type_and_message(error)}") from error
+    if not isinstance(content, bytes):
+        raise InputError(f"the file gives {type(content).__name__}, not bytes; open it in binary mode")
+    return content

@@ -61,15 +61,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def server_address(text: str) -> str:
-    """The address below which a server's routes lie, without a slash at its end.
-
-    Args:
-        text: as a user gives it, with or without ``/v1`` at its end.
-
-    Raises:
-        OptionError: it is none.
-
-    """
+    """The address below which a server's routes lie, without a slash at its end."""
     wrong = f"--server {shown(text)} must be the address of a server, as http://localhost:8000"
     try:
         parts = urlsplit(text.strip())
@@ -87,12 +79,7 @@ def server_address(text: str) -> str:
 
 
 def api_key(given: str | None, environment: Mapping[str, str]) -> str | None:
-    """The key of a server: the one given, else the first of the variables `KEYS` that is set.
-
-    Raises:
-        OptionError: it has characters that no header can hold.
-
-    """
+    """The key of a server: the one given, else the first of the variables `KEYS` that is set."""
     key = next((key for key in (given, *map(environment.get, KEYS)) if key), None)
     if key is not None and not (key.isascii() and key.isprintable()):
         raise OptionError("the API key has characters that cannot be sent; see how it is quoted", param="api_key")
@@ -195,13 +182,12 @@ def _form(inputs: Sequence[str], fields: dict[str, str]) -> Form:
 
 def _bar(what: str, total: int | None = None, unit: str = "B") -> tqdm[Any]:
     """A progress bar, nothing where no terminal is; it is left as it is at the end."""
-    scaled = unit == "B"
     return tqdm(
         total=total,
         desc=what,
         unit=unit,
-        unit_scale=scaled,
-        unit_divisor=1024 if scaled else 1000,
+        unit_scale=unit == "B",
+        unit_divisor=1024,
         dynamic_ncols=True,
         disable=not sys.stderr.isatty(),
     )

@@ -28,20 +28,7 @@ def result_path(job: str, output: Output) -> str:
 
 
 def download(session: Session, path: str, size: int, part: PartFile, show: Callable[[int], None]) -> None:
-    """Download what ``part`` lacks of ``size`` bytes; what broke off goes on where it stopped.
-
-    Args:
-        session: with the server.
-        path: below the server's address.
-        size: bytes of the whole.
-        part: where to; whole afterwards.
-        show: is told how many bytes are there.
-
-    Raises:
-        SaveError: the bytes cannot be written.
-        ServerError: the server refuses, breaks off too often, or sends something else.
-
-    """
+    """Download what ``part`` lacks of ``size`` bytes; what broke off goes on where it stopped."""
     retries = session.retries()
     most = 0
     while True:
@@ -50,7 +37,7 @@ def download(session: Session, path: str, size: int, part: PartFile, show: Calla
         except TemporaryError as error:
             if part.size > most:  # a server without ranges could else be asked for ever
                 most = part.size
-                retries.reset()
+                retries.failures = 0
             retries.wait(error)
         else:
             break
@@ -93,18 +80,12 @@ class _Record(msgspec.Struct):
 class PartFile:
     """``NAME.part`` beside the file that it becomes, with ``NAME.part.json``, which says what its bytes are of.
 
-    Args:
-        target: the file that it becomes.
-        source: what is downloaded; bytes of anything else that lie there are thrown away.
-
-    Raises:
-        SaveError: it cannot be opened, or another process is writing it.
-
+    Bytes of another source that lie there are thrown away.
     """
 
     def __init__(self, target: Path, source: str) -> None:
         self.path = target.with_name(f"{target.name}.part")
-        self._record = target.with_name(f"{target.name}.part.json")
+        self._record = self.path.with_name(f"{self.path.name}.json")
         self._source = source
         self.etag: str | None = None
         """Of the bytes that are there; None: they are of no use."""

@@ -6,6 +6,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from vllm_mmout.errors import InputError
@@ -15,16 +16,7 @@ _PIECE = 256 << 10
 
 
 class Form:
-    """Fields and files, which are one body as often as it is sent.
-
-    Args:
-        fields: names and texts, a name may repeat.
-        files: names and paths, likewise.
-
-    Raises:
-        InputError: a file is absent, is none, or is empty.
-
-    """
+    """Fields and files, which are one body as often as it is sent."""
 
     def __init__(self, fields: Sequence[tuple[str, str]], files: Sequence[tuple[str, Path]] = ()) -> None:
         boundary = secrets.token_hex(16)
@@ -42,43 +34,27 @@ class Form:
         """Bytes of the body."""
 
     def body(self, sent: Callable[[int], None]) -> Iterator[bytes]:
-        """The body in pieces; ``sent`` is told how many bytes were taken so far.
-
-        Raises:
-            InputError: a file cannot be read, or has become shorter.
-
-        """
+        """The body in pieces; ``sent`` is told how many bytes were taken so far."""
         total = 0
-        for piece in self._pieces():
-            yield piece
-            total += len(piece)
-            sent(total)
-
-    def _pieces(self) -> Iterator[bytes]:
-        for head, path, size in self._parts:
-            yield head
-            if path is not None:
-                yield from _read(path, size)
-                yield b"\r\n"
-        yield self._end
+        for head, path, size in (*self._parts, (self._end, None, 0)):
+            for piece in (head,) if path is None else chain((head,), _read(path, size), (b"\r\n",)):
+                yield piece
+                total += len(piece)
+                sent(total)
 
 
 def _read(path: Path, size: int) -> Iterator[bytes]:
     """So many bytes of a file; an error of the disk must not look like one of the connection."""
     try:
-        file = path.open("rb", buffering=0)
+        with path.open("rb", buffering=0) as file:
+            while size:
+                piece = file.read(min(size, _PIECE))
+                if not piece:
+                    raise InputError(f"{path} has become {size} bytes shorter while it was sent; send it again")
+                size -= len(piece)
+                yield piece
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    with file:
-        while size:
-            try:
-                piece = file.read(min(size, _PIECE))
-            except OSError as error:
-                raise InputError(f"cannot read {path}: {error.strerror}") from error
-            if not piece:
-                raise InputError(f"{path} has become {size} bytes shorter while it was sent; send it again")
-            size -= len(piece)
-            yield piece
 
 
 def _size(path: Path) -> int:

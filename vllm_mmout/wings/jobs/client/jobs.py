@@ -18,7 +18,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0
 _ANSWER_S = 300.0
 """Seconds that a server has for its answer once it has the whole upload, which it may still be writing."""
 
-
 Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,200}$")]
 """Of a job; stands in addresses, and in what a user is told to type."""
 Name = Annotated[str, msgspec.Meta(pattern=r"^\w[\w.-]{0,199}$")]
@@ -71,19 +70,9 @@ class Job(msgspec.Struct, frozen=True):
     outputs: tuple[Output, ...] = ()
     error: Failure | None = None
 
-    @property
-    def ended(self) -> bool:
-        """Whether it will not change any more."""
-        return self.status in ("completed", "failed")
-
 
 def check_server(session: Session) -> None:
-    """See that a server is there, takes the key, and has jobs, before much is sent to it.
-
-    Raises:
-        ServerError: one of these is not so.
-
-    """
+    """See that a server is there, takes the key, and has jobs, before much is sent to it."""
     try:
         session.get(f"{ROUTE}?limit=1", dict[str, Any])
     except ServerError as error:
@@ -96,18 +85,7 @@ def check_server(session: Session) -> None:
 
 
 def submit(session: Session, form: Form, sent: Callable[[int], None]) -> Job:
-    """Send a scene; a full server is asked again, and an upload that broke off is sent again.
-
-    Args:
-        session: with the server.
-        form: the scene and what is asked of it.
-        sent: is told how many bytes of the form have been sent; it begins anew with each try.
-
-    Raises:
-        InputError: a file cannot be read.
-        ServerError: the server refuses or is full for too long, or it is not known whether it has made the job.
-
-    """
+    """Send a scene; a full server is asked again, and an upload that broke off is sent again."""
     headers = {"Content-Type": form.content_type, "Content-Length": str(form.size)}
     retries = session.retries()
     count = 0
@@ -132,33 +110,15 @@ def submit(session: Session, form: Form, sent: Callable[[int], None]) -> Job:
 
 
 def get_job(session: Session, job: str) -> Job:
-    """What the server says of a job now.
-
-    Raises:
-        ServerError: it knows none of that id, or refuses.
-
-    """
+    """What the server says of a job now."""
     return session.get(f"{ROUTE}/{job}", Job)
 
 
 def wait(session: Session, job: Job, show: Callable[[Job], None]) -> Job:
-    """Follow a job until it ends.
-
-    Args:
-        session: with the server.
-        job: as it was made or found.
-        show: is told how it stands, each time.
-
-    Returns:
-        The job, completed.
-
-    Raises:
-        ServerError: it failed, or is not there any more.
-
-    """
+    """Follow a job until it ends."""
     pause = _FIRST_PAUSE
     show(job)
-    while not job.ended:
+    while job.status not in ("completed", "failed"):
         time.sleep(pause)
         pause = min(pause * 1.3, _LONGEST_PAUSE)
         job = get_job(session, job.id)
@@ -171,12 +131,7 @@ def wait(session: Session, job: Job, show: Callable[[Job], None]) -> Job:
 
 
 def remove(session: Session, job: str) -> None:
-    """Cancel a job that runs, or remove one that has ended; once, as somebody waits for it.
-
-    Raises:
-        ServerError: the server refuses or does not answer.
-
-    """
+    """Cancel a job that runs, or remove one that has ended; once, as somebody waits for it."""
     try:
         session.ask("DELETE", f"{ROUTE}/{job}", dict[str, Any])
     except TemporaryError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +15,7 @@ from urllib3.exceptions import HTTPError
 
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.geo.raster.remote.connections import RETRIES, Connections, FetchOptions, proxy_of
-from vllm_mmout.geo.raster.remote.fetcher import asked_wait_s, distrust, lateness, phrase
+from vllm_mmout.geo.raster.remote.fetcher import BrokenError, asked_wait_s, distrust, lateness, phrase
 from vllm_mmout.version import __version__
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ Answer = TypeVar("Answer")
 
 KEYS = ("VLLM_API_KEY", "OPENAI_API_KEY")
 """Variables that may hold the key; the first that is set counts. A server of vLLM reads the first one too."""
-_LONGEST_PAUSE = 30.0
-"""Seconds between two tries, where the server does not ask for more."""
 _LONGEST_ASKED = 600.0
 """Seconds that a server may ask to wait."""
 _PROXY_FAILED = frozenset({502, 503, 504})
@@ -35,84 +34,44 @@ _SHOWN = 4000
 
 
 class ServerError(MMOutError):
-    """A server refused, failed, or cannot be reached; where it said why, in its own words.
-
-    Args:
-        message: what is said.
-        status: of the answer, where there is one.
-
-    """
+    """A server refused, failed, or cannot be reached; where it said why, in its own words."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
 
 
-class TemporaryError(Exception):
-    """A request failed for a reason that may pass.
-
-    Args:
-        words: what happened.
-        wait_s: seconds that the server asks to wait.
-        answered: whether the server said so itself; else the connection failed, or a proxy gave an answer.
-
-    """
+class TemporaryError(BrokenError):
+    """A request failed for a reason that may pass; ``answered`` where the server itself said so."""
 
     def __init__(self, words: str, *, wait_s: float = 0.0, answered: bool = False) -> None:
-        super().__init__(words)
-        self.wait_s = wait_s
+        super().__init__(words, wait_s)
         self.answered = answered
 
 
+@dataclass(slots=True)
 class Retries:
-    """Counts the failures of one piece of work since it last went on, and waits between its tries.
+    """Counts the failures of one piece of work since it last went on, and waits between its tries."""
 
-    Args:
-        options: how often is tried again, and the first pause.
-        say: is told what failed and how long is waited.
-
-    """
-
-    def __init__(self, options: FetchOptions, say: Callable[[str], None]) -> None:
-        self._options = options
-        self._say = say
-        self._failures = 0
-
-    def reset(self) -> None:
-        """Forget the failures: the work went on."""
-        self._failures = 0
+    options: FetchOptions
+    say: Callable[[str], None]
+    failures: int = 0
 
     def wait(self, error: TemporaryError) -> None:
-        """Wait before the next try.
-
-        Raises:
-            ServerError: it failed too often, or the server asks to wait for too long.
-
-        """
-        self._failures += 1
-        if self._failures > self._options.retries:
-            often = f"tried {self._failures} times" if self._failures > 1 else "tried once"
+        """Wait before the next try; raises `ServerError` after too many, and where the server asks for too long."""
+        self.failures += 1
+        if self.failures > self.options.retries:
+            often = f"tried {self.failures} times" if self.failures > 1 else "tried once"
             raise ServerError(f"{error} ({often}; {RETRIES} in the environment says how often)") from error
         if error.wait_s > _LONGEST_ASKED:
             raise ServerError(f"{error} (the server asks to wait {error.wait_s:.0f} s; try again then)") from error
-        pause = max(min(self._options.backoff * 2 ** (self._failures - 1), _LONGEST_PAUSE), error.wait_s)
-        self._say(f"{error}; trying again in {pause:.3g} s")
+        pause = max(self.options.pause(self.failures), error.wait_s)
+        self.say(f"{error}; trying again in {pause:.3g} s")
         time.sleep(pause)
 
 
 class Session:
-    """Asks one server; use it in one thread, and close it.
-
-    Args:
-        server: the address below which its routes lie.
-        key: its API key, where it has one.
-        options: how long to wait, and how often to try.
-        say: is told in a line what is waited for.
-
-    Raises:
-        InputError: the proxy that the environment names cannot be used.
-
-    """
+    """Asks one server; use it in one thread, and close it."""
 
     def __init__(self, server: str, key: str | None, options: FetchOptions, say: Callable[[str], None]) -> None:
         self.server = server
@@ -139,19 +98,7 @@ class Session:
                 retries.wait(error)
 
     def ask(self, method: str, path: str, into: type[Answer], **request: Any) -> Answer:
-        """Ask for JSON, once.
-
-        Args:
-            method: of HTTP.
-            path: below the server's address.
-            into: what the answer must be.
-            request: as of `answer`.
-
-        Raises:
-            TemporaryError: it failed for a reason that may pass.
-            ServerError: the server refuses, or is none of ours.
-
-        """
+        """Ask for JSON, once; raises `TemporaryError` where it fails for a reason that may pass, else `ServerError`."""
         with self.answer(method, path, **request) as response:
             body = response.read(_LARGEST_JSON)
         try:
@@ -173,20 +120,9 @@ class Session:
         takes: frozenset[int] = frozenset(),
         timeout_s: float | None = None,
     ) -> Iterator[BaseHTTPResponse]:
-        """The answer to one request, whose body is read from it; the connection is closed where it is not read whole.
+        """The answer to one request, whose body is read from it; errors as of `ask`.
 
-        Args:
-            method: of HTTP.
-            path: below the server's address.
-            headers: further headers.
-            body: in pieces; its length is in the headers.
-            takes: further statuses that are an answer, beside those of success.
-            timeout_s: seconds within which the answer must begin; None: as the options have it.
-
-        Raises:
-            TemporaryError: there is none, or it ended in the middle, for a reason that may pass.
-            ServerError: the server refuses, or cannot be reached at all.
-
+        ``takes`` are further statuses that are an answer; ``timeout_s`` are seconds within which it must begin.
         """
         wait_s = self._options.timeout if timeout_s is None else timeout_s
         try:
@@ -223,17 +159,14 @@ class Session:
         words = own or f"{self.server} answered {phrase(status)}"
         if status == HTTPStatus.UNAUTHORIZED:
             return ServerError(f"{words} (401); give the server's key by --api-key or {' or '.join(KEYS)}", status)
-        wait_s = asked_wait_s(response)
-        if status == HTTPStatus.TOO_MANY_REQUESTS:
-            return TemporaryError(words, wait_s=wait_s, answered=True)
-        if status in _PROXY_FAILED and own is None:
-            return TemporaryError(words, wait_s=wait_s)
+        full = status == HTTPStatus.TOO_MANY_REQUESTS
+        if full or (status in _PROXY_FAILED and own is None):
+            return TemporaryError(words, wait_s=asked_wait_s(response), answered=full)
         return ServerError(words, status)
 
     def _broken(self, error: HTTPError, wait_s: float) -> Exception:
         """What failed below HTTP, in words; of a server that was never reached it is said at once."""
-        distrusted = distrust(error)
-        if distrusted is not None:
+        if (distrusted := distrust(error)) is not None:
             return ServerError(f"the certificate of {self.server} {distrusted}")
         words = lateness(error, self._options.timeout, wait_s) or _cause(error)
         if not self._reached:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vllm_mmout.commands.run_options import out_file
 from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.geo.raster.files import whole_file
 from vllm_mmout.outputs.formats import SENT, Format, format_named
@@ -24,34 +24,11 @@ class Target:
 
     @classmethod
     def of(cls, out: str) -> Target:
-        """The target of a text.
-
-        Raises:
-            OptionError: it has no suffix, and is no folder.
-            SaveError: there is no folder for it.
-
-        """
-        path = Path(out)
-        if path.is_dir() or out.endswith(os.sep):
-            return cls(path, folder=True)
-        if not path.parent.is_dir():
-            raise SaveError(f"-o {out}: there is no folder {path.parent}; make it first")
-        if not path.suffix:
-            raise OptionError(
-                f"-o {out} has no suffix, which tells the format (.tif, .png, ...); for a folder write {out}/"
-            )
-        return cls(path, folder=False)
+        """The target of a text."""
+        return cls(Path(out), folder=out_file(out) is None)
 
     def output_format(self, asked: str | None) -> str | None:
-        """The ``output_format`` to ask for; None: the usual one.
-
-        Args:
-            asked: one that a user names beside ``-o``.
-
-        Raises:
-            OptionError: it is not that of the suffix, or the suffix has none.
-
-        """
+        """The ``output_format`` to ask for, where a user has asked for one beside ``-o``; None: the usual one."""
         known = self._format()
         if asked is None and known is None and not self.folder:
             suffixes = ", ".join(suffix for form in SENT.values() for suffix in form.suffixes)
@@ -66,34 +43,18 @@ class Target:
         return asked if known is None else known.name
 
     def files(self, stem: str, outputs: Sequence[Output]) -> list[Path]:
-        """The file of each result, as ``vllm-mmout run`` names them.
-
-        Args:
-            stem: name of the input without its suffix, for a folder.
-            outputs: the results.
-
-        Raises:
-            OptionError: the suffix is of another format than the result.
-            SaveError: the folder cannot be made.
-
-        """
+        """The file of each result, as ``vllm-mmout run`` names them; ``stem`` is the input's, for a folder."""
         for output in outputs:
             self._check(output)
-        several = len(outputs) > 1
+        ends = [f"-{output.processor}" if len(outputs) > 1 else "" for output in outputs]
         if not self.folder:
-            named = [f"{self.path.stem}-{output.processor}{self.path.suffix}" for output in outputs]
-            return [self.path.with_name(name) for name in named] if several else [self.path] * len(outputs)
+            return [self.path.with_stem(f"{self.path.stem}{end}") for end in ends]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SaveError(f"cannot make the folder {self.path}: {error.strerror}") from error
-        stem = stem or "scene"
-        return [
-            self.path / f"{stem}-{output.processor}{_suffix(output)}"
-            if several
-            else self.path / f"{stem}{_suffix(output)}"
-            for output in outputs
-        ]
+        names = [f"{stem or 'scene'}{end}{_suffix(output)}" for end, output in zip(ends, outputs, strict=True)]
+        return [self.path / name for name in names]
 
     def _format(self) -> Format | None:
         """What the suffix of a file means."""
@@ -112,12 +73,7 @@ class Target:
 
 
 def place(part: Path, target: Path, output: Output) -> None:
-    """Give a whole download its name, and a GeoTIFF the names of its classes in a file beside it.
-
-    Raises:
-        SaveError: it cannot be given its name.
-
-    """
+    """Give a whole download its name, and a GeoTIFF the names of its classes in a file beside it."""
     sidecars = geotiff_sidecars(output.class_names) if output.output_format == "tiff" else None
     with whole_file(target, sidecars) as hidden:
         part.replace(hidden)

@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -25,15 +25,7 @@ _ENDED: Final = SceneError("server_ended", "the server that ran the job ended be
 
 
 class SceneBoard:
-    """What every server of a folder knows of jobs, and does with them. All methods block; threads may share one.
-
-    Args:
-        store: where the results lie, and how long.
-
-    Raises:
-        OptionError: the file of jobs in the store's folder is none of ours.
-
-    """
+    """What every server of a folder knows of jobs, and does with them. All methods block; threads may share one."""
 
     def __init__(self, store: ResultStore) -> None:
         self.store = store
@@ -47,19 +39,7 @@ class SceneBoard:
         return self.store.shared.server
 
     def add(self, *, model: str, name: str, nbytes: int, most: int, most_bytes: int) -> SceneJob | int:
-        """Add a job that this server is to run.
-
-        Args:
-            model: its name.
-            name: the client's name for the input.
-            nbytes: bytes of the input that are held until it ends.
-            most: as many jobs may be unfinished.
-            most_bytes: as many bytes these may hold together.
-
-        Returns:
-            The job; or how many are unfinished, where there is no place for one more.
-
-        """
+        """Add a job that this server is to run; gives how many are unfinished, where there is no place for one more."""
         self.store.shared.enter()
         self._write_failed()
         job = SceneJob(
@@ -108,23 +88,9 @@ class SceneBoard:
         return self._database.change(job_id, tiles_done=done, tiles_total=total)
 
     def complete(self, job_id: str, results: dict[str, JobResult], tiles: int) -> bool:
-        """Store the results of a job, which are closed.
-
-        Args:
-            job_id: of this server's.
-            results: by processor.
-            tiles: of which it was made.
-
-        Returns:
-            False if it was deleted meanwhile; nothing is left of it then.
-
-        Raises:
-            OptionError: the results are larger than all results together may be.
-            OSError: it cannot be stored.
-
-        """
+        """Store the results of a job, which are closed; False, and nothing is left of it, if it was deleted."""
         outputs = tuple(self._named(name, result) for name, result in results.items())
-        stored = [name for output in outputs for name in (output.stored, output.preview) if name is not None]
+        stored = [name for output in outputs for name in output.files]
         try:
             self._check_size(results.values())
             # Whoever finds this server dead in between knows by that what to remove.
@@ -158,7 +124,10 @@ class SceneBoard:
 
         Where the database fails too, this server alone says so until it can be written.
         """
-        failed = msgspec.structs.replace(job, outputs=(), **self._failed(error))
+        now = time.time()
+        failed = msgspec.structs.replace(
+            job, status="failed", completed_at=now, expires_at=now + self.store.ttl, error=error, outputs=()
+        )
         try:
             return self._write(failed)
         except Exception:  # whatever it is, the job has ended
@@ -202,13 +171,9 @@ class SceneBoard:
         self._database.close()
 
     def _bury(self, server: str) -> None:
-        failed = self._failed(_ENDED)
-        self._remove(self._database.fail_all(server, _ENDED, failed["completed_at"], failed["expires_at"]))
-        self.store.shared.remove_dead()
-
-    def _failed(self, error: SceneError) -> dict[str, Any]:
         now = time.time()
-        return {"status": "failed", "completed_at": now, "expires_at": now + self.store.ttl, "error": error}
+        self._remove(self._database.fail_all(server, _ENDED, now, now + self.store.ttl))
+        self.store.shared.remove_dead()
 
     def _named(self, processor: str, result: JobResult) -> SceneOutput:
         file, picture = result.file, result.picture

@@ -42,21 +42,11 @@ CREATE TABLE scenes (
 );
 CREATE INDEX scenes_by_status ON scenes (status);
 """
-_SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM scenes"
 _UNFINISHED: Final = "status IN ('queued', 'in_progress')"
 
 
 class SceneDatabase:
-    """What is known of every job, the same for every server of a folder. All methods block; threads may share one.
-
-    Args:
-        path: the file; made if it is absent. Its folder must be for this user alone.
-        make_folder: called before the file is made or opened.
-
-    Raises:
-        OptionError: the file is none of ours, or of another release.
-
-    """
+    """What is known of every job, the same for every server of a folder. All methods block; threads may share one."""
 
     def __init__(self, path: Path, make_folder: Callable[[], object] = lambda: None) -> None:
         self.path = path
@@ -68,17 +58,7 @@ class SceneDatabase:
             pass
 
     def add(self, job: SceneJob, *, most: int, most_bytes: int) -> int | None:
-        """Add a job, unless too many are unfinished.
-
-        Args:
-            job: a queued one.
-            most: as many may be unfinished, of all servers.
-            most_bytes: as many bytes of input these may have together.
-
-        Returns:
-            None; or how many are unfinished, where that is too many for one more.
-
-        """
+        """Add a job; gives how many are unfinished, where that is too many for one more."""
         with self._changing() as connection:
             row = connection.execute(f"SELECT COUNT(*), COALESCE(SUM(nbytes), 0) FROM scenes WHERE {_UNFINISHED}")
             count, nbytes = row.fetchone()
@@ -92,34 +72,20 @@ class SceneDatabase:
     def get(self, job_id: str) -> SceneJob | None:
         """A job by its id."""
         with self._using() as connection:
-            row = connection.execute(f"{_SELECT} WHERE id = ?", (job_id,)).fetchone()
-        return None if row is None else _job(row)
+            return next(iter(_jobs(connection, "WHERE id = ?", job_id)), None)
 
     def page(self, limit: int, after: str | None, order: Literal["asc", "desc"]) -> tuple[list[SceneJob], bool] | None:
-        """Some jobs, in the order in which they were made or the other way round.
-
-        Args:
-            limit: as many at most.
-            after: the id of the job before the first one; None: from the start.
-            order: "asc": the oldest first.
-
-        Returns:
-            The jobs, and whether more follow; None if there is no job ``after``.
-
-        """
+        """Some jobs after one of these, and whether more follow; None if there is no such one to begin after."""
         sign = ">" if order == "asc" else "<"
         with self._using() as connection:
-            where, values = "", []
+            found: tuple[int, ...] | None = ()
             if after is not None:
                 found = connection.execute("SELECT number FROM scenes WHERE id = ?", (after,)).fetchone()
-                if found is None:
-                    return None
-                where, values = f"WHERE number {sign} ?", [found[0]]
-            rows = connection.execute(
-                f"{_SELECT} {where} ORDER BY number {order} LIMIT ?",
-                (*values, limit + 1),
-            ).fetchall()
-        return [_job(row) for row in rows[:limit]], len(rows) > limit
+            if found is None:
+                return None
+            where = f"WHERE number {sign} ?" if found else ""
+            jobs = _jobs(connection, f"{where} ORDER BY number {order} LIMIT ?", *found, limit + 1)
+        return jobs[:limit], len(jobs) > limit
 
     def change(self, job_id: str, **values: Any) -> bool:
         """Change what is known of a job; False, and nothing is changed, if it is finished or was deleted."""
@@ -129,9 +95,9 @@ class SceneDatabase:
     def delete(self, job_id: str) -> SceneJob | None:
         """Forget a job, and give it as it was; None if there is none."""
         with self._changing() as connection:
-            found = connection.execute(f"{_SELECT} WHERE id = ?", (job_id,)).fetchone()
+            found = _jobs(connection, "WHERE id = ?", job_id)
             connection.execute("DELETE FROM scenes WHERE id = ?", (job_id,))
-        return None if found is None else _job(found)
+        return found[0] if found else None
 
     def ask_preview(self, job_id: str) -> None:
         """Tell the server that runs a job that somebody wants to see it."""
@@ -157,23 +123,25 @@ class SceneDatabase:
     def fail_all(self, server: str, error: SceneError, now: float, expires_at: float) -> list[str]:
         """Let all unfinished jobs of a server fail; gives the names in the store that they may have used."""
         with self._changing() as connection:
-            rows = connection.execute(f"{_SELECT} WHERE server = ? AND {_UNFINISHED}", (server,)).fetchall()
+            jobs = _jobs(connection, f"WHERE server = ? AND {_UNFINISHED}", server)
             values = {"status": "failed", "completed_at": now, "expires_at": expires_at, "error": error, "outputs": ()}
             _update(connection, "server", server, values)
-        return [name for row in rows for name in _job(row).stored]
+        return [name for job in jobs for name in job.stored]
 
     def finished(self) -> list[SceneJob]:
         """All jobs that are finished."""
         with self._using() as connection:
-            rows = connection.execute(f"{_SELECT} WHERE NOT {_UNFINISHED}").fetchall()
-        return [_job(row) for row in rows]
+            return _jobs(connection, f"WHERE NOT {_UNFINISHED}")
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            self._close()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
@@ -193,9 +161,7 @@ class SceneDatabase:
         """The connection, for this thread alone; opened anew where the file was removed."""
         with self._lock:
             if self._connection is None or self._opened != _identity(self.path):
-                if self._connection is not None:
-                    self._connection.close()
-                    self._connection = None
+                self._close()
                 self._make_folder()
                 self._connection = _connected(self.path)
                 self._opened = _identity(self.path)
@@ -216,13 +182,12 @@ def _connected(path: Path) -> sqlite3.Connection:
                     f"{path} is no file of jobs ({error}); remove it, or choose another folder"
                 ) from error
         time.sleep(0.01)
-    if not version and tables:
-        connection.close()
+    if version == _VERSION or (not version and not tables):
+        return connection
+    connection.close()
+    if not version:
         raise OptionError(f"{path} is no file of jobs, but has {tables} tables of others; choose another folder")
-    if version not in (0, _VERSION):
-        connection.close()
-        raise OptionError(f"{path} was made by another release; choose another folder, or remove the file")
-    return connection
+    raise OptionError(f"{path} was made by another release; choose another folder, or remove the file")
 
 
 def _tried(path: Path) -> tuple[sqlite3.Connection, int, int]:
@@ -264,8 +229,12 @@ def _as_row(values: dict[str, Any]) -> dict[str, Any]:
     return {name: msgspec.json.encode(value).decode() if name in _JSON else value for name, value in values.items()}
 
 
-def _job(row: tuple[Any, ...]) -> SceneJob:
-    values = dict(zip(_COLUMNS, row, strict=True))
+def _jobs(connection: sqlite3.Connection, where: str, *values: object) -> list[SceneJob]:
+    rows = connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM scenes {where}", values).fetchall()
+    return [_job(dict(zip(_COLUMNS, row, strict=True))) for row in rows]
+
+
+def _job(values: dict[str, Any]) -> SceneJob:
     values["outputs"] = msgspec.json.decode(values["outputs"], type=tuple[SceneOutput, ...])
     values["error"] = msgspec.json.decode(values["error"], type=SceneError | None)
     return SceneJob(**values)

@@ -17,7 +17,7 @@ from vllm_mmout.geo.raster.formats import folded, is_tiff
 from vllm_mmout.geo.raster.raster import Window, can_hold
 from vllm_mmout.geo.raster.stack.stack import Layer, OpenStack
 from vllm_mmout.geo.raster.tags import read_directories
-from vllm_mmout.models.inputs.open_input import chosen_layers, is_open_file
+from vllm_mmout.models.inputs.open_input import chosen_layers, is_open_file, unwrapped
 from vllm_mmout.models.inputs.raster_view import BandChoice, BandList
 from vllm_mmout.params import OutputParams
 
@@ -80,17 +80,8 @@ def input_preview(opened: Any, inputs: ModelInputs | None = None) -> InputPrevie
     Each pixel shown is the one in the middle of those that become one. Of the file only segments are read that have
     such a pixel, each once (of files whose segments do not share borders, at most twice). In memory is what is shown,
     and beside it some tens of MiB, or one segment of the file where that is larger.
-
-    Args:
-        opened: an open file that stands at its start; or lists, or dicts by name, of them: the bands or the dates of
-            one input, which are brought to the grid of the finest.
-        inputs: of the model. Its bands say which are red, green and blue where the input does not.
-
-    Raises:
-        InputError: a file cannot be read, files do not lie on one grid, or the pixels are nothing that can be shown.
-
     """
-    data = _unwrapped(opened)
+    data = unwrapped(opened)
     coloured = is_open_file(data) and _is_rgb(data)
     with ExitStack() as stack:
         layers = _layers(data, stack)
@@ -101,8 +92,7 @@ def input_preview(opened: Any, inputs: ModelInputs | None = None) -> InputPrevie
         if 0 in raster.size:
             raise InputError(f"{raster.name} has no pixels: {raster.size[0]} x {raster.size[1]}; send another file")
         dtype = _shown_as(raster)
-        longer = max(raster.size)
-        size = raster.size
+        size, longer = raster.size, max(raster.size)
         if longer > LONGER:
             size = max(1, round(size[0] * LONGER / longer)), max(1, round(size[1] * LONGER / longer))
         names = [layer.name or "" for layer in layers]
@@ -131,16 +121,9 @@ class _EveryBand(BandChoice):
 _EVERY_BAND: Final = _EveryBand("page", (), OutputParams())
 
 
-def _unwrapped(data: Any) -> Any:
-    """What is in a list of one thing, and in a list of that."""
-    while isinstance(data, list | tuple) and len(data) == 1:
-        (data,) = data
-    return data
-
-
 def _layers(data: Any, stack: ExitStack) -> list[Layer]:
     """All bands of an input, those of several dates one date after the other."""
-    data = _unwrapped(data)
+    data = unwrapped(data)
     if isinstance(data, list | tuple) and any(isinstance(part, list | tuple | Mapping) for part in data):
         return [layer for part in data for layer in _layers(part, stack)]
     layers = chosen_layers(data, _EVERY_BAND, stack)
@@ -247,9 +230,9 @@ def _coloured(names: Sequence[str], *, coloured: bool) -> tuple[int, ...]:
     first three of a picture in colour, or of three bands; of more, as they are mostly stored from blue on, the third,
     second and first; of fewer the first alone.
     """
-    found = [_called(names, colour) for colour in range(3)]
-    if None not in found:
-        return tuple(place + 1 for place in found if place is not None)
+    found = [place + 1 for colour in range(3) if (place := _called(names, colour)) is not None]
+    if len(found) == 3:
+        return tuple(found)
     if coloured or len(names) == 3:
         return 1, 2, 3
     return (3, 2, 1) if len(names) > 3 else (1,)
@@ -257,11 +240,7 @@ def _coloured(names: Sequence[str], *, coloured: bool) -> tuple[int, ...]:
 
 def _called(names: Sequence[str], colour: int) -> int | None:
     """The first band that is called by a colour."""
-    for place, name in enumerate(names):
-        if folded(name.strip()) in _WHOLE[colour]:
-            return place
-    for place, name in enumerate(names):
-        words = set(_SPLIT.split(name.casefold()))
-        if _WORDS[colour] in words and not words & _NOT_IT:
-            return place
-    return None
+    whole = [folded(name.strip()) in _WHOLE[colour] for name in names]
+    words = [set(_SPLIT.split(name.casefold())) for name in names]
+    part = [_WORDS[colour] in said and not said & _NOT_IT for said in words]
+    return next((called.index(True) for called in (whole, part) if True in called), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -16,7 +16,6 @@ from vllm_mmout.serving.request.uploads import Upload, printable
 if TYPE_CHECKING:
     from vllm_mmout.serving.inputs.sources import Sources
 
-
 PREFIX: Final = "scene_"
 """What the id of a job begins with."""
 
@@ -26,16 +25,16 @@ class ClassRow(msgspec.Struct, frozen=True, kw_only=True):
 
     id: int
     name: str | None
-    color: str
-    """#rrggbb, as in the picture of the result."""
+    color: Annotated[str, msgspec.Meta(pattern="^#[0-9a-f]{6}$")]
+    """As in the picture of the result."""
     pixels: int
     share: float
     """Of all pixels that have a class, from 0 to 1."""
     area_m2: float | None
 
 
-class SceneOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """One result of a job."""
+class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One result of a job, as clients are told of it."""
 
     processor: str
     output_format: str
@@ -44,10 +43,20 @@ class SceneOutput(msgspec.Struct, frozen=True, kw_only=True):
     size: str | None
     """Width x height."""
     classes: tuple[ClassRow, ...] | None
+
+
+class SceneOutput(OutputRow, frozen=True, kw_only=True):
+    """One result of a job, with what it is called in the store."""
+
     stored: str
     """Its name in the store of results."""
     preview: str | None
     """That of its picture; None where it has none."""
+
+    @property
+    def files(self) -> list[str]:
+        """The names of both."""
+        return [self.stored] if self.preview is None else [self.stored, self.preview]
 
 
 class SceneError(msgspec.Struct, frozen=True):
@@ -88,7 +97,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def stored(self) -> list[str]:
         """The names of its results, and of their pictures, in the store."""
-        return [name for output in self.outputs for name in (output.stored, output.preview) if name is not None]
+        return [name for output in self.outputs for name in output.files]
 
     def described(self) -> dict[str, Any]:
         """The job as clients are told of it."""
@@ -103,8 +112,11 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
             "progress": self._percent(),
             "tiles": tiles,
             **{name: None if seconds is None else int(seconds) for name, seconds in times.items()},
-            "outputs": [_described(output) for output in self.outputs] if self.status == "completed" else [],
-            "error": None if self.error is None else msgspec.to_builtins(self.error),
+            "outputs": [
+                {name: output[name] for name in OutputRow.__struct_fields__}
+                for output in (msgspec.to_builtins(self.outputs) if self.status == "completed" else ())
+            ],
+            "error": msgspec.to_builtins(self.error),
         }
 
     def _percent(self) -> int:
@@ -112,12 +124,6 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
         if self.status == "completed":
             return 100
         return min(99, 100 * self.tiles_done // self.tiles_total) if self.tiles_total else 0
-
-
-def _described(output: SceneOutput) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(output)
-    del fields["stored"], fields["preview"]
-    return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,26 +148,16 @@ def keep_inputs(images: Sequence[Upload | str], sources: Sources) -> SceneInputs
 
     What it holds itself is checked, data URLs are decoded. Addresses are read when the job runs; those of files are
     looked at before as well.
-
-    Args:
-        images: of the request. Uploads stay its caller's until this returns.
-        sources: what the server reads.
-
-    Raises:
-        InputError: a file is no image, or too large a one, or a text is no address that the server reads.
-
     """
     with ExitStack() as held:
         kept: list[Upload | str] = []
         for image in images:
             if isinstance(image, Upload):
                 held.callback(image.file.close)
-                kept.append(image)
             elif image[:5].lower() == "data:":
                 file = held.enter_context(sources.open_text(image))
-                kept.append(Upload(file.name, file, file.seek(0, 2)))
-            else:
-                kept.append(image)
+                image = Upload(file.name, file, file.seek(0, 2))  # noqa: PLW2901
+            kept.append(image)
         with sources.opened([image for image in kept if not is_address(image)]):
             pass
         nbytes = sum(image.size for image in kept if isinstance(image, Upload))
@@ -169,9 +165,8 @@ def keep_inputs(images: Sequence[Upload | str], sources: Sources) -> SceneInputs
 
 
 def _name(image: Upload | str) -> str:
-    if isinstance(image, Upload):
-        return printable(image.name) or "scene"
     try:
-        return printable(unquote(urlsplit(image).path)) or "scene"
+        name = image.name if isinstance(image, Upload) else unquote(urlsplit(image).path)
     except ValueError:
-        return "scene"
+        name = ""
+    return printable(name) or "scene"

@@ -29,7 +29,6 @@ from vllm_mmout.serving.response.result_files import Encoded
 from vllm_mmout.wings.jobs.server.job import ClassRow
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
     from starlette.requests import Request
 
     from vllm_mmout.serving.response.encode import ToResponse
@@ -60,21 +59,9 @@ class JobResult:
 
 
 def make_result(output: Any, asked: FormatChoice, to_response: ToResponse | None, folder: Path) -> JobResult:
-    """Make all that is kept of an output, which is not closed; blocks.
-
-    Args:
-        output: what the processor made.
-        asked: what the client asked for.
-        to_response: as of `encode`.
-        folder: in which a file is made.
-
-    Raises:
-        OptionError, DecodeError, SaveError: as of `encode`.
-
-    """
+    """Make all that is kept of an output, which is not closed; blocks."""
     classes, picture = _classes(output), _picture(output)  # before a file is handed over
-    file = encode(output, asked, to_response, folder)
-    return JobResult(file, picture, classes)
+    return JobResult(encode(output, asked, to_response, folder), picture, classes)
 
 
 def _picture(output: Any) -> Encoded | None:
@@ -82,22 +69,18 @@ def _picture(output: Any) -> Encoded | None:
         output = output.classes
     if not isinstance(output, ImageOutput | RasterOutput | StructuredOutput):
         return None
-    try:
-        image = _reduced(output.image, coloured=_is_coloured(output))
-    except MMOutError:  # of data that was made of no picture
-        return None
-    return Encoded(encode_picture(image, "png"), "png", size=image.size)
-
-
-def _reduced(image: Image, *, coloured: bool) -> Image:
-    """A picture no larger than a preview; colours of classes have no mean."""
     from PIL.Image import Resampling
 
+    try:
+        image = output.image
+    except MMOutError:  # of data that was made of no picture
+        return None
     longer = max(image.size)
-    if longer <= PREVIEW:
-        return image
-    width, height = (max(1, round(side * PREVIEW / longer)) for side in image.size)
-    return image.resize((width, height), Resampling.NEAREST if coloured else Resampling.BOX)
+    if longer > PREVIEW:
+        width, height = (max(1, round(side * PREVIEW / longer)) for side in image.size)
+        # Colours of classes have no mean.
+        image = image.resize((width, height), Resampling.NEAREST if _is_coloured(output) else Resampling.BOX)
+    return Encoded(encode_picture(image, "png"), "png", size=image.size)
 
 
 def _is_coloured(output: Any) -> bool:
@@ -124,26 +107,12 @@ def _classes(output: Any) -> tuple[ClassRow, ...] | None:
 
 
 def _row(one: ClassArea, colour: tuple[int, ...]) -> ClassRow:
-    return ClassRow(
-        id=one.id,
-        name=one.name,
-        color="#" + bytes(colour).hex(),
-        pixels=one.pixels,
-        share=one.share,
-        area_m2=one.area_m2,
-    )
+    return ClassRow(color="#" + bytes(colour).hex(), **one.model_dump())
 
 
 async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
-    """The file of a job's result, or its picture, whole or in part.
-
-    Raises:
-        ApiError: the job is not finished or failed (409), has no such result (404), or the query is wrong (400).
-
-    """
-    variant = request.query_params.get("variant", "result")
-    if variant not in ("result", "preview"):
-        raise ApiError(400, f"variant must be result or preview, got {shown(variant)}", param="variant")
+    """The file of a job's result, or its picture, whole or in part."""
+    variant = one_of(request, "variant", "result", "preview", usual="result")
     if variant == "preview" and not job.finished:
         return await _growing(request, job, runner)
     output = _output(request, job)
@@ -153,18 +122,14 @@ async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> R
     entry = await asyncio.to_thread(runner.board.store.find, stored)
     if entry is None:
         raise _removed()
-    return await _ranged(request, entry, f"{job.id}-{job.outputs.index(output)}-{variant}", job)
+    etag = f"{job.id}-{job.outputs.index(output)}-{variant}"
+    return ranged_response(request, entry, etag, _HEADERS, _stem(job.name))
 
 
 async def send_pixel(request: Request, job: SceneJob, store: ResultStore) -> Response:
-    """The values of one pixel of a job's result.
-
-    Raises:
-        ApiError: as `send_result`, or the result has no such pixel (400).
-
-    """
+    """The values of one pixel of a job's result."""
     output = _output(request, job)
-    row, col = (_place(request, name) for name in ("row", "col"))
+    row, col = (whole_number(request, name, "a whole number from 0") for name in ("row", "col"))
     if output.size is None or output.output_format == "npz":
         raise ApiError(400, "this result has no pixels that can be asked for; fetch it as a whole", param="processor")
     found = await asyncio.to_thread(_values, store.folder / output.stored, row, col)
@@ -188,15 +153,8 @@ async def _growing(request: Request, job: SceneJob, runner: SceneRunner) -> Resp
             f"the job is {job.status}, and there is nothing to see of it yet; ask again",
             headers={"Retry-After": "1"},
         ) from None
-    return await _ranged(request, Encoded(picture, "png"), f"{job.id}-{zlib.crc32(picture):08x}", job)
-
-
-async def _ranged(request: Request, entry: Encoded, etag: str, job: SceneJob) -> Response:
-    try:
-        return ranged_response(request, entry, etag, _HEADERS, _stem(job.name))
-    except ApiError:
-        await asyncio.to_thread(entry.close)
-        raise
+    etag = f"{job.id}-{zlib.crc32(picture):08x}"
+    return ranged_response(request, Encoded(picture, "png"), etag, _HEADERS, _stem(job.name))
 
 
 def _output(request: Request, job: SceneJob) -> SceneOutput:
@@ -212,11 +170,20 @@ def _output(request: Request, job: SceneJob) -> SceneOutput:
     raise ApiError(404, f"the job has no result of {shown(asked)}; it has {known}", param="processor")
 
 
-def _place(request: Request, name: str) -> int:
-    given = request.query_params.get(name, "")
-    if not re.fullmatch(r"\d{1,9}", given, re.ASCII):
-        raise ApiError(400, f"{name} must be a whole number from 0, got {shown(given)}", param=name)
+def whole_number(request: Request, name: str, what: str, *, least: int = 0, most: int = 10**9, usual: str = "") -> int:
+    """A number of a query; ``what`` it must be is for the message."""
+    given = request.query_params.get(name, usual)
+    if not re.fullmatch(r"\d{1,9}", given, re.ASCII) or not least <= int(given) <= most:
+        raise ApiError(400, f"{name} must be {what}, got {shown(given)}", param=name)
     return int(given)
+
+
+def one_of(request: Request, name: str, *known: str, usual: str) -> Any:
+    """A word of a query, which is one of those that are known."""
+    given = request.query_params.get(name, usual)
+    if given not in known:
+        raise ApiError(400, f"{name} must be {' or '.join(known)}, got {shown(given)}", param=name)
+    return given
 
 
 def _values(path: Path, row: int, col: int) -> dict[str, Any]:
@@ -242,17 +209,13 @@ def _values(path: Path, row: int, col: int) -> dict[str, Any]:
     return {
         "row": row,
         "col": col,
-        "values": [None if _is_missing(value, found.nodata) else value for value in values],
+        # JSON has no number that is not finite.
+        "values": [None if value == found.nodata or not math.isfinite(value) else value for value in values],
         "bands": [name or "" for name in found.descriptions],
         "x": x,
         "y": y,
         "crs": None if place is None else place.crs,
     }
-
-
-def _is_missing(value: float, nodata: float | None) -> bool:
-    """Whether JSON has no such number, or there was no observation."""
-    return value == nodata or not math.isfinite(value)
 
 
 def _stem(name: str) -> str:

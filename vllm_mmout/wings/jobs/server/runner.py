@@ -21,9 +21,8 @@ from vllm_mmout.wings.jobs.server.job import SceneError
 from vllm_mmout.wings.jobs.server.results import make_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from contextlib import ExitStack
 
-    from vllm_mmout.engine.request_output import Progress
     from vllm_mmout.serving.answers import Work
     from vllm_mmout.serving.options import ServingOptions
     from vllm_mmout.wings.jobs.server.board import SceneBoard
@@ -47,12 +46,7 @@ class _Running:
 
 @dataclass(slots=True)
 class SceneRunner:
-    """Runs jobs until they are finished or deleted.
-
-    Args:
-        board: what all servers know of jobs.
-
-    """
+    """Runs jobs until they are finished or deleted."""
 
     board: SceneBoard
     previews: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PREVIEWS))
@@ -66,18 +60,7 @@ class SceneRunner:
         self._tending = asyncio.create_task(self._tend())
 
     async def add(self, work: Work, inputs: SceneInputs, model: str, options: ServingOptions) -> SceneJob:
-        """Make a job, which is run when its turn comes.
-
-        Args:
-            work: what is to be run.
-            inputs: what it is run on; closed when the job ends.
-            model: its name.
-            options: the limits.
-
-        Raises:
-            ApiError: too many jobs wait or run (429).
-
-        """
+        """Make a job, which is run when its turn comes; its inputs are closed when it ends."""
         adding = partial(
             self.board.add,
             model=model,
@@ -88,9 +71,14 @@ class SceneRunner:
         )
         job = await in_thread(adding, self._forget)
         if isinstance(job, int):
-            raise _too_many(job)
+            raise ApiError(
+                429,
+                f"{job} jobs wait or run, and there is no place for one more, or for its file"
+                f" ({flag('max_scenes')}, {flag('max_scene_bytes')}); try again later",
+                headers={"Retry-After": "10"},
+            )
         watch = PreviewRequest()
-        task = asyncio.create_task(self._run(job, work, watch, inputs.held.close))
+        task = asyncio.create_task(self._run(job, work, watch, inputs.held))
         self._running[job.id] = _Running(task, watch)
         task.add_done_callback(lambda task: self._ended(job.id, task))
         return job
@@ -112,16 +100,16 @@ class SceneRunner:
 
     def cancel(self, job_id: str) -> None:
         """End a job that was deleted, if it is one of this server's."""
-        running = self._running.get(job_id)
-        if running is not None:
+        if (running := self._running.get(job_id)) is not None:
             running.task.cancel()
 
     def preview(self, server: str, job_id: str) -> Path:
         """Where a server puts the picture of a job that it runs."""
         return self.board.store.shared.work_of(server) / f"{job_id}.png"
 
-    async def _run(self, job: SceneJob, work: Work, watch: PreviewRequest, close: Callable[[], None]) -> None:
+    async def _run(self, job: SceneJob, work: Work, watch: PreviewRequest, held: ExitStack) -> None:
         picture = _Picture(self.preview(self.board.server, job.id))
+        held.callback(picture.remove)
         try:
             async with self._places:
                 if await asyncio.to_thread(self.board.begin, job.id):
@@ -130,15 +118,18 @@ class SceneRunner:
             known = api_error(error, work.request_id)
             await asyncio.to_thread(self.board.fail, job, SceneError(known.type, known.message))
         finally:
-            await asyncio.shield(asyncio.to_thread(_let_go, close, picture))
+            await asyncio.shield(asyncio.to_thread(held.close))
 
     async def _done(self, job_id: str, work: Work, watch: PreviewRequest, picture: _Picture) -> None:
         """Run a job to its end, and store its results."""
         async with aclosing(work.running(watch)) as outputs:
             async for output in outputs:
-                last = output
-                if not output.finished and output.progress is not None:
-                    await self._progress(job_id, output.progress, output.outputs, picture)
+                last, progress = output, output.progress
+                if output.finished or progress is None:
+                    continue
+                await asyncio.to_thread(self.board.progress, job_id, progress.done, progress.total)
+                if progress.partial_index is not None:
+                    await asyncio.to_thread(picture.show, output.outputs)
         tiles = 1 if last.progress is None else last.progress.total
         # Ends in any case: what is stored of a job that is deleted meanwhile is found and removed there.
         await asyncio.shield(asyncio.to_thread(self._store, job_id, work, last.outputs, tiles))
@@ -147,11 +138,6 @@ class SceneRunner:
         folder = self.board.store.shared.work
         results = work.made(outputs, lambda output, respond: make_result(output, work.asked, respond, folder))
         self.board.complete(job_id, results, tiles)
-
-    async def _progress(self, job_id: str, progress: Progress, output: Any, picture: _Picture) -> None:
-        await asyncio.to_thread(self.board.progress, job_id, progress.done, progress.total)
-        if progress.partial_index is not None:
-            await asyncio.to_thread(picture.show, output)
 
     async def _tend(self) -> None:
         loop, swept = asyncio.get_running_loop(), 0.0
@@ -180,15 +166,6 @@ class SceneRunner:
                 running.watch.ask()
 
 
-def _too_many(count: int) -> ApiError:
-    return ApiError(
-        429,
-        f"{count} jobs wait or run, and there is no place for one more, or for its file"
-        f" ({flag('max_scenes')}, {flag('max_scene_bytes')}); try again later",
-        headers={"Retry-After": "10"},
-    )
-
-
 class _Picture:
     """The picture of a job that runs, where clients of any server find it."""
 
@@ -213,10 +190,3 @@ class _Picture:
         with self._lock:
             self._removed = True
             self._path.unlink(missing_ok=True)
-
-
-def _let_go(close: Callable[[], None], picture: _Picture) -> None:
-    try:
-        close()
-    finally:
-        picture.remove()

@@ -17,7 +17,7 @@ from vllm.renderers.inputs.preprocess import parse_model_prompt, prompt_to_seq
 from vllm.utils.import_utils import resolve_obj_by_qualname
 
 from vllm_mmout.errors import RegistrationError, type_and_message
-from vllm_mmout.wings.io_plugins.foreign.installed import find_plugin, origin_of
+from vllm_mmout.wings.io_plugins.foreign.plugin_entry_points import find_plugin, origin_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -31,54 +31,23 @@ TASK: Final = "plugin"
 """The pooling task of a plugin that names none."""
 
 
-@dataclass(frozen=True, slots=True)
-class PluginClass:
-    """The class of a plugin, imported before an engine is started, so that what is wrong with it is told at once."""
-
-    name: str
-    kind: type
-
-    @classmethod
-    def of(cls, name: str) -> PluginClass:
-        """Import the plugin of this name.
-
-        Raises:
-            RegistrationError: it is not installed, cannot be imported, or says that it cannot be used here.
-
-        """
-        point = find_plugin(name)
-        if envs.VLLM_PLUGINS is not None and name not in envs.VLLM_PLUGINS:
-            raise RegistrationError(
-                f"IO plugin {name!r} is installed, but VLLM_PLUGINS lets in {', '.join(envs.VLLM_PLUGINS)} alone; add"
-                " it there"
-            )
-        try:
-            path = point.load()()
-            kind = None if path is None else resolve_obj_by_qualname(path)
-        except (Exception, SystemExit) as error:
-            raise RegistrationError(
-                f"IO plugin {name!r} ({origin_of(point)}) cannot be imported: {type_and_message(error)}"
-            ) from error
-        if not isinstance(kind, type):
-            raise RegistrationError(
-                f"IO plugin {name!r} ({origin_of(point)}) gives no class to be used here, but {kind!r}"
-            )
-        return cls(name, kind)
-
-    def make(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> Plugin:
-        """Make the plugin's object of one engine.
-
-        Raises:
-            RegistrationError: its constructor raised.
-
-        """
-        try:
-            return Plugin(self.name, _instance(self.kind, vllm_config, renderer), renderer)
-        except (Exception, SystemExit) as error:
-            raise RegistrationError(
-                f"IO plugin {self.name!r} cannot be made for this model: {type_and_message(error)}; it may be for"
-                " another one"
-            ) from error
+def plugin_class(name: str) -> type:
+    """Import the class of a plugin, before an engine is started, so that what is wrong with it is told at once."""
+    point = find_plugin(name)
+    if envs.VLLM_PLUGINS is not None and name not in envs.VLLM_PLUGINS:
+        raise RegistrationError(
+            f"IO plugin {name!r} is installed, but VLLM_PLUGINS lets in {', '.join(envs.VLLM_PLUGINS)} alone; add it"
+            " there"
+        )
+    what = f"IO plugin {name!r} ({origin_of(point)})"
+    try:
+        path = point.load()()
+        kind = None if path is None else resolve_obj_by_qualname(path)
+    except (Exception, SystemExit) as error:
+        raise RegistrationError(f"{what} cannot be imported: {type_and_message(error)}") from error
+    if not isinstance(kind, type):
+        raise RegistrationError(f"{what} gives no class to be used here, but {kind!r}")
+    return kind
 
 
 class RequestIds:
@@ -113,6 +82,17 @@ class Plugin:
     ids: RequestIds = field(default_factory=RequestIds)
     """The ids of its requests in flight."""
 
+    @classmethod
+    def made(cls, name: str, kind: type, vllm_config: VllmConfig, renderer: BaseRenderer) -> Plugin:
+        """That of one engine."""
+        try:
+            return cls(name, _instance(kind, vllm_config, renderer), renderer)
+        except (Exception, SystemExit) as error:
+            raise RegistrationError(
+                f"IO plugin {name!r} cannot be made for this model: {type_and_message(error)}; it may be for another"
+                " one"
+            ) from error
+
     @property
     def output_to_response(self) -> Callable[[Any], Any] | None:
         """The older interface's method that makes the answer over HTTP; None where it has none."""
@@ -124,22 +104,11 @@ class Plugin:
         return getattr(self.instance, method)(data)
 
     def prompts(self, parsed: Any, request_id: str) -> list[Any]:
-        """Have the plugin make the model's prompts of what `parse` gave.
-
-        Raises:
-            TypeError: it gave neither a prompt nor several.
-
-        """
-        made = self._either("pre_process", parsed, request_id, key="prompt")
-        return list(prompt_to_seq(made))
+        """Have the plugin make the model's prompts of what `parse` gave."""
+        return list(prompt_to_seq(self._either("pre_process", parsed, request_id, key="prompt")))
 
     def pooling_params(self) -> PoolingParams:
-        """The params of the prompts' requests.
-
-        Raises:
-            TypeError: the plugin gave something else.
-
-        """
+        """The params of the prompts' requests."""
         old = self._has("validate_or_generate_params") and not self._has("merge_pooling_params")
         params = self.instance.validate_or_generate_params() if old else self.instance.merge_pooling_params()
         if not isinstance(params, PoolingParams):
@@ -190,10 +159,7 @@ async def _each(outputs: Sequence[Any]) -> AsyncGenerator[tuple[int, Any], None]
 
 
 class _OneArgument(IOProcessor):  # type: ignore[type-arg]
-    """Stands between vLLM's interface and a plugin whose constructor hands it the configuration alone.
-
-    It is put into the order of bases, so that neither of the two is changed.
-    """
+    """Put between vLLM's interface and a plugin whose constructor hands it the configuration alone."""
 
     def __init__(self, vllm_config: VllmConfig, renderer: BaseRenderer | None = None) -> None:
         super().__init__(vllm_config, cast("BaseRenderer", renderer))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import dataclasses
 import functools
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from vllm_mmout.errors import DecodeError, type_and_message
 from vllm_mmout.processors.base import OwnInputsProcessor
 from vllm_mmout.registry.registration import Registration
-from vllm_mmout.wings.io_plugins.foreign.installed import find_plugin, installed_plugins, origin_of
+from vllm_mmout.wings.io_plugins.foreign.plugin_entry_points import find_plugin, installed_plugins, origin_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Raw
-    from vllm_mmout.wings.io_plugins.foreign.plugin import Plugin, PluginClass
-    from vllm_mmout.wings.io_plugins.foreign.request import PluginRequest
+    from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import Plugin
+    from vllm_mmout.wings.io_plugins.foreign.plugin_request import PluginRequest
 
 IO_PLUGIN = "io_plugin:"
 """What stands before the name of a plugin where an output processor is named."""
@@ -53,38 +52,30 @@ class IOPluginProcessor(OwnInputsProcessor):
 
     honours: ClassVar[frozenset[str]] = frozenset({"processor", "indices", "partial_images", "part"})
     """Pictures of what grows they have none, as other processors of no rasters."""
-    plugin_class: PluginClass | None = None
+    plugin_class: type | None = None
     """Imported before the engine is started."""
     plugin_object: Plugin | None = None
     """Made when the engine is there."""
 
     def load(self) -> None:
-        """Import the plugin.
+        """Import the plugin."""
+        from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import plugin_class
 
-        Raises:
-            RegistrationError: it is not installed, cannot be imported, or says that it cannot be used here.
-
-        """
-        from vllm_mmout.wings.io_plugins.foreign.plugin import PluginClass
-
-        self.plugin_class = PluginClass.of(self.plugin)
+        self.plugin_class = plugin_class(self.plugin)
 
     def started(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> Self:
-        """The same with the plugin's object of an engine.
+        """The same with the plugin's object of an engine."""
+        from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import Plugin
 
-        Raises:
-            RegistrationError: it cannot be made.
-
-        """
         if self.plugin_class is None:
             raise TypeError("load() comes before started()")
         made = type(self)()
-        made.plugin_object = self.plugin_class.make(vllm_config, renderer)
+        made.plugin_object = Plugin.made(self.plugin, self.plugin_class, vllm_config, renderer)
         return made
 
     def request(self, pick: str, data: Any, params: OutputParams, limit_s: float) -> PluginRequest:
         """One request through the plugin, see `OwnInputsProcessor.request`."""
-        from vllm_mmout.wings.io_plugins.foreign.request import PluginRequest
+        from vllm_mmout.wings.io_plugins.foreign.plugin_request import PluginRequest
 
         if self.plugin_object is None:
             raise TypeError("started() comes before request()")
@@ -100,19 +91,10 @@ class IOPluginProcessor(OwnInputsProcessor):
         return raw
 
     def to_response(self, output: Any, params: OutputParams) -> Any:
-        """What a client gets of a plugin's output.
+        """What a client gets of what ``post_process`` returned.
 
-        Args:
-            output: what ``post_process`` returned.
-            params: options of the request.
-
-        Returns:
-            The decoded bytes and their media type, where the output says "b64_json" of itself; else JSON: what the
-            plugin's ``output_to_response`` makes of it, or its fields.
-
-        Raises:
-            DecodeError: it is a path of the server, its base64 is damaged, or ``output_to_response`` failed.
-
+        The decoded bytes and their media type, where it says "b64_json" of itself; else JSON: what the plugin's
+        ``output_to_response`` makes of it, or its fields.
         """
         said = _field(output, "data_format")
         if said == "path":
@@ -121,25 +103,21 @@ class IOPluginProcessor(OwnInputsProcessor):
                 " no path. Use it offline, or mend the plugin"
             )
         if said == "b64_json":
-            return self._content(_field(output, "data"))
+            try:
+                content = base64.b64decode(_field(output, "data"), validate=True)
+            except (ValueError, TypeError) as error:
+                raise DecodeError(
+                    f"IO plugin {self.plugin!r} returned data_format 'b64_json' and data that is no base64: {error}"
+                ) from error
+            return content, media_type_of(content)
         respond = None if self.plugin_object is None else self.plugin_object.output_to_response
         if respond is None:
             return _plain(output)
         try:
             return _plain(respond(output))
         except BaseException as error:  # SystemExit too: it must not end a thread of the server
-            raise DecodeError(
-                f"IO plugin {self.plugin!r} failed in output_to_response: {type_and_message(error)}"
-            ) from error
-
-    def _content(self, data: Any) -> tuple[bytes, str]:
-        try:
-            content = base64.b64decode(data, validate=True)
-        except (binascii.Error, ValueError, TypeError) as error:
-            raise DecodeError(
-                f"IO plugin {self.plugin!r} returned data_format 'b64_json' and data that is no base64: {error}"
-            ) from error
-        return content, media_type_of(content)
+            said = type_and_message(error)
+            raise DecodeError(f"IO plugin {self.plugin!r} failed in output_to_response: {said}") from error
 
 
 @functools.cache
@@ -155,20 +133,14 @@ class InstalledPlugins:
 
     def installed(self) -> list[Registration]:
         """One of each name; where two packages have one, both are told as its origin."""
+        found = {name: " and ".join(map(origin_of, points)) for name, points in installed_plugins().items()}
         return [
-            Registration(
-                IO_PLUGIN + name, io_plugin_processor(name), f"IO plugin {' and '.join(map(origin_of, points))}"
-            )
-            for name, points in installed_plugins().items()
+            Registration(IO_PLUGIN + name, io_plugin_processor(name), f"IO plugin {origin}")
+            for name, origin in found.items()
         ]
 
     def processor(self, name: str) -> type[IOPluginProcessor]:
-        """What stands for a plugin, of which nothing is imported.
-
-        Raises:
-            RegistrationError: no such plugin is installed, or several are.
-
-        """
+        """What stands for a plugin, of which nothing is imported."""
         plugin = name.removeprefix(IO_PLUGIN)
         find_plugin(plugin)
         return io_plugin_processor(plugin)

@@ -7,30 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.rebase import rebase
 from vllm_mmout.errors import OptionError
-from vllm_mmout.wings.io_plugins.own.plugin import GROUP, NAME, NamingPlugin, naming_plugin
+from vllm_mmout.wings.io_plugins.own.mmout_plugin import GROUP, NAME, NamingPlugin, naming_plugin
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
 
 
 def bind_requests(processor: Any) -> None:
-    """Bind what vLLM makes of the requests of a plugin, where that is ours; leave any other.
+    """Bind what vLLM makes of the requests of a plugin, where that is ours; leave any other."""
+    if isinstance(processor.io_processor, NamingPlugin):
+        from vllm_mmout.wings.io_plugins.own.naming_engines import RequestsBesidePlugin
 
-    Args:
-        processor: vLLM's ``PluginWithIOProcessorPlugins``.
-
-    """
-    if not isinstance(processor.io_processor, NamingPlugin):
-        return
-    from vllm_mmout.wings.io_plugins.own.engine import RequestsBesidePlugin
-
-    rebase(processor, RequestsBesidePlugin)
+        rebase(processor, RequestsBesidePlugin)
 
 
 def bind_async_llm(engine: Any) -> None:
     """Have a bound ``AsyncLLM`` run the requests that our plugin names, where it has that; leave any other."""
     if _plugin_of(engine.model_config) == NAME:
-        from vllm_mmout.wings.io_plugins.own.engine import NamingAsyncLLM
+        from vllm_mmout.wings.io_plugins.own.naming_engines import NamingAsyncLLM
 
         rebase(engine, NamingAsyncLLM)
 
@@ -38,7 +32,7 @@ def bind_async_llm(engine: Any) -> None:
 def bind_llm(llm: Any) -> None:
     """Have a bound ``LLM`` run the requests that our plugin names, where it has that; leave any other."""
     if naming_plugin(getattr(llm, "pooling_io_processors", None)) is not None:
-        from vllm_mmout.wings.io_plugins.own.engine import NamingLLM
+        from vllm_mmout.wings.io_plugins.own.naming_engines import NamingLLM
 
         rebase(llm, NamingLLM)
 
@@ -50,17 +44,7 @@ def _plugin_of(model_config: ModelConfig) -> str | None:
 
 
 def check_engine(vllm_config: VllmConfig, *, bound: bool) -> None:
-    """Refuse a plugin that cannot work, before a process of the engine is started.
-
-    Args:
-        vllm_config: the engine's.
-        bound: whether its model has an output processor.
-
-    Raises:
-        OptionError: the plugin is ours, and the model has no output processor; or the model has one, and no such
-            plugin is installed (the known ones are listed).
-
-    """
+    """Refuse a plugin that cannot work, before a process of the engine is started."""
     model_config = vllm_config.model_config
     argument, name = model_config.io_processor_plugin, _plugin_of(model_config)
     if name is None:

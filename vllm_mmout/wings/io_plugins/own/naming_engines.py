@@ -12,7 +12,7 @@ from vllm.entrypoints.pooling.typing import OfflinePluginInputsContext
 
 from vllm_mmout.engine.request.async_llm import BoundAsyncLLM, Ways
 from vllm_mmout.engine.request.llm import BoundLLM
-from vllm_mmout.wings.io_plugins.own.plugin import TASK, named_request, naming_plugin
+from vllm_mmout.wings.io_plugins.own.mmout_plugin import TASK, named_request, naming_plugin
 
 if TYPE_CHECKING:
     from tqdm.auto import tqdm
@@ -78,12 +78,7 @@ class NamingLLM(BoundLLM):
         if plugin is not None and pooling_task == TASK and isinstance(prompts, dict) and "data" in prompts:
             return [plugin.run(self, prompts["data"], use_tqdm=use_tqdm, lora_request=lora_request)]
         return super().encode(
-            prompts,
-            pooling_params,
-            use_tqdm=use_tqdm,
-            lora_request=lora_request,
-            pooling_task=pooling_task,
-            **kwargs,
+            prompts, pooling_params, use_tqdm=use_tqdm, lora_request=lora_request, pooling_task=pooling_task, **kwargs
         )
 
 

@@ -23,9 +23,9 @@ from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.response.encode import encode, response_of
 from vllm_mmout.serving.response.responses import pieces
-from vllm_mmout.wings.io_plugins.own.binding import check_engine
-from vllm_mmout.wings.io_plugins.own.fields import PluginData, check_size, plugin_data
-from vllm_mmout.wings.io_plugins.own.plugin import KEY, TASK, NamedRequest, NamingPlugin
+from vllm_mmout.wings.io_plugins.own.mmout_plugin import KEY, TASK, NamedRequest, NamingPlugin
+from vllm_mmout.wings.io_plugins.own.plugin_binding import check_engine
+from vllm_mmout.wings.io_plugins.own.plugin_data import PluginData, checked_input, plugin_data
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -40,17 +40,11 @@ _NAMED: ContextVar[NamedRequest | None] = ContextVar("mmout_named_request", defa
 
 
 class PluginOutput(BaseModel):
-    """What the plugin answers with, field by field as TerraTorch's.
-
-    Attributes:
-        data_format: what ``data`` is.
-        data: the result as a file, in base64; or the path of the file that it was written to.
-        request_id: of the request.
-
-    """
+    """What the plugin answers with, field by field as TerraTorch's."""
 
     data_format: Literal["b64_json", "path"]
     data: str
+    """The result as a file, in base64; or the path of the file that it was written to."""
     request_id: str | None = None
 
 
@@ -59,14 +53,6 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
 
     Whoever calls it by vLLM's interface may be a client of a server: what it may name of this machine and of others is
     what ``allowed_local_media_path`` and ``allowed_media_domains`` allow. ``LLM.encode`` may name any file.
-
-    Args:
-        vllm_config: the engine's.
-        renderer: vLLM's, which has nothing to do.
-
-    Raises:
-        OptionError: the model has no output processor, or ``allowed_local_media_path`` is no folder.
-
     """
 
     def __init__(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> None:
@@ -81,26 +67,14 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
         )
 
     def parse_data(self, data: object) -> PluginData:
-        """What a client sent, typed and checked.
-
-        Raises:
-            InvalidOptionError: a field is missing, unknown or wrong; a server answers 400.
-
-        """
+        """What a client sent, typed and checked."""
         try:
             return plugin_data(data)
         except ApiError as error:
             raise _client_error(error) from None
 
     def pre_process(self, prompt: PluginData, request_id: str | None = None, **kwargs: Any) -> Any:
-        """The one prompt of a request, which only names it: nothing is read here, on the event loop.
-
-        Args:
-            prompt: the request.
-            request_id: that of vLLM; nothing is kept under it.
-            kwargs: further arguments of vLLM.
-
-        """
+        """The one prompt of a request, which only names it: nothing is read here, on the event loop."""
         named = _Request(prompt, self._sources, self._options)
         _NAMED.set(named)
         return {"prompt_token_ids": [1], KEY: named}
@@ -117,14 +91,7 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
     def post_process(
         self, model_output: Sequence[PoolingRequestOutput[Any]], request_id: str | None = None, **kwargs: Any
     ) -> PluginOutput:
-        """The answer, which is ready.
-
-        Args:
-            model_output: the one output of a request.
-            request_id: vLLM's name for it.
-            kwargs: further arguments of vLLM.
-
-        """
+        """The answer, which is ready."""
         (output,) = model_output
         made: PluginOutput = output.outputs
         return made.model_copy(update={"request_id": request_id or made.request_id})
@@ -140,14 +107,8 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
             output = result.outputs
         except (ApiError, MMOutError) as error:
             raise _client_error(error) from error.__cause__
-        made = (
-            PluginOutput(data_format="path", data=output.path, request_id=result.request_id)
-            if asked.out_data_format == "path"
-            else PluginOutput(
-                data_format="b64_json", data=_base64(asked, binding, name, output), request_id=result.request_id
-            )
-        )
-        return PoolingRequestOutput(result.request_id, made, [], 0, finished=True)
+        made = output.path if asked.out_data_format == "path" else _base64(asked, binding, name, output)
+        return _answer(result.request_id, asked.out_data_format, made)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,20 +122,14 @@ class _Request(NamedRequest):
     async def outputs(
         self, engine: BoundAsyncLLM, request_id: str, ways: Ways
     ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
-        """Run it, see `NamedRequest.outputs`.
-
-        Raises:
-            MMOutError: it failed; what is the client's fault is a ``VLLMValidationError`` too.
-
-        """
+        """Run it, see `NamedRequest.outputs`."""
         try:
-            text = await self._answer(engine, request_id, ways)
+            text = await self._run(engine, request_id, ways)
         except (ApiError, MMOutError) as error:
             raise _client_error(error) from error.__cause__
-        made = PluginOutput(data_format="b64_json", data=text, request_id=request_id)
-        yield PoolingRequestOutput(request_id, made, [], 0, finished=True)
+        yield _answer(request_id, "b64_json", text)
 
-    async def _answer(self, engine: BoundAsyncLLM, request_id: str, ways: Ways) -> str:
+    async def _run(self, engine: BoundAsyncLLM, request_id: str, ways: Ways) -> str:
         binding = engine.output_processor.binding
         name = self.asked.check(binding)
         async with entered(self._opened(binding)) as opened:
@@ -195,12 +150,16 @@ class _Request(NamedRequest):
     @contextmanager
     def _opened(self, binding: Binding) -> Iterator[Any]:
         """What the engine takes, open; blocks."""
-        check_size(self.asked, self.options.max_upload)
-        with self.sources.opened(self.asked.input) as opened:
+        with self.sources.opened(checked_input(self.asked, self.options.max_upload)) as opened:
             if binding.inputs is None and is_open_file(opened):  # vLLM renders pictures, not files
                 yield {"multi_modal_data": {"image": rgb_picture(opened)}}
             else:
                 yield opened
+
+
+def _answer(request_id: str, data_format: Literal["b64_json", "path"], data: str) -> PoolingRequestOutput[Any]:
+    made = PluginOutput(data_format=data_format, data=data, request_id=request_id)
+    return PoolingRequestOutput(request_id, made, [], 0, finished=True)
 
 
 def _base64(asked: PluginData, binding: Binding, name: str, output: Any) -> str:

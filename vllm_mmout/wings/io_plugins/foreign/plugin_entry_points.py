@@ -6,9 +6,8 @@ from importlib.metadata import EntryPoint, entry_points
 
 from vllm_mmout.errors import RegistrationError
 from vllm_mmout.messages import close_match
+from vllm_mmout.wings.io_plugins.own.mmout_plugin import GROUP
 
-GROUP = "vllm.io_processor_plugins"
-"""vLLM's group of entry points, ``name = pkg.mod:function``; the function gives the path of the plugin's class."""
 _OURS = __name__.partition(".")[0]
 
 
@@ -24,12 +23,7 @@ def installed_plugins() -> dict[str, list[EntryPoint]]:
 
 
 def find_plugin(name: str) -> EntryPoint:
-    """The entry point of the plugin called ``name``, which is not imported.
-
-    Raises:
-        RegistrationError: there is none, the installed ones are listed; or several packages have one.
-
-    """
+    """The entry point of the plugin called ``name``, which is not imported."""
     installed = installed_plugins()
     rivals = installed.get(name, [])
     if not rivals:

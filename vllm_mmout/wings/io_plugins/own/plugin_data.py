@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -43,33 +43,25 @@ FIELDS: Final = Fields(
 """All that may stand in ``data``."""
 _EMPTY: Final = ("image_format", "out_path", "indices")
 """Fields that are as good as left out where they are empty, as TerraTorch's plugin has it."""
-
-
 _CONFIG: Final = "TERRATORCH_SEGMENTATION_IO_PROCESSOR_CONFIG"
 """Variable of the environment in which TerraTorch's plugin finds its ``output_path``, as JSON."""
 
 
 class PluginData(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client of the plugin asks for, typed and checked as far as that goes without the model.
-
-    Args:
-        data: where the input lies, or the file itself; several texts are the files of one input.
-        names: of the files, where they have some: bands, or images of a model of several.
-        data_format: what these texts are: addresses, paths of the machine that reads them, or files in base64.
-        image_format: format of the result; None: the usual one of a file, GeoTIFF of a raster.
-        out_data_format: whether the answer holds the result in base64, or the path of the file that it was written to.
-        params: how the input is read and what is made of it; its ``path`` is the client's ``out_path``.
-        folder: where a caller who names no ``out_path`` finds the file, under a name of its own.
-
-    """
+    """What a client of the plugin asks for, typed and checked as far as that goes without the model."""
 
     data: tuple[str, ...]
+    """Addresses, paths, or files in base64; several are the files of one input."""
     names: tuple[str, ...] = ()
+    """Of the files, where they have some: bands, or images of a model of several."""
     data_format: Literal["url", "path", "b64_json"]
     image_format: str | None = None
+    """Of the result; None: the usual one of a file, GeoTIFF of a raster."""
     out_data_format: Literal["b64_json", "path"] = "b64_json"
     params: OutputParams = OutputParams()
+    """The ``path`` in it is the client's ``out_path``."""
     folder: Path | None = None
+    """Where a caller who names no ``out_path`` finds the file, under a name of its own."""
 
     @property
     def asked(self) -> FormatChoice:
@@ -78,32 +70,20 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def input(self) -> Any:
-        """What `vllm_mmout.serving.inputs.sources.Sources` opens: addresses or uploads; blocks while base64 is decoded.
-
-        Raises:
-            InputError: a path is not whole, or a text is no base64.
-
-        """
+        """What `serving.inputs.sources.Sources` opens: addresses or uploads; blocks while base64 is decoded."""
         return self._one([self._input(text) for text in self.data])
 
     @property
     def local_input(self) -> Any:
         """What ``LLM.generate`` takes of a caller on this machine; as `input`."""
-        if self.data_format == "path":
-            return self._one([Path(text) for text in self.data])
-        return self._one([_decoded(text) if self.data_format == "b64_json" else text for text in self.data])
+        readers: dict[str, Callable[[str], Any]] = {"path": Path, "b64_json": _decoded, "url": str}
+        return self._one([readers[self.data_format](text) for text in self.data])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(data_format={self.data_format!r}, params={self.params!r})"  # data may be large
 
     def check(self, binding: Binding) -> str:
-        """Check what is asked of the model's processor, and give its name.
-
-        Raises:
-            InputError: the model takes no files.
-            OptionError: the processor is unknown, or its results cannot be what is asked for.
-
-        """
+        """Check what is asked of the model's processor, and give its name."""
         inputs = binding.inputs
         if inputs is not None and not inputs.opens_files:
             takes = f"the model {binding.model!r} takes {inputs.takes}, and the IO Processor plugin hands it files"
@@ -129,12 +109,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         return name
 
     def params_of(self, binding: Binding, name: str) -> OutputParams:
-        """The params, with a file to write the result to where the caller names none; ``name`` is that of `check`.
-
-        Raises:
-            OptionError: the processor does not say what files its results are.
-
-        """
+        """The params, with a file to write the result to where the caller names none; ``name`` is that of `check`."""
         if self.folder is None:
             return self.params
         formats = binding.processors[name].formats(self.params)
@@ -145,11 +120,11 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self.params, path=str(self.folder / f"{uuid4()}{suffix}"))
 
     def _input(self, text: str) -> str | Upload:
+        if self.data_format == "url":
+            return text
         if self.data_format == "b64_json":
             content = _decoded(text)
             return Upload("", io.BytesIO(content), len(content))
-        if self.data_format == "url":
-            return text
         if not text.startswith("/"):
             raise InputError(f"a path must be whole, from / on, got {shown(text)}", param="data")
         return f"file://{quote(text, errors='surrogatepass')}"
@@ -161,16 +136,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plugin_data(given: Any, *, local: bool = False) -> PluginData:
-    """The request of what stands in ``data``.
-
-    Args:
-        given: what was sent.
-        local: whether it comes from a caller on this machine, who may say where results are written.
-
-    Raises:
-        ApiError: a field is missing, unknown, wrong, or does not go with another (400).
-
-    """
+    """The request of what stands in ``data``."""
     if not isinstance(given, Mapping):
         example = '{"data": "https://host/scene.tif", "data_format": "url"}'
         raise ApiError(400, f"data must be an object such as {example}, got {shown(given)}", param="data")
@@ -191,19 +157,15 @@ def plugin_data(given: Any, *, local: bool = False) -> PluginData:
     )
 
 
-def check_size(data: PluginData, most: int) -> None:
-    """Refuse files in base64 that have more than ``most`` bytes together, those of an upload.
-
-    Raises:
-        InputError: they have more.
-
-    """
+def checked_input(data: PluginData, most: int) -> Any:
+    """The input, where files in base64 have ``most`` bytes together, those of an upload."""
     if data.data_format == "b64_json" and sum(map(len, data.data)) // 4 * 3 > most:
         raise InputError(
             f"data holds more than {most} bytes, the most that this server takes; send a smaller file, or ask for a"
             f" larger {flag('max_upload')}",
             param="data",
         )
+    return data.input
 
 
 def _is_unset(name: Any, value: Any) -> bool:
@@ -225,23 +187,16 @@ def _texts(fields: Mapping[str, Any]) -> tuple[str, ...]:
     data = fields.get("data")
     if data is None:
         raise ApiError(400, "data has no data; it must be the input: an address, a path, or base64", param="data")
-    several = list(data.values()) if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else [data]
+    several = data.values() if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else [data]
     texts = [str(text) if isinstance(text, Path) else text for text in several]
-    wrong = None
     if not texts or not all(isinstance(text, str) and text for text in texts):
         wrong = f"data in data must be a text, a list of texts, or texts by name, got {shown(data)}"
-    elif fields["data_format"] == "url" and (others := [text for text in texts if not _is_url(text)]):
-        wrong = (
-            f"data_format is 'url', and {shown(others[0])} is no address; it must be https://host/path, or data_format"
-            " path or b64_json"
-        )
-    if wrong is not None:
         raise ApiError(400, wrong, param="data")
+    for text in texts if fields["data_format"] == "url" else ():
+        if not is_address(text) and text[:5].lower() not in ("data:", "file:"):
+            wrong = f"data_format is 'url', and {shown(text)} is no address; it must be https://host/path, or"
+            raise ApiError(400, f"{wrong} data_format path or b64_json", param="data")
     return tuple(texts)
-
-
-def _is_url(text: str) -> bool:
-    return is_address(text) or text[:5].lower() in ("data:", "file:")
 
 
 def _image_format(fields: Mapping[str, Any]) -> str | None:
@@ -264,10 +219,6 @@ def _decoded(text: str) -> bytes:
         ) from None
 
 
-class _PluginConfig(msgspec.Struct, frozen=True):
-    output_path: str | None = None
-
-
 def _out_path(fields: Mapping[str, Any], out_data_format: str, *, local: bool) -> str | None:
     """The path that a request names for its result; None where it names none, or wants none written."""
     if out_data_format == "path" and not local:
@@ -283,17 +234,19 @@ def _out_path(fields: Mapping[str, Any], out_data_format: str, *, local: bool) -
     return None if path is None or out_data_format != "path" else str(path)
 
 
+class _Config(msgspec.Struct):
+    output_path: str | None = None
+
+
 def _default_folder() -> Path:
     """Where TerraTorch's plugin writes what has no path: where its configuration says, else the user's home."""
     try:
-        config = msgspec.json.decode(os.environ.get(_CONFIG) or "{}", type=_PluginConfig)
+        config = msgspec.json.decode(os.environ.get(_CONFIG) or "{}", type=_Config)
     except msgspec.MsgspecError as error:
-        raise ApiError(
-            400, f'{_CONFIG} must be such as {{"output_path": "/results"}}: {error}; or give out_path', param="out_path"
-        ) from None
-    folder = Path(config.output_path) if config.output_path else Path.home()
+        wrong = f'{_CONFIG} must be such as {{"output_path": "/results"}}: {error}; or give out_path'
+        raise ApiError(400, wrong, param="out_path") from None
+    folder = Path(config.output_path or Path.home())
     if not folder.is_dir():
-        raise ApiError(
-            400, f"out_path is not given, and {folder}, which {_CONFIG} names, is no folder; make it", param="out_path"
-        )
+        wrong = f"out_path is not given, and {folder}, which {_CONFIG} names, is no folder; make it"
+        raise ApiError(400, wrong, param="out_path")
     return folder

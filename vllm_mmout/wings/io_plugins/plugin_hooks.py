@@ -18,7 +18,7 @@ def io_plugin_init(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
-        from vllm_mmout.wings.io_plugins.own.binding import bind_requests
+        from vllm_mmout.wings.io_plugins.own.plugin_binding import bind_requests
 
         original(self, *args, **kwargs)
         bind_requests(self)
@@ -55,19 +55,15 @@ PLUGIN_HOOKS: tuple[Hook | Contact, ...] = (
     *(
         Hook(
             "vllm.entrypoints.pooling.pooling.io_processor",
-            f"PluginWithIOProcessorPlugins.{name}",
+            f"PluginWithIOProcessorPlugins.{step}_{way}",
             ("ctx",),
             "overridden on a bound engine; online it calls pre_process and merge_pooling_params of the plugin one after"
             " the other, and gives encode these params",
             "0.30",
             NAMED,
         )
-        for name in (
-            "get_request_factory_online",
-            "post_process_online",
-            "get_request_factory_offline",
-            "post_process_offline",
-        )
+        for way in ("online", "offline")
+        for step in ("get_request_factory", "post_process")
     ),
     *(
         Hook(

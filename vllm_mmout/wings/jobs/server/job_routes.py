@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from starlette.requests import Request
@@ -24,12 +24,12 @@ from vllm_mmout.serving.response.responses import PiecesResponse
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.routes import answered, service_of
 from vllm_mmout.serving.service import ForwardService
-from vllm_mmout.wings.jobs.page import routes as page
-from vllm_mmout.wings.jobs.server import openapi, results
+from vllm_mmout.wings.jobs.page import page_files
+from vllm_mmout.wings.jobs.server import job_schemas, results
 from vllm_mmout.wings.jobs.server.board import SceneBoard
 from vllm_mmout.wings.jobs.server.input_preview import input_preview
 from vllm_mmout.wings.jobs.server.job import PREFIX, SceneInputs, SceneJob, keep_inputs
-from vllm_mmout.wings.jobs.server.openapi import SCENES
+from vllm_mmout.wings.jobs.server.job_schemas import SCENES
 from vllm_mmout.wings.jobs.server.runner import SceneRunner
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.request.image_request import ImageRequest
     from vllm_mmout.serving.service import Service
 
-_PAGE_DEFAULT: Final = 20
 _PAGE_MOST: Final = 100
 """Jobs of one page of the list."""
 _ID: Final = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}", re.ASCII)
@@ -50,29 +49,25 @@ class JobRoutes(ServerExtension):
 
     def attach(self, app: FastAPI) -> None:
         """Register the routes below ``/v1/scenes``, and the page."""
-        _attach(app)
-        page.attach(app)
+        one = "/v1/scenes/{scene_id}"
+        for method, path, endpoint, description in (
+            ("POST", "/v1/scenes", create, job_schemas.CREATE),
+            ("GET", "/v1/scenes", scenes, job_schemas.LIST),
+            ("POST", "/v1/scenes/preview", preview, job_schemas.PREVIEW),
+            ("GET", one, scene, job_schemas.GET),
+            ("DELETE", one, delete, job_schemas.DELETE),
+            ("GET", f"{one}/content", result, job_schemas.CONTENT),
+            ("GET", f"{one}/pixel", pixel, job_schemas.PIXEL),
+        ):
+            app.add_api_route(path, endpoint, methods=[method], tags=["scenes"], openapi_extra=description)
+        app.add_api_route(f"{one}/content", result, methods=["HEAD"], include_in_schema=False)
+        page_files.attach(app)
 
     async def start(self, service: Service, state: State) -> None:
         """Look after jobs from now on, where the model answers in one forward."""
         if isinstance(service, ForwardService):
             state.mmout_scenes = SceneRunner(await asyncio.to_thread(SceneBoard, service.store))
             state.mmout_scenes.start()
-
-
-def _attach(app: FastAPI) -> None:
-    one = "/v1/scenes/{scene_id}"
-    for method, path, endpoint, description in (
-        ("POST", "/v1/scenes", create, openapi.CREATE),
-        ("GET", "/v1/scenes", scenes, openapi.LIST),
-        ("POST", "/v1/scenes/preview", preview, openapi.PREVIEW),
-        ("GET", one, scene, openapi.GET),
-        ("DELETE", one, delete, openapi.DELETE),
-        ("GET", f"{one}/content", result, openapi.CONTENT),
-        ("GET", f"{one}/pixel", pixel, openapi.PIXEL),
-    ):
-        app.add_api_route(path, endpoint, methods=[method], tags=["scenes"], openapi_extra=description)
-    app.add_api_route(f"{one}/content", result, methods=["HEAD"], include_in_schema=False)
 
 
 async def create(request: Request) -> Response:
@@ -85,65 +80,69 @@ async def preview(request: Request) -> Response:
     return await answered(request, ForwardService, lambda service, _: _previewed(request, service))
 
 
-async def scenes(request: Request) -> Response:
+def _unplaced(work: Callable[[Request, SceneRunner], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """A route that needs no place among the requests that are run; what its work raises is the answer."""
+
+    async def route(request: Request) -> Response:
+        try:
+            service_of(request, ForwardService)
+            return await work(request, request.app.state.mmout_scenes)
+        except Exception as error:  # noqa: BLE001 - each becomes the answer to its own request
+            return error_response(error)
+
+    # Not functools.wraps, by which FastAPI would find the parameters of the work.
+    route.__name__, route.__doc__ = work.__name__, work.__doc__
+    return route
+
+
+@_unplaced
+async def scenes(request: Request, runner: SceneRunner) -> Response:
     """Some of the jobs of all servers."""
-    return await _answered(request, lambda runner: _page(request, runner.board))
+    limit = results.whole_number(request, "limit", f"1 to {_PAGE_MOST}", least=1, most=_PAGE_MOST, usual="20")
+    order = results.one_of(request, "order", "asc", "desc", usual="desc")
+    after = request.query_params.get("after")
+    page = await asyncio.to_thread(runner.board.page, limit, after, order)
+    if page is None:
+        raise ApiError(404, f"there is no job {shown(after)}; list from the start, without after", param="after")
+    jobs, more = page
+    return JSONResponse(
+        {
+            "object": "list",
+            "data": [job.described() for job in jobs],
+            "first_id": jobs[0].id if jobs else None,
+            "last_id": jobs[-1].id if jobs else None,
+            "has_more": more,
+        }
+    )
 
 
-async def scene(request: Request) -> Response:
+@_unplaced
+async def scene(request: Request, runner: SceneRunner) -> Response:
     """One job."""
-
-    async def described(runner: SceneRunner) -> Response:
-        return JSONResponse((await _job(request, runner.board)).described())
-
-    return await _answered(request, described)
+    return JSONResponse((await _job(request, runner.board)).described())
 
 
-async def result(request: Request) -> Response:
+@_unplaced
+async def result(request: Request, runner: SceneRunner) -> Response:
     """The result of a job, or its picture, which grows while the job runs."""
-
-    async def sent(runner: SceneRunner) -> Response:
-        return await results.send_result(request, await _job(request, runner.board), runner)
-
-    return await _answered(request, sent)
+    return await results.send_result(request, await _job(request, runner.board), runner)
 
 
-async def pixel(request: Request) -> Response:
+@_unplaced
+async def pixel(request: Request, runner: SceneRunner) -> Response:
     """The values of one pixel of a result."""
-
-    async def described(runner: SceneRunner) -> Response:
-        return await results.send_pixel(request, await _job(request, runner.board), runner.board.store)
-
-    return await _answered(request, described)
+    return await results.send_pixel(request, await _job(request, runner.board), runner.board.store)
 
 
-async def delete(request: Request) -> Response:
+@_unplaced
+async def delete(request: Request, runner: SceneRunner) -> Response:
     """End a job and forget it, with its results."""
-
-    async def deleted(runner: SceneRunner) -> Response:
-        job_id = _id(request)
-        job = await asyncio.to_thread(runner.board.delete, job_id)
-        runner.cancel(job_id)
-        if job is None:
-            raise _unknown(runner.board)
-        return JSONResponse({"id": job_id, "object": "scene.deleted", "deleted": True})
-
-    return await _answered(request, deleted)
-
-
-async def _answered(request: Request, work: Callable[[SceneRunner], Awaitable[Response]]) -> Response:
-    """Do what needs no place among the requests that are run; what it raises is the answer."""
-    try:
-        service_of(request, ForwardService)
-        return await work(_runner(request))
-    except Exception as error:  # noqa: BLE001 - each becomes the answer to its own request
-        return error_response(error)
-
-
-def _runner(request: Request) -> SceneRunner:
-    """What runs this server's jobs, as `JobRoutes.start` has made it."""
-    runner: SceneRunner = request.app.state.mmout_scenes
-    return runner
+    job_id = _id(request)
+    job = await asyncio.to_thread(runner.board.delete, job_id)
+    runner.cancel(job_id)
+    if job is None:
+        raise _unknown(runner.board)
+    return JSONResponse({"id": job_id, "object": "scene.deleted", "deleted": True})
 
 
 async def _job(request: Request, board: SceneBoard) -> SceneJob:
@@ -177,7 +176,7 @@ async def _created(request: Request, service: ForwardService) -> Response:
         work = Work(service, inputs.data, asked.options, form, name, service.adapter(asked.model))
         work.check()
         model = asked.model or service.models.registry.model_name()
-        job = await _runner(request).add(work, inputs, model, service.options)
+        job = await request.app.state.mmout_scenes.add(work, inputs, model, service.options)
         unused.pop_all()
     return JSONResponse(job.described())
 
@@ -190,7 +189,7 @@ async def _previewed(request: Request, service: ForwardService) -> Response:
             return msgspec.json.encode(input_preview(opened, service.binding.inputs))
 
     async def preview_json() -> bytes:
-        async with _runner(request).previews:
+        async with request.app.state.mmout_scenes.previews:
             return await asyncio.to_thread(reduced)
 
     try:
@@ -212,43 +211,3 @@ async def _read(request: Request, service: ForwardService) -> tuple[ImageRequest
     except BaseException:
         await asyncio.shield(asyncio.to_thread(form.close))
         raise
-
-
-async def _page(request: Request, board: SceneBoard) -> Response:
-    """The page that a request asks for, by ``limit``, ``after`` and ``order``.
-
-    Raises:
-        ApiError: one of these is wrong (400), or there is no job ``after`` (404).
-
-    """
-    limit, order = _limit(request.query_params.get("limit")), _order(request.query_params.get("order"))
-    after = request.query_params.get("after")
-    page = await asyncio.to_thread(board.page, limit, after, order)
-    if page is None:
-        raise ApiError(404, f"there is no job {shown(after)}; list from the start, without after", param="after")
-    jobs, more = page
-    return JSONResponse(
-        {
-            "object": "list",
-            "data": [job.described() for job in jobs],
-            "first_id": jobs[0].id if jobs else None,
-            "last_id": jobs[-1].id if jobs else None,
-            "has_more": more,
-        }
-    )
-
-
-def _limit(given: str | None) -> int:
-    if given is None:
-        return _PAGE_DEFAULT
-    if not re.fullmatch(r"\d{1,9}", given, re.ASCII) or not 1 <= int(given) <= _PAGE_MOST:
-        raise ApiError(400, f"limit must be 1 to {_PAGE_MOST}, got {shown(given)}", param="limit")
-    return int(given)
-
-
-def _order(given: str | None) -> Literal["asc", "desc"]:
-    if given in (None, "desc"):
-        return "desc"
-    if given != "asc":
-        raise ApiError(400, f"order must be asc or desc, got {shown(given)}", param="order")
-    return "asc"

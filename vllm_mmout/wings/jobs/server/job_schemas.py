@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
+
 from vllm_mmout.serving.openapi import ADDRESSES, BODY, IMAGE, JSON, MEDIA, OPENAIS, body_of, responses_of
 from vllm_mmout.serving.request.image_request import EDITS
+from vllm_mmout.wings.jobs.server.input_preview import InputPreview
+from vllm_mmout.wings.jobs.server.job import OutputRow, SceneError
 
 SCENES: Final = EDITS.without(
     ("stream", "partial_images", "response_format"),
@@ -21,31 +25,27 @@ def _object(**properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
+def _written(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """What msgspec writes of a type, in one piece."""
+    (found,), parts = msgspec.json.schema_components([kind], ref_template="{name}")
+
+    def whole(part: Any) -> Any:
+        if isinstance(part, list):
+            return [whole(one) for one in part]
+        if not isinstance(part, dict):
+            return part
+        return whole(parts[part["$ref"]]) if "$ref" in part else {name: whole(one) for name, one in part.items()}
+
+    schema: dict[str, Any] = whole(found)
+    return schema
+
+
 def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
 _TEXT: Final = {"type": "string"}
 _WHOLE: Final = {"type": "integer"}
-_NUMBER: Final = {"type": "number"}
-_WHOLE_OR_NULL: Final = {"type": ["integer", "null"]}
-_TEXT_OR_NULL: Final = {"type": ["string", "null"]}
-_CLASS: Final = _object(
-    id=_WHOLE,
-    name=_TEXT_OR_NULL,
-    color={"type": "string", "pattern": "^#[0-9a-f]{6}$"},
-    pixels=_WHOLE,
-    share=_NUMBER,
-    area_m2=_or_null(_NUMBER),
-)
-_OUTPUT: Final = _object(
-    processor=_TEXT,
-    output_format=_TEXT,
-    media_type=_TEXT,
-    bytes=_WHOLE,
-    size=_TEXT_OR_NULL,
-    classes=_or_null({"type": "array", "items": _CLASS}),
-)
 _SCENE: Final = _object(
     id=_TEXT,
     object={"const": "scene"},
@@ -55,29 +55,16 @@ _SCENE: Final = _object(
     progress={"type": "integer", "minimum": 0, "maximum": 100},
     tiles=_or_null(_object(done=_WHOLE, total=_WHOLE)),
     created_at=_WHOLE,
-    started_at=_WHOLE_OR_NULL,
-    completed_at=_WHOLE_OR_NULL,
-    expires_at=_WHOLE_OR_NULL,
-    outputs={"type": "array", "items": _OUTPUT},
-    error=_or_null(_object(code=_TEXT, message=_TEXT)),
+    **dict.fromkeys(("started_at", "completed_at", "expires_at"), _or_null(_WHOLE)),
+    outputs={"type": "array", "items": _written(OutputRow)},
+    error=_or_null(_written(SceneError)),
 )
 _LIST: Final = _object(
     object={"const": "list"},
     data={"type": "array", "items": _SCENE},
-    first_id=_TEXT_OR_NULL,
-    last_id=_TEXT_OR_NULL,
+    first_id=_or_null(_TEXT),
+    last_id=_or_null(_TEXT),
     has_more={"type": "boolean"},
-)
-_PREVIEW: Final = _object(
-    width=_WHOLE,
-    height=_WHOLE,
-    shown=_object(width=_WHOLE, height=_WHOLE),
-    dtype=_TEXT,
-    bands={"type": "array", "items": _TEXT},
-    nodata=_or_null(_NUMBER),
-    usual={"type": "array", "items": _WHOLE},
-    data_dtype=_TEXT,
-    data={"type": "string", "contentEncoding": "base64"},
 )
 _ID: Final = {"name": "scene_id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 _REQUEST: Final = body_of(
@@ -104,7 +91,7 @@ _PARTS: Final[dict[str, Any]] = {media_type: {} for media_type in _BYTES["conten
 CREATE: Final = {"requestBody": _REQUEST, "responses": responses_of(_answer("The job.", _SCENE), *BODY)}
 PREVIEW: Final = {
     "requestBody": _REQUEST,
-    "responses": responses_of(_answer("The input at reduced size.", _PREVIEW), *(set(BODY) - {404})),
+    "responses": responses_of(_answer("The input at reduced size.", _written(InputPreview)), *(set(BODY) - {404})),
 }
 LIST: Final = {
     "parameters": [

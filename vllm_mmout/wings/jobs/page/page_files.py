@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
@@ -32,39 +31,25 @@ _POLICY: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A file of the page, as it is sent."""
-
-    content: bytes
-    headers: dict[str, str]
-
-
 def attach(app: FastAPI) -> None:
-    """Register ``/mmout`` and the files below it.
-
-    Args:
-        app: the server; its ``/openapi.json`` does not list them.
-
-    """
+    """Register ``/mmout`` and the files below it."""
     files = _files()
 
-    async def page(request: Request) -> Response:
-        return _sent(request, files[_INDEX])
+    async def page_file(request: Request) -> Response:
+        name = request.path_params.get("name", _INDEX)
+        if name not in files:
+            return error_response(ApiError(404, f"the page has no file {name!r}; it starts at /mmout", param="name"))
+        content, headers = files[name]
+        known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+        if headers["ETag"] in known:
+            return Response(status_code=304, headers=headers)
+        return Response(content, headers=headers)
 
-    async def page_file(request: Request, name: str) -> Response:
-        file = files.get(name)
-        if file is None:
-            missing = ApiError(404, f"the page has no file {name!r}; it starts at /mmout", param="name")
-            return error_response(missing)
-        return _sent(request, file)
-
-    methods = ["GET", "HEAD"]
-    app.add_api_route("/mmout", page, methods=methods, include_in_schema=False, name="mmout_page")
-    app.add_api_route("/mmout/{name}", page_file, methods=methods, include_in_schema=False, name="mmout_page_file")
+    for path, name in (("/mmout", "mmout_page"), ("/mmout/{name}", "mmout_page_file")):
+        app.add_api_route(path, page_file, methods=["GET", "HEAD"], include_in_schema=False, name=name)
 
 
-def _files() -> dict[str, _File]:
+def _files() -> dict[str, tuple[bytes, dict[str, str]]]:
     """What may be asked for, by name, read once: a request never opens a file."""
     folder = resources.files(__package__) / "static"
     return {
@@ -82,8 +67,9 @@ def _formats() -> bytes:
     ).encode()
 
 
-def _file(content: bytes, media_type: str) -> _File:
-    headers = {
+def _file(content: bytes, media_type: str) -> tuple[bytes, dict[str, str]]:
+    """A file of the page with its headers, as it is sent."""
+    return content, {
         "Content-Type": media_type,
         "Content-Security-Policy": _POLICY,
         "X-Content-Type-Options": "nosniff",
@@ -92,11 +78,3 @@ def _file(content: bytes, media_type: str) -> _File:
         "Cache-Control": "no-cache",
         "ETag": f'"{hashlib.sha256(content).hexdigest()[:32]}"',
     }
-    return _File(content, headers)
-
-
-def _sent(request: Request, file: _File) -> Response:
-    known = request.headers.get("if-none-match", "")
-    if file.headers["ETag"] in {tag.strip().removeprefix("W/") for tag in known.split(",")}:
-        return Response(status_code=304, headers=file.headers)
-    return Response(file.content, headers=file.headers)

@@ -18,8 +18,8 @@ from vllm_mmout.serving.extension import ServerExtension
 from vllm_mmout.serving.request.image_request import OPTIONS
 from vllm_mmout.serving.response.responses import PiecesResponse
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
-from vllm_mmout.wings.io_plugins.own.fields import PluginData, check_size, plugin_data
-from vllm_mmout.wings.io_plugins.own.plugin import NAME, NamingPlugin
+from vllm_mmout.wings.io_plugins.own.mmout_plugin import NAME, NamingPlugin
+from vllm_mmout.wings.io_plugins.own.plugin_data import checked_input, plugin_data
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -37,22 +37,12 @@ _REQUEST: TypeAdapter[IOProcessorRequest[Any]] = TypeAdapter(
 
 
 async def plugin_answer(request: Request, service: ForwardService, given: Mapping[str, Any]) -> Response:
-    """Run a request and answer with its result in base64, which is made while it is sent.
-
-    Args:
-        request: the client's.
-        service: runs it.
-        given: its JSON.
-
-    Raises:
-        ApiError: it is refused, or failed.
-
-    """
+    """Run a request and answer with its result in base64, which is made while it is sent."""
     outer = _outer(given)
     asked = plugin_data(given["data"])
     asked.check(service.binding)
     name = request_id(request, "pooling")
-    data = await asyncio.to_thread(_checked_input, asked, service)
+    data = await asyncio.to_thread(checked_input, asked, service.options.max_upload)
     work = Work(
         service, data, asked.params, asked.asked, name, service.adapter(outer.model), "data", priority=outer.priority
     )
@@ -66,12 +56,7 @@ async def plugin_answer(request: Request, service: ForwardService, given: Mappin
 
 
 def _outer(given: Mapping[str, Any]) -> IOProcessorRequest[Any]:
-    """What stands beside ``data``, as vLLM's route takes it: what it does not know is nothing to it.
-
-    Raises:
-        ApiError: a field of vLLM's has a wrong value, or an option stands beside ``data`` instead of in it (400).
-
-    """
+    """What stands beside ``data``, as vLLM's route takes it: what it does not know is nothing to it."""
     for name in given:
         if name in OPTIONS:
             raise ApiError(400, f"{name} stands beside data, and is to stand in it", param=name)
@@ -83,12 +68,6 @@ def _outer(given: Mapping[str, Any]) -> IOProcessorRequest[Any]:
         raise ApiError(400, f"{wrong}: {first['msg']}, got {shown(first['input'])}", param=wrong) from None
     except ValueError as error:  # of a field that vLLM once had
         raise api_error(error) from None
-
-
-def _checked_input(asked: PluginData, service: ForwardService) -> Any:
-    """What the service opens; blocks while base64 is decoded."""
-    check_size(asked, service.options.max_upload)
-    return asked.input
 
 
 class PluginRoutes(ServerExtension):

@@ -17,13 +17,13 @@ from vllm_mmout.engine.parts.queues import StoppedError
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, type_and_message
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.io_plugins.foreign.calls import Calls, HangingError
-from vllm_mmout.wings.io_plugins.foreign.data import RequestData, check_form
+from vllm_mmout.wings.io_plugins.foreign.data import RequestData
 
 if TYPE_CHECKING:
     from vllm.pooling_params import PoolingParams
 
     from vllm_mmout.processors.base import Part
-    from vllm_mmout.wings.io_plugins.foreign.plugin import Plugin
+    from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import Plugin
 
 Result = TypeVar("Result")
 
@@ -32,36 +32,24 @@ _OF_THE_INPUT = (ValueError, TypeError, OSError)
 
 
 class PluginRequest(PartedRequest):
-    """One request through a plugin; nothing of it is run before its turn comes.
-
-    Args:
-        plugin: the engine's.
-        pick: name of the output processor.
-        data: what the user handed over.
-        params: the user's.
-        limit_s: seconds that the plugin may work at once.
-
-    Raises:
-        InputError: the plugin can be given no such input.
-        OptionError: ``indices`` are set beside data of the plugin's own.
-
-    """
+    """One request through a plugin; nothing of it is run before its turn comes."""
 
     def __init__(self, plugin: Plugin, pick: str, data: Any, params: OutputParams, limit_s: float) -> None:
-        check_form(pick, data, params)
-        self.plugin = plugin
-        self.pick = pick
         self.params = params
-        self._data = data
-        self._limit_s = limit_s
+        self._plugin = plugin
+        self._pick = pick
+        self._data = RequestData(pick, data, params)
+        self._calls = Calls(limit_s, self._ended)
         self._most: int | None = None
-        self._folder: Path | None = None
-        self._turn: _Turn | None = None
+        self._id = ""
+        self._prompts: list[Any] = []
+        self._pooling: PoolingParams | None = None
+        self._token_ids: dict[int, list[int]] = {}
 
     @property
     def tile_params(self) -> OutputParams:
         """The params of each prompt's request: raw tensors are wanted."""
-        return OutputParams(processor=self.pick).of_part()
+        return OutputParams(processor=self._pick).of_part()
 
     @property
     def can_wait(self) -> bool:
@@ -74,52 +62,31 @@ class PluginRequest(PartedRequest):
 
     def made_in(self, folder: Path | None) -> PluginRequest:
         """The same with a folder for the copy of a file."""
-        self._folder = folder
+        self._data.parent = folder
         return self
 
     def fan_out(self, driver: Driver) -> FanOut:
         """The request as its prompts, not started; how many these are the plugin says when it is."""
-        data = RequestData(self._data, self.params, self._folder)
-        turn = self._turn = _Turn(
-            self.plugin, self.pick, data, request_id=driver.request_id, limit_s=self._limit_s, most=self._most
-        )
+        self._id = self._plugin.ids.take(driver.request_id)
         return FanOut(
-            turn.parts(),
+            self._parts(),
             total=0,
             nbytes=1,
-            picks=(self.pick,),
-            join=turn.join,
+            picks=(self._pick,),
+            join=self._join,
             deliver=dict,
             budget=driver.budget,
             wake=driver.wake,
             count=lambda _: driver.observer.tile(0),
-            measure=turn.measure,
-            at_stop=turn.calls.stop,
+            measure=self._measure,
+            at_stop=self._calls.stop,
         )
 
     def close(self) -> None:
         """End what may run of it."""
-        if self._turn is not None:
-            self._turn.calls.close()
+        self._calls.close()
 
-
-class _Turn:
-    """What a request through a plugin keeps while it runs."""
-
-    def __init__(
-        self, plugin: Plugin, pick: str, data: RequestData, *, request_id: str, limit_s: float, most: int | None
-    ) -> None:
-        self._plugin = plugin
-        self._pick = pick
-        self._data = data
-        self._most = most
-        self.request_id = plugin.ids.take(request_id)
-        self.calls = Calls(limit_s, self._ended)
-        self._prompts: list[Any] = []
-        self._pooling: PoolingParams | None = None
-        self._token_ids: dict[int, list[int]] = {}
-
-    def measure(self) -> tuple[int, int]:
+    def _measure(self) -> tuple[int, int]:
         """Have the plugin make the prompts; gives their number, and the bytes of the largest one's tensors."""
         self._prompts, self._pooling = self._called("pre_process", self._made, _OF_THE_INPUT)
         count = len(self._prompts)
@@ -133,10 +100,10 @@ class _Turn:
         return count, max(1, *map(_nbytes, self._prompts))
 
     def _made(self) -> tuple[list[Any], PoolingParams]:
-        prompts = self._plugin.prompts(self._data.parsed(self._plugin.parse), self.request_id)
+        prompts = self._plugin.prompts(self._data.parsed(self._plugin.parse), self._id)
         return prompts, self._plugin.pooling_params()
 
-    def parts(self) -> Generator[PartInput, None, None]:
+    def _parts(self) -> Generator[PartInput, None, None]:
         """Render the prompts, each when it is asked for; none is kept."""
         try:
             for index in range(len(self._prompts)):
@@ -157,26 +124,17 @@ class _Turn:
         pooling = None if self._pooling is None else self._pooling.clone()
         return PartInput(index, None, rendered, where=where, pooling=pooling)
 
-    def join(self, _pick: str, parts: Iterator[Part]) -> Any:
+    def _join(self, _pick: str, parts: Iterator[Part]) -> Any:
         """Collect the raw tensors, and have the plugin make its result of them."""
         try:
-            return self._joined(parts)
+            tensors = {part.index: PoolingOutput(part.output) for part in parts}
+            outputs = [
+                PoolingRequestOutput(f"{self._id}-{index}", tensor, self._token_ids.get(index, []), 0, finished=True)
+                for index, tensor in sorted(tensors.items())
+            ]
+            result = self._called("post_process", lambda: self._plugin.result(outputs, self._id))
         finally:
             self._data.close()  # here, since who closes the request may be an event loop
-
-    def _joined(self, parts: Iterator[Part]) -> Any:
-        tensors = {part.index: part.output for part in parts}
-        outputs = [
-            PoolingRequestOutput(
-                f"{self.request_id}-{index}",
-                PoolingOutput(tensors.pop(index)),
-                self._token_ids.get(index, []),
-                0,
-                finished=True,
-            )
-            for index in sorted(tensors)
-        ]
-        result = self._called("post_process", lambda: self._plugin.result(outputs, self.request_id))
         if result is None:
             raise self._failure("post_process returned None; it must return a result", None)
         return result
@@ -186,7 +144,7 @@ class _Turn:
     ) -> Result:
         """Call the plugin; whatever it raises is the request's error."""
         try:
-            return self.calls.run(call)
+            return self._calls.run(call)
         except (MMOutError, StoppedError):
             raise
         except of_the_input as error:
@@ -210,7 +168,7 @@ class _Turn:
         return message if self._data.folder is None else message.replace(f"{self._data.folder}/", "")
 
     def _ended(self) -> None:
-        self._plugin.ids.release(self.request_id)
+        self._plugin.ids.release(self._id)
         self._data.close()
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.llm import BoundLLM
 
 GROUP: Final = "vllm.io_processor_plugins"
+"""vLLM's group of entry points, ``name = pkg.mod:function``; the function gives the path of the plugin's class."""
 NAME: Final = "mmout"
 """Our entry point in the group."""
 TASK: Final = "plugin"
@@ -28,7 +29,7 @@ KEY: Final = "mmout_request"
 
 def register() -> str:
     """The plugin's class, as vLLM wants it: by name, so that nothing is imported where no model asks for it."""
-    return "vllm_mmout.wings.io_plugins.own.processor.MMOutIOProcessor"
+    return "vllm_mmout.wings.io_plugins.own.mmout_io_processor.MMOutIOProcessor"
 
 
 class NamedRequest(ABC):
@@ -38,14 +39,7 @@ class NamedRequest(ABC):
     def outputs(
         self, engine: BoundAsyncLLM, request_id: str, ways: Ways
     ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
-        """Run it, and yield its one output; closing or cancelling the generator aborts it.
-
-        Args:
-            engine: runs the request's parts.
-            request_id: of the caller's choice; other requests may bear the same.
-            ways: what else the caller said.
-
-        """
+        """Run it, and yield its one output; closing or cancelling the generator aborts it."""
 
 
 class NamingPlugin(ABC):
@@ -53,18 +47,7 @@ class NamingPlugin(ABC):
 
     @abstractmethod
     def run(self, llm: BoundLLM, data: Any, *, use_tqdm: Any, lora_request: Any) -> PoolingRequestOutput[Any]:
-        """Run a request of ``LLM.encode``, whose caller may name any file of this machine.
-
-        Args:
-            llm: runs it by its `generate`.
-            data: what the prompt held under "data".
-            use_tqdm: as of `generate`.
-            lora_request: as of `generate`.
-
-        Raises:
-            MMOutError: the request is refused, or failed.
-
-        """
+        """Run a request of ``LLM.encode``, whose caller may name any file of this machine."""
 
 
 def named_request(prompt: Any, pooling_params: PoolingParams | None) -> NamedRequest | None:
@@ -81,11 +64,6 @@ def named_request(prompt: Any, pooling_params: PoolingParams | None) -> NamedReq
 
 
 def naming_plugin(processors: Any) -> NamingPlugin | None:
-    """Our plugin among what vLLM makes of pooling requests; None where there is none, or another's.
-
-    Args:
-        processors: vLLM's, by pooling task.
-
-    """
+    """Our plugin among what vLLM makes of pooling requests; None where there is none, or another's."""
     plugin = getattr(processors.get(TASK), "io_processor", None) if isinstance(processors, Mapping) else None
     return plugin if isinstance(plugin, NamingPlugin) else None
