@@ -86,16 +86,6 @@ class Option:
 
         A list comes as ``name[]`` once a value, as OpenAI's clients send it, as ``name`` several times, or as one text
         with commas or in JSON; a table as ``name[key]``.
-
-        Args:
-            texts: what was sent, by what stood behind the name: "", "[]", "[key]".
-
-        Returns:
-            None for a text that is empty: nothing was filled in.
-
-        Raises:
-            OptionError: it is nothing of the option's type.
-
         """
         for text in (text for several in texts.values() for text in several):
             self._check_length(text)
@@ -116,12 +106,7 @@ class Option:
         raise self._error(f"{name} is sent as {sent}, and must be {self.words}{several}")
 
     def from_text(self, text: str) -> Any:
-        """The value of one text: a list with commas or in JSON.
-
-        Raises:
-            OptionError: it is nothing of the option's type.
-
-        """
+        """The value of one text: a list with commas or in JSON."""
         text = text if self.extra.get("verbatim") else text.strip()
         if not text:
             return None
@@ -137,15 +122,7 @@ class Option:
         return self._converted(value, strict=False)
 
     def from_json(self, value: Any) -> Any:
-        """The value of a JSON object's field.
-
-        Returns:
-            None for a text that says nothing.
-
-        Raises:
-            OptionError: it is nothing of the option's type.
-
-        """
+        """The value of a JSON object's field."""
         if isinstance(value, str):
             self._check_length(value)
             if not value and self.hint is str:
@@ -155,12 +132,7 @@ class Option:
         return self._converted(value, strict=True)
 
     def checked(self, value: Any) -> Any:
-        """A value of the option's type that is one of its choices, under its usual spelling, and within its bounds.
-
-        Raises:
-            OptionError: it is not.
-
-        """
+        """A value of the option's type that is one of its choices, under its usual spelling, and within its bounds."""
         if self.choices:
             value = self.extra.get("spelling", str)(value) if self.hint is str else value
             if value not in self.choices:
@@ -228,13 +200,7 @@ def said(description: str, *, ge: float | None = None, le: float | None = None, 
 
 
 def options_of(declared: type[msgspec.Struct], *, without: Iterable[str] = ()) -> dict[str, Option]:
-    """The options that the fields of a Struct declare, by name.
-
-    Args:
-        declared: the Struct.
-        without: fields that are none.
-
-    """
+    """The options that the fields of a Struct declare, by name."""
     hints = get_type_hints(declared, include_extras=True)
     left_out = frozenset(without)
     return {

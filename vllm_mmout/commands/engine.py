@@ -21,23 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def engine(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> Iterator[BoundLLM]:
-    """Start an engine, and end it with all its processes.
-
-    Args:
-        model: a folder, a hub id, or the name of an embedded model.
-        flags: flags of ``vllm serve`` for the engine.
-        own_flags: the command's own flags, for a hint where one is misspelt.
-
-    Yields:
-        An ``LLM`` whose ``generate`` decodes.
-
-    Raises:
-        InputError: there is no such model.
-        OptionError: a flag is unknown to vLLM, or its value is wrong.
-        HookError: vLLM has drifted from what the hooks were written for.
-        MMOutError: the engine does not start, or the model has no output processor.
-
-    """
+    """Start an engine, and end it with all its processes."""
     from vllm_mmout.models.embedded.folders import found_model
 
     folder = found_model(model)
@@ -54,12 +38,7 @@ def engine(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> I
 
 
 def check_installed() -> None:
-    """Refuse to go on without an engine.
-
-    Raises:
-        MMOutError: vLLM cannot be imported; the message says what to install.
-
-    """
+    """Refuse to go on without an engine."""
     try:
         import vllm  # noqa: F401 - whether it can be
     except ImportError as error:

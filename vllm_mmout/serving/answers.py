@@ -74,12 +74,7 @@ class Work:
         return self.names if isinstance(self.params.processor, tuple) else ()
 
     def check(self) -> None:
-        """Refuse what the results cannot be before the model runs, where that is known.
-
-        Raises:
-            OptionError: a processor is unknown, or its results cannot be what was asked for.
-
-        """
+        """Refuse what the results cannot be before the model runs, where that is known."""
         self.service.binding.check_params(self.params)
         for name in self.names:
             formats = self.service.binding.processors[name].formats(self.params)
@@ -94,24 +89,13 @@ class Work:
         return await self.encoded(last)
 
     def running(self, watch: PreviewRequest | None = None) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run it; what `AsyncLLM.generate` yields.
-
-        Args:
-            watch: asks for pictures of the growing result.
-
-        """
+        """Run it; what `AsyncLLM.generate` yields."""
         return self.service.results(
             self.data, self.params, self.request_id, self.adapter, self.field, watch=watch, priority=self.priority
         )
 
     def made(self, outputs: Any, make: Callable[[Any, ToResponse | None], Made]) -> dict[str, Made]:
-        """What is made of each output, by processor; blocks. The outputs are closed, and what was made if one fails.
-
-        Args:
-            outputs: what the engine gave.
-            make: takes an output, and what `response_of` gives of its processor.
-
-        """
+        """What is made of each output, by processor; blocks. The outputs are closed, and what was made if one fails."""
         by_name: Mapping[str, Any] = outputs if self.named else {self.names[0]: outputs}
         with ExitStack() as used, ExitStack() as unfinished:
             for output in by_name.values():
@@ -125,12 +109,7 @@ class Work:
             return results
 
     async def encoded(self, output: MultimodalRequestOutput) -> Results:
-        """Its results as the bytes that were asked for, made off the event loop.
-
-        Raises:
-            ApiError: they cannot be made.
-
-        """
+        """Its results as the bytes that were asked for, made off the event loop."""
         try:
             entries = await in_thread(lambda: self._encoded(output.outputs), close_entries)
         except Exception as error:
@@ -156,19 +135,7 @@ class Results:
 async def answered_images(
     request: Request, service: ForwardService, asked: ImageRequest, data: Any, kind: Kind
 ) -> Response:
-    """Run a request of OpenAI's image interface, checked as a whole before, and answer as it asks.
-
-    Args:
-        request: the client's.
-        service: runs it.
-        asked: its fields.
-        data: its input: images, or for a generation its prompt.
-        kind: of the request, and of a stream's events.
-
-    Raises:
-        ApiError: it cannot be honoured, or fails.
-
-    """
+    """Run a request of OpenAI's image interface, checked as a whole before, and answer as it asks."""
     form = FormatChoice(
         asked.output_format, asked.output_compression, asked.background, accepted(request.headers.get("accept"))
     )
@@ -184,14 +151,7 @@ async def answered_images(
 
 
 async def answer(work: Work, request: Request, *, stored: bool) -> Response:
-    """Run a request and answer with its results.
-
-    Args:
-        work: the request.
-        request: the client's.
-        stored: whether the results are to be stored, and the answer to say where.
-
-    """
+    """Run a request and answer with its results."""
     results = await work.result()
     if work.asked.accept is not None:
         return bare_response(results.entries[0])
@@ -203,16 +163,7 @@ async def answer(work: Work, request: Request, *, stored: bool) -> Response:
 
 
 async def kept(store: ResultStore, entries: list[Encoded]) -> list[str]:
-    """Store results off the event loop; of a client that goes away meanwhile nothing is left.
-
-    Args:
-        store: where to.
-        entries: all are closed.
-
-    Returns:
-        The names by which they can be fetched.
-
-    """
+    """Store results off the event loop; of a client that goes away meanwhile nothing is left."""
     return await in_thread(lambda: _keep(store, entries), partial(_remove, store))
 
 
@@ -235,12 +186,7 @@ def _remove(store: ResultStore, names: Iterable[str]) -> None:
 
 
 def check_bare(asked: FormatChoice, params: OutputParams, *, stored: bool, streamed: bool) -> None:
-    """Refuse the header ``Accept`` of a media type where the answer is more than the bytes of one result.
-
-    Raises:
-        ApiError: it is.
-
-    """
+    """Refuse the header ``Accept`` of a media type where the answer is more than the bytes of one result."""
     several = isinstance(params.processor, tuple) and len(params.processor) > 1
     for wrong, param in ((several, "processor"), (stored, "response_format"), (streamed, "stream")):
         if asked.accept is not None and wrong:
@@ -248,13 +194,7 @@ def check_bare(asked: FormatChoice, params: OutputParams, *, stored: bool, strea
 
 
 async def stream(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
-    """Run a request; previews while its result grows, then the results.
-
-    Args:
-        work: the request; its params say how many previews there are to be.
-        kind: of the events.
-
-    """
+    """Run a request; previews while its result grows, then the results."""
     last, said = None, 0.0
     async with aclosing(work.running()) as outputs:
         async for output in outputs:

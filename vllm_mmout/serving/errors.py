@@ -43,17 +43,7 @@ _LONGEST = 4000
 
 
 class ApiError(Exception):
-    """What a route answers with on purpose.
-
-    Args:
-        status: of HTTP.
-        message: the fact, the value, the remedy; nothing of this machine.
-        kind: the ``type`` of the error; None: by status, as vLLM names them.
-        param: the field that it is about.
-        code: None: the status, as in vLLM.
-        headers: further headers of the answer.
-
-    """
+    """What a route answers with on purpose."""
 
     def __init__(
         self,
@@ -81,14 +71,6 @@ def api_error(error: BaseException, request_id: str | None = None) -> ApiError:
     """What a client is told of any exception.
 
     What is not the client's fault is logged with its traceback, and named to the client by its kind alone.
-
-    Args:
-        error: what was raised.
-        request_id: of the request that failed, for whoever looks for it in the log.
-
-    Raises:
-        BaseException: ``error``, where it is no `Exception`: a cancellation or an interrupt is no answer.
-
     """
     if isinstance(error, ApiError):
         return error

@@ -22,12 +22,7 @@ _POWERS: Final = "kmgt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOptions:
-    """What one server of ours allows its clients.
-
-    Raises:
-        OptionError: a limit allows nothing; the message names the flag.
-
-    """
+    """What one server of ours allows its clients."""
 
     max_upload: int = 1 << 30
     """Bytes of one request's body."""
@@ -66,12 +61,7 @@ class ServingOptions:
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        """Describe the flags, in a group of their own.
-
-        Args:
-            parser: vLLM's, or any other.
-
-        """
+        """Describe the flags, in a group of their own."""
         group = parser.add_argument_group(
             GROUP, "Limits of the image routes. Sizes take k, m, g, t (powers of 1000) or K, M, G, T (powers of 1024)."
         )
@@ -86,15 +76,7 @@ class ServingOptions:
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> ServingOptions:
-        """Read the options out of a server's arguments; those that it does not have get their defaults.
-
-        Args:
-            args: of ``vllm-mmout serve``, or of a server that was started otherwise.
-
-        Raises:
-            OptionError: a limit allows nothing.
-
-        """
+        """Read the options out of a server's arguments; those that it does not have get their defaults."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: getattr(args, PREFIX + name) for name in names if hasattr(args, PREFIX + name)})
 

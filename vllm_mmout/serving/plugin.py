@@ -30,12 +30,7 @@ _SPARE = 16
 
 
 class ServingPlugin:
-    """Puts our routes, and those of the wings, on vLLM's server, whatever its model.
-
-    Raises:
-        RegistrationError: a wing's part cannot be imported.
-
-    """
+    """Puts our routes, and those of the wings, on vLLM's server, whatever its model."""
 
     name: Final = "mmout_serving"
     required_tasks: Final = None

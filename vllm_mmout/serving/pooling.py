@@ -46,13 +46,7 @@ _SMALL = 1 << 16
 
 
 def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
-    """Put our route in front of vLLM's, which goes on answering what is not for ours.
-
-    Args:
-        app: the server's, with vLLM's routes.
-        extensions: of the wings.
-
-    """
+    """Put our route in front of vLLM's, which goes on answering what is not for ours."""
     before = next(
         (
             route
@@ -116,12 +110,7 @@ async def _without_key(request: Request, service: ForwardService, vllms: APIRout
 
 
 async def _given(body: bytearray) -> dict[str, Any] | None:
-    """What a request holds that is for us; None of one that is for vLLM.
-
-    Raises:
-        ApiError: it looks like one for us, and is no JSON that we take.
-
-    """
+    """What a request holds that is for us; None of one that is for vLLM."""
     if not is_object(body) or not (b'"data"' in body or b"\\u" in body):  # a name may be written with escapes
         return None
     given = await parse_json(body)
@@ -129,15 +118,7 @@ async def _given(body: bytearray) -> dict[str, Any] | None:
 
 
 async def _read(request: Request, service: ForwardService, held: AsyncExitStack) -> tuple[bytearray, ApiError | None]:
-    """Read a body in a place of its own; where there is none only a small one, which may be for vLLM's route.
-
-    Returns:
-        The body; what says that there was no place.
-
-    Raises:
-        ApiError: it cannot be read, or there was no place and it is not small.
-
-    """
+    """Read a body in a place of its own; where there is none only a small one, which may be for vLLM's route."""
     try:
         take_place(request, held)
     except ApiError as full:
@@ -201,13 +182,7 @@ def _has_key(request: Request) -> bool:
 
 
 class _Passed(Response):
-    """The answer of another route.
-
-    Args:
-        route: the other route.
-        body: of the request where it was read; None where it was not.
-
-    """
+    """The answer of another route."""
 
     def __init__(self, route: APIRoute, body: bytes | None) -> None:
         super().__init__()

@@ -50,16 +50,7 @@ async def results(request: Request) -> Response:
 
 
 async def get_result(request: Request, store: ResultStore) -> Response:
-    """The answer to who fetches a stored result, or a part of it.
-
-    Args:
-        request: with the ``name`` in its path.
-        store: where it may be.
-
-    Raises:
-        ApiError: there is none of that name (404), or it has no such part (416).
-
-    """
+    """The answer to who fetches a stored result, or a part of it."""
     name = str(request.path_params["name"])
     entry = await run_sync(store.find, name)
     if entry is None:  # 404 for an expired one too: 410 would need a record of names that once were
@@ -99,15 +90,7 @@ async def answered(
     *,
     placed: bool = True,
 ) -> Response:
-    """Do one request's work, in a place of its own; what it raises is its answer.
-
-    Args:
-        request: of a client.
-        kind: of service that the route needs.
-        work: reads the request and makes the answer; what must live until that is sent goes onto the stack.
-        placed: whether the place is taken before the work begins; else it calls `take_place`.
-
-    """
+    """Do one request's work, in a place of its own; what it raises is its answer."""
     held = AsyncExitStack()
     try:
         service = await _admitted(request, kind, held) if placed else service_of(request, kind)
@@ -141,10 +124,6 @@ def take_place(request: Request, held: AsyncExitStack) -> None:
     """Count a request among those that are served at once, until the stack is closed.
 
     From before its body is read until its answer has been sent: bodies and results that are slow fill memory and disks.
-
-    Raises:
-        ApiError: there is no place (429).
-
     """
     state = request.app.state
     held.enter_context(state.mmout_slots)
@@ -158,16 +137,7 @@ def _lighter(state: Any) -> None:
 
 
 def service_of(request: Request, kind: type[S]) -> S:
-    """What the server's routes share.
-
-    Args:
-        request: of a client.
-        kind: of service that is needed.
-
-    Raises:
-        ApiError: the model has no output processor, or is of another kind (400).
-
-    """
+    """What the server's routes share."""
     service = request.app.state.mmout
     if isinstance(service, kind):
         return service
@@ -175,12 +145,7 @@ def service_of(request: Request, kind: type[S]) -> S:
 
 
 def store_of(request: Request) -> ResultStore:
-    """Where the server's results are stored.
-
-    Raises:
-        ApiError: its model gives none (404).
-
-    """
+    """Where the server's results are stored."""
     service = request.app.state.mmout
     if isinstance(service, Service):
         return service.store
@@ -188,24 +153,14 @@ def store_of(request: Request) -> ResultStore:
 
 
 class Slots:
-    """The places of requests that are read, run and answered at once.
-
-    Args:
-        count: so many.
-
-    """
+    """The places of requests that are read, run and answered at once."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.taken = 0
 
     def __enter__(self) -> None:
-        """Take a place.
-
-        Raises:
-            ApiError: there is none (429).
-
-        """
+        """Take a place."""
         if self.taken >= self.count:
             raise ApiError(
                 429,

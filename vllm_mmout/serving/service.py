@@ -55,21 +55,11 @@ class Service:
         raise NotImplementedError
 
     async def generated_images(self, request: Request) -> Response:
-        """Answer ``/v1/images/generations``.
-
-        Raises:
-            ApiError: the request cannot be honoured, or fails.
-
-        """
+        """Answer ``/v1/images/generations``."""
         raise NotImplementedError
 
     def adapter(self, model: str | None) -> LoRARequest | None:
-        """The LoRA adapter of the model that a request names; None for the server's own.
-
-        Raises:
-            ApiError: it is not served here (404).
-
-        """
+        """The LoRA adapter of the model that a request names; None for the server's own."""
         if not model or self.models.registry.is_base_model(model):
             return None
         adapter = self.models.lora_requests.get(model)
@@ -137,24 +127,7 @@ class ForwardService(Service):
         watch: PreviewRequest | None = None,
         priority: int = 0,
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run one request; its files are open as long as it runs.
-
-        Args:
-            data: what the field of the input held.
-            params: the request's options.
-            request_id: of the engine's request.
-            adapter: LoRA adapter.
-            field: where the input stood.
-            watch: asks for pictures of the growing result.
-            priority: the lower the earlier.
-
-        Yields:
-            What `AsyncLLM.generate` yields.
-
-        Raises:
-            ApiError: the request failed.
-
-        """
+        """Run one request; its files are open as long as it runs."""
         try:
             async with entered(self._opened(data, params, field)) as opened:
                 outputs = self.engine.generate(

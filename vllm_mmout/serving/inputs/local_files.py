@@ -25,13 +25,6 @@ class LocalFiles:
 
     As in vLLM, what a URL names is followed through ".." and symbolic links, and must lie within the folder then. What
     has been opened is looked at once more: a file or a folder may be exchanged in between.
-
-    Args:
-        folder: that of ``--allowed-local-media-path``; None or "": no file may be named.
-
-    Raises:
-        OptionError: it is no folder.
-
     """
 
     def __init__(self, folder: str | None) -> None:
@@ -40,15 +33,7 @@ class LocalFiles:
             raise OptionError(f"{FLAG} must be a folder, got {folder!r}")
 
     def opened(self, url: str) -> BinaryIO:
-        """Open a file, by its name.
-
-        Args:
-            url: file:///path.
-
-        Raises:
-            InputError: it may not be named, whether it is there or not; or is none that can be read.
-
-        """
+        """Open a file, by its name."""
         if self._folder is None:
             raise InputError(
                 f"this server reads no files of its own; send the file itself, or have the server started with {FLAG}"

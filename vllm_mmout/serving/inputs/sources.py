@@ -49,17 +49,7 @@ _WHAT_TO_SEND: Final = (
 
 
 class Sources:
-    """Opens what requests name: what they hold themselves, and what the server allows them to name.
-
-    Args:
-        options: the server's limits.
-        local_path: the folder of ``--allowed-local-media-path``; None or "": no local files.
-        domains: the hosts of ``--allowed-media-domains``; none: every host of the public Internet.
-
-    Raises:
-        OptionError: ``local_path`` is no folder; a variable of the environment (see `FetchOptions`) has a wrong value.
-
-    """
+    """Opens what requests name: what they hold themselves, and what the server allows them to name."""
 
     def __init__(self, options: ServingOptions, *, local_path: str | None, domains: Sequence[str] | None) -> None:
         self._options = options
@@ -71,30 +61,12 @@ class Sources:
 
     @contextmanager
     def opened(self, data: Any, *, texts: bool = True) -> Iterator[Any]:
-        """Open what a request holds or names; blocks while headers are fetched and read.
-
-        Args:
-            data: an `Upload`, a text, or lists, tuples and dicts of them. What is none of these stays as it is.
-            texts: whether texts name files. Where a model takes text they do not, and stay as they are.
-
-        Yields:
-            The same with an open file in place of each, which has ``name``, seeks, and stands at its start. All are
-            closed at the end.
-
-        Raises:
-            InputError: a text names nothing that may be read; a file is no image, or larger than the server takes.
-
-        """
+        """Open what a request holds or names; blocks while headers are fetched and read."""
         with ExitStack() as stack:
             yield _Request(self, stack, texts=texts).walked(data, 0)
 
     def open_text(self, text: str) -> BinaryIO:
-        """Open what a text names.
-
-        Raises:
-            InputError: it names nothing that may be read.
-
-        """
+        """Open what a text names."""
         if text[:5].lower() == "data:":
             return open_data_url(text, self._options.max_upload)
         if is_address(text):
@@ -105,12 +77,7 @@ class Sources:
         raise InputError(f"{start} is nothing that this server reads; {_WHAT_TO_SEND}")
 
     def check(self, file: BinaryIO) -> None:
-        """Check what the header of a file declares, before anything of it is decoded.
-
-        Raises:
-            InputError: it is no image, or too large a one.
-
-        """
+        """Check what the header of a file declares, before anything of it is decoded."""
         found = declared(file)
         if found.pixels > self._options.max_pixels:
             raise InputError(
@@ -180,15 +147,7 @@ class _Request:
 
 
 def rgb_picture(file: BinaryIO) -> Image.Image:
-    """Decode a picture; blocks.
-
-    Args:
-        file: open, at its start; its name is for messages.
-
-    Raises:
-        InputError: it is no picture that Pillow reads, a damaged one, or larger than Pillow's limit.
-
-    """
+    """Decode a picture; blocks."""
     try:
         with Image.open(file) as picture:
             return picture.convert("RGB")
@@ -207,16 +166,7 @@ _SAID: Final = re.compile(r"data:(?P<said>[^,]{0,1000}),", re.IGNORECASE)
 
 
 def open_data_url(text: str, limit: int) -> BinaryIO:
-    """The file that a data URL holds; blocks while it is decoded.
-
-    Args:
-        text: the URL.
-        limit: bytes that the file may have.
-
-    Raises:
-        InputError: it holds none, or one of more bytes than the limit.
-
-    """
+    """The file that a data URL holds; blocks while it is decoded."""
     found = _SAID.match(text)
     if found is None:
         raise InputError("a data URL must be data:image/png;base64,..., got one without a comma")
@@ -246,12 +196,7 @@ def open_data_url(text: str, limit: int) -> BinaryIO:
 
 
 def _from_base64(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Decode base64 that is cut anywhere.
-
-    Raises:
-        ValueError: it is none.
-
-    """
+    """Decode base64 that is cut anywhere."""
     left = b""
     for piece in pieces:
         text = left + piece

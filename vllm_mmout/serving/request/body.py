@@ -40,20 +40,7 @@ _DISCARDED_SECONDS = 5.0
 
 
 async def read_form(request: Request, options: ServingOptions) -> Form:
-    """Read a form, ``multipart/form-data`` or ``application/x-www-form-urlencoded``.
-
-    Args:
-        request: whose body was not read yet.
-        options: the limits.
-
-    Returns:
-        Its fields and files; whoever gets it closes it.
-
-    Raises:
-        ApiError: it is too large (413), too slow (408), malformed (400) or no form (415).
-        ClientDisconnect: the client went away.
-
-    """
+    """Read a form, ``multipart/form-data`` or ``application/x-www-form-urlencoded``."""
     kind, parameters = parse_options_header(request.headers.get("content-type"))
     if kind == b"multipart/form-data":
         boundary = parameters.get(b"boundary", b"")
@@ -75,18 +62,7 @@ def is_json(request: Request) -> bool:
 
 
 async def read_json(request: Request, options: ServingOptions) -> Any:
-    """Read a body of JSON whose images, and prompt, may be long.
-
-    Args:
-        request: whose body was not read yet.
-        options: the limits.
-
-    Raises:
-        ApiError: it is too large (413), too slow (408), no valid JSON, has a name twice in its outermost object or a
-            value that is too long (400), or is sent as something else (415).
-        ClientDisconnect: the client went away.
-
-    """
+    """Read a body of JSON whose images, and prompt, may be long."""
     if not is_json(request):
         kind, _ = parse_options_header(request.headers.get("content-type"))
         raise await _refused(request, _unsupported(kind, "application/json"))
@@ -94,28 +70,12 @@ async def read_json(request: Request, options: ServingOptions) -> Any:
 
 
 async def read_body(request: Request, options: ServingOptions) -> bytearray:
-    """Read a body as it is.
-
-    Args:
-        request: whose body was not read yet.
-        options: the limits.
-
-    Raises:
-        ApiError: it is too large (413) or too slow (408).
-        ClientDisconnect: the client went away.
-
-    """
+    """Read a body as it is."""
     return await _whole(request, options, None)
 
 
 async def parse_json(body: bytearray) -> Any:
-    """Parse JSON whose "data" may be anything, in a thread where it is large.
-
-    Raises:
-        ApiError: it is no valid JSON, or has a name twice in its outermost object or another value that is too long
-            (400), or is too long (413).
-
-    """
+    """Parse JSON whose "data" may be anything, in a thread where it is large."""
     if len(body) > MAX_TEXT:
         raise too_much_text(None)
     return await _parsed(partial(decoded, data=True), body)
@@ -125,10 +85,6 @@ async def discard(request: Request) -> None:
     """Read what a client still sends, for a moment, and throw it away, so that it sees why it is refused.
 
     A connection that is closed while its client is sending is reset, and the answer with it.
-
-    Args:
-        request: nothing of its body was read.
-
     """
     # Whoever waits for "100 Continue" has sent nothing yet, and is told to by the first look.
     if "100-continue" not in request.headers.get("expect", "").lower():
@@ -244,12 +200,7 @@ def _urlencoded(body: bytearray) -> Form:
 
 
 def _pair(field: bytearray) -> tuple[str, str]:
-    """Name and value of a field of such a form.
-
-    Raises:
-        ValueError: it is none, or no text.
-
-    """
+    """Name and value of a field of such a form."""
     name, sign, value = (b"".join(unescaped(part.replace(b"+", b" "))).decode() for part in field.partition(b"="))
     if not sign or not field.isascii():
         raise ValueError(f"{field[:100]!r} is no field")

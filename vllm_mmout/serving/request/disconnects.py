@@ -24,16 +24,7 @@ _TURN_S: Final = 0.01
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Do work for a client, as long as it is there.
-
-    Args:
-        request: its request, whose body was read: what else comes is thrown away.
-        work: cancelled, and waited for, when the client closes its connection.
-
-    Raises:
-        ClientDisconnect: it did.
-
-    """
+    """Do work for a client, as long as it is there."""
     doing = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_gone(request))
     try:
@@ -53,13 +44,7 @@ async def _gone(request: Request) -> None:
 
 
 class ClosingResponse(Response):
-    """An answer, and what is let go when it has been sent or its client has gone away.
-
-    Args:
-        answer: what is sent.
-        held: closed then.
-
-    """
+    """An answer, and what is let go when it has been sent or its client has gone away."""
 
     def __init__(self, answer: Response, held: AsyncExitStack) -> None:
         self.answer = answer
@@ -82,13 +67,6 @@ async def send_in_time(
     """Send an answer, and end its connection where the client does not take the next piece in time.
 
     The limit is ``--mmout-send-timeout``. Of an answer within another one the outer one counts the time.
-
-    Args:
-        answer: sends itself, and lets go of all that it holds when it is left.
-        scope: of the request.
-        receive: what comes on the connection.
-        send: sends a piece; waits while the connection is full.
-
     """
     if isinstance(send, _Timed):
         await answer(scope, receive, send)
@@ -110,14 +88,7 @@ class _Ended(Exception):  # noqa: N818 - no fault: it ends the answer alone
 
 
 class _Timed:
-    """``send`` of a connection that ends in time, whatever its client does.
-
-    Args:
-        send: waits while the connection is full.
-        seconds: how long.
-        connection: below ``send``; None: not known.
-
-    """
+    """``send`` of a connection that ends in time, whatever its client does."""
 
     def __init__(self, send: Send, seconds: float, connection: asyncio.Transport | None) -> None:
         self._send = send

@@ -21,16 +21,7 @@ _DIGITS[np.frombuffer(b"0123456789abcdefABCDEF", np.uint8)] = [*range(16), *rang
 
 
 def unescaped(text: str | bytes | bytearray, start: int = 0) -> Iterator[bytes]:
-    """The bytes of a text, piece by piece; a "%" that begins no escape stands for itself.
-
-    Args:
-        text: of ASCII.
-        start: its first character that counts.
-
-    Raises:
-        UnicodeEncodeError: the text has other letters.
-
-    """
+    """The bytes of a text, piece by piece; a "%" that begins no escape stands for itself."""
     while start < len(text):
         end = start + _PIECE
         piece = text[start:end]

@@ -53,12 +53,7 @@ class Fields:
         return Fields(path, left, {**self.refused, **dict.fromkeys(names, why)}, apart, self.later)
 
     def of_form(self, form: Form) -> dict[str, Any]:
-        """The typed values of a form's fields; those that are empty are left out.
-
-        Raises:
-            ApiError: a field is unknown or wrong (400).
-
-        """
+        """The typed values of a form's fields; those that are empty are left out."""
         for key, uploads in form.files.items():
             name = key.partition("[")[0]
             if name not in self.apart and any(upload.size or upload.name for upload in uploads):
@@ -73,12 +68,7 @@ class Fields:
         return self._given(grouped, Option.from_texts)
 
     def of_object(self, body: Any) -> dict[str, Any]:
-        """The typed values of a JSON object's fields; those that are null or empty are left out.
-
-        Raises:
-            ApiError: it is no object; or a field is unknown or wrong (400).
-
-        """
+        """The typed values of a JSON object's fields; those that are null or empty are left out."""
         if not isinstance(body, Mapping):
             raise ApiError(400, f"the body must be a JSON object, got {shown(body)}")
         for name in body:
@@ -88,25 +78,14 @@ class Fields:
         return self._given(given, Option.from_json)
 
     def check_known(self, name: str) -> None:
-        """Refuse a field that is none of the route's.
-
-        Raises:
-            ApiError: it is none (400).
-
-        """
+        """Refuse a field that is none of the route's."""
         if name in self.refused:
             raise ApiError(400, f"{name} is not supported by {self.path}: {self.refused[name]}", param=name)
         if name not in self.options:
             raise api_error(unknown(name, [*self.apart[:1], *self.options], kind="field", where=self.where))
 
     def schema(self, *required: str, **more: dict[str, Any]) -> dict[str, Any]:
-        """The JSON schema of an object of just these fields.
-
-        Args:
-            required: names of fields that must be there.
-            more: fields that are read apart, and others than those declared.
-
-        """
+        """The JSON schema of an object of just these fields."""
         said = {name: option.schema for name, option in self.options.items()}
         fields = {**more, **said, **{name: schema for name, schema in more.items() if name in said}}
         return {"type": "object", "properties": fields, "required": list(required), "additionalProperties": False}
@@ -124,12 +103,7 @@ class Fields:
 
 
 def made(kind: Callable[..., T], given: Mapping[str, Any], names: Iterable[str], **more: Any) -> T:
-    """A request, or its params, of those of the values that are its own.
-
-    Raises:
-        ApiError: they do not go together (400).
-
-    """
+    """A request, or its params, of those of the values that are its own."""
     try:
         return kind(**{name: given[name] for name in names if name in given}, **more)
     except OptionError as error:
@@ -146,17 +120,7 @@ _CONTAINERS: Final = 1 << 21
 
 
 def decoded(body: bytearray, *, data: bool) -> Any:
-    """Decode a body; blocks, though never for long.
-
-    Args:
-        body: at most `vllm_mmout.serving.request.multipart.MAX_TEXT` bytes.
-        data: whether its "data" may be anything, as of ``/pooling``; else its images and its prompt may be long.
-
-    Raises:
-        ApiError: it is no valid JSON, has a name twice in its outermost object, or a value that is too long (400), or
-            has too many of them (413).
-
-    """
+    """Decode a body; blocks, though never for long."""
     try:
         if not is_object(body):
             if len(body) > _LONGEST:
@@ -193,12 +157,7 @@ class _Names:
         self._count = 0
 
     def next(self, kind: type[_Name], text: str) -> _Name:
-        """One more.
-
-        Raises:
-            ApiError: there were too many (413).
-
-        """
+        """One more."""
         self._count += 1
         if self._count > MAX_FIELDS:
             raise ApiError(413, f"the JSON has more than {MAX_FIELDS} fields, the most that are taken; send fewer")

@@ -90,12 +90,7 @@ _REFUSED: Final = {
 
 
 def check_format(given: Mapping[str, Any]) -> None:
-    """Refuse what a format cannot honour; of one that is not chosen here, whoever chooses it does.
-
-    Raises:
-        ApiError: the fields do not go together (400).
-
-    """
+    """Refuse what a format cannot honour; of one that is not chosen here, whoever chooses it does."""
     chosen = given.get("output_format")
     wrong = chosen and unmet(chosen, given.get("output_compression"), given.get("background", "auto"))
     if wrong:
@@ -114,41 +109,17 @@ POOLING: Final = _EVERY.without(
 
 
 def edit_request(form: Form, fields: Fields = EDITS) -> ImageRequest:
-    """The request of a form with images.
-
-    Args:
-        form: the form.
-        fields: of the route; those of ``/v1/images/edits`` if left out.
-
-    Raises:
-        ApiError: a field is missing, unknown, wrong, or does not go with another (400).
-
-    """
+    """The request of a form with images."""
     return _request(fields.of_form(form), _some(_form_images(form)))
 
 
 def edit_request_json(body: Any, fields: Fields = EDITS) -> ImageRequest:
-    """The request of a JSON body with images.
-
-    Args:
-        body: its "image" is a URL or a data URL, or a list of them; OpenAI's "images", a list of {"image_url": ...}, is
-            taken as well.
-        fields: as of `edit_request`.
-
-    Raises:
-        ApiError: as `edit_request`.
-
-    """
+    """The request of a JSON body with images."""
     return _request(fields.of_object(body), _some(_json_images(body)))
 
 
 def generation_request(body: Any) -> ImageRequest:
-    """The request of a JSON body for ``/v1/images/generations``.
-
-    Raises:
-        ApiError: as `edit_request`.
-
-    """
+    """The request of a JSON body for ``/v1/images/generations``."""
     asked = _request(GENERATIONS.of_object(body))
     if not asked.prompt:
         raise ApiError(400, "prompt is missing; send the text that the image is made of", param="prompt")
@@ -156,12 +127,7 @@ def generation_request(body: Any) -> ImageRequest:
 
 
 def pooling_request(body: Any) -> ImageRequest:
-    """The request of a JSON body with "data" for ``/pooling``, whose data is no field of it.
-
-    Raises:
-        ApiError: as `edit_request`.
-
-    """
+    """The request of a JSON body with "data" for ``/pooling``, whose data is no field of it."""
     return _request(POOLING.of_object(body))
 
 

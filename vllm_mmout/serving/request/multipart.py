@@ -26,17 +26,7 @@ _MAX_NAME = 200
 
 
 async def read_multipart(pieces: AsyncIterator[bytes], boundary: bytes) -> Form:
-    """Read a form.
-
-    Args:
-        pieces: its bytes as they come.
-        boundary: between its parts.
-
-    Raises:
-        ApiError: it is malformed or incomplete (400), or holds too much (413). What came of its files is closed then,
-            as for any error of ``pieces``.
-
-    """
+    """Read a form."""
     parts = _Parts()
     try:
         await parts.read(pieces, boundary)

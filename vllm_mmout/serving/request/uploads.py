@@ -43,12 +43,7 @@ class Form:
 
 
 class Spool:
-    """A file while it comes.
-
-    Args:
-        name: the client's name for it.
-
-    """
+    """A file while it comes."""
 
     def __init__(self, name: str) -> None:
         self._name = name.replace("\\", "/").rpartition("/")[2][:_LONGEST_NAME]
@@ -81,15 +76,7 @@ class Spool:
 
 
 def named(file: IO[bytes], name: str, *, owned: bool = True, neighbours: Neighbours | None = None) -> BinaryIO:
-    """A binary file under another name, which is for messages and for names of bands, and never a path.
-
-    Args:
-        file: the file, seekable; read from its start on.
-        name: what to call it: without folders, and without what cannot be printed.
-        owned: whether it is closed with this.
-        neighbours: the files beside it that may be read as well.
-
-    """
+    """A binary file under another name, which is for messages and for names of bands, and never a path."""
     made = _NamedFile(file, name, owned=owned)
     made.neighbours = neighbours
     return cast("BinaryIO", made)

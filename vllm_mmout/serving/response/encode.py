@@ -48,18 +48,6 @@ def encode(
 
     What is too large for memory is a file: a raster on disk as GeoTIFF hands its own file over, polygons are written
     as they are traced. The output is not closed.
-
-    Args:
-        output: what the processor made.
-        asked: what the client asked for.
-        to_response: of a processor whose outputs are none of `vllm_mmout.outputs`, see `response_of`.
-        folder: in which a file is made; None: that of the system for temporary ones.
-
-    Raises:
-        OptionError: the result cannot be what was asked for; it says what it can be.
-        DecodeError: ``to_response`` failed, or gave something else than it may.
-        SaveError: the bytes cannot be stored on this machine.
-
     """
     if not isinstance(output, Savable) or not output.formats:
         return _by_author(output, asked, to_response)
@@ -85,15 +73,7 @@ def response_of(processor: Any, params: OutputParams) -> ToResponse | None:
 
 
 def _picture(image: Image, name: str, asked: FormatChoice, *, flat: bool) -> Encoded:
-    """A picture file.
-
-    Args:
-        image: the picture.
-        name: its format.
-        asked: what the client asked for.
-        flat: whether a JPEG without transparency is made of a picture with it, as `RasterOutput.save` does.
-
-    """
+    """A picture file."""
     if asked.background == "opaque":
         image = flattened(image, "white")
     elif name == "jpeg" and flat:
@@ -163,12 +143,7 @@ def _by_author(output: Any, asked: FormatChoice, to_response: ToResponse | None)
 
 
 def _content(given: Any) -> tuple[bytes, str]:
-    """The bytes and the media type of what ``to_response`` returned.
-
-    Raises:
-        DecodeError: it is neither bytes with a media type nor JSON.
-
-    """
+    """The bytes and the media type of what ``to_response`` returned."""
     wants = "return (bytes, media type), or what JSON can hold"
     if isinstance(given, bytes | bytearray | memoryview):
         raise DecodeError(f"to_response returned bytes without a media type; {wants}")

@@ -40,27 +40,12 @@ class Event:
 
 
 def partial_image(kind: str, index: int, picture: Encoded) -> Event:
-    """A preview of a result.
-
-    Args:
-        kind: "image_edit" or "image_generation".
-        index: its number, from 0.
-        picture: the preview.
-
-    """
+    """A preview of a result."""
     return _event(f"{kind}.partial_image", picture, {"partial_image_index": index})
 
 
 def completed(kind: str, entry: Encoded, *, tiles: int, processor: str | None = None) -> Event:
-    """A result.
-
-    Args:
-        kind: "image_edit" or "image_generation".
-        entry: the result.
-        tiles: forwards of the model that the request took; each processor's event says the same.
-        processor: the name of its processor, where several were asked for.
-
-    """
+    """A result."""
     own = {} if processor is None else {"processor": processor}
     return _event(f"{kind}.completed", entry, {"usage": usage(tiles), **own})
 
@@ -80,11 +65,6 @@ class EventsResponse(StreamingResponse):
 
     What fails before is an answer with a status of its own, what fails later an event with ``error``, at which OpenAI's
     client raises. When the client goes away, or all is sent, the iterator is closed.
-
-    Args:
-        events: the events; None sends the headers and a comment: the request runs, and there is nothing to show yet.
-        request_id: of the request, for the log.
-
     """
 
     def __init__(self, events: AsyncIterator[Event | None], request_id: str | None = None) -> None:

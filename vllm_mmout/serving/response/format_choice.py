@@ -55,16 +55,6 @@ def accepted(header: str | None) -> str | None:
 
     Of the media types that it names (RFC 9110, 12.5.1), the one with the highest weight that can be served; of equal
     ones the more precise, then the first.
-
-    Args:
-        header: the header's value, joined by commas where it came several times; None without one.
-
-    Returns:
-        A format of `MEDIA_TYPES`, `PICTURE`, or None for the JSON answer.
-
-    Raises:
-        ApiError: none of them can be served (406).
-
     """
     if header is None or not header.strip():
         return None
@@ -81,16 +71,7 @@ def accepted(header: str | None) -> str | None:
 
 
 def chosen_format(formats: Mapping[str, str], asked: FormatChoice) -> str:
-    """The format that a client gets, checked against all that it asked for.
-
-    Args:
-        formats: of the result: suffix -> format, as `vllm_mmout.outputs.base.Savable.formats`.
-        asked: what the client asked for.
-
-    Raises:
-        OptionError: the result cannot be that.
-
-    """
+    """The format that a client gets, checked against all that it asked for."""
     has = set(formats.values())
     wanted = agreed(asked)
     if wanted is None:
@@ -121,12 +102,7 @@ def _usual_file(formats: Mapping[str, str]) -> str:
 
 
 def agreed(asked: FormatChoice) -> str | None:
-    """The format that the field and the header ask for.
-
-    Raises:
-        OptionError: they ask for two.
-
-    """
+    """The format that the field and the header ask for."""
     field, header = asked.output_format, asked.accept
     if field is None or header is None or field == header:
         return field or header
@@ -138,26 +114,14 @@ def agreed(asked: FormatChoice) -> str | None:
 
 
 def check_beside(name: str, asked: FormatChoice) -> None:
-    """Refuse what a format cannot honour.
-
-    Raises:
-        OptionError: it cannot.
-
-    """
+    """Refuse what a format cannot honour."""
     wrong = unmet(name, asked.output_compression, asked.background)
     if wrong is not None:
         raise OptionError(wrong[1], param=wrong[0])
 
 
 def unmet(name: str, compression: int | None, background: str) -> tuple[str, str] | None:
-    """The field that a format cannot honour, and why; None where it can.
-
-    Args:
-        name: of the format, or a media type of an author's own.
-        compression: ``output_compression``.
-        background: of a picture.
-
-    """
+    """The field that a format cannot honour, and why; None where it can."""
     form = FORMATS.get(name)
     if compression is not None and (form is None or not form.lossy):
         lossy = listed((known for known, one in FORMATS.items() if one.lossy), "and")

@@ -35,14 +35,7 @@ _RANGE = re.compile(r"bytes=[ \t]*(\d{0,18})-(\d{0,18})[ \t]*", re.ASCII | re.IG
 
 
 class Section:
-    """A stretch of a result's bytes, for an answer of just these.
-
-    Args:
-        whole: the result; it is closed with this.
-        start: its first byte.
-        nbytes: how many.
-
-    """
+    """A stretch of a result's bytes, for an answer of just these."""
 
     def __init__(self, whole: Encoded, start: int, nbytes: int) -> None:
         self._whole = whole
@@ -59,16 +52,7 @@ class Section:
 
 
 class PiecesResponse(StreamingResponse):
-    """An answer of known length whose parts are sent piece by piece, and closed in the end, however that comes.
-
-    Args:
-        parts: bytes, and results.
-        media_type: of the answer.
-        as_text: whether results go as base64.
-        headers: further headers.
-        status: of the answer.
-
-    """
+    """An answer of known length whose parts are sent piece by piece, and closed in the end, however that comes."""
 
     def __init__(
         self,
@@ -115,15 +99,6 @@ def json_response(
 
     What the answer says of its results is said of the first one; where processors were asked for by name, each place
     says it of its own.
-
-    Args:
-        entries: the results; they are closed when they have been sent.
-        tiles: forwards of the model that the request took.
-        used: what it took, in place of these, as `usage`.
-        notes: what else the place of each result says.
-        processors: the name of each result's processor, where several were asked for.
-        urls: where each result was stored, instead of its bytes.
-
     """
     first = entries[0]
     head = {"created": int(time.time()), **_described(first), "usage": usage(tiles) if used is None else used}
@@ -143,15 +118,7 @@ def json_response(
 def bare_response(
     entry: Encoded, headers: Mapping[str, str] | None = None, *, name: str = "result", part: slice | None = None
 ) -> PiecesResponse:
-    """The bytes of one result; it is closed when they have been sent.
-
-    Args:
-        entry: the result.
-        headers: further headers.
-        name: what a client's file of it is to be called, without a suffix; letters, digits, "_", "-" and ".".
-        part: bytes of it that alone are sent, as 206; None: all.
-
-    """
+    """The bytes of one result; it is closed when they have been sent."""
     shown = "inline" if entry.media_type in _SAFE else "attachment"
     sent: Part = entry
     ranged = {}
@@ -186,11 +153,6 @@ def pieces(parts: Iterable[Part], *, as_text: bool) -> Iterator[bytes]:
     """The bytes of all parts, some hundred KiB at a time; blocks.
 
     As one text of base64 a result would be in memory three times.
-
-    Args:
-        parts: bytes, and results.
-        as_text: whether results are given as base64.
-
     """
     waiting = bytearray()
     for part in parts:
@@ -249,19 +211,7 @@ def _json(fields: Mapping[str, Any]) -> bytes:
 def ranged_response(
     request: Request, entry: Encoded, etag: str, headers: Mapping[str, str], name: str = "result"
 ) -> PiecesResponse:
-    """The answer to who asks for a result, or for a stretch of it; the result is closed when it has been sent.
-
-    Args:
-        request: the client's, with or without ``Range`` and ``If-Range``; only those of ``GET`` mean anything.
-        entry: the result.
-        etag: of just these bytes, without quotes.
-        headers: further headers.
-        name: of the client's file, see `bare_response`.
-
-    Raises:
-        ApiError: the stretch lies behind the end (416).
-
-    """
+    """The answer to who asks for a result, or for a stretch of it; the result is closed when it has been sent."""
     headers = {"Accept-Ranges": "bytes", "ETag": f'"{etag}"', **headers}
     part = None
     condition = request.headers.get("if-range")
@@ -277,17 +227,7 @@ def ranged_response(
 
 
 def asked_part(header: str | None, nbytes: int) -> slice | None:
-    """The stretch that a header ``Range`` asks for.
-
-    Args:
-        header: its value; None: there is none.
-        nbytes: bytes of the whole.
-
-    Returns:
-        First byte, and the one after the last; empty where nothing of it is there. None: the whole is to be sent, as
-        for several stretches, other units, and what is malformed.
-
-    """
+    """The stretch that a header ``Range`` asks for."""
     match = _RANGE.fullmatch(header or "")
     if match is None or match.groups() == ("", ""):
         return None

@@ -44,15 +44,6 @@ class Encoded:
 
     A file on disk is removed by `close`, when the object is collected, or when the process ends normally. Threads may
     read and close one at the same time.
-
-    Args:
-        content: the bytes; a file in a folder made by `own_folder`, which goes with it; or an unbuffered file that is
-            open for reading, and closed with the result.
-        format: "png", "tiff"...
-        media_type: what the bytes are, as HTTP says it; None: that of the format.
-        size: (width, height) in pixels, None for what has none.
-        background: "transparent" or "opaque" for a picture, None for anything else.
-
     """
 
     def __init__(
@@ -86,12 +77,7 @@ class Encoded:
         return SUFFIXES.get(self.format, OTHER)
 
     def read(self, at: int, count: int) -> bytes:
-        """Some of the bytes; fewer at the end.
-
-        Raises:
-            ValueError: the result is closed, or was stored elsewhere.
-
-        """
+        """Some of the bytes; fewer at the end."""
         with self._lock:
             content = self._content
             if content is None:
@@ -107,15 +93,7 @@ class Encoded:
             return data
 
     def store(self, target: Path) -> None:
-        """Make the bytes a new file, readable by this user alone; the result is closed then.
-
-        Args:
-            target: a name that is free. The file may be seen there before it is whole.
-
-        Raises:
-            OSError: it cannot be written; what was written of it may be left.
-
-        """
+        """Make the bytes a new file, readable by this user alone; the result is closed then."""
         with self._lock:
             content = self._content
             if content is None:
@@ -143,12 +121,7 @@ class Encoded:
 
 
 def own_folder(parent: Path | None = None) -> Path:
-    """Make a temporary folder that this user alone can look into, in another one or in the system's.
-
-    Raises:
-        OSError: it cannot be made.
-
-    """
+    """Make a temporary folder that this user alone can look into, in another one or in the system's."""
     return Path(tempfile.mkdtemp(prefix="mmout-result-", dir=parent))
 
 
@@ -177,13 +150,6 @@ class ResultsFolder:
 
     A server that lives holds a lock on a file there, which ends with its process however that ends; whoever finds the
     lock free removes what the dead server has left. All methods block.
-
-    Args:
-        path: made if it is absent. Files of others in it are left alone.
-
-    Raises:
-        OptionError: the folder cannot be made, belongs to another user, or is open to others.
-
     """
 
     def __init__(self, path: Path) -> None:
@@ -204,12 +170,7 @@ class ResultsFolder:
         return self.path / f".server-{server}"
 
     def enter(self) -> None:
-        """Make the folder and this server's own in it, also where somebody has cleaned them away.
-
-        Raises:
-            OptionError: as of the class.
-
-        """
+        """Make the folder and this server's own in it, also where somebody has cleaned them away."""
         _check(self.path)
         if self._is_in():
             return

@@ -30,16 +30,6 @@ class ResultStore:
     """Results in a folder that several processes may share.
 
     All methods block. A thread removes what has expired, also what another server has left there.
-
-    Args:
-        folder: made if it is absent; nobody else may look into it. Files of others in it are left alone.
-        ttl: seconds that a result can be fetched.
-        max_bytes: of all results together; the oldest go first.
-        clock: gives the time, in seconds.
-
-    Raises:
-        OptionError: the folder cannot be made, belongs to another user, or is open to others.
-
     """
 
     def __init__(self, folder: Path, ttl: float, max_bytes: int, *, clock: Callable[[], float] = time.time) -> None:
@@ -71,20 +61,7 @@ class ResultStore:
         return secrets.token_urlsafe(32) + entry.suffix
 
     def keep(self, entry: Encoded, name: str | None = None) -> str:
-        """Take a result over, and remove the oldest ones until there is room for it.
-
-        Args:
-            entry: the result; it is closed.
-            name: of `new_name`; None: a new one.
-
-        Returns:
-            The name by which it can be fetched.
-
-        Raises:
-            OptionError: it is larger than all results together may be.
-            OSError: it cannot be stored; nothing of it is left then.
-
-        """
+        """Take a result over, and remove the oldest ones until there is room for it."""
         if entry.nbytes > self.max_bytes:
             size = entry.nbytes
             entry.close()
@@ -118,15 +95,7 @@ class ResultStore:
             (self.folder / name).unlink(missing_ok=True)
 
     def find(self, name: str) -> Encoded | None:
-        """A result, open: it can be read to its end though it expires, or is removed, meanwhile.
-
-        Args:
-            name: as a client gave it.
-
-        Returns:
-            None if there is none of that name, or none any more.
-
-        """
+        """A result, open: it can be read to its end though it expires, or is removed, meanwhile."""
         if not _NAME.fullmatch(name):
             return None
         try:
