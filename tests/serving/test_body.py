@@ -94,8 +94,8 @@ async def test_a_large_file_is_written_in_threads_alone(monkeypatch: pytest.Monk
     writers = set()
     real = tempfile.TemporaryFile
 
-    def watched():
-        file = real()
+    def watched(**options):
+        file = real(**options)
 
         class Watched:
             def __getattr__(self, name):
@@ -104,7 +104,7 @@ async def test_a_large_file_is_written_in_threads_alone(monkeypatch: pytest.Monk
 
         return Watched()
 
-    monkeypatch.setattr("vllm_mmout.serving.request.uploads.tempfile.TemporaryFile", watched)
+    monkeypatch.setattr("vllm_mmout.serving.inputs.sources.tempfile.TemporaryFile", watched)
     form = await form_of(multipart(("image", ("x.tif", LARGE))))
     assert writers
     assert threading.get_ident() not in writers

@@ -15,9 +15,8 @@ pytest.importorskip("vllm", reason="the service is of vLLM's server")
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.params import OutputParams
-from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
+from vllm_mmout.serving.inputs.sources import Sources, Upload, named, rgb_picture
 from vllm_mmout.serving.options import ServingOptions
-from vllm_mmout.serving.request.uploads import Upload, named
 from vllm_mmout.serving.service import ForwardService
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")]

@@ -148,3 +148,13 @@ def _inside(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
     except OSError as error:
         raise InputError(f"cannot read the folder {folder}: {error.strerror}") from error
     return sorted(found, key=lambda path: natural_order(path.name))
+
+
+_LONGEST_NAME = 200
+"""Characters of a name that a client gave."""
+
+
+def printable(name: str) -> str:
+    """The last part of a name, with "_" for what cannot be printed; "" where nothing is left."""
+    last = PurePosixPath(name.replace("\\", "/")).name if not name.startswith("<") else name
+    return "".join(letter if letter.isprintable() else "_" for letter in last)[:_LONGEST_NAME]

@@ -11,8 +11,8 @@ from typing import BinaryIO, Final
 from urllib.parse import unquote, urlsplit
 
 from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.geo.raster.file_names import printable
 from vllm_mmout.geo.raster.files import Neighbours, SharedFile
-from vllm_mmout.serving.request.uploads import named, printable
 
 FLAG: Final = "--allowed-local-media-path"
 _FILES: Final = Path("/proc/self/fd")
@@ -32,8 +32,8 @@ class LocalFiles:
         if self._folder is not None and not self._folder.is_dir():
             raise OptionError(f"{FLAG} must be a folder, got {folder!r}")
 
-    def opened(self, url: str) -> BinaryIO:
-        """Open a file, by its name."""
+    def opened(self, url: str) -> tuple[BinaryIO, str, Neighbours]:
+        """Open a file by its URL; with its name for messages, and the files beside it."""
         if self._folder is None:
             raise InputError(
                 f"this server reads no files of its own; send the file itself, or have the server started with {FLAG}"
@@ -45,7 +45,7 @@ class LocalFiles:
             if not self._holds(found):
                 raise _outside()
             neighbours = Neighbours(Path(path).name, partial(self._neighbour, Path(path)))
-            return named(self._file(found, name), name, neighbours=neighbours)
+            return self._file(found, name), name, neighbours
         except ValueError:  # a NUL, or a letter that no name can have
             raise _outside() from None
         except OSError as error:

@@ -15,10 +15,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.request.escapes import unescaped
+from vllm_mmout.serving.inputs.data_urls import unescaped
+from vllm_mmout.serving.inputs.sources import Form, Upload
 from vllm_mmout.serving.request.fields import decoded
 from vllm_mmout.serving.request.multipart import MAX_FIELDS, MAX_TEXT, read_multipart, too_much_text
-from vllm_mmout.serving.request.uploads import Form, Upload
 
 if TYPE_CHECKING:
     from starlette.requests import Request

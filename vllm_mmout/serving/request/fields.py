@@ -16,8 +16,8 @@ from vllm_mmout.errors import OptionError
 from vllm_mmout.messages import shown, unknown
 from vllm_mmout.request_options import Option
 from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.inputs.sources import Form
 from vllm_mmout.serving.request.multipart import MAX_FIELDS, MAX_FILES
-from vllm_mmout.serving.request.uploads import Form
 
 T = TypeVar("T")
 

@@ -13,9 +13,9 @@ from vllm_mmout.params import LOCAL_ONLY, OutputParams
 from vllm_mmout.params import OPTIONS as OF_PARAMS
 from vllm_mmout.request_options import options_of, said
 from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.inputs.sources import Form, Upload
 from vllm_mmout.serving.request.fields import USELESS, Fields, made
 from vllm_mmout.serving.request.multipart import MAX_FILES
-from vllm_mmout.serving.request.uploads import Form, Upload
 from vllm_mmout.serving.response.format_choice import unmet
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES
 

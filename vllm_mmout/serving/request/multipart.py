@@ -13,7 +13,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.concurrency import run_in_threadpool
 
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.request.uploads import Form, Spool
+from vllm_mmout.serving.inputs.sources import Form, Spool
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
