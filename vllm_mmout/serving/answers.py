@@ -13,12 +13,11 @@ from uuid import uuid4
 
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.serving.errors import ApiError, api_error
-from vllm_mmout.serving.request.disconnects import unless_gone
 from vllm_mmout.serving.response import events
 from vllm_mmout.serving.response.encode import encode, response_of
 from vllm_mmout.serving.response.events import EventsResponse
 from vllm_mmout.serving.response.format_choice import FormatChoice, accepted, chosen_format
-from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response
+from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response, unless_gone
 from vllm_mmout.serving.response.result_files import Encoded
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.outputs.partial_images import PreviewRequest
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.serving.request.image_request import ImageRequest
+    from vllm_mmout.serving.request.fields import ImageRequest
     from vllm_mmout.serving.response.encode import ToResponse
     from vllm_mmout.serving.response.events import Event
     from vllm_mmout.serving.response.store import ResultStore

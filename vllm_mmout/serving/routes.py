@@ -15,10 +15,11 @@ from vllm_mmout.serving.answers import answered_images
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.metrics import count_refusal
 from vllm_mmout.serving.options import flag
-from vllm_mmout.serving.request.body import discard, is_json, read_form, read_json
-from vllm_mmout.serving.request.disconnects import ClosingResponse
-from vllm_mmout.serving.request.image_request import EDITS, VARIATIONS, edit_request, edit_request_json
-from vllm_mmout.serving.response.responses import ranged_response
+from vllm_mmout.serving.request.body import is_json, read_form
+from vllm_mmout.serving.request.fields import EDITS, VARIATIONS, edit_request, edit_request_json
+from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.response.ranges import ranged_response
+from vllm_mmout.serving.response.responses import ClosingResponse, discard
 from vllm_mmout.serving.service import ForwardService, Service
 
 if TYPE_CHECKING:

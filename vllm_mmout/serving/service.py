@@ -15,8 +15,8 @@ from vllm_mmout.serving.answers import answered_images
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
 from vllm_mmout.serving.metrics import count_refusal, observe
-from vllm_mmout.serving.request.body import read_json
-from vllm_mmout.serving.request.image_request import generation_request
+from vllm_mmout.serving.request.fields import generation_request
+from vllm_mmout.serving.request.json_body import read_json
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -41,6 +41,14 @@ def unescaped(text: str | bytes | bytearray, start: int = 0) -> Iterator[bytes]:
         start = end
 
 
+def form_field(field: bytearray) -> tuple[str, str]:
+    """Name and value of a field of ``application/x-www-form-urlencoded``; a ValueError where it is none, or no text."""
+    name, sign, value = (b"".join(unescaped(part.replace(b"+", b" "))).decode() for part in field.partition(b"="))
+    if not sign or not field.isascii():
+        raise ValueError(f"{field[:100]!r} is no field")
+    return name, value
+
+
 def _decoded(data: bytes) -> bytes:
     if b"%" not in data:
         return data

@@ -19,8 +19,7 @@ from starlette.responses import Response, StreamingResponse
 
 from vllm_mmout.errors import AbortedError, DecodeError
 from vllm_mmout.serving.errors import api_error, error_body, error_response
-from vllm_mmout.serving.request.disconnects import send_in_time
-from vllm_mmout.serving.response.responses import close_all, pieces, usage
+from vllm_mmout.serving.response.responses import close_all, pieces, send_in_time, usage
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

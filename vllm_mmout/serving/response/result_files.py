@@ -60,6 +60,7 @@ class Encoded:
         self.size = None if size is None else f"{size[0]}x{size[1]}"
         self.background = background
         self._lock = threading.Lock()
+        self._start = 0
         self._content: bytes | Path | None = content if isinstance(content, bytes | Path) else b""
         self._file = None if isinstance(content, bytes | Path) else self._closing(content)
         self._remove = None
@@ -76,8 +77,13 @@ class Encoded:
         """Of a name for the file."""
         return SUFFIXES.get(self.format, OTHER)
 
+    def narrow(self, part: slice) -> None:
+        """Have just these bytes be the result; before any of it is read."""
+        self._start, self.nbytes = part.start, part.stop - part.start
+
     def read(self, at: int, count: int) -> bytes:
         """Some of the bytes; fewer at the end."""
+        at, count = self._start + at, max(0, min(count, self.nbytes - at))
         with self._lock:
             content = self._content
             if content is None:

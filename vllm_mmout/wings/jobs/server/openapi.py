@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from vllm_mmout.serving.openapi import ADDRESSES, BODY, IMAGE, JSON, MEDIA, OPENAIS, body_of, responses_of
-from vllm_mmout.serving.request.image_request import EDITS
+from vllm_mmout.serving.request.fields import EDITS
 
 SCENES: Final = EDITS.without(
     ("stream", "partial_images", "response_format"),
