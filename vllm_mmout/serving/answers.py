@@ -14,9 +14,8 @@ from uuid import uuid4
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.response import events
-from vllm_mmout.serving.response.encode import encode, response_of
+from vllm_mmout.serving.response.encode import FormatChoice, accepted, chosen_format, encode, response_of
 from vllm_mmout.serving.response.events import EventsResponse
-from vllm_mmout.serving.response.format_choice import FormatChoice, accepted, chosen_format
 from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response, unless_gone
 from vllm_mmout.serving.response.result_files import Encoded
 

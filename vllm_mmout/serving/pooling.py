@@ -25,7 +25,7 @@ from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.request.body import read_body
 from vllm_mmout.serving.request.fields import pooling_request
 from vllm_mmout.serving.request.json_body import is_object, parse_json
-from vllm_mmout.serving.response.format_choice import FormatChoice
+from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import PiecesResponse, close_all, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.routes import GONE, answered, take_place

@@ -14,7 +14,7 @@ from vllm_mmout.geo.raster.window import Window
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.request.fields import OPTIONS
-from vllm_mmout.serving.response.format_choice import FormatChoice
+from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.wings.io_plugins.own.fields import FIELDS, check_size, plugin_data
 
 pytestmark = pytest.mark.engine

@@ -17,7 +17,7 @@ from vllm_mmout.request_options import Option, options_of, said
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.inputs.sources import Form, Upload
 from vllm_mmout.serving.request.body import MAX_FILES
-from vllm_mmout.serving.response.format_choice import unmet
+from vllm_mmout.serving.response.encode import check_beside
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES
 
 T = TypeVar("T")
@@ -182,10 +182,11 @@ _REFUSED: Final = {
 
 def check_format(given: Mapping[str, Any]) -> None:
     """Refuse what a format cannot honour; of one that is not chosen here, whoever chooses it does."""
-    chosen = given.get("output_format")
-    wrong = chosen and unmet(chosen, given.get("output_compression"), given.get("background", "auto"))
-    if wrong:
-        raise ApiError(400, wrong[1], param=wrong[0])
+    if chosen := given.get("output_format"):
+        try:
+            check_beside(chosen, given.get("output_compression"), given.get("background", "auto"))
+        except OptionError as error:
+            raise api_error(error) from None
 
 
 _EVERY: Final = Fields("this route", FIELDS, _REFUSED, later=OF_PARAMS)

@@ -23,7 +23,7 @@ from vllm_mmout.serving.inputs.sources import Upload
 from vllm_mmout.serving.options import flag
 from vllm_mmout.serving.request.fields import FIELDS as OF_IMAGES
 from vllm_mmout.serving.request.fields import OPTIONS, Fields, made
-from vllm_mmout.serving.response.format_choice import FormatChoice, chosen_format
+from vllm_mmout.serving.response.encode import FormatChoice, chosen_format
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding

@@ -19,7 +19,7 @@ from vllm_mmout.serving.extension import ServerExtension
 from vllm_mmout.serving.request.body import is_json, read_form
 from vllm_mmout.serving.request.fields import edit_request, edit_request_json
 from vllm_mmout.serving.request.json_body import read_json
-from vllm_mmout.serving.response.format_choice import FormatChoice
+from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import PiecesResponse, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.routes import answered, service_of
