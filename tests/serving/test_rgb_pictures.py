@@ -95,7 +95,7 @@ def test_a_model_without_a_mapper_refuses_them(kind):
         return Upload("scene.tif", io.BytesIO(content), len(content))
 
     params = OutputParams()
-    with service._opened(sent(picture("PNG")), params, "image") as found:
+    with service.opened(sent(picture("PNG")), params, "image") as found:
         np.testing.assert_array_equal(np.asarray(found["multi_modal_data"]["image"]), PIXELS)
-    with pytest.raises(InputError, match=r"scene\.tif"), service._opened(sent(WRONG[kind]()), params, "image"):
+    with pytest.raises(InputError, match=r"scene\.tif"), service.opened(sent(WRONG[kind]()), params, "image"):
         pytest.fail("it was opened")

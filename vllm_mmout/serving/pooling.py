@@ -20,7 +20,6 @@ from vllm import envs
 from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
 
 from vllm_mmout.serving import openapi
-from vllm_mmout.serving.answers import Work, request_id
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.request.body import read_body
 from vllm_mmout.serving.request.fields import pooling_request
@@ -29,7 +28,7 @@ from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import PiecesResponse, close_all, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.routes import GONE, answered, take_place
-from vllm_mmout.serving.service import ForwardService
+from vllm_mmout.serving.service import ForwardService, Work, request_id
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -11,7 +11,6 @@ from anyio.to_thread import run_sync
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from vllm_mmout.serving.answers import answered_images
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.metrics import count_refusal
 from vllm_mmout.serving.options import flag
@@ -20,7 +19,7 @@ from vllm_mmout.serving.request.fields import EDITS, VARIATIONS, edit_request, e
 from vllm_mmout.serving.request.json_body import read_json
 from vllm_mmout.serving.response.ranges import ranged_response
 from vllm_mmout.serving.response.responses import ClosingResponse, discard
-from vllm_mmout.serving.service import ForwardService, Service
+from vllm_mmout.serving.service import ForwardService, Service, answered_images
 
 if TYPE_CHECKING:
     from vllm_mmout.serving.request.fields import Fields

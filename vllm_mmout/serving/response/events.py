@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
 from starlette.concurrency import iterate_in_threadpool
@@ -19,6 +20,7 @@ from starlette.responses import Response, StreamingResponse
 
 from vllm_mmout.errors import AbortedError, DecodeError
 from vllm_mmout.serving.errors import api_error, error_body, error_response
+from vllm_mmout.serving.response.encode import encode
 from vllm_mmout.serving.response.responses import close_all, pieces, send_in_time, usage
 
 if TYPE_CHECKING:
@@ -26,9 +28,13 @@ if TYPE_CHECKING:
 
     from vllm_mmout.serving.response.responses import Part
     from vllm_mmout.serving.response.result_files import Encoded
+    from vllm_mmout.serving.service import Work
 
+Kind: TypeAlias = Literal["image_edit", "image_generation"]
 _ALIVE = b":\n\n"
 """A comment, which clients pass over."""
+_QUIET_S = 5.0
+"""Seconds after which a stream says that it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,26 @@ def completed(kind: str, entry: Encoded, *, tiles: int, processor: str | None = 
     """A result."""
     own = {} if processor is None else {"processor": processor}
     return _event(f"{kind}.completed", entry, {"usage": usage(tiles), **own})
+
+
+async def stream(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
+    """Run a request; previews while its result grows, as many as its params say, then the results."""
+    last, said = None, 0.0
+    async with aclosing(work.running()) as outputs:
+        async for output in outputs:
+            last = output
+            progress = None if output.finished else output.progress
+            if progress is not None and progress.partial_index is not None:
+                preview = await asyncio.to_thread(encode, output.outputs, work.asked.for_preview)
+                yield partial_image(kind, progress.partial_index, preview)
+            elif progress is not None and time.monotonic() - said > _QUIET_S:
+                said = time.monotonic()
+                yield None
+    if last is None:
+        return
+    results = await work.encoded(last)
+    for name, entry in zip(work.names, results.entries, strict=True):
+        yield completed(kind, entry, tiles=results.tiles, processor=name if work.named else None)
 
 
 @dataclass(frozen=True, slots=True)

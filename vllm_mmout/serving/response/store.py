@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -84,6 +84,18 @@ class ResultStore:
             entry.close()
             part.unlink(missing_ok=True)
         return final.name
+
+    def keep_all(self, entries: Sequence[Encoded]) -> list[str]:
+        """Keep all results, or none, as `keep`."""
+        names: list[str] = []
+        with contextlib.ExitStack() as closing, contextlib.ExitStack() as unfinished:
+            for entry in entries:
+                closing.callback(entry.close)
+            for entry in entries:
+                names.append(self.keep(entry))
+                unfinished.callback(self.remove, names[-1])
+            unfinished.pop_all()
+        return names
 
     def has(self, name: str) -> bool:
         """Whether a result is there."""

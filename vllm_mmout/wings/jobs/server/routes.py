@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from vllm_mmout.messages import shown
-from vllm_mmout.serving.answers import Work, request_id
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.extension import ServerExtension
 from vllm_mmout.serving.request.body import is_json, read_form
@@ -23,7 +22,7 @@ from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import PiecesResponse, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.routes import answered, service_of
-from vllm_mmout.serving.service import ForwardService
+from vllm_mmout.serving.service import ForwardService, Work, request_id
 from vllm_mmout.wings.jobs.page import routes as page
 from vllm_mmout.wings.jobs.server import openapi, results
 from vllm_mmout.wings.jobs.server.board import SceneBoard

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vllm_mmout.engine.request_output import Progress
-    from vllm_mmout.serving.answers import Work
     from vllm_mmout.serving.options import ServingOptions
+    from vllm_mmout.serving.service import Work
     from vllm_mmout.wings.jobs.server.board import SceneBoard
     from vllm_mmout.wings.jobs.server.job import SceneInputs, SceneJob
 
