@@ -85,7 +85,8 @@ class Option:
         """The value of a form's fields.
 
         A list comes as ``name[]`` once a value, as OpenAI's clients send it, as ``name`` several times, or as one text
-        with commas or in JSON; a table as ``name[key]``.
+        with commas or in JSON; a table as ``name[key]``. Texts come by what stood behind the name: "", "[]", "[key]".
+        None for a text that is empty: nothing was filled in.
         """
         for text in (text for several in texts.values() for text in several):
             self._check_length(text)
@@ -183,16 +184,7 @@ class Option:
 
 
 def said(description: str, *, ge: float | None = None, le: float | None = None, **extra: Any) -> msgspec.Meta:
-    """What is declared of an option beside its type.
-
-    Args:
-        description: what it is; the first sentence goes to ``--help``.
-        ge: a number's lower bound.
-        le: its upper bound.
-        extra: see the module's own description; ``max_length`` is that of a text, ``choices`` are the values that it
-            may have, where its type does not say so.
-
-    """
+    """What is declared of an option beside its type; ``max_length`` of a text and ``choices`` too."""
     limits: dict[str, Any] = {"ge": ge, "le": le, "max_length": extra.pop("max_length", None)}
     if "choices" in extra:
         limits["extra_json_schema"] = {"enum": list(extra.pop("choices"))}

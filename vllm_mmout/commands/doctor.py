@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 
 from vllm_mmout.commands import Subparsers
-from vllm_mmout.commands.environment import prepare_environment
+from vllm_mmout.commands.engine import prepare_environment
 from vllm_mmout.contacts import faults, third_party_faults
 from vllm_mmout.errors import HookError
 from vllm_mmout.wing import failures, wings

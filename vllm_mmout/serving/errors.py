@@ -43,7 +43,10 @@ _LONGEST = 4000
 
 
 class ApiError(Exception):
-    """What a route answers with on purpose."""
+    """What a route answers with on purpose; nothing in the message is of this machine.
+
+    The ``kind`` of the error is by status, as vLLM names them, and ``code`` the status itself, where they are left out.
+    """
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ def api_error(error: BaseException, request_id: str | None = None) -> ApiError:
     """
     if isinstance(error, ApiError):
         return error
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception):  # a cancellation or an interrupt is no answer
         raise error
     if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
         return api_error(error.__cause__, request_id)

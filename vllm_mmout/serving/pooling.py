@@ -25,7 +25,7 @@ from vllm_mmout.serving.request.body import read_body
 from vllm_mmout.serving.request.fields import pooling_request
 from vllm_mmout.serving.request.json_body import is_object, parse_json
 from vllm_mmout.serving.response.encode import FormatChoice
-from vllm_mmout.serving.response.responses import PiecesResponse, close_all, unless_gone
+from vllm_mmout.serving.response.responses import PiecesResponse, close_all, described, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.routes import GONE, answered, take_place
 from vllm_mmout.serving.service import ForwardService, Work, request_id
@@ -153,9 +153,7 @@ def _datum(entry: Encoded) -> bytes:
     content = entry.read(0, entry.nbytes)
     if entry.format in ("json", "geojson"):
         return content
-    own = None if entry.format in MEDIA_TYPES else entry.media_type
-    known = {"output_format": entry.format, "size": entry.size, "background": entry.background, "media_type": own}
-    return msgspec.json.encode({"b64_json": content, **{key: value for key, value in known.items() if value}})
+    return msgspec.json.encode({"b64_json": content, **described(entry)})
 
 
 def _is_json(request: Request) -> bool:
@@ -188,7 +186,6 @@ class _Passed(Response):
         self._body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have it answer."""
         body = self._body
 
         async def again() -> Message:

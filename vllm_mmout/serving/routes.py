@@ -90,7 +90,10 @@ async def answered(
     *,
     placed: bool = True,
 ) -> Response:
-    """Do one request's work, in a place of its own; what it raises is its answer."""
+    """Do one request's work, in a place of its own; what it raises is its answer.
+
+    What must live until that is sent goes onto the work's stack. Where it is not ``placed``, it calls `take_place`.
+    """
     held = AsyncExitStack()
     try:
         service = await _admitted(request, kind, held) if placed else service_of(request, kind)
@@ -160,7 +163,6 @@ class Slots:
         self.taken = 0
 
     def __enter__(self) -> None:
-        """Take a place."""
         if self.taken >= self.count:
             raise ApiError(
                 429,

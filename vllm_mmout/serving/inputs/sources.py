@@ -101,31 +101,24 @@ class _NamedFile(FileWithNeighbours, io.BufferedIOBase):
         file.seek(0)
 
     def readable(self) -> bool:
-        """It is, until it is closed."""
         return not self.closed
 
     def seekable(self) -> bool:
-        """It is, until it is closed."""
         return not self.closed
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read on from where the file is; to its end without a number."""
         return self._open().read(-1 if size is None else size)
 
     def read1(self, size: int = -1, /) -> bytes:
-        """As `read`."""
         return self.read(size)
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Go to a place."""
         return self._open().seek(offset, whence)
 
     def tell(self) -> int:
-        """Where the file is."""
         return self._open().tell()
 
     def close(self) -> None:
-        """Let the file go; any number of times."""
         if not self.closed and self._owned:
             self._file.close()
         super().close()
@@ -167,7 +160,11 @@ class Sources:
 
     @contextmanager
     def opened(self, data: Any, *, texts: bool = True) -> Iterator[Any]:
-        """Open what a request holds or names; blocks while headers are fetched and read."""
+        """Open what a request holds or names, in lists and dicts too; blocks while headers are fetched and read.
+
+        What is given is the same with an open file, at its start, in place of each `Upload` and, where ``texts`` name
+        files, of each text. All are closed at the end.
+        """
         with ExitStack() as stack:
             yield _Request(self, stack, texts=texts).walked(data, 0)
 

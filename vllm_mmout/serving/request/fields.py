@@ -206,7 +206,7 @@ def edit_request(form: Form, fields: Fields = EDITS) -> ImageRequest:
 
 
 def edit_request_json(body: Any, fields: Fields = EDITS) -> ImageRequest:
-    """The request of a JSON body with images."""
+    """The request of a JSON body with "image", a URL or some, or OpenAI's "images", a list of {"image_url": ...}."""
     return _request(fields.of_object(body), _some(_json_images(body)))
 
 

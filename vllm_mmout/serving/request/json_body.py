@@ -52,7 +52,7 @@ _CONTAINERS: Final = 1 << 21
 
 
 def decoded(body: bytearray, *, data: bool) -> Any:
-    """Decode a body; blocks, though never for long."""
+    """Decode a body; blocks, though never for long. Its ``data`` may be anything, else its images and prompt long."""
     try:
         if not is_object(body):
             if len(body) > _LONGEST:

@@ -74,7 +74,7 @@ def accepted(header: str | None) -> str | None:
     """The format that a client wants as bare bytes.
 
     Of the media types that it names (RFC 9110, 12.5.1), the one with the highest weight that can be served; of equal
-    ones the more precise, then the first.
+    ones the more precise, then the first. None for the JSON answer.
     """
     if header is None or not header.strip():
         return None

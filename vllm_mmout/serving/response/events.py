@@ -89,7 +89,8 @@ class EventsResponse(StreamingResponse):
     """An answer of events; headers go out with the first one.
 
     What fails before is an answer with a status of its own, what fails later an event with ``error``, at which OpenAI's
-    client raises. When the client goes away, or all is sent, the iterator is closed.
+    client raises. When the client goes away, or all is sent, the iterator is closed. An
+    event that is None sends the headers and a comment: the request runs, and there is nothing to show yet.
     """
 
     def __init__(self, events: AsyncIterator[Event | None], request_id: str | None = None) -> None:

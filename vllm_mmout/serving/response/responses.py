@@ -90,13 +90,13 @@ def json_response(
     """The answer of OpenAI's image routes, `openai.types.ImagesResponse`.
 
     What the answer says of its results is said of the first one; where processors were asked for by name, each place
-    says it of its own.
+    says it of its own, beside its note. With ``urls`` results are named there, not sent; else closed when sent.
     """
     first = entries[0]
-    head = {"created": int(time.time()), **_described(first), "usage": usage(tiles) if used is None else used}
+    head = {"created": int(time.time()), **described(first), "usage": usage(tiles) if used is None else used}
     parts: list[Part] = [_open(head) + b',"data":[']
     for place, entry in enumerate(entries):
-        own: dict[str, Any] = {"processor": processors[place], **_described(entry)} if processors else {}
+        own: dict[str, Any] = {"processor": processors[place], **described(entry)} if processors else {}
         own |= notes[place] if notes else {}
         if place:
             parts.append(b",")
@@ -168,7 +168,7 @@ def _length(part: Part, *, as_text: bool) -> int:
     return (part.nbytes + 2) // 3 * 4 if as_text else part.nbytes
 
 
-def _described(entry: Encoded) -> dict[str, str]:
+def described(entry: Encoded) -> dict[str, str]:
     """What OpenAI says of a picture, as far as the result has it."""
     own = None if entry.format in MEDIA_TYPES else entry.media_type  # of bytes that no name of a format tells
     known = {"background": entry.background, "output_format": entry.format, "size": entry.size, "media_type": own}

@@ -42,8 +42,10 @@ _COPIED = 1 << 20
 class Encoded:
     """One result as the bytes of a file.
 
+    They come as such, as a file in a folder made by `own_folder`, which goes with it, or as an unbuffered open file.
     A file on disk is removed by `close`, when the object is collected, or when the process ends normally. Threads may
-    read and close one at the same time.
+    read and close one at the same time. The size is (width, height) in pixels; the background "transparent" or
+    "opaque" for a picture, None for anything else.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ class ResultStore:
         return secrets.token_urlsafe(32) + entry.suffix
 
     def keep(self, entry: Encoded, name: str | None = None) -> str:
-        """Take a result over, and remove the oldest ones until there is room for it."""
+        """Take a result over and close it, remove the oldest ones until there is room for it, and name it."""
         if entry.nbytes > self.max_bytes:
             size = entry.nbytes
             entry.close()
@@ -107,7 +107,7 @@ class ResultStore:
             (self.folder / name).unlink(missing_ok=True)
 
     def find(self, name: str) -> Encoded | None:
-        """A result, open: it can be read to its end though it expires, or is removed, meanwhile."""
+        """A result, open: it can be read to its end though it expires meanwhile; None if there is none any more."""
         if not _NAME.fullmatch(name):
             return None
         try:
