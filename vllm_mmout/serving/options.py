@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 from vllm_mmout.errors import OptionError
 
@@ -85,9 +86,10 @@ class ServingOptions:
         group = parser.add_argument_group(
             GROUP, "Limits of the image routes. Sizes take k, m, g, t (powers of 1000) or K, M, G, T (powers of 1024)."
         )
+        shown: dict[str, Callable[[Any], str]] = {"N": _shown, "SECONDS": "{:g}".format}
         for one in fields(ServingOptions):
-            shown = {"N": _shown, "SECONDS": "{:g}".format}.get(one.metadata["metavar"])
-            default = argparse.SUPPRESS if shown is None else shown(one.default)
+            show = shown.get(one.metadata["metavar"])
+            default = argparse.SUPPRESS if show is None else show(one.default)
             group.add_argument(flag(one.name), default=default, **one.metadata)
 
     @classmethod
