@@ -203,8 +203,7 @@ class _Parts:
         self._files: list[tuple[str, Spool]] = []
         self._text_size = 0
         self._header = (bytearray(), bytearray())
-        self._disposition = b""
-        self._name = ""
+        self._disposition, self._name = b"", ""
         self._text: bytearray | None = None
         self._unwritten: deque[tuple[Spool, bytes]] = deque()
 

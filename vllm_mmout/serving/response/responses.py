@@ -271,8 +271,7 @@ class _Timed:
 
 def _limit(scope: Scope) -> float:
     """Seconds, as the server's options have them; the usual ones where its model has no processor."""
-    service = getattr(getattr(scope.get("app"), "state", None), "mmout", None)
-    options = getattr(service, "options", None)
+    options = getattr(getattr(getattr(scope.get("app"), "state", None), "mmout", None), "options", None)
     return (options if isinstance(options, ServingOptions) else ServingOptions()).send_timeout
 
 
