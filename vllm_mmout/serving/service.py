@@ -273,7 +273,7 @@ async def answer(work: Work, request: Request, *, stored: bool) -> Response:
 
 async def kept(store: ResultStore, entries: list[Encoded]) -> list[str]:
     """Store results off the event loop, and name them; of a client that goes away meanwhile nothing is left."""
-    return await in_thread(lambda: store.keep_all(entries), lambda names: [store.remove(name) for name in names])
+    return await in_thread(lambda: store.keep_all(entries), lambda names: store.remove(*names))
 
 
 def request_id(request: Request, kind: str) -> str:

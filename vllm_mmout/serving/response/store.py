@@ -101,9 +101,9 @@ class ResultStore:
         """Whether a result is there."""
         return bool(_NAME.fullmatch(name)) and (self.folder / name).exists()
 
-    def remove(self, name: str) -> None:
-        """Remove a result, if it is there."""
-        if _NAME.fullmatch(name):
+    def remove(self, *names: str) -> None:
+        """Remove results, as far as they are there."""
+        for name in filter(_NAME.fullmatch, names):
             (self.folder / name).unlink(missing_ok=True)
 
     def find(self, name: str) -> Encoded | None:
