@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 import pytest
 
-from vllm_mmout.commands import run_options
+from vllm_mmout.commands import run
 from vllm_mmout.errors import OptionError
 from vllm_mmout.messages import shown, unknown
 from vllm_mmout.params import LOCAL_ONLY, OPTIONS, OutputParams
@@ -91,7 +91,7 @@ def test_a_flag_is_made_of_the_row(capsys):
     """Its help is the first sentence, its value is read as that of a form."""
     parser = argparse.ArgumentParser(prog="test")
     for name, option in ASKED.items():
-        parser.add_argument(run_options.flag(name), **run_options._said(option))
+        parser.add_argument(run.flag(name), **run._said(option))
     found = parser.parse_args(["--layers", "a,b", "--zoom", "4"])
     assert (found.layers, found.zoom, found.style) == (("a", "b"), 4, "plain")
     with pytest.raises(SystemExit):
@@ -102,7 +102,7 @@ def test_a_flag_is_made_of_the_row(capsys):
 
 def test_every_option_of_requests_is_a_flag():
     """But those of this process alone, and that of streams."""
-    assert run_options.OPTIONS.keys() == OPTIONS.keys() - {*LOCAL_ONLY, "partial_images"}
+    assert run.OPTIONS.keys() == OPTIONS.keys() - {*LOCAL_ONLY, "partial_images"}
     assert all(option.meta.description for option in OPTIONS.values())
 
 

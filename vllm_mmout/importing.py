@@ -16,17 +16,7 @@ def is_path(text: str) -> bool:
 
 
 def import_path(path: str, what: str) -> object:
-    """Import what stands at a path.
-
-    Args:
-        path: "package.module:Class".
-        what: what it is, for messages: "output processor".
-
-    Raises:
-        RegistrationError: module or class is not there, or what the module itself imports. Any other exception of the
-            module is its author's to see as it is.
-
-    """
+    """Import what stands at "package.module:Class"; an error of the module itself is its author's to see as it is."""
     module_name, _, qualname = path.partition(":")
     try:
         found: object = importlib.import_module(module_name)

@@ -9,13 +9,7 @@ from typing import Any
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """The module functions ``__getattr__`` and ``__dir__`` of a package.
-
-    Args:
-        package: the package's ``__name__``.
-        homes: public name -> the module that defines it.
-
-    """
+    """The module functions ``__getattr__`` and ``__dir__`` of a package."""
     module: dict[str, Any] = vars(sys.modules[package])
 
     def get(name: str) -> object:

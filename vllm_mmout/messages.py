@@ -13,15 +13,7 @@ _SHOWN: Final = 100
 
 
 def unknown(name: object, known: Iterable[str], *, kind: str = "option", where: str = "") -> OptionError:
-    """The error of a name that is not known; it lists those that are.
-
-    Args:
-        name: what was given.
-        known: the names that there are.
-        kind: what it is a name of.
-        where: in what it stands, as " in data".
-
-    """
+    """The error of a name that is not known; it lists those that are."""
     known = list(known)
     message = f"unknown {kind} {shown(name)}{where}{close_match(name, known)} (known: {', '.join(known)})"
     return OptionError(message, param=str(name)[:_SHOWN])

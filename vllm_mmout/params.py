@@ -104,12 +104,7 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> OutputParams:
-        """Make the params from plain data, as `to_wire` gives it.
-
-        Raises:
-            OptionError: an option is unknown (the known ones are listed) or has a wrong value.
-
-        """
+        """Make the params from plain data, as `to_wire` gives it."""
         known = [name for name in OPTIONS if name not in LOCAL_ONLY]
         for name in options:
             if name not in known and name != _PART:

@@ -138,24 +138,20 @@ class Reading(Picks, frozen=True, kw_only=True):
             raise _wrong("bands", "and indices are both set; give one: bands counts from 1, indices from 0")
         if self.bands is not None and not self.bands:
             raise _wrong("bands", "is empty; name at least one band, or leave it out")
-        for band in self.bands or ():
-            if isinstance(band, int) and band < 1:
-                raise _wrong("bands", f"must count from 1, got {band}; to count from 0 use indices")
-        for index in self.indices or ():
-            if index < 0:
-                raise _wrong("indices", f"must count from 0, got {index}")
+        for name, least, hint in (("bands", 1, "; to count from 0 use indices"), ("indices", 0, "")):
+            for band in getattr(self, name) or ():
+                if isinstance(band, int) and band < least:
+                    raise _wrong(name, f"must count from {least}, got {band}{hint}")
 
     def _check_values(self) -> None:
         smallest, largest = _FLOAT32
-        for name, least in (("scale", smallest), ("offset", 0.0)):
+        float32, least_float = " in float32", math.ulp(0.0)
+        limits = (("scale", smallest, float32), ("offset", 0.0, float32), ("means", 0.0, ""), ("stds", least_float, ""))
+        for name, least, where in limits:
             value = getattr(self, name)
             for number in value if isinstance(value, tuple) else () if value is None else (value,):
                 if not least <= abs(number) <= largest:  # NaN is not
-                    raise _wrong(name, f"must be finite{' and not 0' if least else ''} in float32, got {value}")
-        for name, bad in (("means", ()), ("stds", (0.0,))):
-            for number in getattr(self, name) or ():
-                if not abs(number) <= largest or number in bad:
-                    raise _wrong(name, f"must be finite{' and not 0' if bad else ''}, got {getattr(self, name)}")
+                    raise _wrong(name, f"must be finite{' and not 0' if least else ''}{where}, got {value}")
 
     def _check_place(self) -> None:
         """Check which part of the world is read, and what is said of it."""

@@ -85,17 +85,8 @@ class Option:
         """The value of a form's fields.
 
         A list comes as ``name[]`` once a value, as OpenAI's clients send it, as ``name`` several times, or as one text
-        with commas or in JSON; a table as ``name[key]``.
-
-        Args:
-            texts: what was sent, by what stood behind the name: "", "[]", "[key]".
-
-        Returns:
-            None for a text that is empty: nothing was filled in.
-
-        Raises:
-            OptionError: it is nothing of the option's type.
-
+        with commas or in JSON; a table as ``name[key]``. Texts come by what stood behind the name: "", "[]", "[key]".
+        None for a text that is empty: nothing was filled in.
         """
         for text in (text for several in texts.values() for text in several):
             self._check_length(text)
@@ -116,12 +107,7 @@ class Option:
         raise self._error(f"{name} is sent as {sent}, and must be {self.words}{several}")
 
     def from_text(self, text: str) -> Any:
-        """The value of one text: a list with commas or in JSON.
-
-        Raises:
-            OptionError: it is nothing of the option's type.
-
-        """
+        """The value of one text: a list with commas or in JSON."""
         text = text if self.extra.get("verbatim") else text.strip()
         if not text:
             return None
@@ -137,15 +123,7 @@ class Option:
         return self._converted(value, strict=False)
 
     def from_json(self, value: Any) -> Any:
-        """The value of a JSON object's field.
-
-        Returns:
-            None for a text that says nothing.
-
-        Raises:
-            OptionError: it is nothing of the option's type.
-
-        """
+        """The value of a JSON object's field."""
         if isinstance(value, str):
             self._check_length(value)
             if not value and self.hint is str:
@@ -155,12 +133,7 @@ class Option:
         return self._converted(value, strict=True)
 
     def checked(self, value: Any) -> Any:
-        """A value of the option's type that is one of its choices, under its usual spelling, and within its bounds.
-
-        Raises:
-            OptionError: it is not.
-
-        """
+        """A value of the option's type that is one of its choices, under its usual spelling, and within its bounds."""
         if self.choices:
             value = self.extra.get("spelling", str)(value) if self.hint is str else value
             if value not in self.choices:
@@ -211,16 +184,7 @@ class Option:
 
 
 def said(description: str, *, ge: float | None = None, le: float | None = None, **extra: Any) -> msgspec.Meta:
-    """What is declared of an option beside its type.
-
-    Args:
-        description: what it is; the first sentence goes to ``--help``.
-        ge: a number's lower bound.
-        le: its upper bound.
-        extra: see the module's own description; ``max_length`` is that of a text, ``choices`` are the values that it
-            may have, where its type does not say so.
-
-    """
+    """What is declared of an option beside its type; ``max_length`` of a text and ``choices`` too."""
     limits: dict[str, Any] = {"ge": ge, "le": le, "max_length": extra.pop("max_length", None)}
     if "choices" in extra:
         limits["extra_json_schema"] = {"enum": list(extra.pop("choices"))}
@@ -228,13 +192,7 @@ def said(description: str, *, ge: float | None = None, le: float | None = None, 
 
 
 def options_of(declared: type[msgspec.Struct], *, without: Iterable[str] = ()) -> dict[str, Option]:
-    """The options that the fields of a Struct declare, by name.
-
-    Args:
-        declared: the Struct.
-        without: fields that are none.
-
-    """
+    """The options that the fields of a Struct declare, by name."""
     hints = get_type_hints(declared, include_extras=True)
     left_out = frozenset(without)
     return {

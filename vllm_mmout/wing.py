@@ -50,16 +50,7 @@ class Wing:
     """What the server of ``vllm-mmout serve`` has beside the core's routes, see `serving.plugin`."""
 
     def load(self, point: str, key: str = "") -> Any:
-        """Import what the wing has at a point; None where it has nothing there.
-
-        Args:
-            point: name of a field, "hooks".
-            key: of a field that is a table.
-
-        Raises:
-            RegistrationError: it cannot be imported; the wing is named.
-
-        """
+        """Import what the wing has at a point; None where it has nothing there."""
         path = getattr(self, point)
         if isinstance(path, Mapping):
             path = path.get(key)
@@ -84,12 +75,7 @@ def failures() -> Mapping[str, str]:
 
 
 def extensions(point: str, key: str = "") -> Iterator[Any]:
-    """What all wings have at a point, imported one by one; of points that are tables, what they have under a key.
-
-    Raises:
-        RegistrationError: one cannot be imported.
-
-    """
+    """What all wings have at a point, imported one by one; of points that are tables, what they have under a key."""
     for wing in wings():
         found = wing.load(point, key)
         if found is not None:

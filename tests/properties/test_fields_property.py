@@ -13,9 +13,10 @@ from starlette.requests import ClientDisconnect
 
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, error_response
+from vllm_mmout.serving.inputs.sources import Form, Upload
 from vllm_mmout.serving.options import ServingOptions
-from vllm_mmout.serving.request.body import Form, Upload, read_form, read_json
-from vllm_mmout.serving.request.image_request import (
+from vllm_mmout.serving.request.body import read_form
+from vllm_mmout.serving.request.fields import (
     FIELDS,
     VARIATIONS,
     ImageRequest,
@@ -23,6 +24,7 @@ from vllm_mmout.serving.request.image_request import (
     edit_request_json,
     generation_request,
 )
+from vllm_mmout.serving.request.json_body import read_json
 from vllm_mmout.testing.strategies import output_params
 
 pytestmark = pytest.mark.engine

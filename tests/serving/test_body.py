@@ -26,7 +26,9 @@ from starlette.routing import Route
 
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.options import ServingOptions
-from vllm_mmout.serving.request.body import discard, read_form, read_json
+from vllm_mmout.serving.request.body import read_form
+from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.response.responses import discard
 
 pytestmark = pytest.mark.engine
 
@@ -94,8 +96,8 @@ async def test_a_large_file_is_written_in_threads_alone(monkeypatch: pytest.Monk
     writers = set()
     real = tempfile.TemporaryFile
 
-    def watched():
-        file = real()
+    def watched(**options):
+        file = real(**options)
 
         class Watched:
             def __getattr__(self, name):
@@ -104,7 +106,7 @@ async def test_a_large_file_is_written_in_threads_alone(monkeypatch: pytest.Monk
 
         return Watched()
 
-    monkeypatch.setattr("vllm_mmout.serving.request.uploads.tempfile.TemporaryFile", watched)
+    monkeypatch.setattr("vllm_mmout.serving.inputs.sources.tempfile.TemporaryFile", watched)
     form = await form_of(multipart(("image", ("x.tif", LARGE))))
     assert writers
     assert threading.get_ident() not in writers
@@ -320,7 +322,7 @@ async def test_counts_and_text_are_limited(monkeypatch: pytest.MonkeyPatch) -> N
         (await form_of(multipart(*[one] * many))).close()
         sent = multipart(*[one] * (many + 1))
         assert (await refused(incoming(sent.body, sent.headers))).status == 413
-    monkeypatch.setattr("vllm_mmout.serving.request.multipart.MAX_TEXT", 1000)
+    monkeypatch.setattr("vllm_mmout.serving.request.body.MAX_TEXT", 1000)
     await form_of(multipart(("a", "x" * 500), ("b", "x" * 500)))
     sent = multipart(("a", "x" * 500), ("b", "x" * 501))
     error = await refused(incoming(sent.body, sent.headers))

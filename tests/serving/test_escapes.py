@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_mmout.serving.request import escapes
-from vllm_mmout.serving.request.escapes import unescaped
+from vllm_mmout.serving.inputs import data_urls
+from vllm_mmout.serving.inputs.data_urls import unescaped
 
 
 @given(st.lists(st.sampled_from(["%", "%4", "%41", "%fF", "%G0", "0", "a", "z", "+", ",", "\0"])), st.integers(3, 70))
@@ -18,7 +18,7 @@ def test_the_bytes_are_those_of_urllib(parts, piece):
     """Escapes, halves of them and what only looks like one, as text and as bytes, in pieces of any length."""
     text = "".join(parts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(escapes, "_PIECE", piece)
+        patch.setattr(data_urls, "_PIECE", piece)
         for form in (text, text.encode(), bytearray(text.encode())):
             assert b"".join(unescaped(form)) == unquote_to_bytes(text)
             assert b"".join(unescaped(form, 2)) == unquote_to_bytes(text[2:])

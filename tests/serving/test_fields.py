@@ -13,7 +13,7 @@ from sent_requests import IMAGE, Sent, answered_with, client, edited, filled, mu
 
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, error_body
-from vllm_mmout.serving.request.image_request import (
+from vllm_mmout.serving.request.fields import (
     VARIATIONS,
     ImageRequest,
     edit_request,

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 from sent_requests import IMAGE, edited, filled, multipart, read, refusal
 
-from vllm_mmout.serving.request.image_request import (
-    edit_request_json,
-    generation_request,
-)
+from vllm_mmout.serving.request.fields import edit_request_json, generation_request
 
 pytestmark = pytest.mark.engine
 

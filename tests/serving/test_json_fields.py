@@ -11,8 +11,8 @@ pytest.importorskip("vllm", reason="errors are told apart by vLLM's classes")
 
 from vllm_mmout.messages import shown
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.request.fields import decoded
-from vllm_mmout.serving.request.image_request import edit_request_json
+from vllm_mmout.serving.request.fields import edit_request_json
+from vllm_mmout.serving.request.json_body import decoded
 
 pytestmark = pytest.mark.engine
 

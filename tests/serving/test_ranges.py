@@ -19,7 +19,7 @@ from starlette.responses import FileResponse
 from starlette.routing import Route
 
 from vllm_mmout.serving.errors import error_response
-from vllm_mmout.serving.response.responses import Section, asked_part, ranged_response
+from vllm_mmout.serving.response.ranges import asked_part, ranged_response
 from vllm_mmout.serving.response.result_files import Encoded
 
 pytestmark = [pytest.mark.engine]  # its errors know vLLM's
@@ -221,6 +221,7 @@ def test_a_section_is_a_slice(start, count, at, read):
     """No read of it gives bytes that lie outside."""
     whole = BYTES[:30]
     count = min(count, 30 - start)
-    section = Section(Encoded(whole, "tiff"), start, count)
+    section = Encoded(whole, "tiff")
+    section.narrow(slice(start, start + count))
     assert section.nbytes == count
     assert section.read(at, read) == whole[start : start + count][at : at + read]

@@ -15,9 +15,8 @@ pytest.importorskip("vllm", reason="the service is of vLLM's server")
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.params import OutputParams
-from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
+from vllm_mmout.serving.inputs.sources import Sources, Upload, named, rgb_picture
 from vllm_mmout.serving.options import ServingOptions
-from vllm_mmout.serving.request.uploads import Upload, named
 from vllm_mmout.serving.service import ForwardService
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")]
@@ -96,7 +95,7 @@ def test_a_model_without_a_mapper_refuses_them(kind):
         return Upload("scene.tif", io.BytesIO(content), len(content))
 
     params = OutputParams()
-    with service._opened(sent(picture("PNG")), params, "image") as found:
+    with service.opened(sent(picture("PNG")), params, "image") as found:
         np.testing.assert_array_equal(np.asarray(found["multi_modal_data"]["image"]), PIXELS)
-    with pytest.raises(InputError, match=r"scene\.tif"), service._opened(sent(WRONG[kind]()), params, "image"):
+    with pytest.raises(InputError, match=r"scene\.tif"), service.opened(sent(WRONG[kind]()), params, "image"):
         pytest.fail("it was opened")

@@ -23,10 +23,9 @@ from vllm_mmout.geo.raster import open_raster
 from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.params import OutputParams
-from vllm_mmout.serving.inputs.sources import Sources
+from vllm_mmout.serving.inputs import data_urls
+from vllm_mmout.serving.inputs.sources import Sources, Upload
 from vllm_mmout.serving.options import ServingOptions
-from vllm_mmout.serving.request import escapes
-from vllm_mmout.serving.request.uploads import Upload
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")]
 
@@ -129,7 +128,7 @@ def test_texts_of_models_that_take_text():
 def test_files_opened_before_one_is_refused_are_closed(server, tmp_path, monkeypatch):
     """None is left open, of this machine or of others."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("vllm_mmout.serving.inputs.sources._IN_MEMORY", 1)
+    monkeypatch.setattr("vllm_mmout.serving.inputs.data_urls._IN_MEMORY", 1)
     server.quiet()
     before = open_sockets()
     address = server.serve("/scene.tif", as_tiff(np.zeros((1, 600, 600), np.uint16)))
@@ -168,7 +167,7 @@ def test_data_urls(data, mark):
 def test_data_urls_with_escapes(monkeypatch):
     """Of base64 and of plain bytes, decoded piece by piece."""
     for piece in (62, 63, 64, 65):
-        monkeypatch.setattr(escapes, "_PIECE", piece)
+        monkeypatch.setattr(data_urls, "_PIECE", piece)
         assert pixels("data:," + quote(PNG)).tolist() == ARRAY.tolist()
         assert pixels("data:;base64," + quote(base64.b64encode(PNG), safe="")).tolist() == ARRAY.tolist()
         assert pixels("data:;base64," + base64.b64encode(PNG).decode()).tolist() == ARRAY.tolist()

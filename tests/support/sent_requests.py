@@ -16,8 +16,9 @@ from starlette.requests import Request
 
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.options import ServingOptions
-from vllm_mmout.serving.request.body import read_form, read_json
-from vllm_mmout.serving.request.image_request import ImageRequest, edit_request, edit_request_json, generation_request
+from vllm_mmout.serving.request.body import read_form
+from vllm_mmout.serving.request.fields import ImageRequest, edit_request, edit_request_json, generation_request
+from vllm_mmout.serving.request.json_body import read_json
 
 # OpenAI's client comes with a client of HTTP of its own choice, which makes the bytes that are tested here.
 _http = importlib.import_module(openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0])

@@ -34,7 +34,11 @@ def run(options: argparse.Namespace) -> int:
     from vllm_mmout.models.embedded.folders import embedded_scene
     from vllm_mmout.models.embedded.scene import make_scene, water_iou
 
-    folder = _made(Path(options.out))
+    folder = Path(options.out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SaveError(f"cannot make the folder {folder}: {error.strerror}; choose another with -o") from error
     scene = make_scene()
     path = embedded_scene(folder / "scene.tif", scene)
     # A small share of the memory: a demo must not fail because the device is busy with something else.
@@ -49,11 +53,3 @@ def run(options: argparse.Namespace) -> int:
         print(f"vllm-mmout: an IoU of {ASKED_IOU} or more is asked; the map is wrong", file=sys.stderr)
         return 1
     return 0
-
-
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SaveError(f"cannot make the folder {folder}: {error.strerror}; choose another with -o") from error
-    return folder

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import os
-from collections.abc import Callable
 
 from vllm_mmout.commands import Subparsers
-from vllm_mmout.commands.environment import prepare_environment
+from vllm_mmout.commands.engine import prepare_environment
 from vllm_mmout.contacts import faults, third_party_faults
 from vllm_mmout.errors import HookError
 from vllm_mmout.wing import failures, wings
@@ -30,17 +29,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(_: argparse.Namespace) -> int:
     """Run the command: one line a finding, exit status 1 if any needs something done."""
     prepare_environment()
-    checks: tuple[Callable[[], tuple[bool, str]], ...] = (
-        _package,
-        _engine,
-        _hooks,
-        _contacts,
-        _wings,
-        _allowed,
-        _codecs,
-    )
     healthy = True
-    for check in checks:
+    for check in (_package, _engine, _hooks, _contacts, _wings, _allowed, _codecs):
         fine, finding = check()
         healthy = healthy and fine
         print(f"{'ok  ' if fine else 'FAIL'}  {finding}")

@@ -1,15 +1,17 @@
-"""An ``LLM`` from a command line."""
+"""An ``LLM`` from a command line; and what is set before vLLM is imported: quiet, quick, results alone on stdout."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import logging
 import os
+import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
-from vllm_mmout.commands.environment import prepare_environment
 from vllm_mmout.errors import MMOutError, OptionError
 
 if TYPE_CHECKING:
@@ -19,25 +21,35 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.llm import BoundLLM
 
 
+QUIET: Final = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "PYTHONWARNINGS": "ignore",  # for the engine's own processes
+}
+"""Set for a user who has not asked vLLM for its log."""
+ALWAYS: Final = {
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; single-pass models use none of it
+}
+"""Set where the user has not set it."""
+
+
+def prepare_environment() -> None:
+    """Fill in what the user's environment leaves open; ``VLLM_LOGGING_LEVEL=INFO`` brings the engine's log back."""
+    if "VLLM_LOGGING_LEVEL" not in os.environ:
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+        logging.getLogger("vllm").setLevel(logging.ERROR)  # for what vLLM says before it sets up its log
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore")
+    for name, value in ALWAYS.items():
+        os.environ.setdefault(name, value)
+
+
 @contextmanager
 def engine(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> Iterator[BoundLLM]:
-    """Start an engine, and end it with all its processes.
-
-    Args:
-        model: a folder, a hub id, or the name of an embedded model.
-        flags: flags of ``vllm serve`` for the engine.
-        own_flags: the command's own flags, for a hint where one is misspelt.
-
-    Yields:
-        An ``LLM`` whose ``generate`` decodes.
-
-    Raises:
-        InputError: there is no such model.
-        OptionError: a flag is unknown to vLLM, or its value is wrong.
-        HookError: vLLM has drifted from what the hooks were written for.
-        MMOutError: the engine does not start, or the model has no output processor.
-
-    """
+    """Start an engine, and end it with all its processes."""
     from vllm_mmout.models.embedded.folders import found_model
 
     folder = found_model(model)
@@ -54,12 +66,7 @@ def engine(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> I
 
 
 def check_installed() -> None:
-    """Refuse to go on without an engine.
-
-    Raises:
-        MMOutError: vLLM cannot be imported; the message says what to install.
-
-    """
+    """Refuse to go on without an engine."""
     try:
         import vllm  # noqa: F401 - whether it can be
     except ImportError as error:

@@ -38,15 +38,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command.
-
-    Args:
-        arguments: everything after ``serve``: flags of ours and of vLLM in any order.
-
-    Returns:
-        The exit status of a server that was asked to stop.
-
-    """
+    """Run the command."""
     if list(arguments) in HELP_FLAGS:
         print(_help())
         return 0

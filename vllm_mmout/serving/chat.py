@@ -18,12 +18,7 @@ PATHS: Final = ("/v1/chat/completions", "/v1/chat/completions/batch")
 
 
 def attach(app: FastAPI) -> None:
-    """Have vLLM's routes of chats look at ``modalities`` first; a plugin's route replaces that of the same path.
-
-    Args:
-        app: the server's, with vLLM's routes.
-
-    """
+    """Have vLLM's routes of chats look at ``modalities`` first; a plugin's route replaces that of the same path."""
     for route in list(app.routes):
         if isinstance(route, APIRoute) and route.path in PATHS and "POST" in route.methods:
             app.add_api_route(
@@ -39,12 +34,7 @@ def attach(app: FastAPI) -> None:
 
 
 async def refuse_media(request: Request) -> None:
-    """Refuse a chat whose answer is to hold more than text, which vLLM would pass over and answer with text.
-
-    Raises:
-        InvalidOptionError: it asks for something else than text.
-
-    """
+    """Refuse a chat whose answer is to hold more than text, which vLLM would pass over and answer with text."""
     given = await request.json()  # parsed by FastAPI before; kept on the request
     modalities = given.get("modalities") if isinstance(given, dict) else None
     if not modalities or (isinstance(modalities, list) and all(one == "text" for one in modalities)):

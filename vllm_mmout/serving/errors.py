@@ -43,16 +43,9 @@ _LONGEST = 4000
 
 
 class ApiError(Exception):
-    """What a route answers with on purpose.
+    """What a route answers with on purpose; nothing in the message is of this machine.
 
-    Args:
-        status: of HTTP.
-        message: the fact, the value, the remedy; nothing of this machine.
-        kind: the ``type`` of the error; None: by status, as vLLM names them.
-        param: the field that it is about.
-        code: None: the status, as in vLLM.
-        headers: further headers of the answer.
-
+    The ``kind`` of the error is by status, as vLLM names them, and ``code`` the status itself, where they are left out.
     """
 
     def __init__(
@@ -81,18 +74,10 @@ def api_error(error: BaseException, request_id: str | None = None) -> ApiError:
     """What a client is told of any exception.
 
     What is not the client's fault is logged with its traceback, and named to the client by its kind alone.
-
-    Args:
-        error: what was raised.
-        request_id: of the request that failed, for whoever looks for it in the log.
-
-    Raises:
-        BaseException: ``error``, where it is no `Exception`: a cancellation or an interrupt is no answer.
-
     """
     if isinstance(error, ApiError):
         return error
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception):  # a cancellation or an interrupt is no answer
         raise error
     if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
         return api_error(error.__cause__, request_id)

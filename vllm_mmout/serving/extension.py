@@ -28,12 +28,7 @@ class ServerExtension:
     """JSON schema of what the wing's service takes at ``/v1/images/generations``."""
 
     def attach(self, app: FastAPI) -> None:
-        """Register the wing's own routes.
-
-        Args:
-            app: the server, whatever its model.
-
-        """
+        """Register the wing's own routes, on a server of any model."""
 
     def service(
         self, engine: Any, models: OpenAIServingModels, options: ServingOptions, store: ResultStore
@@ -51,30 +46,14 @@ class ServerExtension:
         return None
 
     async def start(self, service: Service, state: State) -> None:
-        """Set up what the wing's own routes share, on the server's event loop.
-
-        Args:
-            service: of the server.
-            state: where the wing may keep it.
-
-        """
+        """Set up what the wing's own routes share, on the server's event loop; ``state`` may keep it."""
 
     def plugin_answer(self, plugin: Any) -> PluginAnswer | None:
-        """What answers ``/pooling`` in place of vLLM's route for an IO Processor plugin; None: it is not the wing's.
-
-        Args:
-            plugin: the engine's.
-
-        """
+        """What answers ``/pooling`` in place of vLLM's route for the engine's plugin; None: it is not the wing's."""
         del plugin
         return None
 
     def needed_plugins(self, args: Namespace) -> Sequence[str]:
-        """Names that a user's list of plugins (``VLLM_PLUGINS``) must hold.
-
-        Args:
-            args: of the server.
-
-        """
+        """Names that a user's list of plugins (``VLLM_PLUGINS``) must hold for a server of these arguments."""
         del args
         return ()

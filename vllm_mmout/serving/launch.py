@@ -26,19 +26,7 @@ _log = logging.getLogger("vllm.mmout")
 
 
 def launch(arguments: Sequence[str]) -> None:
-    """Serve until a signal ends it.
-
-    Args:
-        arguments: those of ``vllm serve``, and the flags of `ServingOptions`.
-
-    Raises:
-        SystemExit: vLLM's parser refused the arguments (2) or printed its help (0).
-        OptionError: a flag has a value that cannot be honoured.
-        InputError: there is no such model folder.
-        HookError: vLLM has drifted from what the hooks were written for.
-        MMOutError: our routes are not registered, or the engine does not start.
-
-    """
+    """Serve until a signal ends it."""
     with _switched_on():
         command, args = _parsed(arguments)
         _check(args)

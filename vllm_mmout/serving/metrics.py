@@ -60,11 +60,6 @@ class Metrics(Observer):
     """Counts the work of one engine.
 
     Every series is made here, so that it starts at 0 and nothing that may fail is left for the middle of the work.
-
-    Args:
-        model_name: the label, as vLLM's metrics have it.
-        processors: names of the model's output processors.
-
     """
 
     def __init__(self, model_name: str, processors: Iterable[str]) -> None:
@@ -104,14 +99,7 @@ class Metrics(Observer):
 
 
 def count_refusal(observer: Observer, error: Exception) -> None:
-    """Count a request that a route answers with an error, unless it was counted in the engine.
-
-    Args:
-        observer: of the engine.
-        error: as it was raised, or the answer made of it. An answer of its own about what the client sent, a status of
-            400 to 499 but for 429, counts as an InputError.
-
-    """
+    """Count a request that a route answers with an error, unless it was counted in the engine."""
     if was_counted(error):
         return
     kind = kind_of(error if error.__cause__ is None else error.__cause__)
@@ -122,16 +110,7 @@ def count_refusal(observer: Observer, error: Exception) -> None:
 
 
 def observe(engine: Any, model_name: str) -> Observer:
-    """Count an engine's work on ``/metrics`` from now on.
-
-    Args:
-        engine: a bound one.
-        model_name: name that the model is served under.
-
-    Returns:
-        What hears of the work; it counts nothing where the engine is not to log statistics (``--disable-log-stats``).
-
-    """
+    """Count an engine's work on ``/metrics`` from now on."""
     if not engine.log_stats:
         return SILENT
     router = engine.output_processor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_mmout.serving.request.image_request import EDITS, GENERATIONS, POOLING, VARIATIONS
+from vllm_mmout.serving.request.fields import EDITS, GENERATIONS, POOLING, VARIATIONS
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, UNKNOWN
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 from vllm_mmout.errors import OptionError
 
@@ -18,109 +19,6 @@ PREFIX: Final = "mmout_"
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)", re.ASCII)
 _BINARY_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])", re.ASCII)
 _POWERS: Final = "kmgt"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingOptions:
-    """What one server of ours allows its clients.
-
-    Raises:
-        OptionError: a limit allows nothing; the message names the flag.
-
-    """
-
-    max_upload: int = 1 << 30
-    """Bytes of one request's body."""
-    max_pixels: int = 500_000_000
-    """Pixels, height times width, of one input, looked at before any is decoded."""
-    max_tiles: int = 4096
-    """Tiles that one request may be cut into."""
-    max_waiting: int = 64
-    """Requests that are being read, run or answered at once; further ones get 429."""
-    receive_timeout: float = 60.0
-    """Seconds within which the next piece of a request's body must come."""
-    send_timeout: float = 60.0
-    """Seconds within which a client must take the next piece of its answer."""
-    result_ttl: float = 3600.0
-    """Seconds that a stored result can be fetched."""
-    max_results: int = 4 << 30
-    """Bytes of all stored results together; the oldest go first."""
-    max_scenes: int = 256
-    """Jobs of all servers that wait or run; further ones get 429."""
-    max_scene_bytes: int = 16 << 30
-    """Bytes of the files that these hold together."""
-    results_dir: str | None = None
-    """Where stored results and jobs lie; None: in a temporary folder that goes with the server."""
-
-    def __post_init__(self) -> None:
-        """Refuse what allows nothing."""
-        for name in _COUNTS:
-            if getattr(self, name) < 1:
-                raise OptionError(f"{flag(name)} must be at least 1, got {getattr(self, name)}")
-        for name in _SECONDS:
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise OptionError(f"{flag(name)} must be a finite number of seconds above 0, got {value}")
-        if self.results_dir == "":
-            raise OptionError(f"{flag('results_dir')} must be a folder, got ''; leave it out for a temporary one")
-
-    @staticmethod
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        """Describe the flags, in a group of their own.
-
-        Args:
-            parser: vLLM's, or any other.
-
-        """
-        group = parser.add_argument_group(
-            GROUP, "Limits of the image routes. Sizes take k, m, g, t (powers of 1000) or K, M, G, T (powers of 1024)."
-        )
-        defaults = ServingOptions()
-        for name in _COUNTS:
-            default = _shown(getattr(defaults, name))
-            group.add_argument(flag(name), type=_size, default=default, metavar="N", help=_HELP[name])
-        for name in _SECONDS:
-            default = f"{getattr(defaults, name):g}"
-            group.add_argument(flag(name), type=float, default=default, metavar="SECONDS", help=_HELP[name])
-        group.add_argument(flag("results_dir"), default=argparse.SUPPRESS, metavar="FOLDER", help=_HELP["results_dir"])
-
-    @classmethod
-    def from_args(cls, args: argparse.Namespace) -> ServingOptions:
-        """Read the options out of a server's arguments; those that it does not have get their defaults.
-
-        Args:
-            args: of ``vllm-mmout serve``, or of a server that was started otherwise.
-
-        Raises:
-            OptionError: a limit allows nothing.
-
-        """
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: getattr(args, PREFIX + name) for name in names if hasattr(args, PREFIX + name)})
-
-
-def flag(name: str) -> str:
-    """The flag that sets a field, for messages."""
-    return f"--{PREFIX}{name}".replace("_", "-")
-
-
-_COUNTS: Final = (
-    *("max_upload", "max_pixels", "max_tiles", "max_waiting", "max_results", "max_scenes", "max_scene_bytes"),
-)
-_SECONDS: Final = ("receive_timeout", "send_timeout", "result_ttl")
-_HELP: Final = {
-    "max_upload": "bytes of one request's body",
-    "max_pixels": "pixels (height x width) of one input, looked at before any is decoded",
-    "max_tiles": "tiles that one request may be cut into",
-    "max_waiting": "requests that are being read, run or answered at once; further ones get 429",
-    "max_results": "bytes of all stored results together; the oldest go first",
-    "max_scenes": "jobs (/v1/scenes) of all servers that wait or run; further ones get 429",
-    "max_scene_bytes": "bytes of the files that these hold together",
-    "receive_timeout": "time within which the next piece of a request's body must come",
-    "send_timeout": "time within which a client must take the next piece of its answer",
-    "result_ttl": "time that a stored result can be fetched",
-    "results_dir": "where stored results and jobs lie; by default a temporary folder that goes with the server",
-}
 
 
 def _size(text: str) -> int:
@@ -140,3 +38,67 @@ def _shown(count: int) -> str:
             if count % base**power == 0:
                 return f"{count // base**power}{units[power - 1]}"
     return str(count)
+
+
+def _count(default: int, said: str) -> int:
+    return field(default=default, metadata={"type": _size, "metavar": "N", "help": said})
+
+
+def _seconds(said: str, default: float = 60.0) -> float:
+    return field(default=default, metadata={"type": float, "metavar": "SECONDS", "help": said})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingOptions:
+    """What one server of ours allows its clients; each field is a flag."""
+
+    max_upload: int = _count(1 << 30, "bytes of one request's body")
+    max_pixels: int = _count(500_000_000, "pixels (height x width) of one input, looked at before any is decoded")
+    max_tiles: int = _count(4096, "tiles that one request may be cut into")
+    max_waiting: int = _count(64, "requests that are being read, run or answered at once; further ones get 429")
+    max_results: int = _count(4 << 30, "bytes of all stored results together; the oldest go first")
+    max_scenes: int = _count(256, "jobs (/v1/scenes) of all servers that wait or run; further ones get 429")
+    max_scene_bytes: int = _count(16 << 30, "bytes of the files that these hold together")
+    receive_timeout: float = _seconds("time within which the next piece of a request's body must come")
+    send_timeout: float = _seconds("time within which a client must take the next piece of its answer")
+    result_ttl: float = _seconds("time that a stored result can be fetched", 3600.0)
+    results_dir: str | None = field(
+        default=None,
+        metadata={
+            "metavar": "FOLDER",
+            "help": "where stored results and jobs lie; by default a temporary folder that goes with the server",
+        },
+    )
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.metadata["metavar"] == "N" and value < 1:
+                raise OptionError(f"{flag(one.name)} must be at least 1, got {value}")
+            if one.metadata["metavar"] == "SECONDS" and not (math.isfinite(value) and value > 0):
+                raise OptionError(f"{flag(one.name)} must be a finite number of seconds above 0, got {value}")
+        if self.results_dir == "":
+            raise OptionError(f"{flag('results_dir')} must be a folder, got ''; leave it out for a temporary one")
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        """Describe the flags, in a group of their own."""
+        group = parser.add_argument_group(
+            GROUP, "Limits of the image routes. Sizes take k, m, g, t (powers of 1000) or K, M, G, T (powers of 1024)."
+        )
+        shown: dict[str, Callable[[Any], str]] = {"N": _shown, "SECONDS": "{:g}".format}
+        for one in fields(ServingOptions):
+            show = shown.get(one.metadata["metavar"])
+            default = argparse.SUPPRESS if show is None else show(one.default)
+            group.add_argument(flag(one.name), default=default, **one.metadata)
+
+    @classmethod
+    def from_args(cls, args: argparse.Namespace) -> ServingOptions:
+        """Read the options out of a server's arguments; those that it does not have get their defaults."""
+        names = [one.name for one in fields(cls)]
+        return cls(**{name: getattr(args, PREFIX + name) for name in names if hasattr(args, PREFIX + name)})
+
+
+def flag(name: str) -> str:
+    """The flag that sets a field, for messages."""
+    return f"--{PREFIX}{name}".replace("_", "-")

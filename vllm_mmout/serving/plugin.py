@@ -12,6 +12,8 @@ from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.serving import chat, openapi, pooling
 from vllm_mmout.serving import routes as images
+from vllm_mmout.serving.inputs.sources import Sources
+from vllm_mmout.serving.metrics import observe
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.response.store import ResultStore
 from vllm_mmout.serving.routes import Slots
@@ -30,12 +32,7 @@ _SPARE = 16
 
 
 class ServingPlugin:
-    """Puts our routes, and those of the wings, on vLLM's server, whatever its model.
-
-    Raises:
-        RegistrationError: a wing's part cannot be imported.
-
-    """
+    """Puts our routes, and those of the wings, on vLLM's server, whatever its model."""
 
     name: Final = "mmout_serving"
     required_tasks: Final = None
@@ -87,7 +84,13 @@ class ServingPlugin:
         """What the routes share, by how the engine is bound; blocks."""
         store = _store(options)
         if isinstance(engine, BoundAsyncLLM):
-            return ForwardService.of(engine, models, args, options, store)
+            sources = Sources(
+                options,
+                local_path=getattr(args, "allowed_local_media_path", "") or None,
+                domains=getattr(args, "allowed_media_domains", None),
+            )
+            observer = observe(engine, models.registry.model_name())
+            return ForwardService(engine, models, options, store, observer, sources)
         found = (extension.service(engine, models, options, store) for extension in self._extensions)
         service = next((service for service in found if service is not None), None)
         if service is None:

@@ -20,17 +20,15 @@ from vllm import envs
 from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
 
 from vllm_mmout.serving import openapi
-from vllm_mmout.serving.answers import Work, request_id
 from vllm_mmout.serving.errors import ApiError, error_response
-from vllm_mmout.serving.request.body import parse_json, read_body
-from vllm_mmout.serving.request.disconnects import unless_gone
-from vllm_mmout.serving.request.fields import is_object
-from vllm_mmout.serving.request.image_request import pooling_request
-from vllm_mmout.serving.response.format_choice import FormatChoice
-from vllm_mmout.serving.response.responses import PiecesResponse, close_all
+from vllm_mmout.serving.request.body import read_body
+from vllm_mmout.serving.request.fields import pooling_request
+from vllm_mmout.serving.request.json_body import is_object, parse_json
+from vllm_mmout.serving.response.encode import FormatChoice
+from vllm_mmout.serving.response.responses import PiecesResponse, close_all, described, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.routes import GONE, answered, take_place
-from vllm_mmout.serving.service import ForwardService
+from vllm_mmout.serving.service import ForwardService, Work, request_id
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -46,13 +44,7 @@ _SMALL = 1 << 16
 
 
 def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
-    """Put our route in front of vLLM's, which goes on answering what is not for ours.
-
-    Args:
-        app: the server's, with vLLM's routes.
-        extensions: of the wings.
-
-    """
+    """Put our route in front of vLLM's, which goes on answering what is not for ours."""
     before = next(
         (
             route
@@ -116,12 +108,7 @@ async def _without_key(request: Request, service: ForwardService, vllms: APIRout
 
 
 async def _given(body: bytearray) -> dict[str, Any] | None:
-    """What a request holds that is for us; None of one that is for vLLM.
-
-    Raises:
-        ApiError: it looks like one for us, and is no JSON that we take.
-
-    """
+    """What a request holds that is for us; None of one that is for vLLM."""
     if not is_object(body) or not (b'"data"' in body or b"\\u" in body):  # a name may be written with escapes
         return None
     given = await parse_json(body)
@@ -129,15 +116,7 @@ async def _given(body: bytearray) -> dict[str, Any] | None:
 
 
 async def _read(request: Request, service: ForwardService, held: AsyncExitStack) -> tuple[bytearray, ApiError | None]:
-    """Read a body in a place of its own; where there is none only a small one, which may be for vLLM's route.
-
-    Returns:
-        The body; what says that there was no place.
-
-    Raises:
-        ApiError: it cannot be read, or there was no place and it is not small.
-
-    """
+    """Read a body in a place of its own; where there is none only a small one, which may be for vLLM's route."""
     try:
         take_place(request, held)
     except ApiError as full:
@@ -174,9 +153,7 @@ def _datum(entry: Encoded) -> bytes:
     content = entry.read(0, entry.nbytes)
     if entry.format in ("json", "geojson"):
         return content
-    own = None if entry.format in MEDIA_TYPES else entry.media_type
-    known = {"output_format": entry.format, "size": entry.size, "background": entry.background, "media_type": own}
-    return msgspec.json.encode({"b64_json": content, **{key: value for key, value in known.items() if value}})
+    return msgspec.json.encode({"b64_json": content, **described(entry)})
 
 
 def _is_json(request: Request) -> bool:
@@ -201,13 +178,7 @@ def _has_key(request: Request) -> bool:
 
 
 class _Passed(Response):
-    """The answer of another route.
-
-    Args:
-        route: the other route.
-        body: of the request where it was read; None where it was not.
-
-    """
+    """The answer of another route."""
 
     def __init__(self, route: APIRoute, body: bytes | None) -> None:
         super().__init__()
@@ -215,7 +186,6 @@ class _Passed(Response):
         self._body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have it answer."""
         body = self._body
 
         async def again() -> Message:

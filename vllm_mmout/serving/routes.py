@@ -11,15 +11,15 @@ from anyio.to_thread import run_sync
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from vllm_mmout.serving.answers import answered_images
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.metrics import count_refusal
 from vllm_mmout.serving.options import flag
-from vllm_mmout.serving.request.body import discard, is_json, read_form, read_json
-from vllm_mmout.serving.request.disconnects import ClosingResponse
-from vllm_mmout.serving.request.image_request import EDITS, VARIATIONS, edit_request, edit_request_json
-from vllm_mmout.serving.response.responses import ranged_response
-from vllm_mmout.serving.service import ForwardService, Service
+from vllm_mmout.serving.request.body import is_json, read_form
+from vllm_mmout.serving.request.fields import EDITS, VARIATIONS, edit_request, edit_request_json
+from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.response.ranges import ranged_response
+from vllm_mmout.serving.response.responses import ClosingResponse, discard
+from vllm_mmout.serving.service import ForwardService, Service, answered_images
 
 if TYPE_CHECKING:
     from vllm_mmout.serving.request.fields import Fields
@@ -50,16 +50,7 @@ async def results(request: Request) -> Response:
 
 
 async def get_result(request: Request, store: ResultStore) -> Response:
-    """The answer to who fetches a stored result, or a part of it.
-
-    Args:
-        request: with the ``name`` in its path.
-        store: where it may be.
-
-    Raises:
-        ApiError: there is none of that name (404), or it has no such part (416).
-
-    """
+    """The answer to who fetches a stored result, or a part of it."""
     name = str(request.path_params["name"])
     entry = await run_sync(store.find, name)
     if entry is None:  # 404 for an expired one too: 410 would need a record of names that once were
@@ -101,12 +92,7 @@ async def answered(
 ) -> Response:
     """Do one request's work, in a place of its own; what it raises is its answer.
 
-    Args:
-        request: of a client.
-        kind: of service that the route needs.
-        work: reads the request and makes the answer; what must live until that is sent goes onto the stack.
-        placed: whether the place is taken before the work begins; else it calls `take_place`.
-
+    What must live until that is sent goes onto the work's stack. Where it is not ``placed``, it calls `take_place`.
     """
     held = AsyncExitStack()
     try:
@@ -141,10 +127,6 @@ def take_place(request: Request, held: AsyncExitStack) -> None:
     """Count a request among those that are served at once, until the stack is closed.
 
     From before its body is read until its answer has been sent: bodies and results that are slow fill memory and disks.
-
-    Raises:
-        ApiError: there is no place (429).
-
     """
     state = request.app.state
     held.enter_context(state.mmout_slots)
@@ -158,16 +140,7 @@ def _lighter(state: Any) -> None:
 
 
 def service_of(request: Request, kind: type[S]) -> S:
-    """What the server's routes share.
-
-    Args:
-        request: of a client.
-        kind: of service that is needed.
-
-    Raises:
-        ApiError: the model has no output processor, or is of another kind (400).
-
-    """
+    """What the server's routes share."""
     service = request.app.state.mmout
     if isinstance(service, kind):
         return service
@@ -175,12 +148,7 @@ def service_of(request: Request, kind: type[S]) -> S:
 
 
 def store_of(request: Request) -> ResultStore:
-    """Where the server's results are stored.
-
-    Raises:
-        ApiError: its model gives none (404).
-
-    """
+    """Where the server's results are stored."""
     service = request.app.state.mmout
     if isinstance(service, Service):
         return service.store
@@ -188,24 +156,13 @@ def store_of(request: Request) -> ResultStore:
 
 
 class Slots:
-    """The places of requests that are read, run and answered at once.
-
-    Args:
-        count: so many.
-
-    """
+    """The places of requests that are read, run and answered at once."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.taken = 0
 
     def __enter__(self) -> None:
-        """Take a place.
-
-        Raises:
-            ApiError: there is none (429).
-
-        """
         if self.taken >= self.count:
             raise ApiError(
                 429,

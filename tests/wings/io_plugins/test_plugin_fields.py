@@ -13,8 +13,8 @@ from vllm_mmout.errors import InputError, MMOutError
 from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.request.image_request import OPTIONS
-from vllm_mmout.serving.response.format_choice import FormatChoice
+from vllm_mmout.serving.request.fields import OPTIONS
+from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.wings.io_plugins.own.plugin_data import FIELDS, checked_input, plugin_data
 
 pytestmark = pytest.mark.engine

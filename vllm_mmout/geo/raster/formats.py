@@ -13,6 +13,8 @@ from urllib.parse import unquote, urlsplit
 from vllm_mmout.errors import InputError
 
 _SCHEMES = ("http://", "https://")
+_LONGEST_NAME = 200
+"""Characters of a name that a client gave."""
 _DATA_WITHIN = re.compile(r'(?:netcdf|hdf5):(?:"(?P<file>[^"]*)"|(?P<plain>[^":]*)):(?P<data>.*)', re.IGNORECASE)
 """GDAL's name of data within a file."""
 
@@ -20,6 +22,12 @@ _DATA_WITHIN = re.compile(r'(?:netcdf|hdf5):(?:"(?P<file>[^"]*)"|(?P<plain>[^":]
 def is_address(source: Any) -> bool:
     """Whether something is the address of a file on a server."""
     return isinstance(source, str) and source.lstrip().lower().startswith(_SCHEMES)
+
+
+def printable(name: str) -> str:
+    """The last part of a name, with "_" for what cannot be printed; "" where nothing is left."""
+    last = PurePosixPath(name.replace("\\", "/")).name if not name.startswith("<") else name
+    return "".join(letter if letter.isprintable() else "_" for letter in last)[:_LONGEST_NAME]
 
 
 def shown(address: str) -> str:

@@ -51,12 +51,7 @@ _ISATAP = (0x00005EFE, 0x02005EFE)
 
 
 def is_public(text: str) -> bool:
-    """Whether an IP address is one of the public Internet, as is the IPv4 address that it may lead to.
-
-    Args:
-        text: the address, as ``socket.getaddrinfo`` gives it.
-
-    """
+    """Whether an IP address is one of the public Internet, as is the IPv4 address that it may lead to."""
     try:
         return _is_public(ip_address(text))
     except ValueError:  # nothing that is known: of another family
@@ -77,12 +72,7 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 class Domains:
-    """The hosts that may be fetched from.
-
-    Args:
-        listed: those of ``--allowed-media-domains``; none: every host that is public.
-
-    """
+    """The hosts that may be fetched from."""
 
     def __init__(self, listed: Sequence[str] | None = None) -> None:
         self._listed = frozenset(map(_folded, listed or ()))
@@ -92,12 +82,7 @@ class Domains:
         return _folded(host) in self._listed
 
     def check_host(self, host: str) -> None:
-        """Check a host by its name, as urllib3 understands it.
-
-        Raises:
-            InputError: hosts are listed, and it is not among them.
-
-        """
+        """Check a host by its name, as urllib3 understands it."""
         if self._listed and not self.lists(host):
             raise _RefusedError(
                 f"host {_shown(host)}, which is not among those that this server fetches from; send the file itself, or"
@@ -105,12 +90,7 @@ class Domains:
             )
 
     def check_found(self, host: str, found: Sequence[Found]) -> None:
-        """Check the IP addresses of a host, all of them: one with a public and another address is no public host.
-
-        Raises:
-            InputError: one is not public, or is one of this machine's, and the host is not listed.
-
-        """
+        """Check the IP addresses of a host, all of them: one with a public and another address is no public host."""
         if not self.lists(host) and not all(is_public(where[4][0]) and not _is_own(where) for where in found):
             raise _RefusedError(
                 f"host {_shown(host)}, which is not of the public Internet; send the file itself, or have the host"
@@ -129,11 +109,6 @@ class Guarded(Connections):
 
     Behind a proxy that the environment names it is the proxy that connects. That is the choice of whoever runs the
     server; the host is looked up and checked here all the same, as far as its name is known here.
-
-    Args:
-        options: how long to wait.
-        domains: the hosts that are allowed.
-
     """
 
     def __init__(self, options: FetchOptions, domains: Domains) -> None:
@@ -142,12 +117,7 @@ class Guarded(Connections):
         self._first: str | None = None
 
     def request(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
-        """Ask for a file, see `Connections.request`.
-
-        Raises:
-            InputError: its host is not allowed.
-
-        """
+        """Ask for a file, see `Connections.request`."""
         if self._first is None:
             self._first = url
         try:
@@ -161,12 +131,7 @@ class Guarded(Connections):
             raise InputError(f"{shown(self._first)} {how} {error}") from None
 
     def lookup(self, host: str, port: int) -> Sequence[Found]:
-        """The IP addresses of a host, see `Connections.lookup`.
-
-        Raises:
-            InputError: they are not allowed.
-
-        """
+        """The IP addresses of a host, see `Connections.lookup`."""
         found = super().lookup(host, port)
         self._domains.check_found(host, found)
         return found
@@ -179,12 +144,7 @@ class Guarded(Connections):
 
 
 def host_of(url: str) -> tuple[str, int]:
-    """The host of an address, without the brackets of IPv6, and the port.
-
-    Raises:
-        InputError: there is no host, or none that two parsers find alike.
-
-    """
+    """The host of an address, without the brackets of IPv6, and the port."""
     try:
         parts, other = parse_url(url), urlsplit(url).hostname or ""
     except (LocationParseError, ValueError):

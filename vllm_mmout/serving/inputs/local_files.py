@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo.raster.files import Neighbours, SharedFile
-from vllm_mmout.serving.request.uploads import named, printable
+from vllm_mmout.geo.raster.formats import printable
 
 FLAG: Final = "--allowed-local-media-path"
 _FILES: Final = Path("/proc/self/fd")
@@ -25,13 +25,6 @@ class LocalFiles:
 
     As in vLLM, what a URL names is followed through ".." and symbolic links, and must lie within the folder then. What
     has been opened is looked at once more: a file or a folder may be exchanged in between.
-
-    Args:
-        folder: that of ``--allowed-local-media-path``; None or "": no file may be named.
-
-    Raises:
-        OptionError: it is no folder.
-
     """
 
     def __init__(self, folder: str | None) -> None:
@@ -39,16 +32,8 @@ class LocalFiles:
         if self._folder is not None and not self._folder.is_dir():
             raise OptionError(f"{FLAG} must be a folder, got {folder!r}")
 
-    def opened(self, url: str) -> BinaryIO:
-        """Open a file, by its name.
-
-        Args:
-            url: file:///path.
-
-        Raises:
-            InputError: it may not be named, whether it is there or not; or is none that can be read.
-
-        """
+    def opened(self, url: str) -> tuple[BinaryIO, str, Neighbours]:
+        """Open a file by its URL; with its name for messages, and the files beside it."""
         if self._folder is None:
             raise InputError(
                 f"this server reads no files of its own; send the file itself, or have the server started with {FLAG}"
@@ -60,7 +45,7 @@ class LocalFiles:
             if not self._holds(found):
                 raise _outside()
             neighbours = Neighbours(Path(path).name, partial(self._neighbour, Path(path)))
-            return named(self._file(found, name), name, neighbours=neighbours)
+            return self._file(found, name), name, neighbours
         except ValueError:  # a NUL, or a letter that no name can have
             raise _outside() from None
         except OSError as error:

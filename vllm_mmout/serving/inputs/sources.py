@@ -1,35 +1,132 @@
-"""Sources: what a client's request names, opened; and that it can name nothing else."""
+"""Sources: what a client's request holds, its uploads, or names, opened; and that it can name nothing else."""
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import tempfile
-from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
-from urllib.parse import unquote
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from PIL import Image, UnidentifiedImageError
-from vllm import envs
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.formats import is_address, shown
+from vllm_mmout.geo.raster.files import FileWithNeighbours, Neighbours
+from vllm_mmout.geo.raster.formats import is_address, printable, shown
 from vllm_mmout.geo.raster.opened import declared
 from vllm_mmout.geo.raster.picture import DECODER_ERRORS
 from vllm_mmout.geo.raster.remote.connections import FetchOptions
 from vllm_mmout.geo.raster.remote.http_file import open_remote
 from vllm_mmout.serving.inputs.addresses import Domains, Guarded, host_of
+from vllm_mmout.serving.inputs.data_urls import open_data_url
 from vllm_mmout.serving.inputs.local_files import LocalFiles
 from vllm_mmout.serving.options import flag
-from vllm_mmout.serving.request.escapes import unescaped
-from vllm_mmout.serving.request.uploads import Upload, named
 
 if TYPE_CHECKING:
     from vllm_mmout.serving.options import ServingOptions
+
+_IN_MEMORY = 1 << 20
+"""Bytes of one file that are kept in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that a client sent."""
+
+    name: str
+    """The client's name for it, without folders: for messages and names of bands, never a path here."""
+    file: BinaryIO
+    """Seekable, at its start."""
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a form held, each field and file under its name in the order sent."""
+
+    fields: dict[str, list[str]]
+    files: dict[str, list[Upload]]
+
+    def close(self) -> None:
+        """Close all files; blocks as long as the disk needs to let go of large ones."""
+        for uploads in self.files.values():
+            for upload in uploads:
+                upload.file.close()
+
+
+class Spool:
+    """A file while it comes."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name.replace("\\", "/").rpartition("/")[2][:200]
+        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - the form's, which closes it
+        self.size = 0
+
+    def takes(self, more: int) -> bool:
+        """Whether so many further bytes can be written without waiting for a disk."""
+        return self.size + more <= _IN_MEMORY
+
+    def write(self, piece: bytes) -> None:
+        """Append; waits for the disk unless it `takes` the piece."""
+        self._file.write(piece)
+        self.size += len(piece)
+
+    def upload(self) -> Upload:
+        """The file as a whole, at its start; waits for the disk where it lies there."""
+        self._file.seek(0)
+        return Upload(self._name, cast("BinaryIO", self._file), self.size)
+
+    def close(self) -> None:
+        """Throw away what came."""
+        self._file.close()
+
+
+def named(file: IO[bytes], name: str, *, owned: bool = True, neighbours: Neighbours | None = None) -> BinaryIO:
+    """A binary file under another name, which is for messages and for names of bands, and never a path."""
+    made = _NamedFile(file, name, owned=owned)
+    made.neighbours = neighbours
+    return cast("BinaryIO", made)
+
+
+class _NamedFile(FileWithNeighbours, io.BufferedIOBase):
+    def __init__(self, file: IO[bytes], name: str, *, owned: bool) -> None:
+        self._file = file
+        self._owned = owned
+        self.name = printable(name) or f"<file of {file.seek(0, 2)} bytes>"
+        file.seek(0)
+
+    def readable(self) -> bool:
+        return not self.closed
+
+    def seekable(self) -> bool:
+        return not self.closed
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return self._open().read(-1 if size is None else size)
+
+    def read1(self, size: int = -1, /) -> bytes:
+        return self.read(size)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return self._open().seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._open().tell()
+
+    def close(self) -> None:
+        if not self.closed and self._owned:
+            self._file.close()
+        super().close()
+
+    def _open(self) -> IO[bytes]:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        return self._file
 
 
 _AT_ONCE: Final = 2**30
@@ -49,19 +146,11 @@ _WHAT_TO_SEND: Final = (
 
 
 class Sources:
-    """Opens what requests name: what they hold themselves, and what the server allows them to name.
-
-    Args:
-        options: the server's limits.
-        local_path: the folder of ``--allowed-local-media-path``; None or "": no local files.
-        domains: the hosts of ``--allowed-media-domains``; none: every host of the public Internet.
-
-    Raises:
-        OptionError: ``local_path`` is no folder; a variable of the environment (see `FetchOptions`) has a wrong value.
-
-    """
+    """Opens what requests name: what they hold themselves, and what the server allows them to name."""
 
     def __init__(self, options: ServingOptions, *, local_path: str | None, domains: Sequence[str] | None) -> None:
+        from vllm import envs
+
         self._options = options
         self._files = LocalFiles(local_path)
         self._domains = Domains(domains)
@@ -71,46 +160,28 @@ class Sources:
 
     @contextmanager
     def opened(self, data: Any, *, texts: bool = True) -> Iterator[Any]:
-        """Open what a request holds or names; blocks while headers are fetched and read.
+        """Open what a request holds or names, in lists and dicts too; blocks while headers are fetched and read.
 
-        Args:
-            data: an `Upload`, a text, or lists, tuples and dicts of them. What is none of these stays as it is.
-            texts: whether texts name files. Where a model takes text they do not, and stay as they are.
-
-        Yields:
-            The same with an open file in place of each, which has ``name``, seeks, and stands at its start. All are
-            closed at the end.
-
-        Raises:
-            InputError: a text names nothing that may be read; a file is no image, or larger than the server takes.
-
+        What is given is the same with an open file, at its start, in place of each `Upload` and, where ``texts`` name
+        files, of each text. All are closed at the end.
         """
         with ExitStack() as stack:
             yield _Request(self, stack, texts=texts).walked(data, 0)
 
     def open_text(self, text: str) -> BinaryIO:
-        """Open what a text names.
-
-        Raises:
-            InputError: it names nothing that may be read.
-
-        """
+        """Open what a text names."""
         if text[:5].lower() == "data:":
-            return open_data_url(text, self._options.max_upload)
+            return named(*open_data_url(text, self._options.max_upload))
         if is_address(text):
             return self._fetched(text)
         if text[:5].lower() == "file:":
-            return self._files.opened(text)
+            file, name, neighbours = self._files.opened(text)
+            return named(file, name, neighbours=neighbours)
         start = repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
         raise InputError(f"{start} is nothing that this server reads; {_WHAT_TO_SEND}")
 
     def check(self, file: BinaryIO) -> None:
-        """Check what the header of a file declares, before anything of it is decoded.
-
-        Raises:
-            InputError: it is no image, or too large a one.
-
-        """
+        """Check what the header of a file declares, before anything of it is decoded."""
         found = declared(file)
         if found.pixels > self._options.max_pixels:
             raise InputError(
@@ -180,15 +251,7 @@ class _Request:
 
 
 def rgb_picture(file: BinaryIO) -> Image.Image:
-    """Decode a picture; blocks.
-
-    Args:
-        file: open, at its start; its name is for messages.
-
-    Raises:
-        InputError: it is no picture that Pillow reads, a damaged one, or larger than Pillow's limit.
-
-    """
+    """Decode a picture; blocks."""
     try:
         with Image.open(file) as picture:
             return picture.convert("RGB")
@@ -200,70 +263,3 @@ def rgb_picture(file: BinaryIO) -> Image.Image:
         raise InputError(f"{file.name} is larger than pictures may be: {error}; send a smaller one") from error
     except DECODER_ERRORS as error:
         raise InputError(f"{file.name} is a truncated or damaged picture: {error}; send it anew") from error
-
-
-_IN_MEMORY: Final = 2**23
-_SAID: Final = re.compile(r"data:(?P<said>[^,]{0,1000}),", re.IGNORECASE)
-
-
-def open_data_url(text: str, limit: int) -> BinaryIO:
-    """The file that a data URL holds; blocks while it is decoded.
-
-    Args:
-        text: the URL.
-        limit: bytes that the file may have.
-
-    Raises:
-        InputError: it holds none, or one of more bytes than the limit.
-
-    """
-    found = _SAID.match(text)
-    if found is None:
-        raise InputError("a data URL must be data:image/png;base64,..., got one without a comma")
-    _, *parameters = found["said"].split(";")
-    encoded = any(parameter.strip().lower() == "base64" for parameter in parameters[-1:])
-    start = found.end()
-    escaped = text.find("%", start) >= 0
-    if (len(text) - start) // (4 if encoded else 3 if escaped else 1) * (3 if encoded else 1) > limit:
-        raise _too_long(limit)
-    with ExitStack() as stack:
-        file = stack.enter_context(tempfile.SpooledTemporaryFile(_IN_MEMORY))
-        try:
-            for piece in _from_base64(unescaped(text, start)) if encoded else unescaped(text, start):
-                file.write(piece)
-        except ValueError:  # of what is no ASCII, too
-            raise InputError(
-                f"the data URL is not of {'base64' if encoded else 'ASCII'} letters alone; encode the file's bytes as"
-                " base64.b64encode does, without line breaks"
-            ) from None
-        size = file.tell()
-        if size > limit:
-            raise _too_long(limit)
-        said = dict(parameter.partition("=")[::2] for parameter in parameters)
-        opened = named(file, unquote(said.get("name", "")) or f"<data URL of {size} bytes>")
-        stack.pop_all()
-    return opened
-
-
-def _from_base64(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Decode base64 that is cut anywhere.
-
-    Raises:
-        ValueError: it is none.
-
-    """
-    left = b""
-    for piece in pieces:
-        text = left + piece
-        whole = len(text) // 4 * 4
-        yield b64decode(text[:whole], validate=True)
-        left = text[whole:]
-    if left:
-        raise ValueError("the last group has no four letters")
-
-
-def _too_long(limit: int) -> InputError:
-    return InputError(
-        f"a data URL holds more than {limit} bytes, the most that this server takes; send a smaller file, or ask for a"
-        f" larger {flag('max_upload')}"
-    )

@@ -1,59 +1,51 @@
-"""The body of a request, within the server's limits: forms and JSON."""
+"""The body of a request as it comes, within the server's limits; and forms, whose files go to memory and to disk.
+
+python-multipart finds the parts. Not starlette's form, which takes one that ends in the middle for whole, and closes
+large files on the event loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
-from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from python_multipart.multipart import parse_options_header
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.request.escapes import unescaped
-from vllm_mmout.serving.request.fields import decoded
-from vllm_mmout.serving.request.multipart import MAX_FIELDS, MAX_TEXT, read_multipart, too_much_text
-from vllm_mmout.serving.request.uploads import Form, Upload
+from vllm_mmout.serving.inputs.data_urls import form_field
+from vllm_mmout.serving.inputs.sources import Form, Spool
+from vllm_mmout.serving.response.responses import discard, discard_rest
 
 if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
     from starlette.requests import Request
 
     from vllm_mmout.serving.options import ServingOptions
 
 T = TypeVar("T")
-
-__all__ = ["Form", "Upload", "discard", "is_json", "parse_json", "read_body", "read_form", "read_json"]
-
+MAX_FILES = 100
+MAX_FIELDS = 1000
+MAX_TEXT = 64 << 20
+"""Bytes of all text fields of a form; a data URL is text."""
+_MAX_NAME = 200
 _AT_ONCE = 1 << 14
 """Bytes that must come within the time a piece may take: with less, one byte a minute would hold a place for days."""
 _SLOWEST = 1 << 15
 """Bytes a second, on average, that a body must come with: a quarter of 1 Mbit/s."""
 _SMALL = 1 << 16
 """Bytes that are parsed on the event loop."""
-_DISCARDED = 64 << 20
-_DISCARDED_SECONDS = 5.0
 
 
 async def read_form(request: Request, options: ServingOptions) -> Form:
-    """Read a form, ``multipart/form-data`` or ``application/x-www-form-urlencoded``.
-
-    Args:
-        request: whose body was not read yet.
-        options: the limits.
-
-    Returns:
-        Its fields and files; whoever gets it closes it.
-
-    Raises:
-        ApiError: it is too large (413), too slow (408), malformed (400) or no form (415).
-        ClientDisconnect: the client went away.
-
-    """
+    """Read a form, ``multipart/form-data`` or ``application/x-www-form-urlencoded``; whoever gets it closes it."""
     kind, parameters = parse_options_header(request.headers.get("content-type"))
     if kind == b"multipart/form-data":
         boundary = parameters.get(b"boundary", b"")
@@ -62,10 +54,26 @@ async def read_form(request: Request, options: ServingOptions) -> Form:
             error = ApiError(400, "multipart/form-data without a boundary; leave Content-Type to the client's library")
             raise await _refused(request, error)
         async with _received(request, options) as pieces:
-            return await read_multipart(pieces, boundary)
+            return await _multipart(pieces, boundary)
     if kind != b"application/x-www-form-urlencoded":
-        raise await _refused(request, _unsupported(kind, "multipart/form-data"))
-    return await _parsed(_urlencoded, await _whole(request, options, MAX_TEXT))
+        raise await unsupported(request, "multipart/form-data")
+    return await parsed(_urlencoded, await read_body(request, options, MAX_TEXT))
+
+
+async def read_body(request: Request, options: ServingOptions, most: int | None = None) -> bytearray:
+    """Read a body as it is, of at most so many bytes beside the server's own limit."""
+    body = bytearray()
+    async with _received(request, options) as pieces:
+        async for piece in pieces:
+            body += piece
+            if most is not None and len(body) > most:
+                raise too_much_text()
+    return body
+
+
+async def parsed(parse: Callable[[bytearray], T], body: bytearray) -> T:
+    """What a parser makes of a body, in a thread where that is large."""
+    return parse(body) if len(body) <= _SMALL else await run_in_threadpool(parse, body)
 
 
 def is_json(request: Request) -> bool:
@@ -74,83 +82,27 @@ def is_json(request: Request) -> bool:
     return kind == b"application/json" or kind.endswith(b"+json")
 
 
-async def read_json(request: Request, options: ServingOptions) -> Any:
-    """Read a body of JSON whose images, and prompt, may be long.
-
-    Args:
-        request: whose body was not read yet.
-        options: the limits.
-
-    Raises:
-        ApiError: it is too large (413), too slow (408), no valid JSON, has a name twice in its outermost object or a
-            value that is too long (400), or is sent as something else (415).
-        ClientDisconnect: the client went away.
-
-    """
-    if not is_json(request):
-        kind, _ = parse_options_header(request.headers.get("content-type"))
-        raise await _refused(request, _unsupported(kind, "application/json"))
-    return await _parsed(partial(decoded, data=False), await _whole(request, options, MAX_TEXT))
-
-
-async def read_body(request: Request, options: ServingOptions) -> bytearray:
-    """Read a body as it is.
-
-    Args:
-        request: whose body was not read yet.
-        options: the limits.
-
-    Raises:
-        ApiError: it is too large (413) or too slow (408).
-        ClientDisconnect: the client went away.
-
-    """
-    return await _whole(request, options, None)
-
-
-async def parse_json(body: bytearray) -> Any:
-    """Parse JSON whose "data" may be anything, in a thread where it is large.
-
-    Raises:
-        ApiError: it is no valid JSON, or has a name twice in its outermost object or another value that is too long
-            (400), or is too long (413).
-
-    """
-    if len(body) > MAX_TEXT:
-        raise too_much_text(None)
-    return await _parsed(partial(decoded, data=True), body)
-
-
-async def discard(request: Request) -> None:
-    """Read what a client still sends, for a moment, and throw it away, so that it sees why it is refused.
-
-    A connection that is closed while its client is sending is reset, and the answer with it.
-
-    Args:
-        request: nothing of its body was read.
-
-    """
-    # Whoever waits for "100 Continue" has sent nothing yet, and is told to by the first look.
-    if "100-continue" not in request.headers.get("expect", "").lower():
-        await _discard_rest(request)
-
-
 async def _refused(request: Request, error: ApiError) -> ApiError:
     await discard(request)
     return error
 
 
-async def _discard_rest(request: Request) -> None:
-    size = 0
-    try:
-        async with asyncio.timeout(_DISCARDED_SECONDS):
-            while size < _DISCARDED:
-                message = await request.receive()
-                size += len(message.get("body", b""))
-                if not message.get("more_body"):
-                    return
-    except TimeoutError:
-        return
+async def unsupported(request: Request, wanted: str) -> ApiError:
+    """The error of a body of another content type, which is thrown away."""
+    kind, _ = parse_options_header(request.headers.get("content-type"))
+    found = kind.decode("latin-1")[:100] or "nothing"
+    return await _refused(request, ApiError(415, f"the Content-Type is {found!r}; send {wanted}"))
+
+
+def too_much_text(name: str | None = None) -> ApiError:
+    """The error of a body whose text is too long."""
+    message = f"the text of the request is longer than {MAX_TEXT >> 20} MiB; send data as a file"
+    return ApiError(413, message, param=name)
+
+
+def _too_large(options: ServingOptions) -> ApiError:
+    most = options.max_upload
+    return ApiError(413, f"the request's body is larger than {most} bytes, the most that is taken (--mmout-max-upload)")
 
 
 @asynccontextmanager
@@ -169,7 +121,7 @@ async def _received(request: Request, options: ServingOptions) -> AsyncIterator[
             yield pieces
     except ApiError as error:
         if not body.complete and error.status != 408:
-            await _discard_rest(request)
+            await discard_rest(request)
         raise
 
 
@@ -181,27 +133,25 @@ class _Body:
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         size, reached, waited, total = 0, 0, 0.0, 0.0
+        limit = self._options.receive_timeout
         while not self.complete:
             since = monotonic()
-            piece = await self._next(self._options.receive_timeout - waited)
+            piece = await self._next(limit - waited)
             took = monotonic() - since
             waited, total = waited + took, total + took
             size += len(piece)
             if size > self._options.max_upload:
                 raise _too_large(self._options)
-            if total > self._options.receive_timeout + size / _SLOWEST:
-                raise self._too_slow()
+            if total > limit + size / _SLOWEST:
+                raise ApiError(
+                    408,
+                    f"the request's body came with less than {_SLOWEST >> 10} KiB a second, the slowest that is taken"
+                    f" after the first {limit:g} s (--mmout-receive-timeout)",
+                )
             if size - reached >= _AT_ONCE:
                 reached, waited = size, 0.0
             if piece:
                 yield piece
-
-    def _too_slow(self) -> ApiError:
-        return ApiError(
-            408,
-            f"the request's body came with less than {_SLOWEST >> 10} KiB a second, the slowest that is taken after the"
-            f" first {self._options.receive_timeout:g} s (--mmout-receive-timeout)",
-        )
 
     async def _next(self, seconds: float) -> bytes:
         try:
@@ -216,51 +166,134 @@ class _Body:
         return bytes(message.get("body", b""))
 
 
-async def _whole(request: Request, options: ServingOptions, most: int | None) -> bytearray:
-    body = bytearray()
-    async with _received(request, options) as pieces:
-        async for piece in pieces:
-            body += piece
-            if most is not None and len(body) > most:
-                raise too_much_text(None)
-    return body
-
-
-async def _parsed(parse: Callable[[bytearray], T], body: bytearray) -> T:
-    return parse(body) if len(body) <= _SMALL else await run_in_threadpool(parse, body)
-
-
 def _urlencoded(body: bytearray) -> Form:
     form = Form({}, {})
     if body.count(b"&") >= MAX_FIELDS:
-        raise ApiError(413, f"the form has more than {MAX_FIELDS} fields, the most that are taken; send fewer")
+        raise _too_many("fields", MAX_FIELDS)
     try:
         for field in body.split(b"&") if body else ():
-            name, value = _pair(field)
-            form.fields.setdefault(name, []).append(value)
+            name, text = form_field(field)
+            form.fields.setdefault(name, []).append(text)
     except ValueError:
         raise ApiError(400, "the form is malformed; send it as multipart/form-data") from None
     return form
 
 
-def _pair(field: bytearray) -> tuple[str, str]:
-    """Name and value of a field of such a form.
-
-    Raises:
-        ValueError: it is none, or no text.
-
-    """
-    name, sign, value = (b"".join(unescaped(part.replace(b"+", b" "))).decode() for part in field.partition(b"="))
-    if not sign or not field.isascii():
-        raise ValueError(f"{field[:100]!r} is no field")
-    return name, value
+def _too_many(what: str, most: int) -> ApiError:
+    return ApiError(413, f"the form has more than {most} {what}, the most that are taken; send fewer")
 
 
-def _too_large(options: ServingOptions) -> ApiError:
-    most = options.max_upload
-    return ApiError(413, f"the request's body is larger than {most} bytes, the most that is taken (--mmout-max-upload)")
+async def _multipart(pieces: AsyncIterator[bytes], boundary: bytes) -> Form:
+    parts = _Parts()
+    try:
+        await parts.read(pieces, boundary)
+        return await run_in_threadpool(parts.form)
+    except BaseException:
+        # A large file takes its disk a while to let go of; the thread does it also where this task is cancelled again.
+        await run_in_threadpool(parts.close)
+        raise
 
 
-def _unsupported(kind: bytes, wanted: str) -> ApiError:
-    found = kind.decode("latin-1")[:100] or "nothing"
-    return ApiError(415, f"the Content-Type is {found!r}; send {wanted}")
+class _Parts:
+    """What the parser found so far."""
+
+    def __init__(self) -> None:
+        self._ended = False
+        self._fields: list[tuple[str, str]] = []
+        self._files: list[tuple[str, Spool]] = []
+        self._text_size = 0
+        self._header = (bytearray(), bytearray())
+        self._disposition, self._name = b"", ""
+        self._text: bytearray | None = None
+        self._unwritten: deque[tuple[Spool, bytes]] = deque()
+
+    async def read(self, pieces: AsyncIterator[bytes], boundary: bytes) -> None:
+        """Find all parts; what came for files is written in a thread where that waits for a disk."""
+        callbacks: MultipartCallbacks = {
+            "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
+            "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),
+            "on_header_end": self._header_ends,
+            "on_headers_finished": self._headers_end,
+            "on_part_data": self._data,
+            "on_part_end": self._part_ends,
+            "on_end": self._ends,
+        }
+        try:
+            parser = MultipartParser(boundary, callbacks)
+            async for piece in pieces:
+                parser.write(piece)
+                unwritten, self._unwritten = self._unwritten, deque()
+                while unwritten and unwritten[0][0].takes(len(unwritten[0][1])):
+                    _write([unwritten.popleft()])
+                if unwritten:
+                    await run_in_threadpool(_write, unwritten)
+        except FormParserError as error:
+            raise ApiError(400, f"the form is malformed: {error}; send it as multipart/form-data") from None
+        if not self._ended:
+            raise ApiError(400, "the form is incomplete: the boundary that ends it is missing; send it again")
+
+    def form(self) -> Form:
+        form = Form({}, {})
+        for name, text in self._fields:
+            form.fields.setdefault(name, []).append(text)
+        for name, spool in self._files:
+            form.files.setdefault(name, []).append(spool.upload())
+        return form
+
+    def close(self) -> None:
+        for _, spool in self._files:
+            spool.close()
+
+    def _header_ends(self) -> None:
+        name, value = self._header
+        if name.lower() == b"content-disposition":
+            self._disposition = bytes(value)
+        self._header = (bytearray(), bytearray())
+
+    def _headers_end(self) -> None:
+        kind, options = parse_options_header(self._disposition)
+        self._disposition = b""
+        name = options.get(b"name", b"")
+        if kind != b"form-data" or not name:
+            raise ApiError(400, 'a part of the form has no name; send "Content-Disposition: form-data; name=..."')
+        self._name = _text(name[: _MAX_NAME + 1], "the name of a field")
+        if len(name) > _MAX_NAME:
+            raise ApiError(400, f"the name of a field is longer than {_MAX_NAME} bytes; shorten it")
+        if b"filename" in options:
+            self._text = None
+            self._files.append((self._name, Spool(options[b"filename"].decode(errors="replace"))))
+            if len(self._files) > MAX_FILES:
+                raise _too_many("files", MAX_FILES)
+        else:
+            self._text = bytearray()
+            if len(self._fields) == MAX_FIELDS:
+                raise _too_many("fields", MAX_FIELDS)
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        if self._text is None:
+            self._unwritten.append((self._files[-1][1], data[start:end]))
+            return
+        self._text_size += end - start
+        if self._text_size > MAX_TEXT:
+            raise too_much_text(self._name)
+        self._text += data[start:end]
+
+    def _part_ends(self) -> None:
+        if self._text is not None:
+            self._fields.append((self._name, _text(self._text, f"the field {self._name!r}", self._name)))
+            self._text = None
+
+    def _ends(self) -> None:
+        self._ended = True
+
+
+def _write(pieces: Iterable[tuple[Spool, bytes]]) -> None:
+    for spool, piece in pieces:
+        spool.write(piece)
+
+
+def _text(data: bytes | bytearray, what: str, name: str | None = None) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ApiError(400, f"{what} is not UTF-8 text; send data as a file", param=name) from None

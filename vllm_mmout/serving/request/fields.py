@@ -1,26 +1,26 @@
-"""Fields: what one route takes, read from forms and JSON, checked, and described.
-
-JSON is decoded field by field within limits: a parser lets nothing else run while it decodes.
-"""
+"""Fields: what a route takes, read from forms and JSON, checked, and described; and those of OpenAI's image routes."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.messages import shown, unknown
-from vllm_mmout.request_options import Option
+from vllm_mmout.outputs.formats import format_named
+from vllm_mmout.params import LOCAL_ONLY, OutputParams
+from vllm_mmout.params import OPTIONS as OF_PARAMS
+from vllm_mmout.request_options import Option, options_of, said
 from vllm_mmout.serving.errors import ApiError, api_error
-from vllm_mmout.serving.request.multipart import MAX_FIELDS, MAX_FILES
-from vllm_mmout.serving.request.uploads import Form
+from vllm_mmout.serving.inputs.sources import Form, Upload
+from vllm_mmout.serving.request.body import MAX_FILES
+from vllm_mmout.serving.response.encode import check_beside
+from vllm_mmout.serving.response.result_files import MEDIA_TYPES
 
 T = TypeVar("T")
-
 USELESS: Final = dict.fromkeys(
     (
         *("moderation", "style", "input_fidelity", "complexity", "frame_count", "frame_duration_ms", "markup"),
@@ -53,12 +53,7 @@ class Fields:
         return Fields(path, left, {**self.refused, **dict.fromkeys(names, why)}, apart, self.later)
 
     def of_form(self, form: Form) -> dict[str, Any]:
-        """The typed values of a form's fields; those that are empty are left out.
-
-        Raises:
-            ApiError: a field is unknown or wrong (400).
-
-        """
+        """The typed values of a form's fields; those that are empty are left out."""
         for key, uploads in form.files.items():
             name = key.partition("[")[0]
             if name not in self.apart and any(upload.size or upload.name for upload in uploads):
@@ -73,12 +68,7 @@ class Fields:
         return self._given(grouped, Option.from_texts)
 
     def of_object(self, body: Any) -> dict[str, Any]:
-        """The typed values of a JSON object's fields; those that are null or empty are left out.
-
-        Raises:
-            ApiError: it is no object; or a field is unknown or wrong (400).
-
-        """
+        """The typed values of a JSON object's fields; those that are null or empty are left out."""
         if not isinstance(body, Mapping):
             raise ApiError(400, f"the body must be a JSON object, got {shown(body)}")
         for name in body:
@@ -88,25 +78,14 @@ class Fields:
         return self._given(given, Option.from_json)
 
     def check_known(self, name: str) -> None:
-        """Refuse a field that is none of the route's.
-
-        Raises:
-            ApiError: it is none (400).
-
-        """
+        """Refuse a field that is none of the route's."""
         if name in self.refused:
             raise ApiError(400, f"{name} is not supported by {self.path}: {self.refused[name]}", param=name)
         if name not in self.options:
             raise api_error(unknown(name, [*self.apart, *self.options], kind="field", where=self.where))
 
     def schema(self, *required: str, **more: dict[str, Any]) -> dict[str, Any]:
-        """The JSON schema of an object of just these fields.
-
-        Args:
-            required: names of fields that must be there.
-            more: fields that are read apart, and others than those declared.
-
-        """
+        """The JSON schema of an object of just these fields."""
         said = {name: option.schema for name, option in self.options.items()}
         fields = {**more, **said, **{name: schema for name, schema in more.items() if name in said}}
         return {"type": "object", "properties": fields, "required": list(required), "additionalProperties": False}
@@ -124,152 +103,177 @@ class Fields:
 
 
 def made(kind: Callable[..., T], given: Mapping[str, Any], names: Iterable[str], **more: Any) -> T:
-    """A request, or its params, of those of the values that are its own.
-
-    Raises:
-        ApiError: they do not go together (400).
-
-    """
+    """A request, or its params, of those of the values that are its own."""
     try:
         return kind(**{name: given[name] for name in names if name in given}, **more)
     except OptionError as error:
         raise api_error(error) from None
 
 
-_OBJECT: Final = re.compile(rb"[ \t\n\r]*\{")
-_LONGEST: Final = 8192
-"""Bytes of a field's JSON."""
-_LONG: Final = 1 << 19
-"""Bytes of the JSON of a prompt, each of whose letters may be written as an escape, or of a list of tokens."""
-_CONTAINERS: Final = 1 << 21
-"""Lists and objects in ``data``: an empty one is two bytes of JSON and some hundred in memory."""
+_IMAGE = "image"
+_NAME = 512
+"""Characters of a name that a client gives."""
 
 
-def decoded(body: bytearray, *, data: bool) -> Any:
-    """Decode a body; blocks, though never for long.
+def _usual_spelling(text: str) -> str:
+    form = format_named(text)
+    return text if form is None else form.name
 
-    Args:
-        body: at most `vllm_mmout.serving.request.multipart.MAX_TEXT` bytes.
-        data: whether its "data" may be anything, as of ``/pooling``; else its images and its prompt may be long.
 
-    Raises:
-        ApiError: it is no valid JSON, has a name twice in its outermost object, or a value that is too long (400), or
-            has too many of them (413).
+class PictureFields(msgspec.Struct, frozen=True, kw_only=True):
+    """OpenAI's fields of all routes that answer with pictures.
 
+    Whoever the user is, nothing depends on it.
     """
-    try:
-        if not is_object(body):
-            if len(body) > _LONGEST:
-                raise ApiError(400, f"the body must be a JSON object, got {_begin(body)}")
-            return msgspec.json.decode(body)
-        # First the outermost names alone: each value's length is looked at before objects are made of it.
-        names = msgspec.json.decode(body, type=dict[_Name, msgspec.Raw], dec_hook=_Names().next)
-        found: dict[str, Any] = {}
-        for name, raw in names.items():
-            if name.text in found:
-                raise ApiError(400, f"the JSON has {name.text[:100]!r} twice; leave one out", param=name.text[:100])
-            found[name.text] = (_OF_DATA if data else _OF_IMAGES).get(name.text, _short)(name.text, memoryview(raw))
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise ApiError(400, f"the body is no valid JSON: {error}") from None
-    return found
+
+    model: Annotated[str | None, said("served name; the server's model by default.", max_length=_NAME)] = None
+    prompt: Annotated[
+        str | None, said("text beside the images, or that they are made of.", max_length=32_000, verbatim=True)
+    ] = None
+    user: Annotated[str | None, said("the client's name for its user.", max_length=_NAME)] = None
+    output_format: Annotated[
+        str | None,
+        said("format of the result; by default its usual one.", choices=MEDIA_TYPES, spelling=_usual_spelling),
+    ] = None
+    output_compression: Annotated[int | None, said("quality of lossy pictures, 100 is the best.", ge=0, le=100)] = None
+    background: Annotated[Literal["auto", "transparent", "opaque"], said("of pictures, where nothing is known.")] = (
+        "auto"
+    )
+    response_format: Annotated[
+        Literal["b64_json", "url"], said("whether the answer holds the result, or an address of it.")
+    ] = "b64_json"
 
 
-def is_object(body: bytes | bytearray) -> bool:
-    """Whether JSON, if it is valid, is an object."""
-    return _OBJECT.match(body) is not None
+class ImageRequest(PictureFields, frozen=True, kw_only=True):
+    """What a client asks of a model that answers in one forward, typed and checked as far as that goes without it."""
+
+    images: tuple[Upload | str, ...] = ()
+    """Files that were uploaded, or texts: URLs, data URLs."""
+    stream: Annotated[bool, said("whether the answer comes as events.")] = False
+    options: OutputParams = OutputParams()
+    """How the input is read and what is made of it."""
 
 
-class _Name:
-    """A name in a JSON object, equal to no other: what is there twice stays there twice."""
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """OpenAI's fields that are checked, and used for nothing."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-
-class _Names:
-    """Makes the names of one object."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def next(self, kind: type[_Name], text: str) -> _Name:
-        """One more.
-
-        Raises:
-            ApiError: there were too many (413).
-
-        """
-        self._count += 1
-        if self._count > MAX_FIELDS:
-            raise ApiError(413, f"the JSON has more than {MAX_FIELDS} fields, the most that are taken; send fewer")
-        return kind(text)
+    safety_identifier: Annotated[str | None, said("the client's name for its user.", max_length=_NAME)] = None
+    size: Annotated[Literal["auto"], said("the answer's.", why="the result has the size of the input")] = "auto"
+    quality: Annotated[Literal["auto", "standard"], said("of pictures.", why="this model has one quality")] = "auto"
+    n: Annotated[Literal[1], said("how many answers.", why="this model gives the same each time")] = 1
 
 
-class _Address(msgspec.Struct, forbid_unknown_fields=True):
-    """What a list of OpenAI's ``images`` has."""
+OPTIONS: Final = {name: option for name, option in OF_PARAMS.items() if name not in {*LOCAL_ONLY, "partial_images"}}
+"""The options of `OutputParams` that a client may set beside OpenAI's fields."""
+FIELDS: Final = {
+    **options_of(ImageRequest, without=("images", "options")),
+    **options_of(Taken),
+    "partial_images": OF_PARAMS["partial_images"],
+    **OPTIONS,
+}
+"""All fields but images."""
+_REFUSED: Final = {
+    "mask": "the model sees the whole image; leave it out (window or bbox choose a part of the input)",
+    "part": "the server cuts inputs into parts itself; leave it out",
+    **dict.fromkeys(LOCAL_ONLY, "a client cannot choose where the server writes; save the answer, and leave it out"),
+    **USELESS,
+}
 
-    image_url: str
+
+def check_format(given: Mapping[str, Any]) -> None:
+    """Refuse what a format cannot honour; of one that is not chosen here, whoever chooses it does."""
+    if chosen := given.get("output_format"):
+        try:
+            check_beside(chosen, given.get("output_compression"), given.get("background", "auto"))
+        except OptionError as error:
+            raise api_error(error) from None
 
 
-_PLACES: Final = tuple(f"place_{number}" for number in range(MAX_FILES))
-_Images = msgspec.defstruct(
-    "_Images",
-    [(place, msgspec.Raw, msgspec.UNSET) for place in _PLACES],
-    array_like=True,
-    forbid_unknown_fields=True,  # so that a longer list is refused where it gets too long
+_EVERY: Final = Fields("this route", FIELDS, _REFUSED, later=OF_PARAMS)
+_USE_EDITS: Final = "use /v1/images/edits"
+_EVENTS: Final = ("stream", "partial_images")
+EDITS: Final = _EVERY.without((), "", path="/v1/images/edits", apart=(_IMAGE, "images"))
+VARIATIONS: Final = _EVERY.without(("prompt", *_EVENTS), _USE_EDITS, path="/v1/images/variations", apart=(_IMAGE,))
+GENERATIONS: Final = _EVERY.without((_IMAGE, "images"), _USE_EDITS, path="/v1/images/generations")
+POOLING: Final = _EVERY.without(
+    ("prompt", *_EVENTS, "response_format", "n", "size", "quality"), _USE_EDITS, path="/pooling", apart=("data",)
 )
 
 
-def _images(name: str, raw: memoryview) -> Any:
-    if bytes(raw[:1]) != b"[":
-        return _image(name, raw)
-    try:
-        entries = msgspec.json.decode(raw, type=_Images)
-    except msgspec.ValidationError:
-        message = f"more than {MAX_FILES} images were sent, the most that are taken; send fewer"
-        raise ApiError(400, message, param=name) from None
-    places = (getattr(entries, place) for place in _PLACES)
-    return [_image(name, memoryview(entry)) for entry in places if entry is not msgspec.UNSET]
+def edit_request(form: Form, fields: Fields = EDITS) -> ImageRequest:
+    """The request of a form with images."""
+    return _request(fields.of_form(form), _some(_form_images(form)))
 
 
-def _image(name: str, raw: memoryview) -> Any:
-    """A text, or an object with one; of what is neither as much as a message needs."""
-    if raw.nbytes <= _LONGEST or bytes(raw[:1]) == b'"':
-        return msgspec.json.decode(raw)
-    try:
-        return {"image_url": msgspec.json.decode(raw, type=_Address).image_url}
-    except msgspec.ValidationError:
-        message = f"{name} must be a URL or data URL, or a list of them, got {_begin(raw)}"
-        raise ApiError(400, message, param=name) from None
+def edit_request_json(body: Any, fields: Fields = EDITS) -> ImageRequest:
+    """The request of a JSON body with "image", a URL or some, or OpenAI's "images", a list of {"image_url": ...}."""
+    return _request(fields.of_object(body), _some(_json_images(body)))
 
 
-def _long(name: str, raw: memoryview) -> Any:
-    return _short(name, raw, most=_LONG)
+def generation_request(body: Any) -> ImageRequest:
+    """The request of a JSON body for ``/v1/images/generations``."""
+    asked = _request(GENERATIONS.of_object(body))
+    if not asked.prompt:
+        raise ApiError(400, "prompt is missing; send the text that the image is made of", param="prompt")
+    return asked
 
 
-def _any(name: str, raw: memoryview) -> Any:
-    data = bytes(raw)
-    if data.count(b"[") + data.count(b"{") > _CONTAINERS:
-        message = f"{name} has more than {_CONTAINERS} lists and objects, the most that are taken; send fewer"
-        raise ApiError(413, message, param=name)
-    return msgspec.json.decode(data)
+def pooling_request(body: Any) -> ImageRequest:
+    """The request of a JSON body with "data" for ``/pooling``, whose data is no field of it."""
+    return _request(POOLING.of_object(body))
 
 
-def _short(name: str, raw: memoryview, *, most: int = _LONGEST) -> Any:
-    if raw.nbytes > most:
-        message = f"{name[:100]} has {raw.nbytes} bytes of JSON, and may have {most}; shorten it"
-        raise ApiError(400, message, param=name[:100])
-    return msgspec.json.decode(raw)
+def _request(given: Mapping[str, Any], images: tuple[Upload | str, ...] = ()) -> ImageRequest:
+    """The request of typed values."""
+    check_format(given)
+    if given.get("partial_images") and not given.get("stream"):
+        raise ApiError(400, "partial_images are sent as events; send stream=true as well", param="partial_images")
+    if given.get("stream") and given.get("response_format") == "url":
+        message = "events hold the image itself; leave response_format out, or stream"
+        raise ApiError(400, message, param="response_format")
+    options = made(OutputParams, given, OF_PARAMS)
+    return made(ImageRequest, given, ImageRequest.__struct_fields__, images=images, options=options)
 
 
-def _begin(raw: bytearray | memoryview) -> str:
-    """The begin of some JSON, for messages."""
-    return shown(bytes(raw[:200]).decode(errors="replace"))
+def _form_images(form: Form) -> tuple[Upload | str, ...]:
+    uploads = [
+        upload
+        for key, several in form.files.items()
+        for upload in several
+        if key.partition("[")[0] == _IMAGE and (upload.size or upload.name)
+    ]
+    for upload in uploads:
+        if not upload.size:
+            raise ApiError(400, f"the file {shown(upload.name)} is empty; send an image", param=_IMAGE)
+    texts = [
+        text for key, several in form.fields.items() if key.partition("[")[0] == _IMAGE for text in several if text
+    ]
+    if uploads and texts:
+        # A form keeps no order between the two, and the order of images means something.
+        raise ApiError(400, "image is sent as files and as addresses; send all of them in one way", param=_IMAGE)
+    return tuple(uploads or texts)
 
 
-_OF_IMAGES: Final[Mapping[str, Callable[[str, memoryview], Any]]] = {
-    "image": _images,
-    "images": _images,
-    **dict.fromkeys(("prompt", "input", "instructions", "allowed_token_ids"), _long),
-}
-_OF_DATA: Final[Mapping[str, Callable[[str, memoryview], Any]]] = {"data": _any}
+def _json_images(body: Mapping[str, Any]) -> tuple[str, ...]:
+    given = [(name, body[name]) for name in EDITS.apart if body.get(name) is not None]
+    if len(given) > 1:
+        raise ApiError(400, "image and images are both set; send one of them", param="images")
+    images = []
+    for name, value in given:
+        for image in value if isinstance(value, list) else [value]:
+            address = image.get("image_url") if isinstance(image, Mapping) and len(image) == 1 else image
+            if not isinstance(address, str):
+                raise ApiError(
+                    400, f"{name} must be a URL or data URL, or a list of them, got {shown(image)}", param=name
+                )
+            images.append(address)
+    return tuple(image for image in images if image)
+
+
+def _some(images: Sequence[Upload | str]) -> tuple[Upload | str, ...]:
+    """The images of a request that needs one."""
+    if not images:
+        raise ApiError(400, "no image was sent; send a file as image, or a URL or data URL", param=_IMAGE)
+    if len(images) > MAX_FILES:
+        raise ApiError(400, f"{len(images)} images were sent, and {MAX_FILES} are taken; send fewer", param=_IMAGE)
+    return tuple(images)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
 from starlette.concurrency import iterate_in_threadpool
@@ -19,17 +20,21 @@ from starlette.responses import Response, StreamingResponse
 
 from vllm_mmout.errors import AbortedError, DecodeError
 from vllm_mmout.serving.errors import api_error, error_body, error_response
-from vllm_mmout.serving.request.disconnects import send_in_time
-from vllm_mmout.serving.response.responses import close_all, pieces, usage
+from vllm_mmout.serving.response.encode import encode
+from vllm_mmout.serving.response.responses import close_all, pieces, send_in_time, usage
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from vllm_mmout.serving.response.responses import Part
     from vllm_mmout.serving.response.result_files import Encoded
+    from vllm_mmout.serving.service import Work
 
+Kind: TypeAlias = Literal["image_edit", "image_generation"]
 _ALIVE = b":\n\n"
 """A comment, which clients pass over."""
+_QUIET_S = 5.0
+"""Seconds after which a stream says that it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +45,34 @@ class Event:
 
 
 def partial_image(kind: str, index: int, picture: Encoded) -> Event:
-    """A preview of a result.
-
-    Args:
-        kind: "image_edit" or "image_generation".
-        index: its number, from 0.
-        picture: the preview.
-
-    """
+    """A preview of a result."""
     return _event(f"{kind}.partial_image", picture, {"partial_image_index": index})
 
 
 def completed(kind: str, entry: Encoded, *, tiles: int, processor: str | None = None) -> Event:
-    """A result.
-
-    Args:
-        kind: "image_edit" or "image_generation".
-        entry: the result.
-        tiles: forwards of the model that the request took; each processor's event says the same.
-        processor: the name of its processor, where several were asked for.
-
-    """
+    """A result."""
     own = {} if processor is None else {"processor": processor}
     return _event(f"{kind}.completed", entry, {"usage": usage(tiles), **own})
+
+
+async def stream(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
+    """Run a request; previews while its result grows, as many as its params say, then the results."""
+    last, said = None, 0.0
+    async with aclosing(work.running()) as outputs:
+        async for output in outputs:
+            last = output
+            progress = None if output.finished else output.progress
+            if progress is not None and progress.partial_index is not None:
+                preview = await asyncio.to_thread(encode, output.outputs, work.asked.for_preview)
+                yield partial_image(kind, progress.partial_index, preview)
+            elif progress is not None and time.monotonic() - said > _QUIET_S:
+                said = time.monotonic()
+                yield None
+    if last is None:
+        return
+    results = await work.encoded(last)
+    for name, entry in zip(work.names, results.entries, strict=True):
+        yield completed(kind, entry, tiles=results.tiles, processor=name if work.named else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +89,8 @@ class EventsResponse(StreamingResponse):
     """An answer of events; headers go out with the first one.
 
     What fails before is an answer with a status of its own, what fails later an event with ``error``, at which OpenAI's
-    client raises. When the client goes away, or all is sent, the iterator is closed.
-
-    Args:
-        events: the events; None sends the headers and a comment: the request runs, and there is nothing to show yet.
-        request_id: of the request, for the log.
-
+    client raises. When the client goes away, or all is sent, the iterator is closed. An
+    event that is None sends the headers and a comment: the request runs, and there is nothing to show yet.
     """
 
     def __init__(self, events: AsyncIterator[Event | None], request_id: str | None = None) -> None:

@@ -1,74 +1,50 @@
-"""Answers that are sent piece by piece: what is large is read and encoded in a thread, and let go at the end."""
+"""Answers that are sent piece by piece, what is large read and encoded in a thread; and clients that go away meanwhile.
+
+The work of a client that is gone, or takes nothing of its answer, ends, and nothing is held for it for long.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import re
 import time
 from binascii import b2a_base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
 from starlette.concurrency import iterate_in_threadpool
-from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response, StreamingResponse
 
-from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.request.disconnects import send_in_time
+from vllm_mmout.engine.log import logger
+from vllm_mmout.serving.options import ServingOptions, flag
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, SOUND_TYPES, Encoded
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.requests import Request
+    from starlette.types import Message, Receive, Scope, Send
 
-    Part: TypeAlias = "bytes | Encoded | Section"
+    Part: TypeAlias = bytes | Encoded
 
+T = TypeVar("T")
+_TURN_S: Final = 0.01
+"""A turn of the event loop, with which a connection that was ended is lost."""
+_DISCARDED: Final = 64 << 20
+_DISCARDED_SECONDS: Final = 5.0
 _READ = 3 << 17
 """Bytes that are read and encoded at once: of whole groups of base64, and little enough to hold nothing else up."""
 _SAFE = frozenset({*MEDIA_TYPES.values(), *SOUND_TYPES.values()})
 """What a browser may show by itself: no code of an author's ``to_response`` runs under the server's name."""
-_RANGE = re.compile(r"bytes=[ \t]*(\d{0,18})-(\d{0,18})[ \t]*", re.ASCII | re.IGNORECASE)
-"""One stretch (RFC 9110, section 14)."""
-
-
-class Section:
-    """A stretch of a result's bytes, for an answer of just these.
-
-    Args:
-        whole: the result; it is closed with this.
-        start: its first byte.
-        nbytes: how many.
-
-    """
-
-    def __init__(self, whole: Encoded, start: int, nbytes: int) -> None:
-        self._whole = whole
-        self._start = start
-        self.nbytes = nbytes
-
-    def read(self, at: int, count: int) -> bytes:
-        """As `Encoded.read`."""
-        return self._whole.read(self._start + at, min(count, self.nbytes - at))
-
-    def close(self) -> None:
-        """As `Encoded.close`."""
-        self._whole.close()
 
 
 class PiecesResponse(StreamingResponse):
-    """An answer of known length whose parts are sent piece by piece, and closed in the end, however that comes.
-
-    Args:
-        parts: bytes, and results.
-        media_type: of the answer.
-        as_text: whether results go as base64.
-        headers: further headers.
-        status: of the answer.
-
-    """
+    """An answer of known length whose parts are sent piece by piece, and closed in the end, however that comes."""
 
     def __init__(
         self,
@@ -114,22 +90,13 @@ def json_response(
     """The answer of OpenAI's image routes, `openai.types.ImagesResponse`.
 
     What the answer says of its results is said of the first one; where processors were asked for by name, each place
-    says it of its own.
-
-    Args:
-        entries: the results; they are closed when they have been sent.
-        tiles: forwards of the model that the request took.
-        used: what it took, in place of these, as `usage`.
-        notes: what else the place of each result says.
-        processors: the name of each result's processor, where several were asked for.
-        urls: where each result was stored, instead of its bytes.
-
+    says it of its own, beside its note. With ``urls`` results are named there, not sent; else closed when sent.
     """
     first = entries[0]
-    head = {"created": int(time.time()), **_described(first), "usage": usage(tiles) if used is None else used}
+    head = {"created": int(time.time()), **described(first), "usage": usage(tiles) if used is None else used}
     parts: list[Part] = [_open(head) + b',"data":[']
     for place, entry in enumerate(entries):
-        own: dict[str, Any] = {"processor": processors[place], **_described(entry)} if processors else {}
+        own: dict[str, Any] = {"processor": processors[place], **described(entry)} if processors else {}
         own |= notes[place] if notes else {}
         if place:
             parts.append(b",")
@@ -141,35 +108,16 @@ def json_response(
 
 
 def bare_response(
-    entry: Encoded, headers: Mapping[str, str] | None = None, *, name: str = "result", part: slice | None = None
+    entry: Encoded, headers: Mapping[str, str] | None = None, *, name: str = "result", status: int = 200
 ) -> PiecesResponse:
-    """The bytes of one result; it is closed when they have been sent.
-
-    Args:
-        entry: the result.
-        headers: further headers.
-        name: what a client's file of it is to be called, without a suffix; letters, digits, "_", "-" and ".".
-        part: bytes of it that alone are sent, as 206; None: all.
-
-    """
+    """The bytes of one result, which a client calls so, with its suffix; it is closed when they have been sent."""
     shown = "inline" if entry.media_type in _SAFE else "attachment"
-    sent: Part = entry
-    ranged = {}
-    if part is not None:
-        sent = Section(entry, part.start, part.stop - part.start)
-        ranged = {"Content-Range": f"bytes {part.start}-{part.stop - 1}/{entry.nbytes}"}
-    return PiecesResponse(
-        [sent],
-        entry.media_type,
-        as_text=False,
-        headers={
-            "Content-Disposition": f'{shown}; filename="{name}{entry.suffix}"',
-            "X-Content-Type-Options": "nosniff",
-            **ranged,
-            **(headers or {}),
-        },
-        status=200 if part is None else 206,
-    )
+    said = {
+        "Content-Disposition": f'{shown}; filename="{name}{entry.suffix}"',
+        "X-Content-Type-Options": "nosniff",
+        **(headers or {}),
+    }
+    return PiecesResponse([entry], entry.media_type, as_text=False, headers=said, status=status)
 
 
 def usage(tiles: int) -> dict[str, Any]:
@@ -186,11 +134,6 @@ def pieces(parts: Iterable[Part], *, as_text: bool) -> Iterator[bytes]:
     """The bytes of all parts, some hundred KiB at a time; blocks.
 
     As one text of base64 a result would be in memory three times.
-
-    Args:
-        parts: bytes, and results.
-        as_text: whether results are given as base64.
-
     """
     waiting = bytearray()
     for part in parts:
@@ -213,7 +156,7 @@ async def close_all(parts: Iterable[Part]) -> None:
         await run_sync(close_entries, [part for part in parts if not isinstance(part, bytes)])
 
 
-def close_entries(entries: Iterable[Encoded | Section]) -> None:
+def close_entries(entries: Iterable[Encoded]) -> None:
     """Let results go; blocks as long as a disk takes."""
     for entry in entries:
         entry.close()
@@ -225,15 +168,10 @@ def _length(part: Part, *, as_text: bool) -> int:
     return (part.nbytes + 2) // 3 * 4 if as_text else part.nbytes
 
 
-def _described(entry: Encoded) -> dict[str, str]:
+def described(entry: Encoded) -> dict[str, str]:
     """What OpenAI says of a picture, as far as the result has it."""
     own = None if entry.format in MEDIA_TYPES else entry.media_type  # of bytes that no name of a format tells
-    known = {
-        "background": entry.background,
-        "output_format": entry.format,
-        "size": entry.size,
-        "media_type": own,
-    }
+    known = {"background": entry.background, "output_format": entry.format, "size": entry.size, "media_type": own}
     return {name: value for name, value in known.items() if value is not None}
 
 
@@ -246,54 +184,116 @@ def _json(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def ranged_response(
-    request: Request, entry: Encoded, etag: str, headers: Mapping[str, str], name: str = "result"
-) -> PiecesResponse:
-    """The answer to who asks for a result, or for a stretch of it; the result is closed when it has been sent.
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Do work for a client, as long as it is there."""
+    doing = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({doing, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            return doing.result()
+        raise ClientDisconnect
+    finally:
+        for task in (watching, doing):
+            task.cancel()
+        await asyncio.gather(watching, doing, return_exceptions=True)
 
-    Args:
-        request: the client's, with or without ``Range`` and ``If-Range``; only those of ``GET`` mean anything.
-        entry: the result.
-        etag: of just these bytes, without quotes.
-        headers: further headers.
-        name: of the client's file, see `bare_response`.
 
-    Raises:
-        ApiError: the stretch lies behind the end (416).
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
+
+class ClosingResponse(Response):
+    """An answer, and what is let go when it has been sent or its client has gone away."""
+
+    def __init__(self, answer: Response, held: AsyncExitStack) -> None:
+        self.answer = answer
+        self._held = held
+        self.status_code = answer.status_code
+        self.background = None
+        self.raw_headers = answer.raw_headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer."""
+        try:
+            await send_in_time(self.answer, scope, receive, send)
+        finally:
+            await asyncio.shield(self._held.aclose())
+
+
+async def send_in_time(
+    answer: Callable[[Scope, Receive, Send], Awaitable[None]], scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Send an answer, and end its connection where the client does not take the next piece in time.
+
+    The limit is ``--mmout-send-timeout``. Of an answer within another one the outer one counts the time.
     """
-    headers = {"Accept-Ranges": "bytes", "ETag": f'"{etag}"', **headers}
-    part = None
-    condition = request.headers.get("if-range")
-    if request.method == "GET" and (condition is None or condition.strip() == f'"{etag}"'):
-        part = asked_part(request.headers.get("range"), entry.nbytes)
-    if part is not None and part.start >= part.stop:
-        nbytes = entry.nbytes
-        entry.close()
-        raise ApiError(
-            416, f"the result has {nbytes} bytes; ask for some of these", headers={"Content-Range": f"bytes */{nbytes}"}
-        )
-    return bare_response(entry, headers, name=name, part=part)
+    if isinstance(send, _Timed):
+        await answer(scope, receive, send)
+        return
+    # uvicorn's own method, where nobody's middleware has put another function around it. Its connection is aborted, as
+    # uvicorn would log an exception out of the app with its traceback.
+    connection: asyncio.Transport | None = getattr(getattr(receive, "__self__", None), "transport", None)
+    try:
+        await answer(scope, receive, _Timed(send, _limit(scope), connection))
+    except _Ended as ended:
+        logger.info("%s", ended)
+        if connection is not None:
+            connection.abort()  # close() would wait until all that was written is taken
+            await asyncio.sleep(_TURN_S)
 
 
-def asked_part(header: str | None, nbytes: int) -> slice | None:
-    """The stretch that a header ``Range`` asks for.
+class _Ended(Exception):  # noqa: N818 - no fault: it ends the answer alone
+    """Nothing more can be sent."""
 
-    Args:
-        header: its value; None: there is none.
-        nbytes: bytes of the whole.
 
-    Returns:
-        First byte, and the one after the last; empty where nothing of it is there. None: the whole is to be sent, as
-        for several stretches, other units, and what is malformed.
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """``send`` of a connection that ends in time, whatever its client does."""
 
+    send: Send
+    seconds: float
+    connection: asyncio.Transport | None
+
+    async def __call__(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self.seconds):
+                await self.send(message)
+        except TimeoutError:
+            limit = f"{self.seconds:g} s ({flag('send_timeout')})"
+            raise _Ended(f"a client took nothing of its answer for {limit}; its connection was ended") from None
+        except RuntimeError:  # of a connection that was closed below, which its owner has not heard of
+            if self.connection is None or not self.connection.is_closing():
+                raise
+            raise _Ended("a client closed its connection while its answer was sent") from None
+
+
+def _limit(scope: Scope) -> float:
+    """Seconds, as the server's options have them; the usual ones where its model has no processor."""
+    options = getattr(getattr(getattr(scope.get("app"), "state", None), "mmout", None), "options", None)
+    return (options if isinstance(options, ServingOptions) else ServingOptions()).send_timeout
+
+
+async def discard(request: Request) -> None:
+    """Read what a client still sends, for a moment, and throw it away, so that it sees why it is refused.
+
+    A connection that is closed while its client is sending is reset, and the answer with it.
     """
-    match = _RANGE.fullmatch(header or "")
-    if match is None or match.groups() == ("", ""):
-        return None
-    first, last = match.groups()
-    if not first:
-        return slice(max(0, nbytes - int(last)), nbytes)
-    if last and int(last) < int(first):
-        return None
-    return slice(int(first), min(int(last) + 1, nbytes) if last else nbytes)
+    # Whoever waits for "100 Continue" has sent nothing yet, and is told to by the first look.
+    if "100-continue" not in request.headers.get("expect", "").lower():
+        await discard_rest(request)
+
+
+async def discard_rest(request: Request) -> None:
+    """As `discard`, of a client that is sending."""
+    size = 0
+    try:
+        async with asyncio.timeout(_DISCARDED_SECONDS):
+            while size < _DISCARDED:
+                message = await request.receive()
+                size += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    return
+    except TimeoutError:
+        return

@@ -42,17 +42,10 @@ _COPIED = 1 << 20
 class Encoded:
     """One result as the bytes of a file.
 
+    They come as such, as a file in a folder made by `own_folder`, which goes with it, or as an unbuffered open file.
     A file on disk is removed by `close`, when the object is collected, or when the process ends normally. Threads may
-    read and close one at the same time.
-
-    Args:
-        content: the bytes; a file in a folder made by `own_folder`, which goes with it; or an unbuffered file that is
-            open for reading, and closed with the result.
-        format: "png", "tiff"...
-        media_type: what the bytes are, as HTTP says it; None: that of the format.
-        size: (width, height) in pixels, None for what has none.
-        background: "transparent" or "opaque" for a picture, None for anything else.
-
+    read and close one at the same time. The size is (width, height) in pixels; the background "transparent" or
+    "opaque" for a picture, None for anything else.
     """
 
     def __init__(
@@ -69,6 +62,7 @@ class Encoded:
         self.size = None if size is None else f"{size[0]}x{size[1]}"
         self.background = background
         self._lock = threading.Lock()
+        self._start = 0
         self._content: bytes | Path | None = content if isinstance(content, bytes | Path) else b""
         self._file = None if isinstance(content, bytes | Path) else self._closing(content)
         self._remove = None
@@ -85,13 +79,13 @@ class Encoded:
         """Of a name for the file."""
         return SUFFIXES.get(self.format, OTHER)
 
+    def narrow(self, part: slice) -> None:
+        """Have just these bytes be the result; before any of it is read."""
+        self._start, self.nbytes = part.start, part.stop - part.start
+
     def read(self, at: int, count: int) -> bytes:
-        """Some of the bytes; fewer at the end.
-
-        Raises:
-            ValueError: the result is closed, or was stored elsewhere.
-
-        """
+        """Some of the bytes; fewer at the end."""
+        at, count = self._start + at, max(0, min(count, self.nbytes - at))
         with self._lock:
             content = self._content
             if content is None:
@@ -107,15 +101,7 @@ class Encoded:
             return data
 
     def store(self, target: Path) -> None:
-        """Make the bytes a new file, readable by this user alone; the result is closed then.
-
-        Args:
-            target: a name that is free. The file may be seen there before it is whole.
-
-        Raises:
-            OSError: it cannot be written; what was written of it may be left.
-
-        """
+        """Make the bytes a new file, readable by this user alone; the result is closed then."""
         with self._lock:
             content = self._content
             if content is None:
@@ -143,12 +129,7 @@ class Encoded:
 
 
 def own_folder(parent: Path | None = None) -> Path:
-    """Make a temporary folder that this user alone can look into, in another one or in the system's.
-
-    Raises:
-        OSError: it cannot be made.
-
-    """
+    """Make a temporary folder that this user alone can look into, in another one or in the system's."""
     return Path(tempfile.mkdtemp(prefix="mmout-result-", dir=parent))
 
 
@@ -177,13 +158,6 @@ class ResultsFolder:
 
     A server that lives holds a lock on a file there, which ends with its process however that ends; whoever finds the
     lock free removes what the dead server has left. All methods block.
-
-    Args:
-        path: made if it is absent. Files of others in it are left alone.
-
-    Raises:
-        OptionError: the folder cannot be made, belongs to another user, or is open to others.
-
     """
 
     def __init__(self, path: Path) -> None:
@@ -204,12 +178,7 @@ class ResultsFolder:
         return self.path / f".server-{server}"
 
     def enter(self) -> None:
-        """Make the folder and this server's own in it, also where somebody has cleaned them away.
-
-        Raises:
-            OptionError: as of the class.
-
-        """
+        """Make the folder and this server's own in it, also where somebody has cleaned them away."""
         _check(self.path)
         if self._is_in():
             return

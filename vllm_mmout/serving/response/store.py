@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -30,16 +30,6 @@ class ResultStore:
     """Results in a folder that several processes may share.
 
     All methods block. A thread removes what has expired, also what another server has left there.
-
-    Args:
-        folder: made if it is absent; nobody else may look into it. Files of others in it are left alone.
-        ttl: seconds that a result can be fetched.
-        max_bytes: of all results together; the oldest go first.
-        clock: gives the time, in seconds.
-
-    Raises:
-        OptionError: the folder cannot be made, belongs to another user, or is open to others.
-
     """
 
     def __init__(self, folder: Path, ttl: float, max_bytes: int, *, clock: Callable[[], float] = time.time) -> None:
@@ -71,20 +61,7 @@ class ResultStore:
         return secrets.token_urlsafe(32) + entry.suffix
 
     def keep(self, entry: Encoded, name: str | None = None) -> str:
-        """Take a result over, and remove the oldest ones until there is room for it.
-
-        Args:
-            entry: the result; it is closed.
-            name: of `new_name`; None: a new one.
-
-        Returns:
-            The name by which it can be fetched.
-
-        Raises:
-            OptionError: it is larger than all results together may be.
-            OSError: it cannot be stored; nothing of it is left then.
-
-        """
+        """Take a result over and close it, remove the oldest ones until there is room for it, and name it."""
         if entry.nbytes > self.max_bytes:
             size = entry.nbytes
             entry.close()
@@ -108,25 +85,29 @@ class ResultStore:
             part.unlink(missing_ok=True)
         return final.name
 
+    def keep_all(self, entries: Sequence[Encoded]) -> list[str]:
+        """Keep all results, or none, as `keep`."""
+        names: list[str] = []
+        with contextlib.ExitStack() as closing, contextlib.ExitStack() as unfinished:
+            for entry in entries:
+                closing.callback(entry.close)
+            for entry in entries:
+                names.append(self.keep(entry))
+                unfinished.callback(self.remove, names[-1])
+            unfinished.pop_all()
+        return names
+
     def has(self, name: str) -> bool:
         """Whether a result is there."""
         return bool(_NAME.fullmatch(name)) and (self.folder / name).exists()
 
-    def remove(self, name: str) -> None:
-        """Remove a result, if it is there."""
-        if _NAME.fullmatch(name):
+    def remove(self, *names: str) -> None:
+        """Remove results, as far as they are there."""
+        for name in filter(_NAME.fullmatch, names):
             (self.folder / name).unlink(missing_ok=True)
 
     def find(self, name: str) -> Encoded | None:
-        """A result, open: it can be read to its end though it expires, or is removed, meanwhile.
-
-        Args:
-            name: as a client gave it.
-
-        Returns:
-            None if there is none of that name, or none any more.
-
-        """
+        """A result, open: it can be read to its end though it expires meanwhile; None if there is none any more."""
         if not _NAME.fullmatch(name):
             return None
         try:

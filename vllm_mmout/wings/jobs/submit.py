@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from vllm_mmout.commands import Subparsers
-from vllm_mmout.commands.run_options import OPTIONS, flag
+from vllm_mmout.commands.run import OPTIONS, flag
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -19,7 +19,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.outputs import ImageOutput, RasterOutput
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.options import ServingOptions
-from vllm_mmout.serving.response.format_choice import FormatChoice
+from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.wings.jobs.server import runner as runner_module
 from vllm_mmout.wings.jobs.server.job import SceneInputs
 from vllm_mmout.wings.jobs.server.runner import SceneRunner

@@ -12,12 +12,12 @@ from vllm.entrypoints.pooling.base.protocol import reject_removed_pooling_parame
 from vllm.entrypoints.pooling.pooling.protocol import IOProcessorRequest
 
 from vllm_mmout.messages import shown
-from vllm_mmout.serving.answers import Work, request_id
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.extension import ServerExtension
-from vllm_mmout.serving.request.image_request import OPTIONS
+from vllm_mmout.serving.request.fields import OPTIONS
 from vllm_mmout.serving.response.responses import PiecesResponse
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
+from vllm_mmout.serving.service import Work, request_id
 from vllm_mmout.wings.io_plugins.own.mmout_plugin import NAME, NamingPlugin
 from vllm_mmout.wings.io_plugins.own.plugin_data import checked_input, plugin_data
 

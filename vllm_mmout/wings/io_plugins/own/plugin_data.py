@@ -19,12 +19,11 @@ from vllm_mmout.geo.raster.formats import is_address
 from vllm_mmout.messages import shown
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.inputs.sources import Upload
 from vllm_mmout.serving.options import flag
-from vllm_mmout.serving.request.fields import Fields, made
-from vllm_mmout.serving.request.image_request import FIELDS as OF_IMAGES
-from vllm_mmout.serving.request.image_request import OPTIONS
-from vllm_mmout.serving.request.uploads import Upload
-from vllm_mmout.serving.response.format_choice import FormatChoice, chosen_format
+from vllm_mmout.serving.request.fields import FIELDS as OF_IMAGES
+from vllm_mmout.serving.request.fields import OPTIONS, Fields, made
+from vllm_mmout.serving.response.encode import FormatChoice, chosen_format
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding

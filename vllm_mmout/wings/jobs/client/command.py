@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 from tqdm.auto import tqdm
 
-from vllm_mmout.commands.run_options import OPTIONS, flag
+from vllm_mmout.commands.run import OPTIONS, flag
 from vllm_mmout.errors import OptionError
 from vllm_mmout.geo.raster.formats import shown, stem
 from vllm_mmout.geo.raster.remote.connections import RETRIES, FetchOptions

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllm_mmout.commands.run_options import out_file
+from vllm_mmout.commands.run import out_file
 from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.geo.raster.files import whole_file
 from vllm_mmout.outputs.formats import SENT, Format, format_named

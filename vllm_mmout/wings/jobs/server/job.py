@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from vllm_mmout.geo.raster.formats import is_address
-from vllm_mmout.serving.request.uploads import Upload, printable
+from vllm_mmout.geo.raster.formats import is_address, printable
+from vllm_mmout.serving.inputs.sources import Upload
 
 if TYPE_CHECKING:
     from vllm_mmout.serving.inputs.sources import Sources

@@ -13,17 +13,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from vllm_mmout.messages import shown
-from vllm_mmout.serving.answers import Work, request_id
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.extension import ServerExtension
-from vllm_mmout.serving.request.body import is_json, read_form, read_json
-from vllm_mmout.serving.request.disconnects import unless_gone
-from vllm_mmout.serving.request.image_request import edit_request, edit_request_json
-from vllm_mmout.serving.response.format_choice import FormatChoice
-from vllm_mmout.serving.response.responses import PiecesResponse
+from vllm_mmout.serving.request.body import is_json, read_form
+from vllm_mmout.serving.request.fields import edit_request, edit_request_json
+from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.response.encode import FormatChoice
+from vllm_mmout.serving.response.responses import PiecesResponse, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.routes import answered, service_of
-from vllm_mmout.serving.service import ForwardService
+from vllm_mmout.serving.service import ForwardService, Work, request_id
 from vllm_mmout.wings.jobs.page import page_files
 from vllm_mmout.wings.jobs.server import job_schemas, results
 from vllm_mmout.wings.jobs.server.board import SceneBoard
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.datastructures import State
 
-    from vllm_mmout.serving.request.image_request import ImageRequest
+    from vllm_mmout.serving.request.fields import ImageRequest
     from vllm_mmout.serving.service import Service
 
 _PAGE_MOST: Final = 100

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from vllm_mmout.serving.openapi import ADDRESSES, BODY, IMAGE, JSON, MEDIA, OPENAIS, body_of, responses_of
-from vllm_mmout.serving.request.image_request import EDITS
+from vllm_mmout.serving.request.fields import EDITS
 from vllm_mmout.wings.jobs.server.input_preview import InputPreview
 from vllm_mmout.wings.jobs.server.job import OutputRow, SceneError
 

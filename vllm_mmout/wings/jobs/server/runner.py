@@ -15,16 +15,15 @@ from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.outputs.partial_images import PreviewRequest
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.options import flag
-from vllm_mmout.serving.response.encode import encode
-from vllm_mmout.serving.response.format_choice import FormatChoice
+from vllm_mmout.serving.response.encode import FormatChoice, encode
 from vllm_mmout.wings.jobs.server.job import SceneError
 from vllm_mmout.wings.jobs.server.results import make_result
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-    from vllm_mmout.serving.answers import Work
     from vllm_mmout.serving.options import ServingOptions
+    from vllm_mmout.serving.service import Work
     from vllm_mmout.wings.jobs.server.board import SceneBoard
     from vllm_mmout.wings.jobs.server.job import SceneInputs, SceneJob
 

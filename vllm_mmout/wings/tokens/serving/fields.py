@@ -12,8 +12,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm_mmout.messages import shown
 from vllm_mmout.request_options import options_of, said
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.request.fields import USELESS, Fields, made
-from vllm_mmout.serving.request.image_request import PictureFields, Taken, check_format
+from vllm_mmout.serving.request.fields import USELESS, Fields, PictureFields, Taken, check_format, made
 from vllm_mmout.serving.response.result_files import SOUND_TYPES
 from vllm_mmout.wings.tokens.serving.sizes import AUTO
 

@@ -1,0 +1,115 @@
+"""Data URLs, and percent-escapes (RFC 3986, 2.1) in texts of any length.
+
+``urllib.parse.unquote_to_bytes`` makes some objects of each escape: of 64 MiB that is GiB of memory, and many seconds
+in which nothing else runs.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import BinaryIO, Final, cast
+from urllib.parse import unquote
+
+import numpy as np
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.serving.options import flag
+
+_PIECE: Final = 1 << 20
+"""Characters that are decoded at once."""
+_ESCAPE: Final = ord("%")
+_NO_DIGIT: Final = 255
+_DIGITS: Final = np.full(256, _NO_DIGIT, np.uint8)
+"""Letter -> the number that it is as a hexadecimal digit."""
+_DIGITS[np.frombuffer(b"0123456789abcdefABCDEF", np.uint8)] = [*range(16), *range(10, 16)]
+
+
+def unescaped(text: str | bytes | bytearray, start: int = 0) -> Iterator[bytes]:
+    """The bytes of a text, piece by piece; a "%" that begins no escape stands for itself."""
+    while start < len(text):
+        end = start + _PIECE
+        piece = text[start:end]
+        data = piece.encode("ascii") if isinstance(piece, str) else bytes(piece)
+        cut = data.find(b"%", -2)  # its digits are in the next piece
+        if cut > 0 and end < len(text):
+            data, end = data[:cut], start + cut
+        yield _decoded(data)
+        start = end
+
+
+def form_field(field: bytearray) -> tuple[str, str]:
+    """Name and value of a field of ``application/x-www-form-urlencoded``; a ValueError where it is none, or no text."""
+    name, sign, value = (b"".join(unescaped(part.replace(b"+", b" "))).decode() for part in field.partition(b"="))
+    if not sign or not field.isascii():
+        raise ValueError(f"{field[:100]!r} is no field")
+    return name, value
+
+
+def _decoded(data: bytes) -> bytes:
+    if b"%" not in data:
+        return data
+    codes = np.frombuffer(data, np.uint8)
+    digits = _DIGITS[codes]
+    begins = (codes[:-2] == _ESCAPE) & (digits[1:-1] != _NO_DIGIT) & (digits[2:] != _NO_DIGIT)
+    escapes = np.flatnonzero(begins)
+    made = codes.copy()
+    made[escapes] = digits[escapes + 1] << 4 | digits[escapes + 2]
+    kept = np.ones(len(codes), np.bool_)
+    kept[escapes + 1] = kept[escapes + 2] = False
+    return made[kept].tobytes()
+
+
+_IN_MEMORY: Final = 2**23
+_SAID: Final = re.compile(r"data:(?P<said>[^,]{0,1000}),", re.IGNORECASE)
+
+
+def open_data_url(text: str, limit: int) -> tuple[BinaryIO, str]:
+    """The file that a data URL holds, of at most ``limit`` bytes, and its name; blocks while it is decoded."""
+    found = _SAID.match(text)
+    if found is None:
+        raise InputError("a data URL must be data:image/png;base64,..., got one without a comma")
+    _, *parameters = found["said"].split(";")
+    encoded = any(parameter.strip().lower() == "base64" for parameter in parameters[-1:])
+    start = found.end()
+    escaped = text.find("%", start) >= 0
+    if (len(text) - start) // (4 if encoded else 3 if escaped else 1) * (3 if encoded else 1) > limit:
+        raise _too_long(limit)
+    with ExitStack() as stack:
+        file = stack.enter_context(tempfile.SpooledTemporaryFile(_IN_MEMORY))
+        try:
+            for piece in _from_base64(unescaped(text, start)) if encoded else unescaped(text, start):
+                file.write(piece)
+        except ValueError:  # of what is no ASCII, too
+            raise InputError(
+                f"the data URL is not of {'base64' if encoded else 'ASCII'} letters alone; encode the file's bytes as"
+                " base64.b64encode does, without line breaks"
+            ) from None
+        size = file.tell()
+        if size > limit:
+            raise _too_long(limit)
+        said = dict(parameter.partition("=")[::2] for parameter in parameters)
+        stack.pop_all()
+    return cast("BinaryIO", file), unquote(said.get("name", "")) or f"<data URL of {size} bytes>"
+
+
+def _from_base64(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Decode base64 that is cut anywhere."""
+    left = b""
+    for piece in pieces:
+        text = left + piece
+        whole = len(text) // 4 * 4
+        yield b64decode(text[:whole], validate=True)
+        left = text[whole:]
+    if left:
+        raise ValueError("the last group has no four letters")
+
+
+def _too_long(limit: int) -> InputError:
+    return InputError(
+        f"a data URL holds more than {limit} bytes, the most that this server takes; send a smaller file, or ask for a"
+        f" larger {flag('max_upload')}"
+    )

@@ -1,0 +1,160 @@
+"""Bodies of JSON, decoded field by field within limits: a parser lets nothing else run while it decodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from vllm_mmout.messages import shown
+from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.request.body import (
+    MAX_FIELDS,
+    MAX_FILES,
+    MAX_TEXT,
+    is_json,
+    parsed,
+    read_body,
+    too_much_text,
+    unsupported,
+)
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from vllm_mmout.serving.options import ServingOptions
+
+
+async def read_json(request: Request, options: ServingOptions) -> Any:
+    """Read a body of JSON whose images, and prompt, may be long."""
+    if not is_json(request):
+        raise await unsupported(request, "application/json")
+    return await parsed(partial(decoded, data=False), await read_body(request, options, MAX_TEXT))
+
+
+async def parse_json(body: bytearray) -> Any:
+    """Parse JSON whose "data" may be anything, in a thread where it is large."""
+    if len(body) > MAX_TEXT:
+        raise too_much_text()
+    return await parsed(partial(decoded, data=True), body)
+
+
+_OBJECT: Final = re.compile(rb"[ \t\n\r]*\{")
+_LONGEST: Final = 8192
+"""Bytes of a field's JSON."""
+_LONG: Final = 1 << 19
+"""Bytes of the JSON of a prompt, each of whose letters may be written as an escape, or of a list of tokens."""
+_CONTAINERS: Final = 1 << 21
+"""Lists and objects in ``data``: an empty one is two bytes of JSON and some hundred in memory."""
+
+
+def decoded(body: bytearray, *, data: bool) -> Any:
+    """Decode a body; blocks, though never for long. Its ``data`` may be anything, else its images and prompt long."""
+    try:
+        if not is_object(body):
+            if len(body) > _LONGEST:
+                raise ApiError(400, f"the body must be a JSON object, got {_begin(body)}")
+            return msgspec.json.decode(body)
+        # First the outermost names alone: each value's length is looked at before objects are made of it.
+        names = msgspec.json.decode(body, type=dict[_Name, msgspec.Raw], dec_hook=_Names().next)
+        found: dict[str, Any] = {}
+        for name, raw in names.items():
+            if name.text in found:
+                raise ApiError(400, f"the JSON has {name.text[:100]!r} twice; leave one out", param=name.text[:100])
+            found[name.text] = (_OF_DATA if data else _OF_IMAGES).get(name.text, _short)(name.text, memoryview(raw))
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise ApiError(400, f"the body is no valid JSON: {error}") from None
+    return found
+
+
+def is_object(body: bytes | bytearray) -> bool:
+    """Whether JSON, if it is valid, is an object."""
+    return _OBJECT.match(body) is not None
+
+
+class _Name:
+    """A name in a JSON object, equal to no other: what is there twice stays there twice."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class _Names:
+    """Makes the names of one object."""
+
+    count = 0
+
+    def next(self, kind: type[_Name], text: str) -> _Name:
+        self.count += 1
+        if self.count > MAX_FIELDS:
+            raise ApiError(413, f"the JSON has more than {MAX_FIELDS} fields, the most that are taken; send fewer")
+        return kind(text)
+
+
+class _Address(msgspec.Struct, forbid_unknown_fields=True):
+    """What a list of OpenAI's ``images`` has."""
+
+    image_url: str
+
+
+_PLACES: Final = tuple(f"place_{number}" for number in range(MAX_FILES))
+_Images = msgspec.defstruct(
+    "_Images",
+    [(place, msgspec.Raw, msgspec.UNSET) for place in _PLACES],
+    array_like=True,
+    forbid_unknown_fields=True,  # so that a longer list is refused where it gets too long
+)
+
+
+def _images(name: str, raw: memoryview) -> Any:
+    if bytes(raw[:1]) != b"[":
+        return _image(name, raw)
+    try:
+        entries = msgspec.json.decode(raw, type=_Images)
+    except msgspec.ValidationError:
+        message = f"more than {MAX_FILES} images were sent, the most that are taken; send fewer"
+        raise ApiError(400, message, param=name) from None
+    places = (getattr(entries, place) for place in _PLACES)
+    return [_image(name, memoryview(entry)) for entry in places if entry is not msgspec.UNSET]
+
+
+def _image(name: str, raw: memoryview) -> Any:
+    """A text, or an object with one; of what is neither as much as a message needs."""
+    if raw.nbytes <= _LONGEST or bytes(raw[:1]) == b'"':
+        return msgspec.json.decode(raw)
+    try:
+        return {"image_url": msgspec.json.decode(raw, type=_Address).image_url}
+    except msgspec.ValidationError:
+        message = f"{name} must be a URL or data URL, or a list of them, got {_begin(raw)}"
+        raise ApiError(400, message, param=name) from None
+
+
+def _any(name: str, raw: memoryview) -> Any:
+    data = bytes(raw)
+    if data.count(b"[") + data.count(b"{") > _CONTAINERS:
+        message = f"{name} has more than {_CONTAINERS} lists and objects, the most that are taken; send fewer"
+        raise ApiError(413, message, param=name)
+    return msgspec.json.decode(data)
+
+
+def _short(name: str, raw: memoryview, *, most: int = _LONGEST) -> Any:
+    if raw.nbytes > most:
+        message = f"{name[:100]} has {raw.nbytes} bytes of JSON, and may have {most}; shorten it"
+        raise ApiError(400, message, param=name[:100])
+    return msgspec.json.decode(raw)
+
+
+def _begin(raw: bytearray | memoryview) -> str:
+    """The begin of some JSON, for messages."""
+    return shown(bytes(raw[:200]).decode(errors="replace"))
+
+
+_OF_IMAGES: Final[Mapping[str, Callable[[str, memoryview], Any]]] = {
+    "image": _images,
+    "images": _images,
+    **dict.fromkeys(("prompt", "input", "instructions", "allowed_token_ids"), partial(_short, most=_LONG)),
+}
+_OF_DATA: Final[Mapping[str, Callable[[str, memoryview], Any]]] = {"data": _any}

@@ -1,0 +1,53 @@
+"""Stretches of a result (RFC 9110, section 14), for those who fetch it piece by piece."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from starlette.requests import Request
+
+from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.response.responses import PiecesResponse, bare_response
+from vllm_mmout.serving.response.result_files import Encoded
+
+_RANGE = re.compile(r"bytes=[ \t]*(\d{0,18})-(\d{0,18})[ \t]*", re.ASCII | re.IGNORECASE)
+"""One stretch (RFC 9110, section 14)."""
+
+
+def ranged_response(
+    request: Request, entry: Encoded, etag: str, headers: Mapping[str, str], name: str = "result"
+) -> PiecesResponse:
+    """The answer to who asks for a result, or for a stretch of it; the result is closed when it has been sent."""
+    headers = {"Accept-Ranges": "bytes", "ETag": f'"{etag}"', **headers}
+    part = None
+    condition = request.headers.get("if-range")
+    if request.method == "GET" and (condition is None or condition.strip() == f'"{etag}"'):
+        part = asked_part(request.headers.get("range"), entry.nbytes)
+    if part is not None and part.start >= part.stop:
+        nbytes = entry.nbytes
+        entry.close()
+        raise ApiError(
+            416, f"the result has {nbytes} bytes; ask for some of these", headers={"Content-Range": f"bytes */{nbytes}"}
+        )
+    if part is not None:
+        headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{entry.nbytes}"
+        entry.narrow(part)
+    return bare_response(entry, headers, name=name, status=200 if part is None else 206)
+
+
+def asked_part(header: str | None, nbytes: int) -> slice | None:
+    """The stretch that a header ``Range`` asks for: its first byte, and the one after the last.
+
+    It is empty where nothing of it is there. None: the whole is to be sent, as for several stretches, other units, and
+    what is malformed.
+    """
+    match = _RANGE.fullmatch(header or "")
+    if match is None or match.groups() == ("", ""):
+        return None
+    first, last = match.groups()
+    if not first:
+        return slice(max(0, nbytes - int(last)), nbytes)
+    if last and int(last) < int(first):
+        return None
+    return slice(int(first), min(int(last) + 1, nbytes) if last else nbytes)
