@@ -10,9 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from vllm_mmout.engine.parts.fan_out import FanOut
+from vllm_mmout.engine.parts.fan_out import FanOut, StoppedError
 from vllm_mmout.engine.parts.parts_request import PartInput
-from vllm_mmout.engine.parts.queues import StoppedError
 from vllm_mmout.engine.request.budgets import TileBudget
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, SaveError
 from vllm_mmout.geo.raster.window import Window

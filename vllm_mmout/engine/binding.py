@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vllm_mmout.engine.engine_binding import EngineBinding
 from vllm_mmout.engine.log import logger
 from vllm_mmout.engine.model_class import check_inputs_of_generating, choose, config_of, model_inputs
-from vllm_mmout.engine.parts.queues import Gathering
-from vllm_mmout.engine.request.budgets import Credits, TileBudget
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.importing import import_path
@@ -24,30 +21,12 @@ from vllm_mmout.wing import extensions
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-    from vllm_mmout.engine.parts.async_scene import AsyncScene
+    from vllm_mmout.engine.request.async_runs import AsyncRuns
     from vllm_mmout.models.inputs.model_inputs import ModelInputs
     from vllm_mmout.registry.choice import Choice
 
 OPTIONS_KEY = "mmout"
 """Our table in ``additional_config``."""
-
-
-@dataclass(slots=True)
-class AsyncRuntime:
-    """What a bound ``AsyncLLM`` whose model answers in one forward keeps beside what vLLM's has."""
-
-    credits: Credits
-    readers: asyncio.Semaphore
-    """Inputs that may be read, or wait for their credit, at once."""
-    budget: TileBudget
-    """Tiles of all scenes that are in flight."""
-    gathering: Gathering[AsyncScene]
-    """Tiles of all scenes that are ready and not sent."""
-    slots: asyncio.Semaphore
-    """Scenes that may be cut at once."""
-    scenes: set[AsyncScene] = field(default_factory=set)
-    """Scenes that are not delivered."""
-    shut_down: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,16 +81,11 @@ class Binding(EngineBinding):
         }
         return replace(self, processors={**self.processors, **own}) if own else self
 
-    def async_runtime(self) -> AsyncRuntime:
+    def async_runtime(self) -> AsyncRuns:
         """See `EngineBinding.async_runtime`."""
-        budget = TileBudget(self.max_tiles, self.settings.max_tile_bytes)
-        return AsyncRuntime(
-            credits=Credits(self.max_in_flight, self.settings.max_in_flight_bytes),
-            readers=asyncio.Semaphore(self.max_in_flight),
-            budget=budget,
-            gathering=Gathering(self.max_num_seqs, budget),
-            slots=asyncio.Semaphore(self.settings.max_scenes),
-        )
+        from vllm_mmout.engine.request.async_runs import AsyncRuns
+
+        return AsyncRuns(self)
 
     def own_inputs(self, params: OutputParams) -> tuple[str, OwnInputsProcessor] | None:
         """The processor that a request asks for and its name, where it makes the inputs itself; else None."""

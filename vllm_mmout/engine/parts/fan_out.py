@@ -1,8 +1,7 @@
 """One user's request as many of the engine's: parts are made, run, decoded, and joined into one result as they come.
 
-A part is a tile of a scene; a chunk of audio or a frame would be one too. One thread makes the parts, ahead of the
-engine as far as the budget lets it; one thread a pick runs the processor's ``assemble``. In between, parts are requests
-like any other: whoever drives the engine takes them here, sends them, and says how they ended.
+A part is a tile of a scene. One thread makes the parts, ahead of the engine as far as the budget lets it; one a pick
+runs the processor's ``assemble``. In between, parts are requests like any other, which the `Schedule` takes here.
 
 The thread that drives may be interrupted anywhere: what it shares with the others has locks of C alone, which no
 interrupt leaves held.
@@ -10,6 +9,7 @@ interrupt leaves held.
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -18,7 +18,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllm_mmout.engine.observer import blame
-from vllm_mmout.engine.parts.queues import Lane, StoppedError
 from vllm_mmout.engine.threads import background_thread
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, type_and_message
 from vllm_mmout.processors.base import Part
@@ -49,7 +48,7 @@ class FanOut:
         join: makes the result of a pick.
         deliver: called once, when all picks have their results and nothing can fail any more but this.
         budget: of all requests of this kind.
-        wake: called from any thread when there is something to do for whoever drives.
+        wake: called from any thread when there is something to do.
         count: called from any thread, once with each number of parts that have been joined, from 1 on.
         measure: called once before the first part is made, in the thread that makes them, where ``total`` and
             ``nbytes`` are not known before.
@@ -132,12 +131,7 @@ class FanOut:
         return not self._running
 
     def outcome(self) -> Mapping[str, Any]:
-        """The result of each pick, which is the caller's from now on.
-
-        Raises:
-            BaseException: what the request failed with.
-
-        """
+        """The result of each pick, which is the caller's from now on; raises what the request failed with."""
         if self.error is not None:
             raise self.error
         return {pick: lane.handed_over() for pick, lane in self._lanes.items()}
@@ -296,3 +290,60 @@ class FanOut:
         else:
             for pick, lane in self._lanes.items():
                 lane.result = delivered[pick]
+
+
+class StoppedError(BaseException):
+    """Ends a processor's ``assemble`` from outside; no author's ``except Exception`` meets it."""
+
+
+class Lane:
+    """Iterates over the parts of one pick as they come, in the thread that joins them."""
+
+    def __init__(self, pick: str, fan_out: FanOut) -> None:
+        self.pick = pick
+        self.result: Any = None
+        """What the processor made of them, until it is handed over."""
+        self.busy_since: float | None = None
+        """Since when the processor works on one part; None while it waits for one, and after the last."""
+        self._fan_out = fan_out
+        self._queue: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
+        self._taken = 0
+        self._last: Part | None = None
+
+    def put(self, part: Part) -> None:
+        """Hand a part over; from any thread."""
+        self._queue.put(part)
+
+    def stop(self) -> None:
+        """Let whoever waits for a part see that the request has ended."""
+        self._queue.put(None)
+
+    def handed_over(self) -> Any:
+        """The result, which is the caller's from now on."""
+        result, self.result = self.result, None
+        return result
+
+    def close(self) -> None:
+        """Forget the result, and remove what it has on disk."""
+        result = self.handed_over()
+        if hasattr(result, "close"):
+            result.close()
+
+    def __iter__(self) -> Lane:
+        return self
+
+    def __next__(self) -> Part:
+        self.busy_since = None
+        last, self._last = self._last, None
+        if last is not None:
+            self._fan_out.joined(last)
+        if self._taken and self._taken == self._fan_out.total:
+            raise StopIteration
+        part = self._queue.get()
+        if part is None or self._fan_out.stopped:
+            self._queue.put(None)  # for whoever swallows the error and asks again
+            raise StoppedError
+        self._taken += 1
+        self._last = part
+        self.busy_since = time.monotonic()
+        return part

@@ -57,6 +57,22 @@ class PartInput:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the engine gets: an input that fits one forward, or a part."""
+
+    prompt: Any
+    """A pre-rendered ``mm_input``, or a prompt that vLLM renders."""
+    mark: Mapping[str, Any]
+    """See `marker.mark`."""
+    finish: Finish
+    """What is done with the decoded output."""
+    nbytes: int = 0
+    """Bytes of input that travel; of a part they are the `TileBudget`'s."""
+    pooling: PoolingParams | None = None
+    """As of `PartInput`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Driver:
     """Who runs the parts of a request."""
 
@@ -73,7 +89,7 @@ class Driver:
 
 
 class PartedRequest(ABC):
-    """What `Run` and `AsyncScene` need of a request to run its parts."""
+    """What a `Run` needs of a request to run its parts."""
 
     params: OutputParams
     """The user's."""

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm_mmout.engine.parts.parts_request import PartedRequest
+from vllm_mmout.engine import marker
+from vllm_mmout.engine.parts.parts_request import PartedRequest, Prepared
 from vllm_mmout.engine.parts.scene import Scene, cut
 from vllm_mmout.engine.request.decode import Finish, as_it_is
 from vllm_mmout.errors import InputError, OptionError, SaveError
@@ -24,17 +25,6 @@ if TYPE_CHECKING:
     from vllm_mmout.models.inputs.raster_view import RasterView
     from vllm_mmout.outputs.source import Source
     from vllm_mmout.params import OutputParams
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """One request, ready for admission."""
-
-    prompt: Any
-    """A pre-rendered ``mm_input``, or a prompt that vLLM renders."""
-    nbytes: int
-    """Bytes of input that travel."""
-    finish: Finish
 
 
 def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | PartedRequest:
@@ -62,7 +52,7 @@ def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | Par
     _spare_the_input(binding, params, target, data)
     inputs = binding.inputs
     if inputs is None:
-        return Prepared(_renderable(data, params), 0, _finish(None, target))
+        return Prepared(_renderable(data, params), marker.mark(params), _finish(None, target))
     media = _media(data, several=inputs.rasters is not None)
     opened = inputs.open(media, params)
     if not isinstance(opened, MappedInput):
@@ -75,7 +65,7 @@ def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | Par
     nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
     names = binding.choice.pick(params.processor)
     finish = _finish(opened.source, target, binding.model, names[0])
-    return Prepared(inputs.render(opened), nbytes, finish)
+    return Prepared(inputs.render(opened), marker.mark(params), finish, nbytes)
 
 
 def _scene(

@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 from vllm import LLM
 
 from vllm_mmout.engine.request.inputs import check_targets
-from vllm_mmout.engine.request.llm_run import Run, Wanted
+from vllm_mmout.engine.request.llm_call import Call, Wanted
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
 
@@ -74,7 +74,7 @@ class BoundLLM(LLM):
         bar = Bar(use_tqdm, len(wanted))
         try:
             # In a context of its own: what an interrupt leaves there is nobody else's.
-            results = copy_context().run(Run(self, binding, wanted, bar).results)
+            results = copy_context().run(Call(self, binding, wanted, bar).results)
         finally:
             bar.close()
         if single and results[0].error is not None:

@@ -1,0 +1,218 @@
+"""Schedule: which part of which request goes next, what has failed and what has ended; it waits and calls nobody.
+
+`LLM.generate` and `AsyncLLM.generate` drive it: they ask for a `Turn`, do what it says, and wait to be woken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from vllm_mmout.engine import marker
+from vllm_mmout.engine.parts.parts_request import PartedRequest, PartInput, Prepared
+from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.parts.fan_out import FanOut
+    from vllm_mmout.engine.request.budgets import TileBudget
+
+PATIENCE_S = 0.5
+"""Seconds that a tile waits for others at most; a source that is slower than this is not waited for."""
+_TICK_S = 1.0
+"""Seconds after which runs are looked at though nothing was heard of them."""
+
+_numbers = count()
+
+
+class HasFanOut(Protocol):
+    """What `Gathering` knows of a run."""
+
+    @property
+    def fan_out(self) -> FanOut:
+        """Makes the parts."""
+
+
+@dataclass(eq=False)
+class Run:
+    """A request of many parts, such as a scene of tiles, from its admission to its result."""
+
+    request_id: str
+    request: PartedRequest
+    fan_out: FanOut
+    limit_s: float
+    """Seconds that a processor may work on one part."""
+    told: bool = field(default=False, init=False)
+    """Whether a turn has said that it failed."""
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        return Progress(self.fan_out.done, self.fan_out.total)
+
+    def prepared(self, part: PartInput, batch: Batch[Run]) -> Prepared:
+        """What the engine gets for a part."""
+        finish = self.request.tile_finish(self.fan_out, part.sent())
+        mark = marker.mark(self.request.tile_params, batch.mark)
+        return Prepared(part.prompt, mark, finish, pooling=part.pooling)
+
+    def answered(self, part: PartInput, answer: MultimodalRequestOutput | BaseException) -> None:
+        """The engine's answer to a part, whose output has been handed on already; a failure is the run's."""
+        error = answer if isinstance(answer, BaseException) else answer.error
+        if error is not None:
+            self.fan_out.failed(part, error)
+
+    def result(self) -> MultimodalRequestOutput:
+        """The outcome of a run that has ended, which is the caller's from now on."""
+        error = self.fan_out.error
+        outputs = self.request.outputs(self.fan_out.outcome()) if error is None else None
+        return MultimodalRequestOutput(
+            self.request_id, outputs, [], 0, finished=True, error=error, progress=self.progress
+        )
+
+
+R = TypeVar("R", bound=Run)
+Source = TypeVar("Source", bound=HasFanOut)
+
+
+class Batch(Generic[Source]):
+    """Parts that are sent together, each with its run."""
+
+    def __init__(self, parts: list[tuple[Source, PartInput]]) -> None:
+        self.parts = parts
+        self.number = next(_numbers)
+
+    @property
+    def mark(self) -> list[int]:
+        """What the engine's core is told: which batch, of how many."""
+        return [self.number, len(self.parts)]
+
+
+class Gathering(Generic[Source]):
+    """The parts of all runs that are ready and not sent.
+
+    Args:
+        size: requests of a full step.
+        budget: of all runs; a batch is never larger than what it lets in.
+
+    """
+
+    def __init__(self, size: int, budget: TileBudget) -> None:
+        self._size = size
+        self._budget = budget
+        self._runs: list[Source] = []
+        self._ready: deque[tuple[Source, PartInput]] = deque()
+        self._since = 0.0
+
+    def add(self, run: Source) -> None:
+        """Take the parts of a run, too."""
+        self._runs.append(run)
+
+    def remove(self, run: Source) -> None:
+        """Take no more of a run, and send none."""
+        if run in self._runs:
+            self._runs.remove(run)
+
+    @property
+    def waits(self) -> bool:
+        """Whether parts are held."""
+        return bool(self._ready)
+
+    def batches(self) -> list[Batch[Source]]:
+        """What is to be sent now."""
+        if not self._ready:
+            self._since = time.monotonic()
+        for run in self._runs:
+            self._ready += [(run, part) for part in run.fan_out.take()]
+        self._ready = deque((run, part) for run, part in self._ready if run in self._runs and not run.fan_out.stopped)
+        batches = []
+        while self._ready:
+            size = min(self._size, *(self._budget.room(nbytes) for nbytes in self._sizes()))
+            late = time.monotonic() - self._since > PATIENCE_S
+            if len(self._ready) < size and not late and any(run.fan_out.reading for run in self._runs):
+                break
+            batches.append(Batch([self._ready.popleft() for _ in range(min(size, len(self._ready)))]))
+            self._since = time.monotonic()
+        return batches
+
+    def _sizes(self) -> set[int]:
+        """Bytes of the parts that may be of a batch."""
+        return {run.fan_out.nbytes for run, _ in self._ready} | {
+            run.fan_out.nbytes for run in self._runs if run.fan_out.reading
+        }
+
+
+@dataclass(slots=True)
+class Turn(Generic[R]):
+    """What is to be done now, in this order."""
+
+    failed: list[R] = field(default_factory=list)
+    """Runs whose parts in the engine nobody waits for any more; each is named once."""
+    ended: list[R] = field(default_factory=list)
+    """Runs whose outcome is known; the schedule knows them no more."""
+    batches: list[Batch[R]] = field(default_factory=list)
+    """To be sent."""
+
+
+class Schedule(Generic[R]):
+    """The runs of an engine; used from one thread.
+
+    Args:
+        size: requests of a full step.
+        budget: of the parts of all runs.
+        most: runs at once; further ones wait, in the order in which they came.
+
+    """
+
+    def __init__(self, size: int, budget: TileBudget, most: int) -> None:
+        self.budget = budget
+        self.running: list[R] = []
+        self.waiting: deque[R] = deque()
+        self._most = most
+        self._gathering: Gathering[R] = Gathering(size, budget)
+
+    @property
+    def room(self) -> int:
+        """How many more would start in the next turn; negative where some wait."""
+        return self._most - len(self.running) - len(self.waiting)
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds after which a turn is due though nobody has said that there is something to do."""
+        return PATIENCE_S if self._gathering.waits else _TICK_S
+
+    def add(self, run: R) -> None:
+        """Take a run in."""
+        if self.room < 1:
+            run.request.pause()
+        self.waiting.append(run)
+
+    def remove(self, run: R) -> None:
+        """Forget a run, wherever it is."""
+        self._gathering.remove(run)
+        for runs in (self.running, self.waiting):
+            if run in runs:
+                runs.remove(run)
+
+    def turn(self) -> Turn[R]:
+        """See how the runs are, start those that there is room for, and gather what is to be sent."""
+        turn: Turn[R] = Turn()
+        for run in [*self.running, *self.waiting]:
+            run.fan_out.check_time(run.limit_s)
+            if run.fan_out.error is not None and not run.told:
+                run.told = True
+                turn.failed.append(run)
+            if run.fan_out.finished or (run.fan_out.stopped and run in self.waiting):
+                self.remove(run)
+                turn.ended.append(run)
+        while self.waiting and len(self.running) < self._most:
+            run = self.waiting.popleft()
+            self.running.append(run)
+            self._gathering.add(run)
+            with suppress(Exception):  # no thread to spare: the run has failed with it
+                run.fan_out.start()
+        turn.batches = self._gathering.batches()
+        return turn
