@@ -96,13 +96,7 @@ class Binding(EngineBinding):
         return None
 
     def check_params(self, params: OutputParams) -> None:
-        """Check what a request asks of this model.
-
-        Raises:
-            OptionError: a pick or an ``output`` does not exist here, the known ones are listed; or a pick makes the
-                inputs itself, and there is another pick, or an option that it cannot honour.
-
-        """
+        """Check what a request asks of this model."""
         if params.sampling is not None:
             raise OptionError(
                 f"sampling is for models that generate tokens, and {self.model} answers in one forward; leave it out",
@@ -138,29 +132,14 @@ class Binding(EngineBinding):
 
 
 def resolve_choice(vllm_config: VllmConfig) -> Choice | None:
-    """The output processors of an engine's model, None for a text model; the same in every process of the engine.
-
-    Raises:
-        OptionError: an unknown name or option; the known ones are listed.
-        RegistrationError: a processor cannot be imported.
-
-    """
+    """The output processors of an engine's model, None for a text model; the same in every process of the engine."""
     additional = vllm_config.additional_config
     table = additional.get(OPTIONS_KEY) if isinstance(additional, Mapping) else None
     return choose(MULTIMODAL_OUTPUT_REGISTRY, vllm_config.model_config, table)
 
 
 def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> EngineBinding | None:
-    """Resolve, check and make what binds an engine; before any process of the engine is started.
-
-    Args:
-        vllm_config: the engine's.
-        in_process: whether the engine will run in this process.
-
-    Raises:
-        MMOutError: as ``resolve_choice``, or an option has a wrong value.
-
-    """
+    """Resolve, check and make what binds an engine; before any process of the engine is started."""
     choice = resolve_choice(vllm_config)
     model_config = vllm_config.model_config
     if model_config.runner_type == "generate":
@@ -174,18 +153,7 @@ def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Engine
 
 
 def check_extensions(vllm_config: VllmConfig, *, bound: bool) -> None:
-    """Have wings refuse what cannot work with an engine, before a process of it is started.
-
-    Args:
-        vllm_config: the engine's.
-        bound: whether its model has an output processor. Where it has none, a wing that cannot be imported is only
-            logged: a text model goes on.
-
-    Raises:
-        OptionError: a wing refuses it.
-        RegistrationError: a wing cannot be imported.
-
-    """
+    """Have wings refuse what cannot work with an engine; a wing that cannot be imported ends no text model."""
     try:
         found = list(extensions("engine"))
     except RegistrationError as error:
@@ -198,13 +166,7 @@ def check_extensions(vllm_config: VllmConfig, *, bound: bool) -> None:
 
 
 def _kind(choice: Choice, model: str, *, generates: bool) -> type[EngineBinding]:
-    """The way of binding that all processors of a model name.
-
-    Raises:
-        OptionError: one is for models of the other kind.
-        RegistrationError: it cannot be imported, or there are several.
-
-    """
+    """The way of binding that all processors of a model name."""
     kinds: dict[type[EngineBinding], str] = {}
     for name, processor in choice.processors.items():
         kind: Any = import_path(processor.binding, "binding")

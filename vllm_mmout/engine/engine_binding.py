@@ -41,27 +41,10 @@ class EngineBinding(ABC):
     def make(
         cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
     ) -> Self:
-        """Make it, before any process of the engine is started.
-
-        Args:
-            vllm_config: the engine's.
-            choice: the model's processors.
-            config: the model's ``config.json``.
-            model: served name.
-            in_process: whether the engine will run in this process.
-
-        Raises:
-            MMOutError: an option has a wrong value.
-
-        """
+        """Make it, before any process of the engine is started."""
 
     def started(self, engine: Any) -> Self:
-        """The same with what an engine must be there for, an ``AsyncLLM`` or ``LLMEngine``.
-
-        Raises:
-            MMOutError: it cannot be made; the engine is ended.
-
-        """
+        """The same with what an engine must be there for, an ``AsyncLLM`` or ``LLMEngine``."""
         return self
 
     @abstractmethod
@@ -70,9 +53,4 @@ class EngineBinding(ABC):
 
     @abstractmethod
     def check_params(self, params: OutputParams) -> None:
-        """Check what a request asks of this model.
-
-        Raises:
-            OptionError: the model or a processor cannot honour it.
-
-        """
+        """Check what a request asks of this model."""

@@ -37,12 +37,7 @@ def without_batch(pooling_params: PoolingParams | None) -> None:
 
 
 def read(pooling_params: PoolingParams | None) -> OutputParams | None:
-    """The params that a request is marked with, None without a mark.
-
-    Raises:
-        OptionError: the mark is not a table of known options with right values.
-
-    """
+    """The params that a request is marked with, None without a mark."""
     extra = pooling_params.extra_kwargs if pooling_params is not None else None
     if not extra or KEY not in extra:
         return None

@@ -58,13 +58,7 @@ class Observer:
         """One more tile is part of its scene's result, and with it so many pixels of the scene."""
 
     def failed(self, processor: str, kind: str) -> None:
-        """A user's request failed.
-
-        Args:
-            processor: name of the one to blame, empty where none is.
-            kind: one of `KINDS`; any other counts as "other".
-
-        """
+        """A user's request failed, of a kind of `KINDS`; no processor is to blame where its name is empty."""
 
 
 SILENT = Observer()

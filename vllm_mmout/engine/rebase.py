@@ -7,14 +7,7 @@ from typing import Any
 
 
 def rebase(obj: Any, ours: Any) -> None:
-    """Let an object be of a class of ours, above the class that it had.
-
-    Args:
-        obj: made by vLLM.
-        ours: a subclass of vLLM's class, of which the object's own may be a subclass too; its methods call what was
-            there before by ``super()``.
-
-    """
+    """Let an object be of a class of ours, above the class that it had."""
     if not isinstance(obj, ours):
         theirs: Any = type(obj)
         obj.__class__ = _rebased(ours, theirs)

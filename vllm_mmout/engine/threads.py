@@ -17,13 +17,7 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
-    """Do work that blocks, off the event loop.
-
-    Args:
-        work: what to do; it goes on to its end where the caller is cancelled.
-        undo: called with its result then, in a thread; None: there is nothing to undo.
-
-    """
+    """Do work that blocks, off the event loop; if the caller is cancelled it goes on, and ``undo`` gets its result."""
     working = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(working)

@@ -30,19 +30,7 @@ class Wanted:
 
 
 def parse_names(value: object, source: str) -> tuple[Wanted, ...] | None:
-    """Read the value of ``"output_processor"``.
-
-    Args:
-        value: a name, a list of names, or a table alias -> name; None counts as not set.
-        source: where it stands, in words for people.
-
-    Returns:
-        What is asked for, the default first; empty for "none"; None where it is not set.
-
-    Raises:
-        OptionError: it is none of these, is empty, or has "none" among others.
-
-    """
+    """Read the value of ``"output_processor"``: the default first; empty for "none", None where it is not set."""
     if value is None:
         return None
     if value == NONE:
@@ -104,13 +92,7 @@ class ModelsOwn:
 def find_all(
     wanted: Iterable[Wanted], registry: OutputRegistry, own: ModelsOwn, source: str
 ) -> dict[str, type[OutputProcessor]]:
-    """The processors asked for, by the name that requests will use, in the order asked.
-
-    Raises:
-        OptionError: two of them would have the same name.
-        RegistrationError: one cannot be found or imported; the known names are listed.
-
-    """
+    """The processors asked for, by the name that requests will use, in the order asked."""
     found: dict[str, type[OutputProcessor]] = {}
     for one in wanted:
         said = is_target(one.name)

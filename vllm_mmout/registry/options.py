@@ -42,18 +42,7 @@ def taken_by(processor: type[OutputProcessor]) -> Taken:
 def check_options(
     options: Mapping[str, Any], taken: Mapping[str, Taken], settings: Collection[str], source: str
 ) -> None:
-    """Refuse options that nobody takes.
-
-    Args:
-        options: what ``source`` sets.
-        taken: processor's name -> what it takes.
-        settings: names of the engine's own settings.
-        source: where the options stand, in words for people.
-
-    Raises:
-        OptionError: an option is unknown; the known ones are listed by processor.
-
-    """
+    """Refuse options that nobody takes."""
     for option in options:
         if option in settings or any(one.takes(option) for one in taken.values()):
             continue
@@ -68,12 +57,7 @@ def check_options(
 def deal(
     options: Mapping[str, Any], taken: Mapping[str, Taken], settings: Collection[str]
 ) -> dict[str, dict[str, Any]]:
-    """Give each processor the options it takes; the engine's settings go to none.
-
-    Raises:
-        OptionError: a constructor needs an option that is not set.
-
-    """
+    """Give each processor the options it takes; the engine's settings go to none."""
     dealt = {}
     for name, one in taken.items():
         dealt[name] = {key: value for key, value in options.items() if one.takes(key) and key not in settings}

@@ -40,23 +40,6 @@ def resolve(
     Options come from the ``"mmout"`` table of ``config.json``, overlaid by those of the engine argument. Where the
     engine argument names other processors than ``config.json``, options of ``config.json`` that these do not take are
     left out: they were written for the others.
-
-    Args:
-        registry: where architectures and installed processors are looked up.
-        engine_table: the value of ``additional_config["mmout"]``, None without.
-        config: the model's ``config.json``.
-        architectures: the model's architectures, the first registered one counts.
-        model_class: gives the model's class, None if it carries no registration; called only when it can matter.
-        settings: names of options that are the engine's own.
-        fallback: a built-in processor for a model that none of the three gives one.
-
-    Returns:
-        The choice, None for a model without output processor.
-
-    Raises:
-        OptionError: a table or an option is malformed or unknown, or there are options and no processor.
-        RegistrationError: a processor cannot be found or imported.
-
     """
     engine, table = _table(engine_table, ENGINE), _table(config.get("mmout"), CONFIG_TABLE)
     engine_options = {key: value for key, value in engine.items() if key != KEY}

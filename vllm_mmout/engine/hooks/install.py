@@ -49,18 +49,7 @@ def install(
     frontend: bool = True,
     core: bool = True,
 ) -> None:
-    """Verify every target, then change them; what is installed already stays as it is.
-
-    Args:
-        hooks: rows to install; None: our table.
-        attributes: names to add.
-        frontend: whether to install the frontend's rows too.
-        core: whether to install those of an engine's core.
-
-    Raises:
-        HookError: a target is missing or lacks a parameter; nothing has been changed.
-
-    """
+    """Verify every target, then change them; what is installed already stays as it is."""
     left_out = {*(() if frontend else (FRONTEND,)), *(() if core else (CORE,))}
     rows = [hook for hook in (all_hooks() if hooks is None else hooks) if hook.where not in left_out]
     places = verify(rows, attributes)
@@ -92,12 +81,7 @@ def is_installed() -> bool:
 def verify(
     hooks: Iterable[Hook] | None = None, attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> dict[str, tuple[Any, str]]:
-    """Find the owner and attribute of every target.
-
-    Raises:
-        HookError: some have drifted; the message names each with its fault, and vLLM's version.
-
-    """
+    """Find the owner and attribute of every target."""
     places: dict[str, tuple[Any, str]] = {}
     faults: list[str] = []
     rows: list[Hook | Attribute] = [*(all_hooks() if hooks is None else hooks), *attributes]

@@ -36,12 +36,7 @@ class Report(msgspec.Struct):
 
 @contextmanager
 def hearing() -> Iterator[None]:
-    """Around the start of an engine: raise what one of its processes told, from vLLM's own error.
-
-    Raises:
-        MMOutError: as it was raised in the process.
-
-    """
+    """Around the start of an engine: raise what one of its processes told, from vLLM's own error."""
     with _starting, tempfile.TemporaryDirectory(prefix="mmout-start-") as folder:
         report = Path(folder) / "report.json"
         os.environ[ENVIRONMENT] = str(report)
@@ -59,12 +54,7 @@ def hearing() -> Iterator[None]:
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """Around the load of a model in a worker: tell what is raised, and raise it as an error of ours.
-
-    Raises:
-        MMOutError: what was raised, or a `ModelError` that says it.
-
-    """
+    """Around the load of a model in a worker: tell what is raised, and raise it as an error of ours."""
     try:
         yield
     except MMOutError as error:

@@ -111,12 +111,7 @@ class PartedRequest(ABC):
 
     @abstractmethod
     def check_tiles(self, most: int) -> None:
-        """Refuse, and close, a request of more parts than it may have.
-
-        Raises:
-            InputError: it has more; both numbers are named.
-
-        """
+        """Refuse, and close, a request of more parts than it may have."""
 
     @abstractmethod
     def made_in(self, folder: Path | None) -> Self:

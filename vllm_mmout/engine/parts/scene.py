@@ -60,12 +60,7 @@ class Scene(PartedRequest):
         return self.reopen is not None
 
     def check_tiles(self, most: int) -> None:
-        """Refuse, and close, a scene that is cut into more tiles than a request may have.
-
-        Raises:
-            InputError: it is; both numbers are named.
-
-        """
+        """Refuse, and close, a scene that is cut into more tiles than a request may have."""
         grid = self.grid
         if len(grid) > most:
             self.close()
@@ -191,12 +186,7 @@ class Scene(PartedRequest):
 
 
 def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | None:
-    """How an input is cut into tiles; None for one that fits one forward.
-
-    Raises:
-        OptionError: the tiles do not fit the model, or a processor cannot join them.
-
-    """
+    """How an input is cut into tiles; None for one that fits one forward."""
     mapper = view.mapper
     tile, tile_width = mapper.tile_sides(params.tile)
     if 2 * params.overlap > min(tile, tile_width):

@@ -92,13 +92,7 @@ class Batch(Generic[Source]):
 
 
 class Gathering(Generic[Source]):
-    """The parts of all runs that are ready and not sent.
-
-    Args:
-        size: requests of a full step.
-        budget: of all runs; a batch is never larger than what it lets in.
-
-    """
+    """The parts of all runs that are ready and not sent."""
 
     def __init__(self, size: int, budget: TileBudget) -> None:
         self._size = size
@@ -158,14 +152,7 @@ class Turn(Generic[R]):
 
 
 class Schedule(Generic[R]):
-    """The runs of an engine; used from one thread.
-
-    Args:
-        size: requests of a full step.
-        budget: of the parts of all runs.
-        most: runs at once; further ones wait, in the order in which they came.
-
-    """
+    """The runs of an engine; used from one thread."""
 
     def __init__(self, size: int, budget: TileBudget, most: int) -> None:
         self.budget = budget

@@ -82,18 +82,7 @@ class AsyncRuns:
 
 
 class AsyncRun(Run):
-    """A run that goes on whether or not anybody takes its progress.
-
-    Args:
-        runs: those of the engine.
-        request_id: the user's name for the request.
-        request: the request; closed at the end.
-        send: runs a part through the engine.
-        limit_s: seconds that a processor may work on one part.
-        observer: hears of the parts.
-        watch: asks for pictures of what is finished; None: nobody asks.
-
-    """
+    """A run that goes on whether or not anybody takes its progress."""
 
     def __init__(
         self,

@@ -28,11 +28,6 @@ class Credits(_Budget):
 
     A request that alone is larger than the budget is admitted when nothing else is in flight. Waiting requests are
     admitted in the order in which they came.
-
-    Args:
-        count: requests in flight at most.
-        nbytes: bytes of input in flight at most.
-
     """
 
     def __init__(self, count: int, nbytes: int) -> None:
@@ -93,11 +88,6 @@ class TileBudget(_Budget):
 
     Scenes that wait are served in the order in which they asked, one tile each: they take turns. A tile that alone is
     larger than the budget is admitted when nothing else is in flight.
-
-    Args:
-        count: tiles in flight at most.
-        nbytes: bytes of input in flight at most.
-
     """
 
     def __init__(self, count: int, nbytes: int) -> None:

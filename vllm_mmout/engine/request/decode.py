@@ -46,22 +46,7 @@ class Decoding:
 
 
 def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
-    """Decode what the worker sent for one request.
-
-    Args:
-        decoding: processors and params.
-        buffer: uint8 [bytes], packed by the worker.
-
-    Returns:
-        The output object; with several picks a dict of them by name, in the order asked.
-
-    Raises:
-        InputError: the model refused its input in the worker.
-        ForwardError: the model failed there.
-        ReduceError: ``reduce`` failed there.
-        DecodeError: a processor failed here; its exception is the cause.
-
-    """
+    """Decode what the worker sent for one request."""
     started = time.monotonic()
     unpacked = codec.unpack(buffer)
     if isinstance(unpacked, codec.Failure) and not unpacked.processor:

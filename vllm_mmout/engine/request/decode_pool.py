@@ -67,13 +67,7 @@ class Job:
 
 
 class DecodePool:
-    """Runs jobs on a fixed number of threads, with a time limit for each.
-
-    Args:
-        threads: jobs that run at once.
-        timeout: seconds that a job may run; the time it waits does not count.
-
-    """
+    """Runs jobs on a fixed number of threads, with a time limit for each."""
 
     def __init__(self, threads: int, timeout: float) -> None:
         self.threads = threads
@@ -88,13 +82,7 @@ class DecodePool:
         self._closed = False
 
     def submit(self, work: Callable[[], Any], on_done: Callable[[Outcome], None]) -> Job:
-        """Queue a job.
-
-        Args:
-            work: called in a thread of the pool.
-            on_done: called once with the result or the exception, in whatever thread ends the job.
-
-        """
+        """Queue a job."""
         job = Job(work, on_done)
         with self._lock:  # until the job is queued, so that close() finds it
             refusal = self._admit()

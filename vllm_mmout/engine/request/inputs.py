@@ -31,16 +31,6 @@ def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | Par
     """Read and map one input; may block on files. A scene is only opened, and is to be closed.
 
     Of what goes to a processor that makes the inputs itself nothing is read.
-
-    Args:
-        binding: the engine's.
-        data: a form of input that ``generate`` takes.
-        params: the request's.
-
-    Raises:
-        InputError: the input cannot be read, or the model cannot take it.
-        OptionError: the params ask for what this model has not.
-
     """
     binding.check_params(params)
     own = binding.own_inputs(params)
@@ -176,15 +166,7 @@ class Target:
 
 
 def check_targets(requests: Iterable[tuple[Any, OutputParams]]) -> None:
-    """Check that no two requests of one call write to one file.
-
-    Args:
-        requests: input and params of each.
-
-    Raises:
-        OptionError: two would; the file is named.
-
-    """
+    """Check that no two requests of one call write to one file."""
     seen = set()
     for data, params in requests:
         if params.path is None:

@@ -112,13 +112,7 @@ def _spread(name: str, value: Any, count: int) -> list[Any]:
 
 
 class Bar:
-    """Counts inputs that are done; a scene counts as its tiles.
-
-    Args:
-        use_tqdm: as of ``generate``: whether to show a bar, or what makes one.
-        inputs: number of inputs.
-
-    """
+    """Counts inputs that are done; a scene counts as its tiles."""
 
     def __init__(self, use_tqdm: Any, inputs: int) -> None:
         make = use_tqdm if callable(use_tqdm) else tqdm

@@ -146,12 +146,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         request_index: int = 0,
         queue: RequestOutputCollector | None = None,
     ) -> None:
-        """As vLLM's, and mark the request's state.
-
-        Raises:
-            MMOutError: also a VLLMValidationError: the mark is wrong, or the request would end the engine.
-
-        """
+        """As vLLM's, and mark the request's state."""
         params = self._validated(request)
         admission = ADMISSION.get()
         if admission is None:

@@ -126,12 +126,7 @@ class ReducingPooler(Pooler):
 
 
 def wrap_pooler(model: nn.Module, processors: Mapping[str, OutputProcessor]) -> None:
-    """Put the reducing pooler around a loaded pooling model's own.
-
-    Raises:
-        ReduceError: the model has no pooler.
-
-    """
+    """Put the reducing pooler around a loaded pooling model's own."""
     inner = getattr(model, "pooler", None)
     if inner is None:
         raise ReduceError(
