@@ -6,9 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vllm_mmout.engine.binding import log_binding, resolve_choice
+from vllm_mmout.engine.binding import log_binding, rebase, resolve_choice
 from vllm_mmout.engine.model_class import config_of
-from vllm_mmout.engine.rebase import rebase
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.importing import import_path
 from vllm_mmout.models.announced import serve_announced

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from vllm_mmout.engine import marker
+from vllm_mmout.engine import wire
 from vllm_mmout.engine.parts.parts_request import PartedRequest, PartInput, Prepared
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 
@@ -56,7 +56,7 @@ class Run:
     def prepared(self, part: PartInput, batch: Batch[Run]) -> Prepared:
         """What the engine gets for a part."""
         finish = self.request.tile_finish(self.fan_out, part.sent())
-        mark = marker.mark(self.request.tile_params, batch.mark)
+        mark = wire.mark(self.request.tile_params, batch.mark)
         return Prepared(part.prompt, mark, finish, pooling=part.pooling)
 
     def answered(self, part: PartInput, answer: MultimodalRequestOutput | BaseException) -> None:

@@ -14,7 +14,7 @@ from vllm.pooling_params import PoolingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from vllm_mmout.engine import marker
+from vllm_mmout.engine import wire
 from vllm_mmout.engine.hooks.validation import as_client_error
 from vllm_mmout.engine.observer import counted
 from vllm_mmout.engine.parts.parts_request import PartedRequest, Prepared
@@ -110,7 +110,7 @@ class BoundAsyncLLM(AsyncLLM):
 
     async def _mmout_send(self, request_id: str, prepared: Prepared, ways: Ways) -> MultimodalRequestOutput:
         """Run one request through the engine; cancelling this aborts it."""
-        pooling = marker.marked(prepared.pooling or PoolingParams(task=await self._mmout_task()), prepared.mark)
+        pooling = wire.marked(prepared.pooling or PoolingParams(task=await self._mmout_task()), prepared.mark)
         admission = Admission(prepared.finish)
         token = ADMISSION.set(admission)
         try:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm_mmout.engine import marker
+from vllm_mmout.engine import wire
 from vllm_mmout.engine.parts.parts_request import PartedRequest, Prepared
 from vllm_mmout.engine.parts.scene import Scene, cut
 from vllm_mmout.engine.request.decode import Finish, as_it_is
@@ -42,7 +42,7 @@ def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | Par
     _spare_the_input(binding, params, target, data)
     inputs = binding.inputs
     if inputs is None:
-        return Prepared(_renderable(data, params), marker.mark(params), _finish(None, target))
+        return Prepared(_renderable(data, params), wire.mark(params), _finish(None, target))
     media = _media(data, several=inputs.rasters is not None)
     opened = inputs.open(media, params)
     if not isinstance(opened, MappedInput):
@@ -55,7 +55,7 @@ def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | Par
     nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
     names = binding.choice.pick(params.processor)
     finish = _finish(opened.source, target, binding.model, names[0])
-    return Prepared(inputs.render(opened), marker.mark(params), finish, nbytes)
+    return Prepared(inputs.render(opened), wire.mark(params), finish, nbytes)
 
 
 def _scene(

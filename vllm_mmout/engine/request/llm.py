@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 from vllm import LLM
 
 from vllm_mmout.engine.request.inputs import check_targets
-from vllm_mmout.engine.request.llm_call import Call, Wanted
+from vllm_mmout.engine.request.llm_call import Call
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
 
@@ -80,6 +81,16 @@ class BoundLLM(LLM):
         if single and results[0].error is not None:
             raise results[0].error
         return results
+
+
+@dataclass(slots=True)
+class Wanted:
+    """One input of a call and what was asked for it."""
+
+    data: Any
+    params: OutputParams
+    priority: int
+    lora_request: LoRARequest | None
 
 
 def _pair(

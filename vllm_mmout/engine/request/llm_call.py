@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from vllm.exceptions import VLLMClientError
 from vllm.pooling_params import PoolingParams
+from vllm.v1.engine import EngineCoreOutputs
 
-from vllm_mmout.engine import marker
+from vllm_mmout.engine import wire
 from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest, Prepared
 from vllm_mmout.engine.parts.schedule import Run, Schedule
-from vllm_mmout.engine.request.alarm import Alarm
 from vllm_mmout.engine.request.budgets import Credits, TileBudget
 from vllm_mmout.engine.request.decode import ADMISSION, Admission, as_it_is
 from vllm_mmout.engine.request.inputs import prepare
@@ -22,14 +24,12 @@ from vllm_mmout.errors import MMOutError
 
 if TYPE_CHECKING:
     from vllm import LLM
-    from vllm.lora.request import LoRARequest
     from vllm.outputs import PoolingRequestOutput, RequestOutput
 
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.parts.parts_request import PartInput
-    from vllm_mmout.engine.request.llm import Bar
+    from vllm_mmout.engine.request.llm import Bar, Wanted
     from vllm_mmout.engine.request.llm_engine import BoundLLMEngine
-    from vllm_mmout.params import OutputParams
 
 _LOOKS_AHEAD = 4
 """Scenes that are opened and put off in one turn, while others run."""
@@ -77,6 +77,8 @@ class Call:
 
     def _turn(self) -> None:
         """Do what the schedule says."""
+        if not self.runs:
+            return
         with self.engine.mmout.interrupts.held_back():
             turn = self.schedule.turn()
         for run in self.runs:
@@ -149,7 +151,7 @@ class Call:
     ) -> None:
         """Add a request to the engine; a part after the single inputs."""
         want = self.wanted[place]
-        pooling = marker.marked(prepared.pooling or PoolingParams(task=self.llm.pooling_task), prepared.mark)
+        pooling = wire.marked(prepared.pooling or PoolingParams(task=self.llm.pooling_task), prepared.mark)
         admission = self.adding = Admission(prepared.finish)
         token = ADMISSION.set(admission)
         priority = want.priority + (run is not None)
@@ -221,16 +223,6 @@ class Call:
                 run.request.close()
 
 
-@dataclass(slots=True)
-class Wanted:
-    """One input of a call and what was asked for it."""
-
-    data: Any
-    params: OutputParams
-    priority: int
-    lora_request: LoRARequest | None
-
-
 @dataclass(eq=False)
 class CallRun(Run):
     """A run of a call."""
@@ -262,3 +254,45 @@ class InFlight:
     run: CallRun | None
     """The run that it is a part of."""
     part: PartInput | None
+
+
+@dataclass(slots=True)
+class Alarm:
+    """Lets threads of scenes wake the caller's, also one that waits for an engine in processes of its own.
+
+    A tile that is ready would else wait until the batch that runs has ended.
+    """
+
+    engine: BoundLLMEngine
+    stepping: bool = False
+    _silent: threading.Lock = field(default_factory=threading.Lock)
+    """Held until somebody rings. Of C: an interrupt inside ``threading.Event`` would leave its lock held for good."""
+
+    def __post_init__(self) -> None:
+        self.clear()
+
+    @property
+    def rung(self) -> bool:
+        """Whether it was rung and nobody has answered."""
+        return not self._silent.locked()
+
+    def clear(self) -> None:
+        """Answer it."""
+        self._silent.acquire(blocking=False)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it is rung, and answer it."""
+        self._silent.acquire(timeout=timeout_s)
+
+    def ring(self) -> None:
+        """Say that there is something to do."""
+        if not self.rung:
+            with suppress(RuntimeError):  # another thread was faster
+                self._silent.release()
+        if not self.stepping:
+            return
+        self.stepping = False
+        self.engine.output_processor.poke()
+        answers = getattr(self.engine.engine_core, "outputs_queue", None)
+        if answers is not None:
+            answers.put_nowait(EngineCoreOutputs())  # an answer with nothing in it ends the step

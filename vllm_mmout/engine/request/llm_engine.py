@@ -18,7 +18,7 @@ from vllm.v1.engine.core_client import SyncMPClient
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from vllm_mmout.engine.rebase import rebase
+from vllm_mmout.engine.binding import rebase
 
 if TYPE_CHECKING:
     from vllm.outputs import PoolingRequestOutput, RequestOutput

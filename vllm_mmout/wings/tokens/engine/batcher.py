@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.log import logger
-from vllm_mmout.engine.request.decode_pool import DecodePool, Outcome
+from vllm_mmout.engine.threads import DecodePool, Outcome
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, MMOutError, type_and_message
 from vllm_mmout.wings.tokens.engine.batch_sizes import BatchSizes
 

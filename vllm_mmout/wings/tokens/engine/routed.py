@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.v1.engine.output_processor import OutputProcessorOutput, RequestState
 
+from vllm_mmout.engine.binding import rebase
 from vllm_mmout.engine.observer import SILENT, Observer
-from vllm_mmout.engine.rebase import rebase
-from vllm_mmout.engine.request.holding import HoldingOutputProcessor
+from vllm_mmout.engine.request.routed import HoldingOutputProcessor
 from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher
 from vllm_mmout.wings.tokens.engine.outputs import MediaCollector, MultimodalCompletionOutput, route
 from vllm_mmout.wings.tokens.engine.request import CURRENT_REQUEST, PLAIN, TokenRequest
