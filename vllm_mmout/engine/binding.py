@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from vllm_mmout.engine.engine_binding import EngineBinding
 from vllm_mmout.engine.log import logger
 from vllm_mmout.engine.model_class import check_inputs_of_generating, choose, config_of, model_inputs
 from vllm_mmout.engine.settings import EngineSettings
@@ -24,10 +24,51 @@ if TYPE_CHECKING:
 
     from vllm_mmout.engine.request.async_runs import AsyncRuns
     from vllm_mmout.models.inputs.model_inputs import ModelInputs
+    from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.registry.choice import Choice
 
 OPTIONS_KEY = "mmout"
 """Our table in ``additional_config``."""
+
+
+@dataclass(frozen=True)
+class EngineBinding(ABC):
+    """The processors and settings of one bound engine; a subclass is one way of binding, named by its processors."""
+
+    model: str
+    """Served name, for messages."""
+    processors: Mapping[str, OutputProcessor]
+    """This process's instances by name, the default first."""
+    settings: EngineSettings
+    choice: Choice
+
+    generates: ClassVar[bool]
+    """Whether it is for models that generate tokens, or for those that answer in one forward."""
+    async_llm: ClassVar[str]
+    """Class of a bound ``AsyncLLM``, as "module:Class"; those below likewise."""
+    llm_engine: ClassVar[str]
+    llm: ClassVar[str]
+    output_processor: ClassVar[str]
+    """Has ``setup(binding)`` and ``close()``."""
+
+    @classmethod
+    @abstractmethod
+    def make(
+        cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
+    ) -> Self:
+        """Make it, before any process of the engine is started."""
+
+    def started(self, engine: Any) -> Self:
+        """The same with what an engine must be there for, an ``AsyncLLM`` or ``LLMEngine``."""
+        return self
+
+    @abstractmethod
+    def async_runtime(self) -> Any:
+        """What the bound ``AsyncLLM`` keeps as ``mmout``."""
+
+    @abstractmethod
+    def check_params(self, params: OutputParams) -> None:
+        """Check what a request asks of this model."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +80,6 @@ class Binding(EngineBinding):
     raw_input: bool
     """Whether the model takes raw tensors and no tokens; a request without any would end the engine."""
     max_num_seqs: int
-    """Requests of a full step."""
     max_in_flight: int
     max_tiles: int
 

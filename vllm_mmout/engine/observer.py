@@ -15,7 +15,6 @@ Generate = TypeVar("Generate", bound=Callable[..., AsyncGenerator[Any, None]])
 Failed = TypeVar("Failed", bound=BaseException)
 
 OTHER = "other"
-"""The kind of all failures that have none of their own."""
 
 KINDS = (
     "InputError",
@@ -34,9 +33,7 @@ KINDS = (
 """Kinds of failures: classes of errors, a subclass counting as the nearest of them."""
 
 _OF_PROCESSORS = ("ReduceError", "DecodeError")
-"""Kinds for which a processor is to blame."""
 _BLAMED, _COUNTED = "mmout_processor", "mmout_counted"
-"""Attributes of an error."""
 
 
 class Observer:
@@ -62,7 +59,6 @@ class Observer:
 
 
 SILENT = Observer()
-"""The observer of an engine that nobody observes."""
 
 
 def blame(error: Failed, processor: str) -> Failed:

@@ -82,7 +82,6 @@ def giving_way(work: Callable[[], None]) -> Callable[[], None]:
 
 
 Outcome: TypeAlias = Any
-"""What a job ended with: its result, or an exception."""
 
 MAX_ABANDONED = 32
 """Threads that may hang at once before new jobs are refused."""

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 MAGIC = b"MMO1"
 ALIGNMENT = 64
 MAX_BYTES = 1 << 31
-"""Largest result of one request."""
 MAX_AXES = 64
 """Most axes of a tensor, as in torch."""
 
@@ -57,7 +56,6 @@ class TensorHeader(msgspec.Struct, array_like=True, frozen=True):
     dtype: str
     shape: tuple[int, ...]
     offset: int
-    """First byte, from the start of the buffer."""
     halved: bool = False
     """Whether two elements share a byte, the first of them in its lower half; 15 stands for 255."""
 
@@ -77,7 +75,6 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
     processor: str
     """Name of the processor whose ``reduce`` failed; empty for the model itself."""
     kind: str
-    """Name of the exception's class."""
     message: str
 
 

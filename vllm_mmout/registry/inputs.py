@@ -231,4 +231,3 @@ def _check_kind(kind: str) -> None:
 
 
 MULTIMODAL_INPUT_REGISTRY = InputRegistry()
-"""The input registry of this process."""

@@ -145,7 +145,6 @@ def _check_architecture(architecture: object) -> None:
 
 
 MULTIMODAL_OUTPUT_REGISTRY = OutputRegistry()
-"""The output registry of this process."""
 
 register_output_processor = MULTIMODAL_OUTPUT_REGISTRY.register_output_processor
 """Decorator: give a model class an output processor, see `OutputRegistry.register_output_processor`."""

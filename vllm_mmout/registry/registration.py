@@ -36,11 +36,8 @@ class Registration:
     """One output processor under one name."""
 
     name: str
-    """What requests and configs call it."""
     target: ProcessorTarget
-    """The class, its path "pkg.mod:Class", or a name of a wing's family."""
     origin: str
-    """Who registered it, in words for people."""
 
     @property
     def path(self) -> str:

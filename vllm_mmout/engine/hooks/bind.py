@@ -16,7 +16,7 @@ from vllm_mmout.wing import extensions
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-    from vllm_mmout.engine.engine_binding import EngineBinding
+    from vllm_mmout.engine.binding import EngineBinding
 
 
 def bind_async_llm(engine: Any, binding: EngineBinding) -> None:
@@ -31,10 +31,10 @@ def bind_async_llm(engine: Any, binding: EngineBinding) -> None:
 
 def bind_llm_engine(engine: Any, binding: EngineBinding) -> None:
     """Bind an ``LLMEngine``."""
-    from vllm_mmout.engine.request.llm_engine import LLMEngineRuntime, bind_client
+    from vllm_mmout.engine.request.llm_engine import Interrupts, bind_client
 
-    engine.mmout = LLMEngineRuntime()
-    bind_client(engine.engine_core, engine.mmout.interrupts)
+    engine.mmout = Interrupts()
+    bind_client(engine.engine_core, engine.mmout)
     binding = _bind_parts(engine, binding, engine.engine_core.shutdown)
     _rebase(engine, binding.llm_engine)
     log_binding(binding)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.errors import OptionError
 from vllm_mmout.models.config import MODEL_TYPE
 from vllm_mmout.models.families import family_of
-from vllm_mmout.registry.lookup import KEY
 from vllm_mmout.registry.registration import NONE
+from vllm_mmout.registry.resolve import KEY
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import EngineArgs

@@ -25,11 +25,9 @@ class Installed:
     owner: Any
     name: str
     before: Any
-    """What ``vars(owner)`` held, ``ABSENT`` where it held nothing."""
 
 
 _installed: dict[str, Installed] = {}
-"""By target."""
 
 
 def is_frontend() -> bool:

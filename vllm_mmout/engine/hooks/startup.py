@@ -30,7 +30,6 @@ class Report(msgspec.Struct):
     """One error."""
 
     kind: str
-    """Name of its class in `vllm_mmout.errors`."""
     message: str
 
 

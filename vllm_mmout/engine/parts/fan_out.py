@@ -72,11 +72,9 @@ class FanOut:
         at_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self.total = total
-        """Number of parts; 0 until it is known."""
         self.done = 0
         """Parts that have been joined, those that were not sent among them."""
         self.error: BaseException | None = None
-        """What the request failed with, the first thing that did."""
         self._parts = parts
         self.nbytes = nbytes
         self._join = join

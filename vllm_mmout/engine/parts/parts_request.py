@@ -66,13 +66,10 @@ class Prepared:
     prompt: Any
     """A pre-rendered ``mm_input``, or a prompt that vLLM renders."""
     mark: Mapping[str, Any]
-    """See `marker.mark`."""
     finish: Finish
-    """What is done with the decoded output."""
     nbytes: int = 0
     """Bytes of input that travel; of a part they are the `TileBudget`'s."""
     pooling: PoolingParams | None = None
-    """As of `PartInput`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +77,18 @@ class Driver:
     """Who runs the parts of a request."""
 
     budget: TileBudget
-    """Of all requests of this kind."""
     wake: Callable[[], None]
     """Called from any thread when there is something to do."""
     observer: Observer = SILENT
-    """Hears of parts."""
     growing: PartialImages | None = None
     """Shown the first pick's result."""
     request_id: str = ""
-    """What the user calls the request."""
 
 
 class PartedRequest(ABC):
     """What a `Run` needs of a request to run its parts."""
 
     params: OutputParams
-    """The user's."""
 
     @property
     @abstractmethod

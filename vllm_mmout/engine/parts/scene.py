@@ -35,10 +35,8 @@ class Scene(PartedRequest):
     view: RasterView
     grid: TileGrid
     params: OutputParams
-    """The user's."""
     binding: Binding
     finish: Finish
-    """Writes a joined output where asked."""
     folder: Path | None
     """Where a result on disk is made."""
     reopen: Callable[[], RasterView] | None = None

@@ -148,7 +148,6 @@ class Turn(Generic[R]):
     ended: list[R] = field(default_factory=list)
     """Runs whose outcome is known; the schedule knows them no more."""
     batches: list[Batch[R]] = field(default_factory=list)
-    """To be sent."""
 
 
 class Schedule(Generic[R]):

@@ -35,7 +35,6 @@ class AsyncRuns:
         self.budget = TileBudget(binding.max_tiles, settings.max_tile_bytes)
         self.schedule: Schedule[AsyncRun] = Schedule(binding.max_num_seqs, self.budget, settings.max_scenes)
         self.scenes: set[AsyncRun] = set()
-        """Runs that are not delivered."""
         self.shut_down = False
         self._loop: asyncio.AbstractEventLoop
         self._timer: asyncio.TimerHandle | None = None
@@ -105,7 +104,6 @@ class AsyncRun(Run):
         self._runs = runs
         self._send = send
         self._tasks: set[asyncio.Task[None]] = set()
-        """Of the parts that are in flight."""
 
     async def results(self) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run it; yields progress, pictures of what is finished where they were asked for, and last the result."""

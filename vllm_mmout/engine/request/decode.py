@@ -44,7 +44,6 @@ class Mark:
     """The loop whose task waits for the result; None in ``LLM``."""
     router: RoutedOutputProcessor
     admitted: float
-    """``time.monotonic()``."""
 
 
 @dataclass(slots=True)
@@ -131,7 +130,6 @@ class Admission:
     """What ``generate`` and the router tell each other while a request is added."""
 
     finish: Finish
-    """What is done with the decoded output: laid on its input, written to a file."""
     internal_id: str | None = None
     """Set when the engine's frontend gets the request; from then on it must be aborted if it is not delivered."""
 

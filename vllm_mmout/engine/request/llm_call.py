@@ -58,7 +58,6 @@ class Call:
         """Those that have no result yet."""
         self.alarm = Alarm(self.engine)
         self.in_flight: dict[str, InFlight] = {}
-        """By external id."""
         self.adding = Admission(as_it_is)
         """Of the request that was added last; an interrupt may meet it before it is among those in flight."""
 
@@ -79,7 +78,7 @@ class Call:
         """Do what the schedule says."""
         if not self.runs:
             return
-        with self.engine.mmout.interrupts.held_back():
+        with self.engine.mmout.held_back():
             turn = self.schedule.turn()
         for run in self.runs:
             run.show(self.bar)
@@ -229,7 +228,6 @@ class CallRun(Run):
 
     place: int
     shown: int = 0
-    """Parts that the bar has counted."""
     counted: bool = False
     """Whether the bar has its number of parts."""
 
@@ -252,7 +250,6 @@ class InFlight:
     nbytes: int
     internal_id: str
     run: CallRun | None
-    """The run that it is a part of."""
     part: PartInput | None
 
 

@@ -79,15 +79,12 @@ class HoldingOutputProcessor(OutputProcessor):
     """What ``LLM`` asks of an engine whose results are delivered after the engine is done with them."""
 
     pending: Sized
-    """Requests whose results are being decoded."""
     ready: deque[Any]
     """Delivered results that ``LLM`` has not fetched (``AsyncLLM`` gets them through its queues)."""
     lock: RLock
     """Held around what the decode threads and the caller's both change. A lock of C: no interrupt leaves it held."""
     wakeup: Condition
-    """Of the lock; notified when a decode ends."""
     poked: bool = False
-    """Whether `wait_ready` is to come back."""
 
     def begin_holding(self) -> None:
         """Make what this class keeps; called once, when the engine is bound."""
@@ -147,9 +144,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     binding: Binding
     pool: DecodePool
     pending: Decodings
-    """Decodes that have not been delivered."""
     observer: Observer = SILENT
-    """Hears of decodes, and of requests that fail."""
 
     def setup(self, binding: Binding) -> None:
         """Make the routing's own state; called once, when the engine is bound."""
