@@ -19,7 +19,7 @@ from vllm_mmout.engine.hooks.validation import as_client_error
 from vllm_mmout.engine.observer import counted
 from vllm_mmout.engine.parts.parts_request import PartedRequest, Prepared
 from vllm_mmout.engine.request.async_runs import AsyncRun
-from vllm_mmout.engine.request.decode import ADMISSION, Admission
+from vllm_mmout.engine.request.decode import Admission, carrying
 from vllm_mmout.engine.request.inputs import prepare
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.engine.threads import in_thread
@@ -112,27 +112,24 @@ class BoundAsyncLLM(AsyncLLM):
         """Run one request through the engine; cancelling this aborts it."""
         pooling = wire.marked(prepared.pooling or PoolingParams(task=await self._mmout_task()), prepared.mark)
         admission = Admission(prepared.finish)
-        token = ADMISSION.set(admission)
         try:
-            queue = await self.add_request(
-                request_id,
-                prepared.prompt,
-                pooling,
-                lora_request=ways.lora_request,
-                trace_headers=ways.trace_headers,
-                priority=ways.priority,
-            )
+            with carrying(admission):
+                queue = await self.add_request(
+                    request_id,
+                    prepared.prompt,
+                    pooling,
+                    lora_request=ways.lora_request,
+                    trace_headers=ways.trace_headers,
+                    priority=ways.priority,
+                )
             return cast("MultimodalRequestOutput", await queue.get())
-        except EngineDeadError:
-            if admission.internal_id is not None:  # there is no engine to tell, but what is known of it must go
-                self.output_processor.abort_requests([admission.internal_id], internal=True)
-            raise
-        except BaseException:
+        except BaseException as error:
             if admission.internal_id is not None:
-                await self.abort(admission.internal_id, internal=True)
+                if isinstance(error, EngineDeadError):  # there is no engine to tell, but what is known of it must go
+                    self.output_processor.abort_requests([admission.internal_id], internal=True)
+                else:
+                    await self.abort(admission.internal_id, internal=True)
             raise
-        finally:
-            ADMISSION.reset(token)
 
     async def _mmout_run(
         self, request_id: str, request: PartedRequest, ways: Ways, watch: PreviewRequest | None

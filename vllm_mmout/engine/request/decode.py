@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from vllm_mmout.engine import wire
 from vllm_mmout.engine.log import logger
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.threads import Job
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Raw
+
+Kind = TypeVar("Kind")
 
 Finish: TypeAlias = Callable[[Any, str | None], Any]
 """Takes a decoded output and the pick's name (None for a single one that is no part); returns it laid on its input and
@@ -139,5 +142,21 @@ class Admission:
         return finish
 
 
-ADMISSION: ContextVar[Admission | None] = ContextVar("mmout_admission", default=None)
-"""The admission of the request that is being added in this task, none for those that came by vLLM's own ways."""
+TICKET: ContextVar[object] = ContextVar("mmout_ticket", default=None)
+"""What goes beside the request that is being added in this task, None where it came by vLLM's own ways."""
+
+
+def ticket(kind: type[Kind]) -> Kind | None:
+    """The ticket of the request that is being added, where it is of this kind."""
+    found = TICKET.get()
+    return found if isinstance(found, kind) else None
+
+
+@contextmanager
+def carrying(carried: object) -> Iterator[None]:
+    """Add a request with a ticket."""
+    token = TICKET.set(carried)
+    try:
+        yield
+    finally:
+        TICKET.reset(token)

@@ -17,7 +17,7 @@ from vllm_mmout.engine import wire
 from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest, Prepared
 from vllm_mmout.engine.parts.schedule import Run, Schedule
 from vllm_mmout.engine.request.budgets import Credits, TileBudget
-from vllm_mmout.engine.request.decode import ADMISSION, Admission, as_it_is
+from vllm_mmout.engine.request.decode import Admission, as_it_is, carrying
 from vllm_mmout.engine.request.inputs import prepare
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.errors import MMOutError
@@ -152,14 +152,13 @@ class Call:
         want = self.wanted[place]
         pooling = wire.marked(prepared.pooling or PoolingParams(task=self.llm.pooling_task), prepared.mark)
         admission = self.adding = Admission(prepared.finish)
-        token = ADMISSION.set(admission)
         priority = want.priority + (run is not None)
         try:
-            self.engine.add_request(
-                request_id, prepared.prompt, pooling, lora_request=want.lora_request, priority=priority
-            )
+            with carrying(admission):
+                self.engine.add_request(
+                    request_id, prepared.prompt, pooling, lora_request=want.lora_request, priority=priority
+                )
         finally:
-            ADMISSION.reset(token)
             if admission.internal_id is not None:
                 self.in_flight[request_id] = InFlight(place, prepared.nbytes, admission.internal_id, run, part)
 

@@ -23,7 +23,7 @@ from vllm_mmout.engine import wire
 from vllm_mmout.engine.binding import rebase
 from vllm_mmout.engine.hooks.validation import InvalidInputError, as_client_error
 from vllm_mmout.engine.observer import SILENT, Observer
-from vllm_mmout.engine.request.decode import ADMISSION, Decoding, Decodings, Mark, as_it_is, decode_request
+from vllm_mmout.engine.request.decode import Admission, Decoding, Decodings, Mark, as_it_is, decode_request, ticket
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.engine.threads import DecodePool, Outcome
 from vllm_mmout.errors import AbortedError, MMOutError, RequestError
@@ -163,7 +163,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     ) -> None:
         """As vLLM's, and mark the request's state."""
         params = self._validated(request)
-        admission = ADMISSION.get()
+        admission = ticket(Admission)
         if admission is None:
             wire.without_batch(request.pooling_params)
         else:  # before it is true: an interrupt between the two must find the request

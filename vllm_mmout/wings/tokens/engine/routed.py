@@ -17,10 +17,11 @@ from vllm.v1.engine.output_processor import OutputProcessorOutput, RequestState
 
 from vllm_mmout.engine.binding import rebase
 from vllm_mmout.engine.observer import SILENT, Observer
+from vllm_mmout.engine.request.decode import ticket
 from vllm_mmout.engine.request.routed import HoldingOutputProcessor
 from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher
 from vllm_mmout.wings.tokens.engine.outputs import MediaCollector, MultimodalCompletionOutput, route
-from vllm_mmout.wings.tokens.engine.request import CURRENT_REQUEST, PLAIN, TokenRequest
+from vllm_mmout.wings.tokens.engine.request import PLAIN, TokenRequest
 from vllm_mmout.wings.tokens.engine.stream import MediaStream, MediaTokenFilter
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         super().add_request(request, prompt, parent_req, request_index, queue)
         if goes_on or request.resumable or request.sampling_params is None:
             return
-        asked = CURRENT_REQUEST.get() or TokenRequest(PLAIN)
+        asked = ticket(TokenRequest) or TokenRequest(PLAIN)
         state = self.request_states[request.request_id]
         if asked.params.output == "none":
             return
