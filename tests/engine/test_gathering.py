@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from vllm_mmout.engine.parts import schedule as gathering
-from vllm_mmout.engine.parts.schedule import Gathering
-from vllm_mmout.engine.request.budgets import TileBudget
+from vllm_mmout.engine.parts.schedule import Gathering, TileBudget
 
 pytestmark = pytest.mark.engine
 

@@ -17,18 +17,8 @@ Failed = TypeVar("Failed", bound=BaseException)
 OTHER = "other"
 
 KINDS = (
-    "InputError",
-    "OptionError",
-    "SaveError",
-    "ForwardError",
-    "ReduceError",
-    "DecodeError",
-    "TokenError",
-    "AbortedError",
-    "RequestError",
-    "EngineDeadError",
-    "VLLMValidationError",
-    OTHER,
+    *("InputError", "OptionError", "SaveError", "ForwardError", "ReduceError", "DecodeError", "TokenError"),
+    *("AbortedError", "RequestError", "EngineDeadError", "VLLMValidationError", OTHER),
 )
 """Kinds of failures: classes of errors, a subclass counting as the nearest of them."""
 

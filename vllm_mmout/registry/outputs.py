@@ -80,7 +80,8 @@ class OutputRegistry:
             RegistrationError: it is no output processor, or the architecture has another one of that name.
 
         """
-        _check_architecture(architecture)
+        if not isinstance(architecture, str) or not architecture:
+            raise RegistrationError(f"architecture must be a name as in config.json, got {architecture!r}")
         new = make_registration(processor, name, f"register({architecture!r})")
         table = self._architectures.get(architecture, {})
         self._architectures[architecture] = with_added(table, new, f"architecture {architecture}")
@@ -137,11 +138,6 @@ class OutputRegistry:
         make: Any = import_path(MAKER, "maker of output processors")
         made: OutputProcessor | type = make(self, model_config, engine_table)
         return made
-
-
-def _check_architecture(architecture: object) -> None:
-    if not isinstance(architecture, str) or not architecture:
-        raise RegistrationError(f"architecture must be a name as in config.json, got {architecture!r}")
 
 
 MULTIMODAL_OUTPUT_REGISTRY = OutputRegistry()

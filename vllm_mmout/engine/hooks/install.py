@@ -6,7 +6,6 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from vllm_mmout.engine.hooks.attributes import ATTRIBUTES
@@ -18,16 +17,8 @@ from vllm_mmout.errors import HookError
 ABSENT = object()
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """One change that was made, and what undoes it."""
-
-    owner: Any
-    name: str
-    before: Any
-
-
-_installed: dict[str, Installed] = {}
+_installed: dict[str, tuple[Any, str, Any]] = {}
+"""What undoes each change, by target: owner, name, and what ``vars(owner)`` held, ``ABSENT`` where it held nothing."""
 
 
 def is_frontend() -> bool:
@@ -64,11 +55,11 @@ def install(
 def uninstall() -> None:
     """Undo every change: ``vars()`` of each target is as it was."""
     for target in reversed(list(_installed)):
-        change = _installed.pop(target)
-        if change.before is ABSENT:
-            delattr(change.owner, change.name)
+        owner, name, before = _installed.pop(target)
+        if before is ABSENT:
+            delattr(owner, name)
         else:
-            setattr(change.owner, change.name, change.before)
+            setattr(owner, name, before)
 
 
 def is_installed() -> bool:
@@ -129,5 +120,5 @@ def _missing(target: Callable[..., Any], parameters: Sequence[str]) -> list[str]
 
 
 def _replace(target: str, owner: Any, name: str, value: Any) -> None:
-    _installed[target] = Installed(owner, name, vars(owner).get(name, ABSENT))
+    _installed[target] = (owner, name, vars(owner).get(name, ABSENT))
     setattr(owner, name, value)

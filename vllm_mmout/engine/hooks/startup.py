@@ -26,13 +26,6 @@ _starting = threading.Lock()
 """Held while an engine starts: its processes get the environment as it is then."""
 
 
-class Report(msgspec.Struct):
-    """One error."""
-
-    kind: str
-    message: str
-
-
 @contextmanager
 def hearing() -> Iterator[None]:
     """Around the start of an engine: raise what one of its processes told, from vLLM's own error."""
@@ -44,9 +37,8 @@ def hearing() -> Iterator[None]:
         except RuntimeError as error:
             if not report.is_file():
                 raise
-            told = msgspec.json.decode(report.read_bytes(), type=Report)
-            kind = getattr(errors, told.kind, ModelError)
-            raise kind(told.message) from error
+            kind, message = msgspec.json.decode(report.read_bytes(), type=tuple[str, str])
+            raise getattr(errors, kind, ModelError)(message) from error
         finally:
             os.environ.pop(ENVIRONMENT, None)
 
@@ -72,5 +64,5 @@ def _tell(error: MMOutError) -> None:
     kind = next(base.__name__ for base in type(error).__mro__ if base.__name__ in vars(errors))
     part = Path(f"{path}.{os.getpid()}")
     with suppress(OSError):  # several workers may tell, and the one that listens may be gone
-        part.write_bytes(msgspec.json.encode(Report(kind, message_of(error))))
+        part.write_bytes(msgspec.json.encode((kind, message_of(error))))
         part.replace(path)

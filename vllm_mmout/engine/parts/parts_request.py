@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vllm.pooling_params import PoolingParams
 
     from vllm_mmout.engine.parts.fan_out import FanOut
-    from vllm_mmout.engine.request.budgets import TileBudget
+    from vllm_mmout.engine.parts.schedule import TileBudget
     from vllm_mmout.engine.request.decode import Finish
     from vllm_mmout.geo.raster.window import Window
     from vllm_mmout.outputs.partial_images import PartialImages, PreviewRequest

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm_mmout.engine.parts.fan_out import FanOut, StoppedError
-from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest, PartInput
+from vllm_mmout.engine.parts.fan_out import FanOut
+from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest, PartInput, StoppedError
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, OptionError, type_and_message
 from vllm_mmout.geo.tiling.grid import TileGrid, reflected
 from vllm_mmout.outputs.formats.geotiff import remove_saved
