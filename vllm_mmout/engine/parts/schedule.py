@@ -35,8 +35,7 @@ class Run:
     request_id: str
     request: PartedRequest
     fan_out: FanOut
-    limit_s: float
-    """Seconds that a processor may work on one part."""
+    limit_s: float  # that a processor may work on one part
     told: bool = field(default=False, init=False)  # whether a turn has said that it failed
 
     @property

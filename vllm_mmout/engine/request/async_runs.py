@@ -16,7 +16,6 @@ from vllm_mmout.errors import AbortedError
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.parts.parts_request import PartedRequest, PartInput, Prepared
-    from vllm_mmout.outputs.image import ImageOutput
     from vllm_mmout.outputs.partial_images import PreviewRequest
 
 Send: TypeAlias = Callable[[int, "Prepared"], Coroutine[Any, Any, MultimodalRequestOutput]]
@@ -147,7 +146,7 @@ class AsyncRun(Run):
                 continue
             shown = progress.done
             with self._unattended():
-                yield self._report(progress, picture)
+                yield MultimodalRequestOutput(self.request_id, picture, [], 0, finished=False, progress=progress)
 
     @contextmanager
     def _unattended(self) -> Iterator[None]:
@@ -157,9 +156,6 @@ class AsyncRun(Run):
         yield
         if self.growing is not None:
             self.growing.awaited = True
-
-    def _report(self, progress: Progress, picture: ImageOutput | None) -> MultimodalRequestOutput:
-        return MultimodalRequestOutput(self.request_id, picture, [], 0, finished=False, progress=progress)
 
     def abort(self) -> None:
         """End it from outside."""
