@@ -363,7 +363,7 @@ def test_what_hangs_after_the_end(place):
 
     driven = Driven(join, picks=("a", "b"))
     if place == "reading":
-        whole = driven.fan_out._parts
+        whole = driven.fan_out.parts
 
         def parts():
             yield next(whole)
@@ -371,7 +371,7 @@ def test_what_hangs_after_the_end(place):
             go.wait(DEADLINE)
             yield from whole
 
-        driven.fan_out._parts = parts()
+        driven.fan_out.parts = parts()
     driven.drive(limit_s=0.2)
     assert isinstance(driven.fan_out.error, ValueError)
     assert (driven.budget.used_count, driven.budget.used_bytes) == (0, 0)
