@@ -164,6 +164,12 @@ class Target:
     """Whether ``path`` is a folder; the file is then named after the input."""
     stem: str
 
+    def file(self, formats: Iterable[str], pick: str | None = None) -> Path:
+        """The file of one output, whose usual suffix is the first of its formats."""
+        if self.folder:
+            return self.path / f"{self.stem}{'' if pick is None else f'-{pick}'}{next(iter(formats))}"
+        return self.path if pick is None else self.path.with_name(f"{self.path.stem}-{pick}{self.path.suffix}")
+
 
 def check_targets(requests: Iterable[tuple[Any, OutputParams]]) -> None:
     """Check that no two requests of one call write to one file."""
@@ -202,8 +208,7 @@ def _spare_the_input(binding: Binding, params: OutputParams, target: Target | No
     if target is None or isinstance(params.processor, tuple):
         return  # with several picks their names are part of the file's
     (name,) = binding.choice.pick(params.processor)
-    suffix = next(iter(binding.processors[name].formats(params) or {"": ""}))  # the usual one first
-    file = target.path / f"{target.stem}{suffix}" if target.folder else target.path
+    file = target.file(binding.processors[name].formats(params) or {"": ""})
     for source in paths_of(data) if file.is_file() else ():
         if source.is_file() and file.samefile(source):
             raise SaveError(f"the result would be written over its own input {source}; choose another path or folder")
@@ -220,16 +225,7 @@ def _finish(source: Source | None, target: Target | None, model: str = "", first
         if target is not None:
             if not hasattr(output, "save"):
                 raise SaveError(f"path: a {type(output).__name__} cannot be saved; leave path out and use the object")
-            output.path = str(output.save(_file(target, pick, output)))
+            output.path = str(output.save(target.file(getattr(output, "formats", {".npz": ""}), pick)))
         return output
 
     return finish
-
-
-def _file(target: Target, pick: str | None, output: Any) -> Path:
-    if target.folder:
-        name = target.stem if pick is None else f"{target.stem}-{pick}"
-        return target.path / f"{name}{next(iter(getattr(output, 'formats', {'.npz': ''})))}"  # the usual suffix first
-    if pick is None:
-        return target.path
-    return target.path.with_name(f"{target.path.stem}-{pick}{target.path.suffix}")
