@@ -80,8 +80,8 @@ class Core:
 
     def feed(self, *outputs):
         """Have these outputs be the core's next step."""
-        wire = MsgpackEncoder().encode(EngineCoreOutputs(outputs=list(outputs)))
-        frames = [bytearray(part) for part in wire]  # writable, as those of a socket; torch warns of others
+        sent = MsgpackEncoder().encode(EngineCoreOutputs(outputs=list(outputs)))
+        frames = [bytearray(part) for part in sent]  # writable, as those of a socket; torch warns of others
         self.steps.append(MsgpackDecoder(EngineCoreOutputs).decode(frames))
         self.fed.set()
 

@@ -49,8 +49,8 @@ def test_the_mark_travels_on_the_wire():
     """The mark of a request arrives at the engine core as it was set."""
     from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
-    wire = MsgpackEncoder().encode(hand_fed.request("a", marked("fails")))
-    assert wire.read(MsgpackDecoder(EngineCoreRequest).decode(wire).pooling_params).processor == "fails"
+    sent = MsgpackEncoder().encode(hand_fed.request("a", marked("fails")))
+    assert wire.read(MsgpackDecoder(EngineCoreRequest).decode(sent).pooling_params).processor == "fails"
 
 
 def test_an_unmarked_request_gets_its_tensor(engine):
