@@ -140,4 +140,4 @@ def test_objects_change_their_class_in_one_place():
         if isinstance(node, ast.Assign)
         and any(isinstance(target, ast.Attribute) and target.attr == "__class__" for target in node.targets)
     }
-    assert swaps == {"vllm_mmout.engine.rebase"}
+    assert swaps == {"vllm_mmout.engine.binding"}

@@ -10,8 +10,8 @@ import weakref
 
 import pytest
 
-from vllm_mmout.engine.request import decode_pool
-from vllm_mmout.engine.request.decode_pool import DecodePool
+from vllm_mmout.engine import threads
+from vllm_mmout.engine.threads import DecodePool
 from vllm_mmout.errors import AbortedError, DecodeError
 
 pytestmark = pytest.mark.engine
@@ -297,7 +297,7 @@ def test_a_job_that_meets_the_closing_of_the_pool_ends(make, release, moment):
 
 def test_hanging_jobs_are_refused_before_they_eat_the_machine(make, release, monkeypatch):
     """With as many threads lost as may be, new jobs fail at once; when these come back, jobs are taken again."""
-    monkeypatch.setattr(decode_pool, "MAX_ABANDONED", 2)
+    monkeypatch.setattr(threads, "MAX_ABANDONED", 2)
     pool, hung, done = make(1, timeout=0.1), outcomes(), outcomes()
     for _ in range(2):
         pool.submit(hanging(release), hung.put)

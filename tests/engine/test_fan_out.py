@@ -10,10 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from vllm_mmout.engine.parts.fan_out import FanOut
+from vllm_mmout.engine.parts.fan_out import FanOut, StoppedError
 from vllm_mmout.engine.parts.parts_request import PartInput
-from vllm_mmout.engine.parts.queues import StoppedError
-from vllm_mmout.engine.request.budgets import TileBudget
+from vllm_mmout.engine.parts.schedule import TileBudget
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, SaveError
 from vllm_mmout.geo.raster.raster import Window
 
@@ -364,7 +363,7 @@ def test_what_hangs_after_the_end(place):
 
     driven = Driven(join, picks=("a", "b"))
     if place == "reading":
-        whole = driven.fan_out._parts
+        whole = driven.fan_out.parts
 
         def parts():
             yield next(whole)
@@ -372,7 +371,7 @@ def test_what_hangs_after_the_end(place):
             go.wait(DEADLINE)
             yield from whole
 
-        driven.fan_out._parts = parts()
+        driven.fan_out.parts = parts()
     driven.drive(limit_s=0.2)
     assert isinstance(driven.fan_out.error, ValueError)
     assert (driven.budget.used_count, driven.budget.used_bytes) == (0, 0)

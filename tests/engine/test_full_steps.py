@@ -10,7 +10,7 @@ from processors_for_tests import StepSize
 from scenes_for_tests import TILE, pixels
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine.marker import BATCH
+from vllm_mmout.engine.wire import BATCH
 from vllm_mmout.engine.worker.core import WAITS_S
 from vllm_mmout.models.inputs.raster_view import RasterView
 
@@ -68,15 +68,15 @@ def test_scenes_share_steps(engine):
 
 def test_a_batch_that_does_not_come_whole_is_waited_for_and_then_run(mp_llm, monkeypatch):
     """The engine's core gives up on the rest of a batch; what has come is right."""
-    from vllm_mmout.engine import marker
+    from vllm_mmout.engine import wire
 
-    mark, waited = marker.mark, []
+    mark, waited = wire.mark, []
 
     def too_many(params, batch=None):
         waited.append(batch)
         return mark(params, None if batch is None else [batch[0], batch[1] + 5])
 
-    monkeypatch.setattr(marker, "mark", too_many)
+    monkeypatch.setattr(wire, "mark", too_many)
     started = time.monotonic()
     result = mp_llm.generate(SCENE, OutputParams(tile=TILE), use_tqdm=False)[0]
     assert time.monotonic() - started > WAITS_S

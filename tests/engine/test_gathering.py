@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from vllm_mmout.engine.parts import queues as gathering
-from vllm_mmout.engine.parts.queues import Gathering
-from vllm_mmout.engine.request.budgets import TileBudget
+from vllm_mmout.engine.parts import schedule as gathering
+from vllm_mmout.engine.parts.schedule import Gathering, TileBudget
 
 pytestmark = pytest.mark.engine
 
@@ -49,7 +48,7 @@ def gathered(*sources, size=4, count=8, nbytes=1000):
 
 def tiles(batches):
     """The tiles of batches, without what they are of."""
-    return [[part for _, part in batch.tiles] for batch in batches]
+    return [[part for _, part in batch.parts] for batch in batches]
 
 
 def test_tiles_are_held_until_they_fill_a_step(clock):

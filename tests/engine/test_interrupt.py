@@ -214,7 +214,7 @@ def test_signals_at_any_moment(engine):
         assert_clean(engine)
 
 
-OURS = ("llm.py", "routed.py", "budgets.py", "decode_pool.py", "reduce.py", "llm_run.py", "inputs.py")
+OURS = ("llm.py", "routed.py", "schedule.py", "threads.py", "reduce.py", "llm_call.py", "inputs.py")
 
 
 def test_an_interrupt_at_every_line_of_ours(engine):
@@ -241,10 +241,10 @@ def test_an_interrupt_at_every_line_of_ours(engine):
     assert lines > 100
     assert {place.split(":")[0] for place in seen} >= {
         "llm.py",
-        "llm_run.py",
+        "llm_call.py",
         "routed.py",
-        "budgets.py",
-        "decode_pool.py",
+        "schedule.py",
+        "threads.py",
     }
 
 

@@ -18,8 +18,7 @@ from vllm_mmout import OutputParams, errors
 from vllm_mmout.engine.hooks.validation import InvalidInputError, InvalidOptionError
 from vllm_mmout.engine.observer import KINDS, OTHER, SILENT, counted, kind_of
 from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
-from vllm_mmout.engine.request.decode import as_it_is
-from vllm_mmout.engine.request.routed import Mark
+from vllm_mmout.engine.request.decode import Mark, as_it_is
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.errors import DecodeError, MMOutError
 

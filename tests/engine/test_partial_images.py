@@ -422,7 +422,7 @@ async def test_of_several_processors_the_first_is_shown(engine, monkeypatch):
 
 async def test_a_scene_of_more_tiles_than_a_request_may_have(engine, tmp_path, monkeypatch):
     """It is refused with both numbers before anything is sent, and its file is closed."""
-    monkeypatch.setattr(type(engine), "_mmout_scene", None)
+    monkeypatch.setattr(type(engine), "_mmout_run", None)
     path = write(tmp_path / "in.tif", GROWS)
     left = Left(tmp_path)
     with pytest.raises(InputError, match=r"110 tiles of 16 .* may have 109; choose a larger tile, or cut") as raised:

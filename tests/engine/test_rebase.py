@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_mmout.engine.rebase import rebase
+from vllm_mmout.engine.binding import rebase
 
 
 class Theirs:

@@ -17,8 +17,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from water_oracle import echo, leftovers, scene
 
 from vllm_mmout import OutputParams
+from vllm_mmout.engine.parts.schedule import TileBudget
 from vllm_mmout.engine.request import inputs
-from vllm_mmout.engine.request.budgets import TileBudget
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, ReduceError
 
 pytest.importorskip("rasterio", reason="it writes the scenes")
@@ -77,7 +77,7 @@ async def assert_clean(engine, left):
     assert (budget.used_count, budget.used_bytes, len(budget._turns)) == (0, 0, 0)
     assert (credits.used_count, credits.used_bytes, len(credits._waiting)) == (0, 0, 0)
     assert engine.mmout.scenes == set()
-    await until(lambda: engine.mmout.slots._value == MAX_SCENES, "all slots are free")
+    await until(lambda: engine.mmout.schedule.room == MAX_SCENES, "all slots are free")
     others = {task.get_coro().__qualname__ for task in asyncio.all_tasks() if "Scene" in task.get_coro().__qualname__}
     assert others == set()
 
@@ -253,7 +253,7 @@ async def test_a_scene_that_is_given_up_while_it_waits_for_its_slot(engine, how)
         await end(engine, task, stream, how, "waits")
         assert not [one for one in running if one.done()]
         await until(lambda: len(engine.mmout.scenes) == MAX_SCENES, "it has ended")
-        assert engine.mmout.slots._value == 0
+        assert engine.mmout.schedule.room == 0
         go.set()
         await asyncio.gather(*running)
     await most_at_once(engine)

@@ -27,7 +27,7 @@ from tqdm.auto import tqdm
 from water_oracle import scene
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine.request.decode import ADMISSION
+from vllm_mmout.engine.request.decode import TICKET
 from vllm_mmout.outputs.formats.geotiff import remove_saved
 
 pytest.importorskip("rasterio", reason="it writes the scenes")
@@ -107,7 +107,7 @@ def test_signals_at_any_moment(engine, tmp_path):
     results[0].outputs.close()
 
 
-OURS = ("llm.py", "llm_run.py", "fan_out.py", "queues.py", "budgets.py", "alarm.py", "scene.py")
+OURS = ("llm.py", "llm_call.py", "fan_out.py", "schedule.py", "scene.py")
 
 
 @pytest.mark.parametrize("engine", ["llm"], indirect=True)
@@ -135,6 +135,6 @@ def test_an_interrupt_at_every_line_of_ours(engine, processor, tmp_path):
         wait_for(lambda: not router.pool._running, "no decoder runs")
         held = left.all(router)
         assert held == {}, f"an interrupt at {interrupt.fired} left {held}"
-        assert ADMISSION.get() is None, f"an interrupt at {interrupt.fired} left what the next request would take"
+        assert TICKET.get() is None, f"an interrupt at {interrupt.fired} left what the next request would take"
         lines += 1 if lines < 150 else 7  # the loop of a call goes through the same lines again and again
-    assert {place.split(":")[0] for place in seen} >= {*OURS} - {"queues.py", "budgets.py", "alarm.py"}
+    assert {place.split(":")[0] for place in seen} >= {*OURS}

@@ -18,8 +18,8 @@ from scenes_for_tests import TILE, classes
 from water_oracle import echo, scene
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine.request import llm_run
-from vllm_mmout.engine.request.budgets import TileBudget
+from vllm_mmout.engine.parts.schedule import TileBudget
+from vllm_mmout.engine.request import llm_call
 
 pytest.importorskip("rasterio", reason="it writes the scenes")
 pytestmark = [
@@ -43,7 +43,7 @@ class Watched(TileBudget):
 @pytest.mark.parametrize(("limits", "most"), [({"max_tiles": 3}, 3), ({"max_tile_bytes": 2 * 32 * 32 * 6 * 2}, 2)])
 def test_the_budget_is_kept(engine, monkeypatch, limits, most):
     """Three scenes together have no more tiles and bytes in flight than one may, and do use what they may."""
-    monkeypatch.setattr(llm_run, "TileBudget", Watched)
+    monkeypatch.setattr(llm_call, "TileBudget", Watched)
     Watched.most = (0, 0)
     with settings(router_of(engine), **limits):
         results = engine.generate([GOOD] * 3, TILES, use_tqdm=False)

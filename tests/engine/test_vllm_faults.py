@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine import marker
+from vllm_mmout.engine import wire
 from vllm_mmout.errors import AbortedError, InputError
 
 pytestmark = pytest.mark.engine
@@ -221,7 +221,7 @@ def test_token_only_request_to_async_llm(run):
 
     async def scenario(engine):
         errors = []
-        for number, extra in enumerate((None, marker.mark(ECHO))):
+        for number, extra in enumerate((None, wire.mark(ECHO))):
             params = PoolingParams(task="plugin", extra_kwargs=extra)
             with pytest.raises(InputError, match="multi_modal_data") as caught:
                 async for _ in engine.encode({"prompt_token_ids": [1]}, params, f"tokens-{number}"):

@@ -11,7 +11,7 @@ import torch
 import zmq
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine import marker
+from vllm_mmout.engine import wire
 
 pytestmark = pytest.mark.engine
 
@@ -74,7 +74,7 @@ def add(engine, name, tile, params):
 
     from vllm_mmout.models.inputs.model_inputs import as_mm_input
 
-    extra = None if params is None else marker.mark(params)
+    extra = None if params is None else wire.mark(params)
     engine.add_request(
         name,
         as_mm_input({"pixel_values": tile}, ("pixel_values",)),

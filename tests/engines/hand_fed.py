@@ -23,7 +23,7 @@ from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 import vllm_mmout
 from vllm_mmout import OutputParams
-from vllm_mmout.engine import codec, marker
+from vllm_mmout.engine import wire
 from vllm_mmout.engine.binding import Binding
 from vllm_mmout.engine.hooks.bind import bind_async_llm, bind_llm_engine
 from vllm_mmout.engine.settings import EngineSettings
@@ -80,8 +80,8 @@ class Core:
 
     def feed(self, *outputs):
         """Have these outputs be the core's next step."""
-        wire = MsgpackEncoder().encode(EngineCoreOutputs(outputs=list(outputs)))
-        frames = [bytearray(part) for part in wire]  # writable, as those of a socket; torch warns of others
+        sent = MsgpackEncoder().encode(EngineCoreOutputs(outputs=list(outputs)))
+        frames = [bytearray(part) for part in sent]  # writable, as those of a socket; torch warns of others
         self.steps.append(MsgpackDecoder(EngineCoreOutputs).decode(frames))
         self.fed.set()
 
@@ -163,7 +163,7 @@ def request(name, params):
 
 def marked(processor="answer"):
     """Params of a request that wants its output decoded."""
-    return PoolingParams(task="plugin", extra_kwargs=marker.mark(OutputParams(processor=processor)))
+    return PoolingParams(task="plugin", extra_kwargs=wire.mark(OutputParams(processor=processor)))
 
 
 def unmarked():
@@ -190,7 +190,7 @@ def answered(name, tensor):
 
 def packed(name, values, processor="answer"):
     """The same of a marked request, as the worker's pooler packs it."""
-    return answered(name, codec.pack({processor: torch.tensor([values])})[0])
+    return answered(name, wire.pack({processor: torch.tensor([values])})[0])
 
 
 def ended(name, reason, tokens=None, **fields):

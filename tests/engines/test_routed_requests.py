@@ -10,7 +10,7 @@ from vllm.outputs import PoolingRequestOutput, RequestOutput
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 
-from vllm_mmout.engine import codec, marker
+from vllm_mmout.engine import wire
 from vllm_mmout.engine.request.routed import RoutedOutputProcessor, RoutedRequestState
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.errors import AbortedError, DecodeError, MMOutError, ReduceError, RequestError
@@ -49,8 +49,8 @@ def test_the_mark_travels_on_the_wire():
     """The mark of a request arrives at the engine core as it was set."""
     from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
-    wire = MsgpackEncoder().encode(hand_fed.request("a", marked("fails")))
-    assert marker.read(MsgpackDecoder(EngineCoreRequest).decode(wire).pooling_params).processor == "fails"
+    sent = MsgpackEncoder().encode(hand_fed.request("a", marked("fails")))
+    assert wire.read(MsgpackDecoder(EngineCoreRequest).decode(sent).pooling_params).processor == "fails"
 
 
 def test_an_unmarked_request_gets_its_tensor(engine):
@@ -105,7 +105,7 @@ def test_failures_stay_with_their_request(engine):
     """What raises in ``decode``, and what failed in the worker, is the error of that request and of no other."""
     for name, processor in {"a": "answer", "b": "fails", "c": "answer", "d": "answer"}.items():
         add(engine, name, marked(processor))
-    failure = codec.pack_failure(codec.Failure("answer", "ValueError", "no reduce today"))
+    failure = wire.pack_failure(wire.Failure("answer", "ValueError", "no reduce today"))
     engine.engine_core.feed(
         packed("a", [1]), packed("b", [2], "fails"), answered("c", failure), answered("d", torch.ones(3))
     )
@@ -164,7 +164,7 @@ def test_refused_requests_leave_nothing(engine):
     from vllm.exceptions import VLLMValidationError
 
     wrong = unmarked()
-    wrong.extra_kwargs = {marker.KEY: {"no such option": 1}}
+    wrong.extra_kwargs = {wire.KEY: {"no such option": 1}}
     with pytest.raises(MMOutError) as caught:
         add(engine, "a", wrong)
     assert isinstance(caught.value, VLLMValidationError)

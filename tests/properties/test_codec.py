@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from vllm_mmout.engine import codec  # noqa: E402 - needs torch
+from vllm_mmout.engine import wire  # noqa: E402 - needs torch
 from vllm_mmout.errors import ReduceError  # noqa: E402
 
 pytestmark = pytest.mark.engine
@@ -21,7 +21,7 @@ SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 @st.composite
 def tensors(draw, requests):
     """A tensor [requests, ...] of any dtype and bits (NaN payloads too), laid out in memory in any way."""
-    dtype = draw(st.sampled_from(list(codec.DTYPES.values())))
+    dtype = draw(st.sampled_from(list(wire.DTYPES.values())))
     shape = (requests, *draw(SHAPES))
     count = int(np.prod(shape)) * dtype.itemsize
     pattern = draw(st.binary(min_size=1, max_size=64)) * (count + 1)
@@ -76,11 +76,11 @@ def expected(picks, request):
 def test_each_request_gets_its_own_rows(batch):
     """Unpacking a request's buffer gives the rows of its own, in order, under the names they were packed with."""
     requests, picks = batch
-    buffers = codec.pack(picks)
+    buffers = wire.pack(picks)
     assert buffers.shape[0] == requests
     assert buffers.dtype == torch.uint8
     for request in range(requests):
-        unpacked = codec.unpack(buffers[request])
+        unpacked = wire.unpack(buffers[request])
         assert all_bits(unpacked) == expected(picks, request)
         assert list(unpacked) == list(picks)
 
@@ -93,24 +93,24 @@ def test_it_survives_vllms_own_wire(batch, place):
 
     requests, picks = batch
     request = place % requests
-    sent = EngineCoreOutput("a", [], pooling_output=codec.pack(picks)[request], finish_reason=FinishReason.STOP)
+    sent = EngineCoreOutput("a", [], pooling_output=wire.pack(picks)[request], finish_reason=FinishReason.STOP)
     frames = [bytes(frame) for frame in MsgpackEncoder().encode(EngineCoreOutputs(outputs=[sent]))]
     (received,) = MsgpackDecoder(EngineCoreOutputs).decode([bytearray(frame) for frame in frames]).outputs
-    assert all_bits(codec.unpack(received.pooling_output)) == expected(picks, request)
+    assert all_bits(wire.unpack(received.pooling_output)) == expected(picks, request)
 
 
 @given(NAMES, NAMES, st.text())
 def test_failures_come_back(processor, kind, message):
     """A failure of the worker comes back as it was, whatever its text."""
-    failure = codec.Failure(processor, kind, message)
-    assert codec.unpack(codec.pack_failure(failure)) == failure
+    failure = wire.Failure(processor, kind, message)
+    assert wire.unpack(wire.pack_failure(failure)) == failure
 
 
-@pytest.mark.parametrize("dtype", codec.DTYPES.values(), ids=codec.DTYPES)
+@pytest.mark.parametrize("dtype", wire.DTYPES.values(), ids=wire.DTYPES)
 def test_every_dtype_travels(dtype):
     """Each dtype of the table travels, 0-dimensional and empty too."""
     picks = {"a": torch.ones(2, 3).to(dtype), "b": torch.zeros(2).to(dtype), "c": torch.zeros(2, 0, 4).to(dtype)}
-    assert all_bits(codec.unpack(codec.pack(picks)[1])) == expected(picks, 1)
+    assert all_bits(wire.unpack(wire.pack(picks)[1])) == expected(picks, 1)
 
 
 @given(
@@ -125,49 +125,47 @@ def test_few_classes_take_half_a_byte_each(requests, rows, cols, classes):
     count = requests * rows * cols
     ids = torch.tensor((classes * count)[:count], dtype=torch.uint8).reshape(requests, rows, cols)
     picks = {"a": ids.transpose(1, 2), "b": {"x": ids}}
-    buffers = codec.pack(picks)
+    buffers = wire.pack(picks)
     for request in range(requests):
-        assert all_bits(codec.unpack(buffers[request])) == expected(
-            {"a": ids.transpose(1, 2), "b": {"x": ids}}, request
-        )
+        assert all_bits(wire.unpack(buffers[request])) == expected({"a": ids.transpose(1, 2), "b": {"x": ids}}, request)
     few = rows * cols >= 256 and bool(((ids < 15) | (ids == 255)).all())
     size = -(-rows * cols // 2) if few else rows * cols
-    assert 2 * size <= buffers.shape[1] <= 2 * size + 4 * codec.ALIGNMENT
+    assert 2 * size <= buffers.shape[1] <= 2 * size + 4 * wire.ALIGNMENT
 
 
 def test_lazy_views_travel_as_what_they_show():
     """Conjugated and negated views travel as the numbers they show, not as those in memory."""
     numbers = torch.tensor([[1 + 2j, 3 - 4j]])
-    unpacked = codec.unpack(codec.pack({"conj": numbers.conj(), "imag": numbers.conj().imag})[0])
+    unpacked = wire.unpack(wire.pack({"conj": numbers.conj(), "imag": numbers.conj().imag})[0])
     assert unpacked["conj"].tolist() == [1 - 2j, 3 + 4j]
     assert unpacked["imag"].tolist() == [-2.0, 4.0]
 
 
 def test_tensors_are_views_of_the_frame():
     """Unpacking copies nothing."""
-    buffer = codec.pack({"a": torch.arange(100.0).reshape(1, 100)})[0]
+    buffer = wire.pack({"a": torch.arange(100.0).reshape(1, 100)})[0]
     start = buffer.untyped_storage().data_ptr()
-    assert start <= codec.unpack(buffer)["a"].data_ptr() < start + buffer.nbytes
+    assert start <= wire.unpack(buffer)["a"].data_ptr() < start + buffer.nbytes
 
 
 def test_dtypes_that_cannot_travel_are_refused():
     """A dtype outside the table is an error that names it and lists the table's."""
     with pytest.raises(ReduceError, match=r"dtype float8_e4m3fnuz cannot travel.* bool, uint8, .*complex128"):
-        codec.pack({"a": torch.ones(1, 2).to(torch.float8_e4m3fnuz)})
+        wire.pack({"a": torch.ones(1, 2).to(torch.float8_e4m3fnuz)})
 
 
 def test_results_over_the_limit_are_refused():
     """A result that is too large is refused before anything is allocated."""
-    huge = torch.zeros(1).expand(1, codec.MAX_BYTES // 4 + 1)
-    with pytest.raises(ReduceError, match=f"over the limit of {codec.MAX_BYTES}"):
-        codec.pack({"a": huge})
+    huge = torch.zeros(1).expand(1, wire.MAX_BYTES // 4 + 1)
+    with pytest.raises(ReduceError, match=f"over the limit of {wire.MAX_BYTES}"):
+        wire.pack({"a": huge})
 
 
 def value_or_reduce_error(data):
     """Unpack bytes that may be anything."""
     buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
     try:
-        return codec.unpack(buffer)
+        return wire.unpack(buffer)
     except ReduceError:
         return None
 
@@ -178,18 +176,18 @@ GOLDEN = {"a": torch.arange(6.0).reshape(1, 6), "b": {"x": torch.ones(1, 2, dtyp
 @given(st.data())
 def test_cut_off_buffers(data):
     """A buffer that ends early gives a ReduceError, or the value where only padding was lost."""
-    whole = bytes(codec.pack(GOLDEN)[0].numpy())
+    whole = bytes(wire.pack(GOLDEN)[0].numpy())
     cut = data.draw(st.integers(0, len(whole)))
     unpacked = value_or_reduce_error(whole[:cut])
     if unpacked is not None:
         assert all_bits(unpacked) == expected(GOLDEN, 0)
-        assert cut > len(whole) - codec.ALIGNMENT
+        assert cut > len(whole) - wire.ALIGNMENT
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=8))
 def test_damaged_buffers(changes):
     """Bytes changed anywhere give a ReduceError or some value, never another exception."""
-    damaged = bytearray(codec.pack(GOLDEN)[0].numpy())
+    damaged = bytearray(wire.pack(GOLDEN)[0].numpy())
     for place, byte in changes:
         damaged[place % len(damaged)] = byte
     value_or_reduce_error(damaged)
@@ -197,7 +195,7 @@ def test_damaged_buffers(changes):
 
 HEADS = st.tuples(
     NAMES,
-    st.one_of(st.sampled_from(list(codec.DTYPES)), NAMES),
+    st.one_of(st.sampled_from(list(wire.DTYPES)), NAMES),
     st.lists(st.one_of(st.integers(-3, 5), st.integers(-(2**63), 2**63 - 1)), max_size=5),
     st.one_of(st.integers(-128, 512), st.integers(-(2**63), 2**63 - 1)),
     st.booleans(),
@@ -216,7 +214,7 @@ def test_lying_headers(picks, elements):
     import msgspec
 
     body = msgspec.msgpack.encode([picks, None])
-    value_or_reduce_error(codec.MAGIC + len(body).to_bytes(4, "little") + body + elements)
+    value_or_reduce_error(wire.MAGIC + len(body).to_bytes(4, "little") + body + elements)
 
 
 @given(st.binary(max_size=64), st.booleans())
@@ -226,7 +224,7 @@ def test_lying_headers(picks, elements):
 @example(b"\x92\x90\x93\xa1\xff\xa1a\xa1a", False)
 def test_garbage(body, foreign):
     """Bytes that were never a buffer give a ReduceError, never another exception."""
-    head = b"" if foreign else codec.MAGIC + len(body).to_bytes(4, "little")
+    head = b"" if foreign else wire.MAGIC + len(body).to_bytes(4, "little")
     value_or_reduce_error(head + body)
 
 
@@ -234,4 +232,4 @@ def test_garbage(body, foreign):
 def test_raw_tensors_are_no_buffers(tensor):
     """A tensor that no worker of ours packed is an error that says how that comes."""
     with pytest.raises(ReduceError, match="VLLM_PLUGINS"):
-        codec.unpack(tensor)
+        wire.unpack(tensor)

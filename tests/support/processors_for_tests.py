@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from vllm_mmout import OutputProcessor
-from vllm_mmout.engine.codec import MAX_BYTES
+from vllm_mmout.engine.wire import MAX_BYTES
 
 RELEASE = threading.Event()
 """Lets decoders that wait for it go on."""

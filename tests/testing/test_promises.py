@@ -173,12 +173,12 @@ def test_what_cannot_travel_is_named(make, says):
 @pytest.mark.parametrize("make", [make for make, _ in CANNOT_TRAVEL])
 def test_the_worker_refuses_what_the_check_refuses(make):
     """The pooler in the worker has a failure for all of it too, and for none of what the check lets pass."""
-    from vllm_mmout.engine import codec
+    from vllm_mmout.engine import wire
     from vllm_mmout.engine.worker.reduce import ReducingPooler
 
     def fails(make):
         pooler = ReducingPooler(torch.nn.Identity(), {"one": make()})
-        return isinstance(pooler._reduce(ORDINARY.clone(), 3, OutputParams()), codec.Failure)
+        return isinstance(pooler._reduce(ORDINARY.clone(), 3, OutputParams()), wire.Failure)
 
     assert fails(make)
     assert not fails(right.Right)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from vllm_mmout.engine.engine_binding import EngineBinding
 from vllm_mmout.engine.log import logger
 from vllm_mmout.engine.model_class import check_inputs_of_generating, choose, config_of, model_inputs
-from vllm_mmout.engine.parts.queues import Gathering
-from vllm_mmout.engine.request.budgets import Credits, TileBudget
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.importing import import_path
@@ -24,30 +22,53 @@ from vllm_mmout.wing import extensions
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-    from vllm_mmout.engine.parts.async_scene import AsyncScene
+    from vllm_mmout.engine.request.async_runs import AsyncRuns
     from vllm_mmout.models.inputs.model_inputs import ModelInputs
+    from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.registry.choice import Choice
 
 OPTIONS_KEY = "mmout"
 """Our table in ``additional_config``."""
 
 
-@dataclass(slots=True)
-class AsyncRuntime:
-    """What a bound ``AsyncLLM`` whose model answers in one forward keeps beside what vLLM's has."""
+@dataclass(frozen=True)
+class EngineBinding(ABC):
+    """The processors and settings of one bound engine; a subclass is one way of binding, named by its processors."""
 
-    credits: Credits
-    readers: asyncio.Semaphore
-    """Inputs that may be read, or wait for their credit, at once."""
-    budget: TileBudget
-    """Tiles of all scenes that are in flight."""
-    gathering: Gathering[AsyncScene]
-    """Tiles of all scenes that are ready and not sent."""
-    slots: asyncio.Semaphore
-    """Scenes that may be cut at once."""
-    scenes: set[AsyncScene] = field(default_factory=set)
-    """Scenes that are not delivered."""
-    shut_down: bool = False
+    model: str
+    """Served name, for messages."""
+    processors: Mapping[str, OutputProcessor]
+    """This process's instances by name, the default first."""
+    settings: EngineSettings
+    choice: Choice
+
+    generates: ClassVar[bool]
+    """Whether it is for models that generate tokens, or for those that answer in one forward."""
+    async_llm: ClassVar[str]
+    """Class of a bound ``AsyncLLM``, as "module:Class"; those below likewise."""
+    llm_engine: ClassVar[str]
+    llm: ClassVar[str]
+    output_processor: ClassVar[str]
+    """Has ``setup(binding)`` and ``close()``."""
+
+    @classmethod
+    @abstractmethod
+    def make(
+        cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
+    ) -> Self:
+        """Make it, before any process of the engine is started."""
+
+    def started(self, engine: Any) -> Self:
+        """The same with what an engine must be there for, an ``AsyncLLM`` or ``LLMEngine``."""
+        return self
+
+    @abstractmethod
+    def async_runtime(self) -> Any:
+        """What the bound ``AsyncLLM`` keeps as ``mmout``."""
+
+    @abstractmethod
+    def check_params(self, params: OutputParams) -> None:
+        """Check what a request asks of this model."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +80,6 @@ class Binding(EngineBinding):
     raw_input: bool
     """Whether the model takes raw tensors and no tokens; a request without any would end the engine."""
     max_num_seqs: int
-    """Requests of a full step."""
     max_in_flight: int
     max_tiles: int
 
@@ -102,16 +122,11 @@ class Binding(EngineBinding):
         }
         return replace(self, processors={**self.processors, **own}) if own else self
 
-    def async_runtime(self) -> AsyncRuntime:
+    def async_runtime(self) -> AsyncRuns:
         """See `EngineBinding.async_runtime`."""
-        budget = TileBudget(self.max_tiles, self.settings.max_tile_bytes)
-        return AsyncRuntime(
-            credits=Credits(self.max_in_flight, self.settings.max_in_flight_bytes),
-            readers=asyncio.Semaphore(self.max_in_flight),
-            budget=budget,
-            gathering=Gathering(self.max_num_seqs, budget),
-            slots=asyncio.Semaphore(self.settings.max_scenes),
-        )
+        from vllm_mmout.engine.request.async_runs import AsyncRuns
+
+        return AsyncRuns(self)
 
     def own_inputs(self, params: OutputParams) -> tuple[str, OwnInputsProcessor] | None:
         """The processor that a request asks for and its name, where it makes the inputs itself; else None."""
@@ -122,13 +137,7 @@ class Binding(EngineBinding):
         return None
 
     def check_params(self, params: OutputParams) -> None:
-        """Check what a request asks of this model.
-
-        Raises:
-            OptionError: a pick or an ``output`` does not exist here, the known ones are listed; or a pick makes the
-                inputs itself, and there is another pick, or an option that it cannot honour.
-
-        """
+        """Check what a request asks of this model."""
         if params.sampling is not None:
             raise OptionError(
                 f"sampling is for models that generate tokens, and {self.model} answers in one forward; leave it out",
@@ -164,29 +173,14 @@ class Binding(EngineBinding):
 
 
 def resolve_choice(vllm_config: VllmConfig) -> Choice | None:
-    """The output processors of an engine's model, None for a text model; the same in every process of the engine.
-
-    Raises:
-        OptionError: an unknown name or option; the known ones are listed.
-        RegistrationError: a processor cannot be imported.
-
-    """
+    """The output processors of an engine's model, None for a text model; the same in every process of the engine."""
     additional = vllm_config.additional_config
     table = additional.get(OPTIONS_KEY) if isinstance(additional, Mapping) else None
     return choose(MULTIMODAL_OUTPUT_REGISTRY, vllm_config.model_config, table)
 
 
 def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> EngineBinding | None:
-    """Resolve, check and make what binds an engine; before any process of the engine is started.
-
-    Args:
-        vllm_config: the engine's.
-        in_process: whether the engine will run in this process.
-
-    Raises:
-        MMOutError: as ``resolve_choice``, or an option has a wrong value.
-
-    """
+    """Resolve, check and make what binds an engine; before any process of the engine is started."""
     choice = resolve_choice(vllm_config)
     model_config = vllm_config.model_config
     if model_config.runner_type == "generate":
@@ -200,18 +194,7 @@ def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Engine
 
 
 def check_extensions(vllm_config: VllmConfig, *, bound: bool) -> None:
-    """Have wings refuse what cannot work with an engine, before a process of it is started.
-
-    Args:
-        vllm_config: the engine's.
-        bound: whether its model has an output processor. Where it has none, a wing that cannot be imported is only
-            logged: a text model goes on.
-
-    Raises:
-        OptionError: a wing refuses it.
-        RegistrationError: a wing cannot be imported.
-
-    """
+    """Have wings refuse what cannot work with an engine; a wing that cannot be imported ends no text model."""
     try:
         found = list(extensions("engine"))
     except RegistrationError as error:
@@ -224,13 +207,7 @@ def check_extensions(vllm_config: VllmConfig, *, bound: bool) -> None:
 
 
 def _kind(choice: Choice, model: str, *, generates: bool) -> type[EngineBinding]:
-    """The way of binding that all processors of a model name.
-
-    Raises:
-        OptionError: one is for models of the other kind.
-        RegistrationError: it cannot be imported, or there are several.
-
-    """
+    """The way of binding that all processors of a model name."""
     kinds: dict[type[EngineBinding], str] = {}
     for name, processor in choice.processors.items():
         kind: Any = import_path(processor.binding, "binding")
@@ -267,3 +244,16 @@ def log_binding(binding: EngineBinding) -> None:
         ", ".join(f"{name} ({type(processor).__qualname__})" for name, processor in binding.processors.items()),
         binding.choice.chosen_by,
     )
+
+
+def rebase(obj: Any, ours: Any) -> None:
+    """Let an object be of a class of ours, above the class that it had."""
+    if not isinstance(obj, ours):
+        theirs: Any = type(obj)
+        obj.__class__ = _rebased(ours, theirs)
+
+
+@cache
+def _rebased(ours: Any, theirs: Any) -> Any:
+    """The one class of objects that had the class ``theirs``."""
+    return ours if issubclass(ours, theirs) else type(theirs)(ours.__name__, (ours, theirs), {})

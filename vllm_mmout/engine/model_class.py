@@ -21,18 +21,7 @@ if TYPE_CHECKING:
 
 
 def choose(registry: OutputRegistry, model_config: ModelConfig, engine_table: Any = None) -> Choice | None:
-    """The output processors of a model, None for one that has none.
-
-    Args:
-        registry: where to look them up.
-        model_config: vLLM's.
-        engine_table: the value of ``additional_config["mmout"]``, None without.
-
-    Raises:
-        OptionError: an option is unknown, malformed or of no use.
-        RegistrationError: a processor cannot be found or imported.
-
-    """
+    """The output processors of a model, None for one that has none."""
     return resolve(
         registry,
         engine_table=engine_table,
@@ -78,12 +67,7 @@ def model_class(model_config: ModelConfig) -> type | None:
 
 
 def check_inputs_of_generating(model_config: ModelConfig) -> None:
-    """Refuse decorators of inputs on a model that generates, where nothing would call what they register.
-
-    Raises:
-        RegistrationError: the model's class carries one.
-
-    """
+    """Refuse decorators of inputs on a model that generates, where nothing would call what they register."""
     cls = model_class(model_config)
     if cls is not None and (names := MULTIMODAL_INPUT_REGISTRY.registered(cls).decorators):
         raise RegistrationError(
@@ -94,16 +78,7 @@ def check_inputs_of_generating(model_config: ModelConfig) -> None:
 
 
 def model_inputs(model_config: ModelConfig, *, in_process: bool) -> ModelInputs | None:
-    """The input side of a model of ours, or of one written for vLLM whose class has an input mapper; else None.
-
-    Args:
-        model_config: vLLM's.
-        in_process: whether the engine runs in this process; others must be able to import the class.
-
-    Raises:
-        MMOutError: the mapper cannot be made, or the engine's processes cannot import the class.
-
-    """
+    """The input side of a model of ours, or of one written for vLLM whose class has an input mapper; else None."""
     cls = model_class(model_config)
     if cls is None:
         return None

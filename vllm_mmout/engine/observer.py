@@ -15,28 +15,15 @@ Generate = TypeVar("Generate", bound=Callable[..., AsyncGenerator[Any, None]])
 Failed = TypeVar("Failed", bound=BaseException)
 
 OTHER = "other"
-"""The kind of all failures that have none of their own."""
 
 KINDS = (
-    "InputError",
-    "OptionError",
-    "SaveError",
-    "ForwardError",
-    "ReduceError",
-    "DecodeError",
-    "TokenError",
-    "AbortedError",
-    "RequestError",
-    "EngineDeadError",
-    "VLLMValidationError",
-    OTHER,
+    *("InputError", "OptionError", "SaveError", "ForwardError", "ReduceError", "DecodeError", "TokenError"),
+    *("AbortedError", "RequestError", "EngineDeadError", "VLLMValidationError", OTHER),
 )
 """Kinds of failures: classes of errors, a subclass counting as the nearest of them."""
 
 _OF_PROCESSORS = ("ReduceError", "DecodeError")
-"""Kinds for which a processor is to blame."""
 _BLAMED, _COUNTED = "mmout_processor", "mmout_counted"
-"""Attributes of an error."""
 
 
 class Observer:
@@ -58,17 +45,10 @@ class Observer:
         """One more tile is part of its scene's result, and with it so many pixels of the scene."""
 
     def failed(self, processor: str, kind: str) -> None:
-        """A user's request failed.
-
-        Args:
-            processor: name of the one to blame, empty where none is.
-            kind: one of `KINDS`; any other counts as "other".
-
-        """
+        """A user's request failed, of a kind of `KINDS`; no processor is to blame where its name is empty."""
 
 
 SILENT = Observer()
-"""The observer of an engine that nobody observes."""
 
 
 def blame(error: Failed, processor: str) -> Failed:

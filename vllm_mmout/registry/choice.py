@@ -30,18 +30,7 @@ class Choice:
         return next(iter(self.processors))
 
     def pick(self, names: str | Sequence[str] | None) -> tuple[str, ...]:
-        """The processors that a request asks for.
-
-        Args:
-            names: a name, several, or None for the default.
-
-        Returns:
-            Their names in the order asked.
-
-        Raises:
-            OptionError: the model has no processors of these names; all unknown ones and all known ones are listed.
-
-        """
+        """The processors that a request asks for, in the order asked; None is the default."""
         if names is None:
             return (self.default,)
         picks = (names,) if isinstance(names, str) else tuple(names)
@@ -55,20 +44,7 @@ class Choice:
         return picks
 
     def create(self, config: Mapping[str, Any], names: str | Sequence[str] | None = None) -> dict[str, OutputProcessor]:
-        """Make the instances of this process.
-
-        Args:
-            config: the model's ``config.json``.
-            names: which of them; None: all.
-
-        Returns:
-            Name -> instance, in the order of ``processors`` or as asked.
-
-        Raises:
-            OptionError: a name is unknown.
-            RegistrationError: a processor's ``from_config`` returned something else.
-
-        """
+        """Make the instances of this process by name, those asked for or all, from the model's ``config.json``."""
         made = {}
         for name in self.processors if names is None else self.pick(names):
             kind = self.processors[name]

@@ -201,12 +201,7 @@ class InputRegistry:
 
 
 def _vllms() -> Any:
-    """The registry of vLLM for multimodal inputs.
-
-    Raises:
-        MMOutError: vLLM is not installed.
-
-    """
+    """The registry of vLLM for multimodal inputs."""
     try:
         from vllm.multimodal import MULTIMODAL_REGISTRY
     except ModuleNotFoundError as error:
@@ -231,4 +226,3 @@ def _check_kind(kind: str) -> None:
 
 
 MULTIMODAL_INPUT_REGISTRY = InputRegistry()
-"""The input registry of this process."""

@@ -56,12 +56,7 @@ class InstalledProcessors:
         return [registration for rivals in self._read().values() for registration in rivals]
 
     def find(self, name: str) -> Registration | None:
-        """The processor called ``name``, None if there is none.
-
-        Raises:
-            RegistrationError: several packages announce different classes under that name.
-
-        """
+        """The processor called ``name``, None if there is none."""
         rivals = self._read().get(name, [])
         if len(rivals) > 1:
             raise RegistrationError(

@@ -80,7 +80,8 @@ class OutputRegistry:
             RegistrationError: it is no output processor, or the architecture has another one of that name.
 
         """
-        _check_architecture(architecture)
+        if not isinstance(architecture, str) or not architecture:
+            raise RegistrationError(f"architecture must be a name as in config.json, got {architecture!r}")
         new = make_registration(processor, name, f"register({architecture!r})")
         table = self._architectures.get(architecture, {})
         self._architectures[architecture] = with_added(table, new, f"architecture {architecture}")
@@ -139,13 +140,7 @@ class OutputRegistry:
         return made
 
 
-def _check_architecture(architecture: object) -> None:
-    if not isinstance(architecture, str) or not architecture:
-        raise RegistrationError(f"architecture must be a name as in config.json, got {architecture!r}")
-
-
 MULTIMODAL_OUTPUT_REGISTRY = OutputRegistry()
-"""The output registry of this process."""
 
 register_output_processor = MULTIMODAL_OUTPUT_REGISTRY.register_output_processor
 """Decorator: give a model class an output processor, see `OutputRegistry.register_output_processor`."""

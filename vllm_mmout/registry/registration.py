@@ -28,12 +28,7 @@ class ProcessorFamily(Protocol):
         """Those that can be named."""
 
     def processor(self, name: str) -> type[OutputProcessor]:
-        """The class of this name.
-
-        Raises:
-            RegistrationError: there is none.
-
-        """
+        """The class of this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +36,8 @@ class Registration:
     """One output processor under one name."""
 
     name: str
-    """What requests and configs call it."""
     target: ProcessorTarget
-    """The class, its path "pkg.mod:Class", or a name of a wing's family."""
     origin: str
-    """Who registered it, in words for people."""
 
     @property
     def path(self) -> str:
@@ -61,12 +53,7 @@ class Registration:
         return self.target is other.target
 
     def load(self) -> type[OutputProcessor]:
-        """The class, imported now if it was registered by path.
-
-        Raises:
-            RegistrationError: the path cannot be imported, or is no OutputProcessor.
-
-        """
+        """The class, imported now if it was registered by path."""
         return import_processor(self.target) if isinstance(self.target, str) else self.target
 
     def __str__(self) -> str:
@@ -74,19 +61,7 @@ class Registration:
 
 
 def make_registration(processor: ProcessorTarget, name: str | None, origin: str) -> Registration:
-    """Check what an author registers.
-
-    Args:
-        processor: a subclass of OutputProcessor, or its path "pkg.mod:Class", which is not imported here; or
-            "io_plugin:NAME", the name of one of a wing's family.
-        name: what it shall be called; None: the attribute ``name`` that the class itself defines, else the class' name
-            (for a path always the latter, as it is not imported); an IO plugin is called "io_plugin:NAME".
-        origin: who registers it.
-
-    Raises:
-        RegistrationError: it is neither of the two, or the name cannot be used.
-
-    """
+    """Check what an author registers."""
     if isinstance(processor, str):
         if not is_target(processor):
             raise RegistrationError(
@@ -108,12 +83,7 @@ def make_registration(processor: ProcessorTarget, name: str | None, origin: str)
 
 
 def with_added(table: Mapping[str, Registration], new: Registration, owner: str) -> dict[str, Registration]:
-    """A copy of ``table`` with ``new`` at its end; the same class under the same name changes nothing.
-
-    Raises:
-        RegistrationError: another class has that name.
-
-    """
+    """A copy of ``table`` with ``new`` at its end; the same class under the same name changes nothing."""
     old = table.get(new.name)
     if old is None:
         return {**table, new.name: new}
@@ -126,13 +96,7 @@ def with_added(table: Mapping[str, Registration], new: Registration, owner: str)
 
 
 def import_processor(path: str) -> type[OutputProcessor]:
-    """Import the class at "pkg.mod:Class", or have a wing's family find it by its name.
-
-    Raises:
-        RegistrationError: module or class is not there, cannot be imported, or is no OutputProcessor; or the family has
-            none of this name.
-
-    """
+    """Import the class at "pkg.mod:Class", or have a wing's family find it by its name."""
     for wing in wings():
         for prefix in wing.processor_families:
             if path.startswith(prefix):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from vllm_mmout.errors import OptionError
+from vllm_mmout.errors import OptionError, RegistrationError
+from vllm_mmout.messages import close_match
+from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.registry.choice import Choice
-from vllm_mmout.registry.lookup import KEY, ModelsOwn, Wanted, find_all, parse_names
-from vllm_mmout.registry.options import check_options, deal, taken_by
+from vllm_mmout.registry.registration import NONE, Registration, default_name, import_processor, is_name, is_target
 
 if TYPE_CHECKING:
     from vllm_mmout.registry.outputs import OutputRegistry
 
+KEY = "output_processor"
 ENGINE = 'additional_config["mmout"]'
 CONFIG = "config.json"
 CONFIG_TABLE = 'the "mmout" table of config.json'
@@ -40,23 +45,6 @@ def resolve(
     Options come from the ``"mmout"`` table of ``config.json``, overlaid by those of the engine argument. Where the
     engine argument names other processors than ``config.json``, options of ``config.json`` that these do not take are
     left out: they were written for the others.
-
-    Args:
-        registry: where architectures and installed processors are looked up.
-        engine_table: the value of ``additional_config["mmout"]``, None without.
-        config: the model's ``config.json``.
-        architectures: the model's architectures, the first registered one counts.
-        model_class: gives the model's class, None if it carries no registration; called only when it can matter.
-        settings: names of options that are the engine's own.
-        fallback: a built-in processor for a model that none of the three gives one.
-
-    Returns:
-        The choice, None for a model without output processor.
-
-    Raises:
-        OptionError: a table or an option is malformed or unknown, or there are options and no processor.
-        RegistrationError: a processor cannot be found or imported.
-
     """
     engine, table = _table(engine_table, ENGINE), _table(config.get("mmout"), CONFIG_TABLE)
     engine_options = {key: value for key, value in engine.items() if key != KEY}
@@ -120,3 +108,159 @@ def _refuse_useless(
             f"{source} sets {', '.join(map(str, options))}, but model {model} has no output processor; name one with"
             f" {KEY!r} (known: {', '.join(registry.known())}) or remove the options"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One processor that is asked for."""
+
+    name: str
+    """Its registered name, a path "pkg.mod:Class", or "io_plugin:NAME"."""
+    alias: str | None
+    """What requests shall call it; None: its own name."""
+
+
+def parse_names(value: object, source: str) -> tuple[Wanted, ...] | None:
+    """Read the value of ``"output_processor"``: the default first; empty for "none", None where it is not set."""
+    if value is None:
+        return None
+    if value == NONE:
+        return ()
+    if isinstance(value, str):
+        pairs: list[tuple[object, object]] = [(None, value)]
+    elif isinstance(value, Mapping):
+        pairs = list(value.items())
+    elif isinstance(value, list | tuple):
+        pairs = [(None, name) for name in value]
+    else:
+        pairs = []
+    if not pairs:
+        raise OptionError(
+            f"{KEY!r} in {source} must be a name, a list of names or a table alias -> name, got {value!r}"
+        )
+    return tuple(_wanted(alias, name, source) for alias, name in pairs)
+
+
+def _wanted(alias: object, name: object, source: str) -> Wanted:
+    if not isinstance(name, str) or not name:
+        raise OptionError(f'{KEY!r} in {source}: an output processor\'s name or "pkg.mod:Class" is text, got {name!r}')
+    if name == NONE:
+        raise OptionError(f"{KEY!r} in {source} has {NONE!r} among others; give it alone to switch processors off")
+    if alias is None:
+        return Wanted(name, None)
+    if not isinstance(alias, str) or not is_name(alias):
+        raise OptionError(
+            f"{KEY!r} in {source}: {alias!r} cannot be an alias; use letters, digits, '_', '-', '.'; not {NONE!r}"
+        )
+    return Wanted(name, alias)
+
+
+class ModelsOwn:
+    """The processors that are registered for one model; the model's class is looked at only when it can matter."""
+
+    def __init__(
+        self, registry: OutputRegistry, architectures: Sequence[str], model_class: Callable[[], type | None]
+    ) -> None:
+        self._registry = registry
+        self._by_architecture = registry.of_architectures(architectures)
+        self._model_class = model_class
+
+    @cached_property
+    def _on_class(self) -> Mapping[str, Registration]:
+        return self._registry.of_class(self._model_class())
+
+    @property
+    def first(self) -> Mapping[str, Registration]:
+        """Those that serve the model when no config names any: the architecture's, else those on its class."""
+        return self._by_architecture or self._on_class
+
+    @property
+    def all(self) -> Mapping[str, Registration]:
+        """Those that can be named; of two with one name the architecture's."""
+        return {**self._on_class, **self._by_architecture}
+
+
+def find_all(
+    wanted: Iterable[Wanted], registry: OutputRegistry, own: ModelsOwn, source: str
+) -> dict[str, type[OutputProcessor]]:
+    """The processors asked for, by the name that requests will use, in the order asked."""
+    found: dict[str, type[OutputProcessor]] = {}
+    for one in wanted:
+        said = is_target(one.name)
+        processor = import_processor(one.name) if said else _registered(one.name, registry, own, source).load()
+        name = one.alias or (default_name(processor) if said else one.name)
+        if name in found:
+            raise OptionError(
+                f'{KEY!r} in {source} names {name!r} twice; give each a name of its own: {{"alias": "name", ...}}'
+            )
+        found[name] = processor
+    return found
+
+
+def _registered(name: str, registry: OutputRegistry, own: ModelsOwn, source: str) -> Registration:
+    registration = own.all.get(name) or registry.installed(name)
+    if registration is None:
+        known = [*own.all, *registry.known()]
+        raise RegistrationError(
+            f"unknown output processor {name!r} in {source}{close_match(name, known)} (of this model:"
+            f" {', '.join(own.all) or 'none'}; installed: {', '.join(registry.known())}); or write its path"
+            ' "pkg.mod:Class"'
+        )
+    return registration
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The keyword arguments of a processor's constructor."""
+
+    names: tuple[str, ...]
+    required: tuple[str, ...]
+    """Those without a default; empty where ``from_config`` is overridden and may find them elsewhere."""
+    anything: bool
+
+    def takes(self, option: str) -> bool:
+        """Whether the constructor accepts ``option``."""
+        return self.anything or option in self.names
+
+
+def taken_by(processor: type[OutputProcessor]) -> Taken:
+    """The options that ``processor`` takes."""
+    parameters = inspect.signature(processor).parameters.values()
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    makes_itself = getattr(processor.from_config, "__func__", None) is not vars(OutputProcessor)["from_config"].__func__
+    return Taken(
+        names=tuple(p.name for p in named),
+        required=() if makes_itself else tuple(p.name for p in named if p.default is p.empty),
+        anything=any(p.kind is p.VAR_KEYWORD for p in parameters),
+    )
+
+
+def check_options(
+    options: Mapping[str, Any], taken: Mapping[str, Taken], settings: Collection[str], source: str
+) -> None:
+    """Refuse options that nobody takes."""
+    for option in options:
+        if option in settings or any(one.takes(option) for one in taken.values()):
+            continue
+        lists = [f"of {name}: {', '.join(one.names) or '(no options)'}" for name, one in taken.items()]
+        lists += [f"of the engine: {', '.join(settings)}"] if settings else []
+        known = [*settings, *(name for one in taken.values() for name in one.names)]
+        raise OptionError(
+            f"unknown option {option!r} in {source}{close_match(option, known)} (known: {'; '.join(lists)})"
+        )
+
+
+def deal(
+    options: Mapping[str, Any], taken: Mapping[str, Taken], settings: Collection[str]
+) -> dict[str, dict[str, Any]]:
+    """Give each processor the options it takes; the engine's settings go to none."""
+    dealt = {}
+    for name, one in taken.items():
+        dealt[name] = {key: value for key, value in options.items() if one.takes(key) and key not in settings}
+        missing = [key for key in one.required if key not in dealt[name]]
+        if missing:
+            raise OptionError(
+                f"output processor {name!r} needs the option {', '.join(missing)}; set it in"
+                ' additional_config["mmout"] or in the "mmout" table of config.json'
+            )
+    return dealt

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from vllm_mmout.engine import codec
+from vllm_mmout.engine import wire
 from vllm_mmout.errors import MMOutError, ReduceError
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.base import OutputProcessor, Part
@@ -108,15 +108,15 @@ def outcome_difference(one: Any, other: Any, equal: Equal | None = None) -> str 
 def packed(reduced: Any, count: int) -> torch.Tensor:
     """What ``reduce`` returned for ``count`` requests as it travels: uint8 [count, bytes]."""
     try:
-        return codec.pack({_NAME: checked_group(reduced, count, "reduce()", ReduceError)})
+        return wire.pack({_NAME: checked_group(reduced, count, "reduce()", ReduceError)})
     except Exception as error:  # a kind, a dtype or a size that cannot travel
         raise BrokenPromiseError(f"what reduce() returned cannot travel: {error}") from error
 
 
 def unpacked(sent: torch.Tensor) -> Raw:
     """What ``decode`` is given of one request's uint8 [bytes]: views of one buffer, as in the frontend."""
-    picks = codec.unpack(sent)
-    assert not isinstance(picks, codec.Failure)  # noqa: S101 - for the type checker: nothing here packs one
+    picks = wire.unpack(sent)
+    assert not isinstance(picks, wire.Failure)  # noqa: S101 - for the type checker: nothing here packs one
     return picks[_NAME]
 
 

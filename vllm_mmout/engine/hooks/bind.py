@@ -6,9 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vllm_mmout.engine.binding import log_binding, resolve_choice
+from vllm_mmout.engine.binding import log_binding, rebase, resolve_choice
 from vllm_mmout.engine.model_class import config_of
-from vllm_mmout.engine.rebase import rebase
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.importing import import_path
 from vllm_mmout.models.announced import serve_announced
@@ -17,7 +16,7 @@ from vllm_mmout.wing import extensions
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-    from vllm_mmout.engine.engine_binding import EngineBinding
+    from vllm_mmout.engine.binding import EngineBinding
 
 
 def bind_async_llm(engine: Any, binding: EngineBinding) -> None:
@@ -32,10 +31,10 @@ def bind_async_llm(engine: Any, binding: EngineBinding) -> None:
 
 def bind_llm_engine(engine: Any, binding: EngineBinding) -> None:
     """Bind an ``LLMEngine``."""
-    from vllm_mmout.engine.request.llm_engine import LLMEngineRuntime, bind_client
+    from vllm_mmout.engine.request.llm_engine import Interrupts, bind_client
 
-    engine.mmout = LLMEngineRuntime()
-    bind_client(engine.engine_core, engine.mmout.interrupts)
+    engine.mmout = Interrupts()
+    bind_client(engine.engine_core, engine.mmout)
     binding = _bind_parts(engine, binding, engine.engine_core.shutdown)
     _rebase(engine, binding.llm_engine)
     log_binding(binding)

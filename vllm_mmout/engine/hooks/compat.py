@@ -20,12 +20,7 @@ def vllm_version() -> str:
 
 
 def chat_template_error() -> type[Exception]:
-    """What vLLM raises where a model takes no chats, wherever this release defines it.
-
-    Raises:
-        HookError: none of the modules that have defined it does.
-
-    """
+    """What vLLM raises where a model takes no chats, wherever this release defines it."""
     for home in CHAT_TEMPLATE_ERROR_HOMES:
         with suppress(ImportError):
             found: type[Exception] | None = getattr(importlib.import_module(home), CHAT_TEMPLATE_ERROR, None)

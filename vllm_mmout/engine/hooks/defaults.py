@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.errors import OptionError
 from vllm_mmout.models.config import MODEL_TYPE
 from vllm_mmout.models.model_folders import family_of
-from vllm_mmout.registry.lookup import KEY
 from vllm_mmout.registry.registration import NONE
+from vllm_mmout.registry.resolve import KEY
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import EngineArgs
@@ -37,10 +37,6 @@ def fill_in(engine_args: EngineArgs) -> None:
     """Set the defaults of a folder with ``"model_type": "mmout"`` or of a wing's, and find its class; leave others.
 
     vLLM passes every default explicitly, so a field that has vLLM's own default counts as not set.
-
-    Raises:
-        MMOutError: the folder names no class, or one that cannot be found or imported.
-
     """
     config = _config(engine_args)
     family = family_of(config)
@@ -89,10 +85,6 @@ def _fit_tokens_to_requests(engine_args: EngineArgs, unset: Any) -> None:
 
     vLLM measures memory on a device with a step of all tokens in all requests, and looks for the last token of each in
     what ``forward`` gives, which has one row a request.
-
-    Raises:
-        OptionError: the user has set more tokens.
-
     """
     requests, tokens = engine_args.max_num_seqs, engine_args.max_num_batched_tokens
     if tokens == unset or tokens is None:

@@ -28,10 +28,6 @@ def our_endpoint() -> Callable[[], Any]:
     """What makes our endpoint plugin.
 
     It is looked up where vLLM would: `engine` may not import `serving`.
-
-    Raises:
-        MMOutError: the installed package does not announce it.
-
     """
     for point in importlib.metadata.entry_points(group=GROUP, name=NAME):
         if point.value.startswith("vllm_mmout."):
@@ -48,12 +44,6 @@ def endpoint_plugins(original: Callable[..., Sequence[Any]], *args: Any, **kwarg
 
     ``VLLM_PLUGINS`` stays as the user has it: vLLM reads it for plugins of every kind, so our name in it would shut out
     general plugins of others, and theirs would let in routes that bear the same name.
-
-    Args:
-        original: vLLM's ``load_endpoint_plugins``.
-        args: its arguments.
-        kwargs: its arguments by name.
-
     """
     factory = our_endpoint()
     allowed = "VLLM_PLUGINS" in os.environ

@@ -6,7 +6,6 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from vllm_mmout.engine.hooks.attributes import ATTRIBUTES
@@ -18,18 +17,8 @@ from vllm_mmout.errors import HookError
 ABSENT = object()
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """One change that was made, and what undoes it."""
-
-    owner: Any
-    name: str
-    before: Any
-    """What ``vars(owner)`` held, ``ABSENT`` where it held nothing."""
-
-
-_installed: dict[str, Installed] = {}
-"""By target."""
+_installed: dict[str, tuple[Any, str, Any]] = {}
+"""What undoes each change, by target: owner, name, and what ``vars(owner)`` held, ``ABSENT`` where it held nothing."""
 
 
 def is_frontend() -> bool:
@@ -49,18 +38,7 @@ def install(
     frontend: bool = True,
     core: bool = True,
 ) -> None:
-    """Verify every target, then change them; what is installed already stays as it is.
-
-    Args:
-        hooks: rows to install; None: our table.
-        attributes: names to add.
-        frontend: whether to install the frontend's rows too.
-        core: whether to install those of an engine's core.
-
-    Raises:
-        HookError: a target is missing or lacks a parameter; nothing has been changed.
-
-    """
+    """Verify every target, then change them; what is installed already stays as it is."""
     left_out = {*(() if frontend else (FRONTEND,)), *(() if core else (CORE,))}
     rows = [hook for hook in (all_hooks() if hooks is None else hooks) if hook.where not in left_out]
     places = verify(rows, attributes)
@@ -77,11 +55,11 @@ def install(
 def uninstall() -> None:
     """Undo every change: ``vars()`` of each target is as it was."""
     for target in reversed(list(_installed)):
-        change = _installed.pop(target)
-        if change.before is ABSENT:
-            delattr(change.owner, change.name)
+        owner, name, before = _installed.pop(target)
+        if before is ABSENT:
+            delattr(owner, name)
         else:
-            setattr(change.owner, change.name, change.before)
+            setattr(owner, name, before)
 
 
 def is_installed() -> bool:
@@ -92,12 +70,7 @@ def is_installed() -> bool:
 def verify(
     hooks: Iterable[Hook] | None = None, attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> dict[str, tuple[Any, str]]:
-    """Find the owner and attribute of every target.
-
-    Raises:
-        HookError: some have drifted; the message names each with its fault, and vLLM's version.
-
-    """
+    """Find the owner and attribute of every target."""
     places: dict[str, tuple[Any, str]] = {}
     faults: list[str] = []
     rows: list[Hook | Attribute] = [*(all_hooks() if hooks is None else hooks), *attributes]
@@ -147,5 +120,5 @@ def _missing(target: Callable[..., Any], parameters: Sequence[str]) -> list[str]
 
 
 def _replace(target: str, owner: Any, name: str, value: Any) -> None:
-    _installed[target] = Installed(owner, name, vars(owner).get(name, ABSENT))
+    _installed[target] = (owner, name, vars(owner).get(name, ABSENT))
     setattr(owner, name, value)

@@ -13,12 +13,7 @@ class NoChat(BaseRenderer):
     """Of a bound engine whose model has no tokenizer."""
 
     def render_messages(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse chats.
-
-        Raises:
-            ChatTemplateResolutionError: always; vLLM's warm-up takes it for a model without chat, a server answers 400.
-
-        """
+        """Refuse chats."""
         raise chat_template_error()("this model takes no chat messages: it has no tokenizer; send it an image")
 
     async def render_messages_async(self, *args: Any, **kwargs: Any) -> NoReturn:

@@ -26,22 +26,9 @@ _starting = threading.Lock()
 """Held while an engine starts: its processes get the environment as it is then."""
 
 
-class Report(msgspec.Struct):
-    """One error."""
-
-    kind: str
-    """Name of its class in `vllm_mmout.errors`."""
-    message: str
-
-
 @contextmanager
 def hearing() -> Iterator[None]:
-    """Around the start of an engine: raise what one of its processes told, from vLLM's own error.
-
-    Raises:
-        MMOutError: as it was raised in the process.
-
-    """
+    """Around the start of an engine: raise what one of its processes told, from vLLM's own error."""
     with _starting, tempfile.TemporaryDirectory(prefix="mmout-start-") as folder:
         report = Path(folder) / "report.json"
         os.environ[ENVIRONMENT] = str(report)
@@ -50,21 +37,15 @@ def hearing() -> Iterator[None]:
         except RuntimeError as error:
             if not report.is_file():
                 raise
-            told = msgspec.json.decode(report.read_bytes(), type=Report)
-            kind = getattr(errors, told.kind, ModelError)
-            raise kind(told.message) from error
+            kind, message = msgspec.json.decode(report.read_bytes(), type=tuple[str, str])
+            raise getattr(errors, kind, ModelError)(message) from error
         finally:
             os.environ.pop(ENVIRONMENT, None)
 
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """Around the load of a model in a worker: tell what is raised, and raise it as an error of ours.
-
-    Raises:
-        MMOutError: what was raised, or a `ModelError` that says it.
-
-    """
+    """Around the load of a model in a worker: tell what is raised, and raise it as an error of ours."""
     try:
         yield
     except MMOutError as error:
@@ -83,5 +64,5 @@ def _tell(error: MMOutError) -> None:
     kind = next(base.__name__ for base in type(error).__mro__ if base.__name__ in vars(errors))
     part = Path(f"{path}.{os.getpid()}")
     with suppress(OSError):  # several workers may tell, and the one that listens may be gone
-        part.write_bytes(msgspec.json.encode(Report(kind, message_of(error))))
+        part.write_bytes(msgspec.json.encode((kind, message_of(error))))
         part.replace(path)

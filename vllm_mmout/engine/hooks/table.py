@@ -227,22 +227,12 @@ CORE_HOOKS: tuple[Hook, ...] = (
 
 
 def hooks() -> tuple[Hook, ...]:
-    """The callables that are wrapped or relied on, of the core and of all wings.
-
-    Raises:
-        HookError: those of a wing cannot be imported.
-
-    """
+    """The callables that are wrapped or relied on, of the core and of all wings."""
     return (*CORE_HOOKS, *(row for row in _of_wings() if isinstance(row, Hook)))
 
 
 def names() -> tuple[Contact, ...]:
-    """Further names that are relied on, of the core and of all wings.
-
-    Raises:
-        HookError: those of a wing cannot be imported.
-
-    """
+    """Further names that are relied on, of the core and of all wings."""
     return (*NAMES, *(row for row in _of_wings() if isinstance(row, Contact)))
 
 

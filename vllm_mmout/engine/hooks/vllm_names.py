@@ -10,81 +10,72 @@ from vllm_mmout.contacts import Contact
 _PUBLIC = "use vLLM as its documentation says"
 _PRIVATE = "bind an engine that is there"
 
+
+def _names(module: str, names: str, why: str) -> Contact:
+    return Contact(module, tuple(names.split()), why)
+
+
 NAMES: tuple[Contact, ...] = (
-    Contact("vllm", ("LLM", "envs", "logger"), _PUBLIC),
-    Contact("vllm.engine.arg_utils", ("EngineArgs.add_cli_args", "EngineArgs.from_cli_args"), _PUBLIC),
-    Contact("vllm.inputs", ("MultiModalDataDict", "MultiModalInput", "mm_input"), _PUBLIC),
-    Contact("vllm.logger", ("init_logger",), _PUBLIC),
-    Contact("vllm.outputs", ("PoolingRequestOutput",), _PUBLIC),
-    Contact("vllm.platforms", ("current_platform",), _PUBLIC),
-    Contact("vllm.pooling_params", ("PoolingParams.extra_kwargs", "PoolingParams.clone"), _PUBLIC),
-    Contact("vllm.exceptions", ("VLLMClientError", "VLLMValidationError"), "refuse a request as vLLM does"),
-    Contact("vllm.model_executor.model_loader", ("get_model_architecture",), "find the class that serves a model"),
-    Contact("vllm.model_executor.models.interfaces", ("IsAttentionFree", "SupportsMultiModal"), "adapt a model"),
-    Contact("vllm.model_executor.models.interfaces_base", ("is_vllm_model",), "see whether a class is vLLM's"),
-    Contact(
+    _names("vllm", "LLM envs logger", _PUBLIC),
+    _names("vllm.engine.arg_utils", "EngineArgs.add_cli_args EngineArgs.from_cli_args", _PUBLIC),
+    _names("vllm.inputs", "MultiModalDataDict MultiModalInput mm_input", _PUBLIC),
+    _names("vllm.logger", "init_logger", _PUBLIC),
+    _names("vllm.outputs", "PoolingRequestOutput", _PUBLIC),
+    _names("vllm.platforms", "current_platform", _PUBLIC),
+    _names("vllm.pooling_params", "PoolingParams.extra_kwargs PoolingParams.clone", _PUBLIC),
+    _names("vllm.exceptions", "VLLMClientError VLLMValidationError", "refuse a request as vLLM does"),
+    _names("vllm.model_executor.model_loader", "get_model_architecture", "find the class that serves a model"),
+    _names("vllm.model_executor.models.interfaces", "IsAttentionFree SupportsMultiModal", "adapt a model"),
+    _names("vllm.model_executor.models.interfaces_base", "is_vllm_model", "see whether a class is vLLM's"),
+    _names(
         "vllm.model_executor.models.registry",
-        ("ModelRegistry.models", "ModelRegistry._normalize_arch", "_BaseRegisteredModel", "_ModelInfo"),
+        "ModelRegistry.models ModelRegistry._normalize_arch _BaseRegisteredModel _ModelInfo",
         "put classes of authors into vLLM's registry of models",
     ),
-    Contact("vllm.model_executor.layers.pooler", ("IdentityPooler", "Pooler"), "run reduce in the worker"),
-    Contact("vllm.multimodal", ("MULTIMODAL_REGISTRY",), "register the inputs of a model"),
-    Contact(
+    _names("vllm.model_executor.layers.pooler", "IdentityPooler Pooler", "run reduce in the worker"),
+    _names("vllm.multimodal", "MULTIMODAL_REGISTRY", "register the inputs of a model"),
+    _names(
         "vllm.multimodal.inputs",
-        ("MultiModalFieldConfig", "MultiModalKwargsItems", "PlaceholderRange"),
+        "MultiModalFieldConfig MultiModalKwargsItems PlaceholderRange",
         "hand tensors over rendered",
     ),
-    Contact(
-        "vllm.multimodal.parse", ("ModalityDataItems", "MultiModalDataParser", "ProcessorBatchItems"), "take tensors"
-    ),
-    Contact(
+    _names("vllm.multimodal.parse", "ModalityDataItems MultiModalDataParser ProcessorBatchItems", "take tensors"),
+    _names(
         "vllm.multimodal.processing",
-        (
-            "BaseDummyInputsBuilder",
-            "BaseMultiModalProcessor",
-            "BaseProcessingInfo",
-            "ProcessorInputs",
-            "PromptUpdate",
-            "TimingContext",
-        ),
+        "BaseDummyInputsBuilder BaseMultiModalProcessor BaseProcessingInfo ProcessorInputs PromptUpdate TimingContext",
         "have vLLM take a model's tensors without a processor",
     ),
-    Contact("vllm.renderers.base", ("BaseRenderer.render_messages", "BaseRenderer.tokenizer"), "refuse chats"),
-    Contact("vllm.utils.argparse_utils", ("FlexibleArgumentParser",), "read flags as vLLM's command line does"),
-    Contact("vllm.utils.system_utils", ("get_mp_context",), "know how processes of the engine are started"),
-    Contact("vllm.v1.engine", ("EngineCoreOutputs", "FinishReason"), _PRIVATE),
-    Contact(
+    _names("vllm.renderers.base", "BaseRenderer.render_messages BaseRenderer.tokenizer", "refuse chats"),
+    _names("vllm.utils.argparse_utils", "FlexibleArgumentParser", "read flags as vLLM's command line does"),
+    _names("vllm.utils.system_utils", "get_mp_context", "know how processes of the engine are started"),
+    _names("vllm.v1.engine", "EngineCoreOutputs FinishReason", _PRIVATE),
+    _names(
         "vllm.v1.engine.async_llm",
-        ("AsyncLLM.model_config", "AsyncLLM.renderer", "AsyncLLM.vllm_config", "AsyncLLM.shutdown"),
+        "AsyncLLM.model_config AsyncLLM.renderer AsyncLLM.vllm_config AsyncLLM.shutdown",
         _PRIVATE,
     ),
-    Contact("vllm.v1.engine.core", ("EngineCoreProc.input_queue", "EngineCoreProc.model_executor"), _PRIVATE),
-    Contact("vllm.v1.engine.core_client", ("SyncMPClient.outputs_queue", "SyncMPClient.shutdown"), _PRIVATE),
-    Contact("vllm.v1.engine.exceptions", ("EngineDeadError", "EngineGenerateError"), _PRIVATE),
-    Contact("vllm.v1.engine.llm_engine", ("LLMEngine.engine_core", "LLMEngine.renderer"), _PRIVATE),
-    Contact("vllm.v1.executor.multiproc_executor", ("MultiprocExecutor.response_mqs",), "let the core sleep"),
-    Contact(
+    _names("vllm.v1.engine.core", "EngineCoreProc.input_queue EngineCoreProc.model_executor", _PRIVATE),
+    _names("vllm.v1.engine.core_client", "SyncMPClient.outputs_queue SyncMPClient.shutdown", _PRIVATE),
+    _names("vllm.v1.engine.exceptions", "EngineDeadError EngineGenerateError", _PRIVATE),
+    _names("vllm.v1.engine.llm_engine", "LLMEngine.engine_core LLMEngine.renderer", _PRIVATE),
+    _names("vllm.v1.executor.multiproc_executor", "MultiprocExecutor.response_mqs", "let the core sleep"),
+    _names(
         "vllm.distributed.device_communicators.shm_broadcast",
-        ("MessageQueue._spin_condition", "SpinCondition.busy_loop_s"),
+        "MessageQueue._spin_condition SpinCondition.busy_loop_s",
         "let the core sleep",
     ),
-    Contact(
+    _names(
         "vllm.v1.engine.output_processor",
-        (
-            "OutputProcessor.request_states",
-            "OutputProcessorOutput",
-            "RequestState.external_req_id",
-            "RequestState.queue",
-            "RequestState.stream_interval",
-        ),
+        "OutputProcessor.request_states OutputProcessorOutput RequestState.external_req_id "
+        "RequestState.queue RequestState.stream_interval",
         _PRIVATE,
     ),
-    Contact("vllm.v1.worker.worker_base", ("WorkerBase.vllm_config", "WorkerWrapperBase.worker"), _PRIVATE),
-    Contact("vllm.entrypoints.llm", ("LLM.request_counter", "LLM.pooling_task"), _PRIVATE),
-    Contact(
+    _names("vllm.v1.worker.worker_base", "WorkerBase.vllm_config WorkerWrapperBase.worker", _PRIVATE),
+    _names("vllm.entrypoints.llm", "LLM.request_counter LLM.pooling_task", _PRIVATE),
+    _names(
         "vllm.entrypoints.cli.serve",
-        ("ServeSubcommand.subparser_init", "ServeSubcommand.validate", "ServeSubcommand.cmd"),
+        "ServeSubcommand.subparser_init ServeSubcommand.validate ServeSubcommand.cmd",
         "start vLLM's own server",
     ),
-    Contact("vllm.entrypoints.serve.middleware.authenticate", ("AuthenticationMiddleware",), "keep a key's protection"),
+    _names("vllm.entrypoints.serve.middleware.authenticate", "AuthenticationMiddleware", "keep a key's protection"),
 )

@@ -10,53 +10,53 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-    from vllm_mmout.engine.engine_binding import EngineBinding
+    from vllm_mmout.engine.binding import EngineBinding
 
 Original: TypeAlias = Callable[..., Any]
 
 
-def create_engine_config(original: Original) -> Original:
+def _around(replacement: Callable[..., Any]) -> Callable[[Original], Original]:
+    """What makes the replacement of an original out of a function that gets the original first."""
+
+    @functools.wraps(replacement)
+    def wrap(original: Original) -> Original:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return replacement(original, *args, **kwargs)
+
+        return wrapper
+
+    return wrap
+
+
+@_around
+def create_engine_config(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Fill in the engine arguments of our models before vLLM reads them."""
+    from vllm_mmout.engine.hooks.defaults import fill_in
 
-    @functools.wraps(original)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from vllm_mmout.engine.hooks.defaults import fill_in
-
-        fill_in(self)
-        return original(self, *args, **kwargs)
-
-    return wrapper
+    fill_in(self)
+    return original(self, *args, **kwargs)
 
 
-def async_llm_init(original: Original) -> Original:
+@_around
+def async_llm_init(original: Original, self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
     """Resolve the model's output processors first, so that an error starts no process; then bind."""
+    from vllm_mmout.engine.hooks.bind import bind_async_llm
 
-    @functools.wraps(original)
-    def wrapper(self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
-        from vllm_mmout.engine.hooks.bind import bind_async_llm
-
-        if binding := _started(lambda: original(self, vllm_config, *args, **kwargs), vllm_config, in_process=False):
-            bind_async_llm(self, binding)
-
-    return wrapper
+    if binding := _started(lambda: original(self, vllm_config, *args, **kwargs), vllm_config, in_process=False):
+        bind_async_llm(self, binding)
 
 
-def llm_engine_init(original: Original) -> Original:
-    """Resolve the model's output processors first, so that an error starts no process; then bind."""
+@_around
+def llm_engine_init(original: Original, self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
+    """As `async_llm_init`."""
+    from vllm import envs
 
-    @functools.wraps(original)
-    def wrapper(self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
-        from vllm import envs
+    from vllm_mmout.engine.hooks.bind import bind_llm_engine
 
-        from vllm_mmout.engine.hooks.bind import bind_llm_engine
-
-        in_process = not envs.VLLM_ENABLE_V1_MULTIPROCESSING
-        if binding := _started(
-            lambda: original(self, vllm_config, *args, **kwargs), vllm_config, in_process=in_process
-        ):
-            bind_llm_engine(self, binding)
-
-    return wrapper
+    in_process = not envs.VLLM_ENABLE_V1_MULTIPROCESSING
+    if binding := _started(lambda: original(self, vllm_config, *args, **kwargs), vllm_config, in_process=in_process):
+        bind_llm_engine(self, binding)
 
 
 def _started(start: Callable[[], None], vllm_config: VllmConfig, *, in_process: bool) -> EngineBinding | None:
@@ -71,70 +71,49 @@ def _started(start: Callable[[], None], vllm_config: VllmConfig, *, in_process: 
     return binding
 
 
-def pooling_offline_init(original: Original) -> Original:
+@_around
+def pooling_offline_init(original: Original, self: Any, *args: Any, **kwargs: Any) -> None:
     """Bind the LLM object whose engine is bound."""
+    from vllm_mmout.engine.hooks.bind import bind_llm
 
-    @functools.wraps(original)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
-        from vllm_mmout.engine.hooks.bind import bind_llm
-
-        original(self, *args, **kwargs)
-        bind_llm(self)
-
-    return wrapper
+    original(self, *args, **kwargs)
+    bind_llm(self)
 
 
-def v2_unsupported(original: Original) -> Original:
+@_around
+def v2_unsupported(original: Original, self: Any) -> list[str]:
     """Report what Model Runner V2 cannot run."""
+    from vllm_mmout.engine.hooks.bind import v1_only_features
 
-    @functools.wraps(original)
-    def wrapper(self: Any) -> list[str]:
-        from vllm_mmout.engine.hooks.bind import v1_only_features
-
-        unsupported: list[str] = original(self)
-        return [*unsupported, *v1_only_features(self)]
-
-    return wrapper
+    return [*original(self), *v1_only_features(self)]
 
 
-def worker_init_device(original: Original) -> Original:
+@_around
+def worker_init_device(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Bind the worker: its next step is to load the model.
 
     Not around the ``load_model`` of a platform's worker class: importing that in a frontend costs a second.
     """
+    from vllm_mmout.engine.hooks.bind import bind_worker
+    from vllm_mmout.engine.hooks.startup import telling
 
-    @functools.wraps(original)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from vllm_mmout.engine.hooks.bind import bind_worker
-        from vllm_mmout.engine.hooks.startup import telling
-
-        with telling():  # before vLLM asks for the model's class, which logs what is wrong with it and does not say it
-            bind_worker(self.worker, self.vllm_config)
-        return original(self, *args, **kwargs)
-
-    return wrapper
+    with telling():  # before vLLM asks for the model's class, which logs what is wrong with it and does not say it
+        bind_worker(self.worker, self.vllm_config)
+    return original(self, *args, **kwargs)
 
 
-def run_busy_loop(original: Original) -> Original:
+@_around
+def run_busy_loop(original: Original, self: Any) -> Any:
     """Bind the core's process before its loop begins."""
+    from vllm_mmout.engine.worker.core import bind_core
 
-    @functools.wraps(original)
-    def wrapper(self: Any) -> Any:
-        from vllm_mmout.engine.worker.core import bind_core
-
-        bind_core(self)
-        return original(self)
-
-    return wrapper
+    bind_core(self)
+    return original(self)
 
 
-def load_endpoint_plugins(original: Original) -> Original:
+@_around
+def load_endpoint_plugins(original: Original, *args: Any, **kwargs: Any) -> Any:
     """Add our routes to a server that was started to have them; to any other, nothing."""
+    from vllm_mmout.engine.hooks.endpoint_plugin import endpoint_plugins, is_switched_on
 
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        from vllm_mmout.engine.hooks.endpoint_plugin import endpoint_plugins, is_switched_on
-
-        return endpoint_plugins(original, *args, **kwargs) if is_switched_on() else original(*args, **kwargs)
-
-    return wrapper
+    return endpoint_plugins(original, *args, **kwargs) if is_switched_on() else original(*args, **kwargs)

@@ -1,8 +1,7 @@
 """One user's request as many of the engine's: parts are made, run, decoded, and joined into one result as they come.
 
-A part is a tile of a scene; a chunk of audio or a frame would be one too. One thread makes the parts, ahead of the
-engine as far as the budget lets it; one thread a pick runs the processor's ``assemble``. In between, parts are requests
-like any other: whoever drives the engine takes them here, sends them, and says how they ended.
+A part is a tile of a scene. One thread makes the parts, ahead of the engine as far as the budget lets it; one a pick
+runs the processor's ``assemble``. In between, parts are requests like any other, which the `Schedule` takes here.
 
 The thread that drives may be interrupted anywhere: what it shares with the others has locks of C alone, which no
 interrupt leaves held.
@@ -14,79 +13,54 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.observer import blame
-from vllm_mmout.engine.parts.queues import Lane, StoppedError
+from vllm_mmout.engine.parts.parts_request import Lane, StoppedError
 from vllm_mmout.engine.threads import background_thread
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, type_and_message
 from vllm_mmout.processors.base import Part
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.parts.parts_request import PartInput
-    from vllm_mmout.engine.request.budgets import TileBudget
+    from vllm_mmout.engine.parts.schedule import TileBudget
 
 ENDS_WITHIN_S = 30.0
 """Seconds that threads of a request that was stopped are waited for."""
 
-Join: TypeAlias = Callable[[str, Iterator[Part]], Any]
-"""Takes a pick's name and its parts as they come; returns the result."""
-Deliver: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Writes the results of all picks where asked, and returns them."""
-Measure: TypeAlias = Callable[[], tuple[int, int]]
-"""Says how many parts there are, and of how many bytes each is at most."""
 
-
+@dataclass(eq=False)
 class FanOut:
-    """One request of a user that is many of the engine's.
+    """One request of a user that is many of the engine's."""
 
-    Args:
-        parts: makes the parts, one whenever it is asked; closed at the end.
-        total: number of parts, at least 1; 0 where only ``measure`` says it.
-        nbytes: bytes of one part's input, at most.
-        picks: names of the processors whose results are wanted.
-        join: makes the result of a pick.
-        deliver: called once, when all picks have their results and nothing can fail any more but this.
-        budget: of all requests of this kind.
-        wake: called from any thread when there is something to do for whoever drives.
-        count: called from any thread, once with each number of parts that have been joined, from 1 on.
-        measure: called once before the first part is made, in the thread that makes them, where ``total`` and
-            ``nbytes`` are not known before.
-        at_stop: called from any thread when the request has failed or was aborted, perhaps more than once.
+    parts: Generator[PartInput, None, None]
+    """Makes the parts, one whenever it is asked; closed at the end."""
+    total: int
+    """Number of parts, at least 1; 0 until it is known, where only ``measure`` says it."""
+    nbytes: int
+    """Bytes of one part's input, at most."""
+    picks: Sequence[str]
+    """Names of the processors whose results are wanted."""
+    join: Callable[[str, Iterator[Part]], Any]
+    """Takes a pick's name and its parts as they come; returns the result."""
+    deliver: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    """Writes the results of all picks where asked, and returns them; nothing can fail any more then but this."""
+    budget: TileBudget
+    wake: Callable[[], None]
+    """Called from any thread when there is something to do."""
+    count: Callable[[int], None] = lambda _: None
+    """Called from any thread, once with each number of parts that have been joined, from 1 on."""
+    measure: Callable[[], tuple[int, int]] | None = None
+    """Says ``total`` and ``nbytes`` where they are not known before, in the thread that makes the parts."""
+    at_stop: Callable[[], None] = lambda: None
+    """Called from any thread when the request has failed or was aborted, perhaps more than once."""
 
-    """
-
-    def __init__(
-        self,
-        parts: Generator[PartInput, None, None],
-        *,
-        total: int,
-        nbytes: int,
-        picks: Sequence[str],
-        join: Join,
-        deliver: Deliver,
-        budget: TileBudget,
-        wake: Callable[[], None],
-        count: Callable[[int], None] = lambda _: None,
-        measure: Measure | None = None,
-        at_stop: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.total = total
-        """Number of parts; 0 until it is known."""
+    def __post_init__(self) -> None:
         self.done = 0
         """Parts that have been joined, those that were not sent among them."""
         self.error: BaseException | None = None
-        """What the request failed with, the first thing that did."""
-        self._parts = parts
-        self.nbytes = nbytes
-        self._join = join
-        self._deliver = deliver
-        self._budget = budget
-        self._wake = wake
-        self._count = count
-        self._measure = measure
-        self._at_stop = at_stop
         self._lock = threading.RLock()
         self._stopped_at: float | None = None
         self._delivering = False
@@ -95,7 +69,7 @@ class FanOut:
         """Picks that have yet to join a part, by its index."""
         self._held = 0
         """Places that are held in the budget, one for each part until it is joined."""
-        self._lanes = {pick: Lane(pick, self) for pick in picks}
+        self._lanes = {pick: Lane(pick, self) for pick in self.picks}
         self._to_join = len(self._lanes)
         self._running: set[str | None] = {None, *self._lanes}
         """The threads that have not ended, by pick; None makes the parts."""
@@ -132,12 +106,7 @@ class FanOut:
         return not self._running
 
     def outcome(self) -> Mapping[str, Any]:
-        """The result of each pick, which is the caller's from now on.
-
-        Raises:
-            BaseException: what the request failed with.
-
-        """
+        """The result of each pick, which is the caller's from now on; raises what the request failed with."""
         if self.error is not None:
             raise self.error
         return {pick: lane.handed_over() for pick, lane in self._lanes.items()}
@@ -168,8 +137,8 @@ class FanOut:
             self._ready.clear()
         for lane in self._lanes.values():
             lane.stop()
-        self._budget.wake()
-        self._at_stop()
+        self.budget.wake()
+        self.at_stop()
 
     def check_time(self, limit_s: float) -> None:
         """Give threads up that hang: in ``assemble`` on one part for longer than the limit, or after the end."""
@@ -211,9 +180,9 @@ class FanOut:
             held = min(self._held, 1)  # none: given back as a whole already
             self._held -= held
         if held:
-            self._budget.give(self.nbytes)
-        self._count(done)
-        self._wake()
+            self.budget.give(self.nbytes)
+        self.count(done)
+        self.wake()
 
     def _give_up(self, name: str | None) -> None:
         self._threads.pop(name, None)
@@ -229,23 +198,23 @@ class FanOut:
             held = self._held if last else 0
             self._held -= held
         if held:
-            self._budget.give(self.nbytes, held)
+            self.budget.give(self.nbytes, held)
         if last and self.error is not None:
             self.close()
-        self._wake()
+        self.wake()
 
     def _read(self) -> None:
         """Make the parts, each when there is a place for it."""
         try:
-            with closing(self._parts):
-                if self._measure is not None:
-                    self.total, self.nbytes = self._measure()
+            with closing(self.parts):
+                if self.measure is not None:
+                    self.total, self.nbytes = self.measure()
                 for _ in range(self.total):
-                    if not self._budget.take(self.nbytes, lambda: self.stopped):
+                    if not self.budget.take(self.nbytes, lambda: self.stopped):
                         return
                     with self._lock:
                         self._held += 1
-                    self._hand_on(next(self._parts))
+                    self._hand_on(next(self.parts))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's
             self.stop(error)
         except BaseException as error:  # noqa: BLE001 - a SystemExit must not leave the caller's process
@@ -261,7 +230,7 @@ class FanOut:
             if part.prompt is not None:
                 self._ready.append(part)
         if part.prompt is not None:
-            self._wake()
+            self.wake()
             return
         for lane in self._lanes.values():
             lane.put(Part(part.index, part.window, None, part.valid))
@@ -269,7 +238,7 @@ class FanOut:
     def _run(self, lane: Lane) -> None:
         """Join the parts of a pick."""
         try:
-            lane.result = self._join(lane.pick, lane)
+            lane.result = self.join(lane.pick, lane)
             for _ in lane:  # what it did not want
                 pass
             self._joined_all()
@@ -290,7 +259,7 @@ class FanOut:
                 return
             self._delivering = True
         try:
-            delivered = self._deliver({pick: lane.result for pick, lane in self._lanes.items()})
+            delivered = self.deliver({pick: lane.result for pick, lane in self._lanes.items()})
         except BaseException as error:  # noqa: BLE001 - as above
             self.error = error
         else:

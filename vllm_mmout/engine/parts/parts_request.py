@@ -1,7 +1,9 @@
-"""PartInput: one part of a request that is many of the engine's."""
+"""PartedRequest: a request that is many of the engine's, its parts on their way in, and the lanes they come back on."""
 
 from __future__ import annotations
 
+import queue
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,11 +19,12 @@ if TYPE_CHECKING:
     from vllm.pooling_params import PoolingParams
 
     from vllm_mmout.engine.parts.fan_out import FanOut
-    from vllm_mmout.engine.request.budgets import TileBudget
+    from vllm_mmout.engine.parts.schedule import TileBudget
     from vllm_mmout.engine.request.decode import Finish
     from vllm_mmout.geo.raster.raster import Window
     from vllm_mmout.outputs.partial_images import PartialImages, PreviewRequest
     from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.base import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +60,35 @@ class PartInput:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the engine gets: an input that fits one forward, or a part."""
+
+    prompt: Any
+    """A pre-rendered ``mm_input``, or a prompt that vLLM renders."""
+    mark: Mapping[str, Any]
+    finish: Finish
+    nbytes: int = 0
+    """Bytes of input that travel; of a part they are the `TileBudget`'s."""
+    pooling: PoolingParams | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Driver:
     """Who runs the parts of a request."""
 
     budget: TileBudget
-    """Of all requests of this kind."""
     wake: Callable[[], None]
     """Called from any thread when there is something to do."""
     observer: Observer = SILENT
-    """Hears of parts."""
     growing: PartialImages | None = None
     """Shown the first pick's result."""
     request_id: str = ""
-    """What the user calls the request."""
 
 
 class PartedRequest(ABC):
-    """What `Run` and `AsyncScene` need of a request to run its parts."""
+    """What a `Run` needs of a request to run its parts."""
 
     params: OutputParams
-    """The user's."""
 
     @property
     @abstractmethod
@@ -95,12 +107,7 @@ class PartedRequest(ABC):
 
     @abstractmethod
     def check_tiles(self, most: int) -> None:
-        """Refuse, and close, a request of more parts than it may have.
-
-        Raises:
-            InputError: it has more; both numbers are named.
-
-        """
+        """Refuse, and close, a request of more parts than it may have."""
 
     @abstractmethod
     def made_in(self, folder: Path | None) -> Self:
@@ -133,3 +140,60 @@ class PartedRequest(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of what it holds."""
+
+
+class StoppedError(BaseException):
+    """Ends a processor's ``assemble`` from outside; no author's ``except Exception`` meets it."""
+
+
+class Lane:
+    """Iterates over the parts of one pick as they come, in the thread that joins them."""
+
+    def __init__(self, pick: str, fan_out: FanOut) -> None:
+        self.pick = pick
+        self.result: Any = None
+        """What the processor made of them, until it is handed over."""
+        self.busy_since: float | None = None
+        """Since when the processor works on one part; None while it waits for one, and after the last."""
+        self._fan_out = fan_out
+        self._queue: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
+        self._taken = 0
+        self._last: Part | None = None
+
+    def put(self, part: Part) -> None:
+        """Hand a part over; from any thread."""
+        self._queue.put(part)
+
+    def stop(self) -> None:
+        """Let whoever waits for a part see that the request has ended."""
+        self._queue.put(None)
+
+    def handed_over(self) -> Any:
+        """The result, which is the caller's from now on."""
+        result, self.result = self.result, None
+        return result
+
+    def close(self) -> None:
+        """Forget the result, and remove what it has on disk."""
+        result = self.handed_over()
+        if hasattr(result, "close"):
+            result.close()
+
+    def __iter__(self) -> Lane:
+        return self
+
+    def __next__(self) -> Part:
+        self.busy_since = None
+        last, self._last = self._last, None
+        if last is not None:
+            self._fan_out.joined(last)
+        if self._taken and self._taken == self._fan_out.total:
+            raise StopIteration
+        part = self._queue.get()
+        if part is None or self._fan_out.stopped:
+            self._queue.put(None)  # for whoever swallows the error and asks again
+            raise StoppedError
+        self._taken += 1
+        self._last = part
+        self.busy_since = time.monotonic()
+        return part

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.parts.fan_out import FanOut
-from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest, PartInput
-from vllm_mmout.engine.parts.queues import StoppedError
+from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest, PartInput, StoppedError
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, OptionError, type_and_message
 from vllm_mmout.geo.tiling.grid import TileGrid, reflected
 from vllm_mmout.outputs.base import Source
@@ -36,10 +35,8 @@ class Scene(PartedRequest):
     view: RasterView
     grid: TileGrid
     params: OutputParams
-    """The user's."""
     binding: Binding
     finish: Finish
-    """Writes a joined output where asked."""
     folder: Path | None
     """Where a result on disk is made."""
     reopen: Callable[[], RasterView] | None = None
@@ -61,12 +58,7 @@ class Scene(PartedRequest):
         return self.reopen is not None
 
     def check_tiles(self, most: int) -> None:
-        """Refuse, and close, a scene that is cut into more tiles than a request may have.
-
-        Raises:
-            InputError: it is; both numbers are named.
-
-        """
+        """Refuse, and close, a scene that is cut into more tiles than a request may have."""
         grid = self.grid
         if len(grid) > most:
             self.close()
@@ -192,12 +184,7 @@ class Scene(PartedRequest):
 
 
 def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | None:
-    """How an input is cut into tiles; None for one that fits one forward.
-
-    Raises:
-        OptionError: the tiles do not fit the model, or a processor cannot join them.
-
-    """
+    """How an input is cut into tiles; None for one that fits one forward."""
     mapper = view.mapper
     tile, tile_width = mapper.tile_sides(params.tile)
     if 2 * params.overlap > min(tile, tile_width):

@@ -14,13 +14,13 @@ from vllm.pooling_params import PoolingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from vllm_mmout.engine import marker
+from vllm_mmout.engine import wire
 from vllm_mmout.engine.hooks.validation import as_client_error
 from vllm_mmout.engine.observer import counted
-from vllm_mmout.engine.parts.async_scene import AsyncScene
-from vllm_mmout.engine.parts.parts_request import PartedRequest
-from vllm_mmout.engine.request.decode import ADMISSION, Admission
-from vllm_mmout.engine.request.inputs import Prepared, prepare
+from vllm_mmout.engine.parts.parts_request import PartedRequest, Prepared
+from vllm_mmout.engine.request.async_runs import AsyncRun
+from vllm_mmout.engine.request.decode import Admission, carrying
+from vllm_mmout.engine.request.inputs import prepare
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import MMOutError
@@ -29,9 +29,7 @@ from vllm_mmout.params import OutputParams
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
 
-    from vllm_mmout.engine.binding import AsyncRuntime
-    from vllm_mmout.engine.parts.parts_request import PartInput
-    from vllm_mmout.engine.request.decode import Finish
+    from vllm_mmout.engine.request.async_runs import AsyncRuns
     from vllm_mmout.engine.request.routed import RoutedOutputProcessor
     from vllm_mmout.outputs.partial_images import PreviewRequest
 
@@ -49,7 +47,7 @@ class BoundAsyncLLM(AsyncLLM):
     """vLLM's asynchronous engine whose outputs are decoded."""
 
     output_processor: RoutedOutputProcessor
-    mmout: AsyncRuntime
+    mmout: AsyncRuns
 
     @counted
     async def generate(  # type: ignore[override]  # the result of a bound engine is no text
@@ -100,70 +98,53 @@ class BoundAsyncLLM(AsyncLLM):
             if isinstance(prepared, PartedRequest):
                 prepared = prepared.made_in(folder)
                 held.callback(prepared.close)
-                results = self._mmout_scene(request_id, prepared, ways, watch)
+                results = self._mmout_run(request_id, prepared, ways, watch)
                 await held.enter_async_context(aclosing(results))
                 async for progress in results:
                     yield progress
                 return
-            mark = marker.mark(params)
-            result = await self._mmout_send(request_id, prepared.prompt, mark, prepared.finish, ways)
+            result = await self._mmout_send(request_id, prepared, ways)
         if result.error is not None:
             raise result.error
         yield result
 
-    async def _mmout_send(
-        self,
-        request_id: str,
-        prompt: Any,
-        mark: dict[str, Any],
-        finish: Finish,
-        ways: Ways,
-        *,
-        own: PoolingParams | None = None,
-    ) -> MultimodalRequestOutput:
-        """Run one request through the engine, with params of its own where it has some; cancelling this aborts it."""
-        pooling = marker.marked(own or PoolingParams(task=await self._mmout_task()), mark)
-        admission = Admission(finish)
-        token = ADMISSION.set(admission)
+    async def _mmout_send(self, request_id: str, prepared: Prepared, ways: Ways) -> MultimodalRequestOutput:
+        """Run one request through the engine; cancelling this aborts it."""
+        pooling = wire.marked(prepared.pooling or PoolingParams(task=await self._mmout_task()), prepared.mark)
+        admission = Admission(prepared.finish)
         try:
-            queue = await self.add_request(
-                request_id,
-                prompt,
-                pooling,
-                lora_request=ways.lora_request,
-                trace_headers=ways.trace_headers,
-                priority=ways.priority,
-            )
+            with carrying(admission):
+                queue = await self.add_request(
+                    request_id,
+                    prepared.prompt,
+                    pooling,
+                    lora_request=ways.lora_request,
+                    trace_headers=ways.trace_headers,
+                    priority=ways.priority,
+                )
             return cast("MultimodalRequestOutput", await queue.get())
-        except EngineDeadError:
-            if admission.internal_id is not None:  # there is no engine to tell, but what is known of it must go
-                self.output_processor.abort_requests([admission.internal_id], internal=True)
-            raise
-        except BaseException:
+        except BaseException as error:
             if admission.internal_id is not None:
-                await self.abort(admission.internal_id, internal=True)
+                if isinstance(error, EngineDeadError):  # there is no engine to tell, but what is known of it must go
+                    self.output_processor.abort_requests([admission.internal_id], internal=True)
+                else:
+                    await self.abort(admission.internal_id, internal=True)
             raise
-        finally:
-            ADMISSION.reset(token)
 
-    async def _mmout_scene(
-        self, request_id: str, scene: PartedRequest, ways: Ways, watch: PreviewRequest | None
+    async def _mmout_run(
+        self, request_id: str, request: PartedRequest, ways: Ways, watch: PreviewRequest | None
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run a scene, its tiles after the single inputs."""
-        tile_ways = replace(ways, priority=ways.priority + 1)
+        """Run a request of many parts, these after the single inputs."""
+        part_ways = replace(ways, priority=ways.priority + 1)
 
-        def send(run: AsyncScene, part: PartInput, batch: list[int]) -> Coroutine[Any, Any, MultimodalRequestOutput]:
-            finish = scene.tile_finish(run.fan_out, part.sent())
-            mark = marker.mark(scene.tile_params, batch)
-            tile_id = f"{request_id}-tile-{part.index}-{uuid4().hex}"  # no id that another request could have
-            return self._mmout_send(tile_id, part.prompt, mark, finish, tile_ways, own=part.pooling)
+        def send(index: int, prepared: Prepared) -> Coroutine[Any, Any, MultimodalRequestOutput]:
+            part_id = f"{request_id}-tile-{index}-{uuid4().hex}"  # no id that another request could have
+            return self._mmout_send(part_id, prepared, part_ways)
 
-        run = AsyncScene(
+        run = AsyncRun(
+            self.mmout,
             request_id,
-            scene,
-            budget=self.mmout.budget,
-            slots=self.mmout.slots,
-            gathering=self.mmout.gathering,
+            request,
             send=send,
             limit_s=self.output_processor.binding.settings.decode_timeout_s,
             observer=self.output_processor.observer,

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from vllm_mmout.engine import codec
+from vllm_mmout.engine import wire
 from vllm_mmout.engine.log import logger
-from vllm_mmout.engine.observer import SILENT, Observer, blame
+from vllm_mmout.engine.observer import Observer, blame
 from vllm_mmout.errors import DecodeError, ForwardError, InputError, MMOutError, ReduceError, type_and_message
-from vllm_mmout.processors.base import OutputProcessor, Part
+from vllm_mmout.processors.base import Part
 
 if TYPE_CHECKING:
     import torch
 
+    from vllm_mmout.engine.request.routed import RoutedOutputProcessor, RoutedRequestState
+    from vllm_mmout.engine.request_output import MultimodalRequestOutput
+    from vllm_mmout.engine.threads import Job
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Raw
+
+Kind = TypeVar("Kind")
 
 Finish: TypeAlias = Callable[[Any, str | None], Any]
 """Takes a decoded output and the pick's name (None for a single one that is no part); returns it laid on its input and
@@ -30,52 +37,69 @@ def as_it_is(output: Any, _pick: str | None) -> Any:
     return output
 
 
-@dataclass(frozen=True, slots=True)
-class Decoding:
-    """What decoding one request takes."""
+@dataclass(slots=True)
+class Mark:
+    """What a marked request carries from admission to delivery."""
 
-    processors: Mapping[str, OutputProcessor]
     params: OutputParams
     finish: Finish
-    request_id: str
+    loop: asyncio.AbstractEventLoop | None
+    """The loop whose task waits for the result; None in ``LLM``."""
+    router: RoutedOutputProcessor
     admitted: float
-    """``time.monotonic()`` when the request entered the engine."""
-    arrived: float
-    """``time.monotonic()`` when the engine's output arrived."""
-    observer: Observer = SILENT
+
+
+@dataclass(slots=True)
+class Decoding:
+    """A request that the engine is done with and whose output is being decoded."""
+
+    state: RoutedRequestState
+    mark: Mark
+    shell: MultimodalRequestOutput
+    nbytes: int
+    observer: Observer
+    arrived: float = field(default_factory=time.monotonic)
+    job: Job | None = None
+
+
+class Decodings(dict[str, Decoding]):
+    """Those that have not been delivered, by internal request id; observers hear of each when it comes and goes."""
+
+    def put(self, decoding: Decoding) -> None:
+        """Take one in."""
+        self[decoding.state.request_id] = decoding
+        decoding.observer.waits(decoding.nbytes)
+
+    def take_out(self, decoding: Decoding) -> bool:
+        """Let one go; False if it was none of them any more."""
+        taken = self.pop(decoding.state.request_id, None)
+        if taken is not None:
+            taken.observer.settled(taken.nbytes)
+        return taken is not None
+
+    def called(self, request_id: str, *, internal: bool) -> list[Decoding]:
+        """Those of an internal request id, one at most, or of a caller's own, which may repeat."""
+        names = [(key if internal else entry.state.external_req_id, entry) for key, entry in self.items()]
+        return [entry for name, entry in names if name == request_id]
 
 
 def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
-    """Decode what the worker sent for one request.
-
-    Args:
-        decoding: processors and params.
-        buffer: uint8 [bytes], packed by the worker.
-
-    Returns:
-        The output object; with several picks a dict of them by name, in the order asked.
-
-    Raises:
-        InputError: the model refused its input in the worker.
-        ForwardError: the model failed there.
-        ReduceError: ``reduce`` failed there.
-        DecodeError: a processor failed here; its exception is the cause.
-
-    """
+    """Decode what the worker sent for one request."""
     started = time.monotonic()
-    unpacked = codec.unpack(buffer)
-    if isinstance(unpacked, codec.Failure) and not unpacked.processor:
+    unpacked = wire.unpack(buffer)
+    if isinstance(unpacked, wire.Failure) and not unpacked.processor:
         raise (InputError if unpacked.kind == InputError.__name__ else ForwardError)(unpacked.message)
-    if isinstance(unpacked, codec.Failure):
+    if isinstance(unpacked, wire.Failure):
         failed = f"{unpacked.processor}.reduce failed in the worker: {unpacked.kind}: {unpacked.message}"
         raise blame(ReduceError(failed), unpacked.processor)
-    several = isinstance(decoding.params.processor, tuple)
-    named = several or decoding.params.part
+    mark = decoding.mark
+    several = isinstance(mark.params.processor, tuple)
+    named = several or mark.params.part
     results = {name: _decode_one(decoding, name, raw, name if named else None) for name, raw in unpacked.items()}
     logger.debug(
         "request %s: %.1f ms in the engine, %.1f ms waiting, %.1f ms decoding (%s)",
-        decoding.request_id,
-        1e3 * (decoding.arrived - decoding.admitted),
+        decoding.shell.request_id,
+        1e3 * (decoding.arrived - mark.admitted),
         1e3 * (started - decoding.arrived),
         1e3 * (time.monotonic() - started),
         ", ".join(results),
@@ -84,14 +108,14 @@ def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
 
 
 def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
-    processor, params = decoding.processors[name], decoding.params
+    processor, params = decoding.mark.router.binding.processors[name], decoding.mark.params
     started = time.monotonic()
     try:
         result = processor.decode(raw, params, processor.begin(params))
         if result is not None and not params.part:  # parts are joined elsewhere, with the others
             result = processor.assemble(iter([Part(0, None, result)]), params)
         if result is not None:
-            finished = decoding.finish(result, pick)
+            finished = decoding.mark.finish(result, pick)
             decoding.observer.decoded(name, time.monotonic() - started)
             return finished
     except MMOutError as error:
@@ -109,7 +133,6 @@ class Admission:
     """What ``generate`` and the router tell each other while a request is added."""
 
     finish: Finish
-    """What is done with the decoded output: laid on its input, written to a file."""
     internal_id: str | None = None
     """Set when the engine's frontend gets the request; from then on it must be aborted if it is not delivered."""
 
@@ -119,5 +142,21 @@ class Admission:
         return finish
 
 
-ADMISSION: ContextVar[Admission | None] = ContextVar("mmout_admission", default=None)
-"""The admission of the request that is being added in this task, none for those that came by vLLM's own ways."""
+TICKET: ContextVar[object] = ContextVar("mmout_ticket", default=None)
+"""What goes beside the request that is being added in this task, None where it came by vLLM's own ways."""
+
+
+def ticket(kind: type[Kind]) -> Kind | None:
+    """The ticket of the request that is being added, where it is of this kind."""
+    found = TICKET.get()
+    return found if isinstance(found, kind) else None
+
+
+@contextmanager
+def carrying(carried: object) -> Iterator[None]:
+    """Add a request with a ticket."""
+    token = TICKET.set(carried)
+    try:
+        yield
+    finally:
+        TICKET.reset(token)

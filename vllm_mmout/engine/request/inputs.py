@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm_mmout.engine.parts.parts_request import PartedRequest
+from vllm_mmout.engine import wire
+from vllm_mmout.engine.parts.parts_request import PartedRequest, Prepared
 from vllm_mmout.engine.parts.scene import Scene, cut
 from vllm_mmout.engine.request.decode import Finish, as_it_is
 from vllm_mmout.errors import InputError, OptionError, SaveError
@@ -27,31 +28,10 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """One request, ready for admission."""
-
-    prompt: Any
-    """A pre-rendered ``mm_input``, or a prompt that vLLM renders."""
-    nbytes: int
-    """Bytes of input that travel."""
-    finish: Finish
-
-
 def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | PartedRequest:
     """Read and map one input; may block on files. A scene is only opened, and is to be closed.
 
     Of what goes to a processor that makes the inputs itself nothing is read.
-
-    Args:
-        binding: the engine's.
-        data: a form of input that ``generate`` takes.
-        params: the request's.
-
-    Raises:
-        InputError: the input cannot be read, or the model cannot take it.
-        OptionError: the params ask for what this model has not.
-
     """
     binding.check_params(params)
     own = binding.own_inputs(params)
@@ -63,7 +43,7 @@ def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | Par
     _spare_the_input(binding, params, target, data)
     inputs = binding.inputs
     if inputs is None:
-        return Prepared(_renderable(data, params), 0, _finish(None, target))
+        return Prepared(_renderable(data, params), wire.mark(params), _finish(None, target))
     media = _media(data, several=inputs.rasters is not None)
     opened = inputs.open(media, params)
     if not isinstance(opened, MappedInput):
@@ -76,7 +56,7 @@ def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | Par
     nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
     names = binding.choice.pick(params.processor)
     finish = _finish(opened.source, target, binding.model, names[0])
-    return Prepared(inputs.render(opened), nbytes, finish)
+    return Prepared(inputs.render(opened), wire.mark(params), finish, nbytes)
 
 
 def _scene(
@@ -185,17 +165,15 @@ class Target:
     """Whether ``path`` is a folder; the file is then named after the input."""
     stem: str
 
+    def file(self, formats: Iterable[str], pick: str | None = None) -> Path:
+        """The file of one output, whose usual suffix is the first of its formats."""
+        if self.folder:
+            return self.path / f"{self.stem}{'' if pick is None else f'-{pick}'}{next(iter(formats))}"
+        return self.path if pick is None else self.path.with_name(f"{self.path.stem}-{pick}{self.path.suffix}")
+
 
 def check_targets(requests: Iterable[tuple[Any, OutputParams]]) -> None:
-    """Check that no two requests of one call write to one file.
-
-    Args:
-        requests: input and params of each.
-
-    Raises:
-        OptionError: two would; the file is named.
-
-    """
+    """Check that no two requests of one call write to one file."""
     seen = set()
     for data, params in requests:
         if params.path is None:
@@ -231,8 +209,7 @@ def _spare_the_input(binding: Binding, params: OutputParams, target: Target | No
     if target is None or isinstance(params.processor, tuple):
         return  # with several picks their names are part of the file's
     (name,) = binding.choice.pick(params.processor)
-    suffix = next(iter(binding.processors[name].formats(params) or {"": ""}))  # the usual one first
-    file = target.path / f"{target.stem}{suffix}" if target.folder else target.path
+    file = target.file(binding.processors[name].formats(params) or {"": ""})
     for source in paths_of(data) if file.is_file() else ():
         if source.is_file() and file.samefile(source):
             raise SaveError(f"the result would be written over its own input {source}; choose another path or folder")
@@ -249,16 +226,7 @@ def _finish(source: Source | None, target: Target | None, model: str = "", first
         if target is not None:
             if not hasattr(output, "save"):
                 raise SaveError(f"path: a {type(output).__name__} cannot be saved; leave path out and use the object")
-            output.path = str(output.save(_file(target, pick, output)))
+            output.path = str(output.save(target.file(getattr(output, "formats", {".npz": ""}), pick)))
         return output
 
     return finish
-
-
-def _file(target: Target, pick: str | None, output: Any) -> Path:
-    if target.folder:
-        name = target.stem if pick is None else f"{target.stem}-{pick}"
-        return target.path / f"{name}{next(iter(getattr(output, 'formats', {'.npz': ''})))}"  # the usual suffix first
-    if pick is None:
-        return target.path
-    return target.path.with_name(f"{target.path.stem}-{pick}{target.path.suffix}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 from vllm import LLM
 
 from vllm_mmout.engine.request.inputs import check_targets
-from vllm_mmout.engine.request.llm_run import Run, Wanted
+from vllm_mmout.engine.request.llm_call import Call
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
 
@@ -74,12 +75,22 @@ class BoundLLM(LLM):
         bar = Bar(use_tqdm, len(wanted))
         try:
             # In a context of its own: what an interrupt leaves there is nobody else's.
-            results = copy_context().run(Run(self, binding, wanted, bar).results)
+            results = copy_context().run(Call(self, binding, wanted, bar).results)
         finally:
             bar.close()
         if single and results[0].error is not None:
             raise results[0].error
         return results
+
+
+@dataclass(slots=True)
+class Wanted:
+    """One input of a call and what was asked for it."""
+
+    data: Any
+    params: OutputParams
+    priority: int
+    lora_request: LoRARequest | None
 
 
 def _pair(
@@ -112,13 +123,7 @@ def _spread(name: str, value: Any, count: int) -> list[Any]:
 
 
 class Bar:
-    """Counts inputs that are done; a scene counts as its tiles.
-
-    Args:
-        use_tqdm: as of ``generate``: whether to show a bar, or what makes one.
-        inputs: number of inputs.
-
-    """
+    """Counts inputs that are done; a scene counts as its tiles."""
 
     def __init__(self, use_tqdm: Any, inputs: int) -> None:
         make = use_tqdm if callable(use_tqdm) else tqdm

@@ -10,7 +10,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,7 +17,7 @@ from vllm.v1.engine.core_client import SyncMPClient
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from vllm_mmout.engine.rebase import rebase
+from vllm_mmout.engine.binding import rebase
 
 if TYPE_CHECKING:
     from vllm.outputs import PoolingRequestOutput, RequestOutput
@@ -74,18 +73,11 @@ class Interrupts:
         self._came.append(frame)
 
 
-@dataclass(frozen=True, slots=True)
-class LLMEngineRuntime:
-    """What a bound ``LLMEngine`` keeps beside what vLLM's has."""
-
-    interrupts: Interrupts = field(default_factory=Interrupts)
-
-
 class BoundLLMEngine(LLMEngine):
     """vLLM's synchronous engine whose outputs are decoded."""
 
     output_processor: RoutedOutputProcessor
-    mmout: LLMEngineRuntime
+    mmout: Interrupts
 
     def step(self) -> list[RequestOutput | PoolingRequestOutput[Any]]:
         """As vLLM's; with decodes pending and nothing left in the engine it waits for the decoders.
@@ -95,18 +87,18 @@ class BoundLLMEngine(LLMEngine):
         router = self.output_processor
         if router.holds_the_rest:
             return [*router.wait_ready()]
-        with self.mmout.interrupts.held_back():
+        with self.mmout.held_back():
             outputs = super().step()
         return [*outputs, *router.take_ready()]
 
     def add_request(self, *args: Any, **kwargs: Any) -> str:
         """As vLLM's."""
-        with self.mmout.interrupts.held_back():
+        with self.mmout.held_back():
             return super().add_request(*args, **kwargs)
 
     def abort_request(self, request_ids: list[str], internal: bool = False) -> None:  # noqa: FBT001, FBT002 - as vLLM's
         """As vLLM's."""
-        with self.mmout.interrupts.held_back():
+        with self.mmout.held_back():
             super().abort_request(request_ids, internal)
 
 

@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Sized
+from threading import Condition, RLock
 from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.v1.engine import FinishReason
-from vllm.v1.engine.output_processor import OutputProcessorOutput, RequestState
+from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput, RequestState
 
-from vllm_mmout.engine import marker
+from vllm_mmout.engine import wire
+from vllm_mmout.engine.binding import rebase
 from vllm_mmout.engine.hooks.validation import InvalidInputError, as_client_error
 from vllm_mmout.engine.observer import SILENT, Observer
-from vllm_mmout.engine.rebase import rebase
-from vllm_mmout.engine.request.decode import ADMISSION, Decoding, Finish, as_it_is, decode_request
-from vllm_mmout.engine.request.decode_pool import DecodePool, Job, Outcome
-from vllm_mmout.engine.request.holding import HoldingOutputProcessor
+from vllm_mmout.engine.request.decode import Admission, Decoding, Decodings, Mark, as_it_is, decode_request, ticket
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
+from vllm_mmout.engine.threads import DecodePool, Outcome
 from vllm_mmout.errors import AbortedError, MMOutError, RequestError
 
 if TYPE_CHECKING:
@@ -39,19 +39,6 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 NO_TENSOR = torch.empty(0)
-
-
-@dataclass(slots=True)
-class Mark:
-    """What a marked request carries from admission to delivery."""
-
-    params: OutputParams
-    finish: Finish
-    loop: asyncio.AbstractEventLoop | None
-    """The loop whose task waits for the result; None in ``LLM``."""
-    router: RoutedOutputProcessor
-    admitted: float
-    """``time.monotonic()``."""
 
 
 class RoutedRequestState(RequestState):
@@ -88,37 +75,67 @@ class RoutedRequestState(RequestState):
         return None
 
 
-@dataclass(slots=True)
-class PendingDecode:
-    """A request that the engine is done with and whose output is being decoded."""
+class HoldingOutputProcessor(OutputProcessor):
+    """What ``LLM`` asks of an engine whose results are delivered after the engine is done with them."""
 
-    state: RoutedRequestState
-    mark: Mark
-    shell: MultimodalRequestOutput
-    nbytes: int
-    observer: Observer
-    job: Job | None = None
+    pending: Sized
+    ready: deque[Any]
+    """Delivered results that ``LLM`` has not fetched (``AsyncLLM`` gets them through its queues)."""
+    lock: RLock
+    """Held around what the decode threads and the caller's both change. A lock of C: no interrupt leaves it held."""
+    wakeup: Condition
+    poked: bool = False
 
+    def begin_holding(self) -> None:
+        """Make what this class keeps; called once, when the engine is bound."""
+        self.ready = deque()
+        self.lock = RLock()
+        self.wakeup = Condition(self.lock)
 
-class PendingDecodes(dict[str, PendingDecode]):
-    """Decodes that have not been delivered, by internal request id; observers hear of each when it comes and goes."""
+    def take_ready(self) -> list[Any]:
+        """Results decoded since the last call, for ``LLM``."""
+        with self.lock:
+            ready = list(self.ready)
+            self.ready.clear()
+        return ready
 
-    def put(self, pending: PendingDecode) -> None:
-        """Take one in."""
-        self[pending.state.request_id] = pending
-        pending.observer.waits(pending.nbytes)
+    def wait_ready(self) -> list[Any]:
+        """Wait until a pending decode is delivered, for ``LLM``; at once if nothing is pending, or when poked."""
+        with self.lock:
+            while self.pending and not self.ready and not self.poked:
+                self.wakeup.wait()
+            self.poked = False
+        return self.take_ready()
 
-    def take_out(self, pending: PendingDecode) -> bool:
-        """Let one go; False if it was none of them any more."""
-        taken = self.pop(pending.state.request_id, None)
-        if taken is not None:
-            taken.observer.settled(taken.nbytes)
-        return taken is not None
+    def poke(self) -> None:
+        """Let `wait_ready` come back though nothing is ready; callable from any thread."""
+        with self.lock:
+            self.poked = True
+            self.wakeup.notify_all()
 
-    def called(self, request_id: str, *, internal: bool) -> list[PendingDecode]:
-        """Those of an internal request id, one at most, or of a caller's own, which may repeat."""
-        names = [(key if internal else entry.state.external_req_id, entry) for key, entry in self.items()]
-        return [entry for name, entry in names if name == request_id]
+    @property
+    def holds_the_rest(self) -> bool:
+        """Whether the engine has no request left, while results are being decoded or wait to be fetched."""
+        with self.lock:
+            return not self.request_states and bool(self.pending or self.ready)
+
+    def get_num_unfinished_requests(self) -> int:
+        """Requests in the engine, being decoded, or decoded and not fetched."""
+        with self.lock:  # a decode thread moves what is pending to what is ready
+            return len(self.request_states) + len(self.pending) + len(self.ready)
+
+    def delivered(self) -> None:
+        """Have vLLM count its requests anew, where it limits their number over several API servers.
+
+        It counts when a request leaves the engine; those that are held leave later.
+        """
+        count = getattr(self, "_update_admission_stats", None)  # releases before have no such limit
+        if count is not None:
+            count()
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether any request is not delivered."""
+        return self.get_num_unfinished_requests() > 0
 
 
 class RoutedOutputProcessor(HoldingOutputProcessor):
@@ -126,16 +143,14 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
 
     binding: Binding
     pool: DecodePool
-    pending: PendingDecodes
-    """Decodes that have not been delivered."""
+    pending: Decodings
     observer: Observer = SILENT
-    """Hears of decodes, and of requests that fail."""
 
     def setup(self, binding: Binding) -> None:
         """Make the routing's own state; called once, when the engine is bound."""
         self.binding = binding
         self.pool = DecodePool(binding.settings.decode_threads, binding.settings.decode_timeout_s)
-        self.pending = PendingDecodes()
+        self.pending = Decodings()
         self.begin_holding()
 
     def add_request(
@@ -146,16 +161,11 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         request_index: int = 0,
         queue: RequestOutputCollector | None = None,
     ) -> None:
-        """As vLLM's, and mark the request's state.
-
-        Raises:
-            MMOutError: also a VLLMValidationError: the mark is wrong, or the request would end the engine.
-
-        """
+        """As vLLM's, and mark the request's state."""
         params = self._validated(request)
-        admission = ADMISSION.get()
+        admission = ticket(Admission)
         if admission is None:
-            marker.without_batch(request.pooling_params)
+            wire.without_batch(request.pooling_params)
         else:  # before it is true: an interrupt between the two must find the request
             admission.internal_id = request.request_id
         super().add_request(request, prompt, parent_req, request_index, queue)
@@ -176,7 +186,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
                 f' {len(request.prompt_token_ids or [])} prompt token(s); send "multi_modal_data"'
             )
         try:
-            params = marker.read(request.pooling_params)
+            params = wire.read(request.pooling_params)
             if params is not None:
                 self.binding.check_params(params)
         except MMOutError as error:
@@ -201,45 +211,41 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         self, state: RoutedRequestState, mark: Mark, shell: MultimodalRequestOutput, buffer: torch.Tensor
     ) -> None:
         """Hand one request's output to the decode pool; it counts as unfinished until it is delivered."""
-        arrived, observer = time.monotonic(), self.observer
-        decoding = Decoding(
-            self.binding.processors, mark.params, mark.finish, shell.request_id, mark.admitted, arrived, observer
-        )
-        pending = PendingDecode(state, mark, shell, buffer.nbytes, observer)
+        decoding = Decoding(state, mark, shell, buffer.nbytes, self.observer)
         try:
             with self.lock:
-                self.pending.put(pending)
-                pending.job = self.pool.submit(
+                self.pending.put(decoding)
+                decoding.job = self.pool.submit(
                     lambda: decode_request(decoding, buffer),
-                    lambda outcome: self._deliver_from_thread(pending, outcome),
+                    lambda outcome: self._deliver_from_thread(decoding, outcome),
                 )
         except BaseException:  # no thread can be started
-            self.pending.take_out(pending)
+            self.pending.take_out(decoding)
             raise
 
-    def _deliver_from_thread(self, pending: PendingDecode, outcome: Outcome) -> None:
-        loop = pending.mark.loop
+    def _deliver_from_thread(self, decoding: Decoding, outcome: Outcome) -> None:
+        loop = decoding.mark.loop
         if loop is None:
             with self.lock:
-                self._deliver(pending, outcome)
+                self._deliver(decoding, outcome)
                 self.wakeup.notify_all()
             return
         try:
-            loop.call_soon_threadsafe(self._deliver, pending, outcome)
+            loop.call_soon_threadsafe(self._deliver, decoding, outcome)
         except RuntimeError:  # the loop was closed: nobody waits any more
-            self.pending.take_out(pending)
+            self.pending.take_out(decoding)
 
-    def _deliver(self, pending: PendingDecode, outcome: Outcome) -> None:
-        if not self.pending.take_out(pending):
+    def _deliver(self, decoding: Decoding, outcome: Outcome) -> None:
+        if not self.pending.take_out(decoding):
             return
         if isinstance(outcome, BaseException):
-            pending.shell.error = outcome
+            decoding.shell.error = outcome
         else:
-            pending.shell.outputs = outcome
-        if pending.state.queue is not None:
-            pending.state.queue.put(pending.shell)
+            decoding.shell.outputs = outcome
+        if decoding.state.queue is not None:
+            decoding.state.queue.put(decoding.shell)
         else:
-            self.ready.append(pending.shell)
+            self.ready.append(decoding.shell)
         self.delivered()
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
@@ -251,13 +257,13 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
 
     def _cancel_decodes(self, request_id: str, *, internal: bool) -> None:
         with self.lock:
-            for pending in self.pending.called(request_id, internal=internal):
-                self.pending.take_out(pending)
-                if pending.job is not None:
-                    pending.job.cancel()
-                pending.shell.error = _ended(FinishReason.ABORT, None)
-                if pending.state.queue is not None:
-                    pending.state.queue.put(pending.shell)
+            for decoding in self.pending.called(request_id, internal=internal):
+                self.pending.take_out(decoding)
+                if decoding.job is not None:
+                    decoding.job.cancel()
+                decoding.shell.error = _ended(FinishReason.ABORT, None)
+                if decoding.state.queue is not None:
+                    decoding.state.queue.put(decoding.shell)
             self.wakeup.notify_all()
 
     def close(self) -> None:

@@ -20,7 +20,6 @@ class BoundWorker(WorkerBase):
     """Tries the model out when it has been loaded, and puts the reducing pooler around its own."""
 
     mmout: Mapping[str, OutputProcessor]
-    """This process's instances by name, the default first."""
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """As vLLM's."""

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.v1.engine.core import EngineCoreProc
 
-from vllm_mmout.engine.binding import resolve_choice
-from vllm_mmout.engine.marker import BATCH
-from vllm_mmout.engine.rebase import rebase
+from vllm_mmout.engine.binding import rebase, resolve_choice
+from vllm_mmout.engine.wire import BATCH
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from vllm.model_executor.layers.pooler import Pooler
 
-from vllm_mmout.engine import codec, marker
+from vllm_mmout.engine import wire
 from vllm_mmout.engine.log import logger
 from vllm_mmout.errors import MMOutError, ReduceError, message_of
 from vllm_mmout.models.single_pass import Outcome, PerRequest, plain
@@ -74,7 +74,7 @@ class ReducingPooler(Pooler):
             pooled = self.inner(hidden_states, pooling_metadata)
         except Exception as error:  # noqa: BLE001 - what leaves this method ends the engine
             logger.exception("the model's pooler failed on a step of %d requests", len(requests))
-            failure = codec.pack_failure(_failure("pooler", error))
+            failure = wire.pack_failure(_failure("pooler", error))
             return [failure if _is_marked(params) else torch.empty(0) for params in requests]
         return self._reduce_step(pooled, requests)
 
@@ -87,14 +87,14 @@ class ReducingPooler(Pooler):
             if raw is None:
                 continue
             try:
-                wanted = marker.read(params)
+                wanted = wire.read(params)
             except MMOutError as error:
-                buffers[row] = codec.pack_failure(_failure("request", error))
+                buffers[row] = wire.pack_failure(_failure("request", error))
                 continue
             if wanted is None:
                 buffers[row] = plain(raw)
             elif isinstance(raw, MMOutError):
-                buffers[row] = codec.pack_failure(_failure("", raw))
+                buffers[row] = wire.pack_failure(_failure("", raw))
             else:
                 groups.setdefault((wanted, _shapes(raw)), []).append(row)
         for (wanted, _), rows in groups.items():
@@ -108,30 +108,25 @@ class ReducingPooler(Pooler):
     def _reduce_group(self, raw: Raw, count: int, params: OutputParams) -> torch.Tensor | list[torch.Tensor]:
         """Reduce requests that are alike together; where that fails, each alone, so that one takes no other with it."""
         outcome = self._reduce(raw, count, params)
-        if not isinstance(outcome, codec.Failure):
+        if not isinstance(outcome, wire.Failure):
             return outcome
         if count == 1:
-            return [codec.pack_failure(outcome)]
+            return [wire.pack_failure(outcome)]
         return [self._reduce_group(_rows(raw, row), 1, params)[0] for row in range(count)]
 
-    def _reduce(self, raw: Raw, count: int, params: OutputParams) -> torch.Tensor | codec.Failure:
+    def _reduce(self, raw: Raw, count: int, params: OutputParams) -> torch.Tensor | wire.Failure:
         picks: dict[str, Raw] = {}
         name = "request"
         try:
             for name in params.picks or tuple(self.processors)[:1]:
                 picks[name] = checked_group(self.processors[name].reduce(raw, params), count, "reduce()", ReduceError)
-            return codec.pack(picks)
+            return wire.pack(picks)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - an author's code: all it raises is that request's
             return _failure(name, error)
 
 
 def wrap_pooler(model: nn.Module, processors: Mapping[str, OutputProcessor]) -> None:
-    """Put the reducing pooler around a loaded pooling model's own.
-
-    Raises:
-        ReduceError: the model has no pooler.
-
-    """
+    """Put the reducing pooler around a loaded pooling model's own."""
     inner = getattr(model, "pooler", None)
     if inner is None:
         raise ReduceError(
@@ -142,11 +137,11 @@ def wrap_pooler(model: nn.Module, processors: Mapping[str, OutputProcessor]) -> 
 
 
 def _is_marked(params: PoolingParams) -> bool:
-    return marker.KEY in (params.extra_kwargs or {})
+    return wire.KEY in (params.extra_kwargs or {})
 
 
-def _failure(processor: str, error: BaseException) -> codec.Failure:
-    return codec.Failure(processor, type(error).__name__, message_of(error))
+def _failure(processor: str, error: BaseException) -> wire.Failure:
+    return wire.Failure(processor, type(error).__name__, message_of(error))
 
 
 def _shapes(raw: Raw) -> tuple[object, ...]:

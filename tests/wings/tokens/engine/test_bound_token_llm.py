@@ -8,7 +8,7 @@ import pytest
 
 LLM = pytest.importorskip("vllm").LLM
 
-from vllm_mmout.engine.rebase import rebase  # noqa: E402
+from vllm_mmout.engine.binding import rebase  # noqa: E402
 from vllm_mmout.wings.tokens.engine.llm import BoundTokenLLM  # noqa: E402
 
 pytestmark = pytest.mark.engine

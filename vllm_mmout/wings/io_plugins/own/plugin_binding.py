@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from vllm_mmout.engine.rebase import rebase
+from vllm_mmout.engine.binding import rebase
 from vllm_mmout.errors import OptionError
 from vllm_mmout.wings.io_plugins.own.mmout_plugin import GROUP, NAME, NamingPlugin, naming_plugin
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 from vllm.config import VllmConfig
 
-from vllm_mmout.engine.engine_binding import EngineBinding
+from vllm_mmout.engine.binding import EngineBinding
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams

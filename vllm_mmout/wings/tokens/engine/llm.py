@@ -9,7 +9,7 @@ from vllm import LLM
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import SamplingParams
 
-from vllm_mmout.engine.rebase import rebase
+from vllm_mmout.engine.binding import rebase
 from vllm_mmout.engine.request.llm_engine import BoundLLMEngine
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams

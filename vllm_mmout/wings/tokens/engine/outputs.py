@@ -10,7 +10,7 @@ from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
-from vllm_mmout.engine.rebase import rebase
+from vllm_mmout.engine.binding import rebase
 
 
 class TextFilter(Protocol):

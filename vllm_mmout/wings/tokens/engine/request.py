@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from vllm.sampling_params import SamplingParams
 
+from vllm_mmout.engine.request.decode import carrying
 from vllm_mmout.params import OutputParams
 
 KEY = "mmout"
@@ -26,8 +26,6 @@ class TokenRequest:
 
 
 PLAIN = OutputParams()
-CURRENT_REQUEST: ContextVar[TokenRequest | None] = ContextVar("mmout_asked", default=None)
-"""Of the request that is being added in this task; None for one that says nothing."""
 
 
 def with_request(sampling: SamplingParams, asked: TokenRequest) -> SamplingParams:
@@ -47,8 +45,5 @@ def sent_apart(params: Any) -> Iterator[Any]:
         return
     sent = copy(params)
     sent.extra_args = {name: value for name, value in extra.items() if name != KEY} or None
-    token = CURRENT_REQUEST.set(asked)
-    try:
+    with carrying(asked):
         yield sent
-    finally:
-        CURRENT_REQUEST.reset(token)

@@ -18,13 +18,14 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.output_processor import OutputProcessorOutput, RequestOutputCollector, RequestState
 from vllm.v1.engine.parallel_sampling import ParentRequest
 
+from vllm_mmout.engine.binding import rebase
 from vllm_mmout.engine.observer import SILENT, Observer
-from vllm_mmout.engine.rebase import rebase
-from vllm_mmout.engine.request.holding import HoldingOutputProcessor
+from vllm_mmout.engine.request.decode import ticket
+from vllm_mmout.engine.request.routed import HoldingOutputProcessor
 from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher
 from vllm_mmout.wings.tokens.engine.binding import TokenBinding
 from vllm_mmout.wings.tokens.engine.outputs import MediaCollector, MultimodalCompletionOutput, route
-from vllm_mmout.wings.tokens.engine.request import CURRENT_REQUEST, PLAIN, TokenRequest
+from vllm_mmout.wings.tokens.engine.request import PLAIN, TokenRequest
 from vllm_mmout.wings.tokens.engine.stream import MediaStream, MediaTokenFilter
 
 
@@ -115,7 +116,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         super().add_request(request, prompt, parent_req, request_index, queue)
         if goes_on or request.resumable or request.sampling_params is None:
             return
-        asked = CURRENT_REQUEST.get() or TokenRequest(PLAIN)
+        asked = ticket(TokenRequest) or TokenRequest(PLAIN)
         state = self.request_states[request.request_id]
         if asked.params.output == "none":
             return

@@ -1,4 +1,8 @@
-"""What travels from the worker to the frontend: several tensors, or a failure, in one self-describing uint8 tensor.
+"""What travels between frontend and worker: a request's mark there, and back several tensors or a failure in one.
+
+The mark of a request that wants its output decoded is its OutputParams in ``PoolingParams.extra_kwargs``. What comes by
+``LLM.encode``, ``/pooling`` and IO Processor plugins has none and keeps its raw tensors. A mark may come from a client,
+so it is input: it is validated here and can name nothing but the options of a request.
 
 ``EngineCoreOutput.pooling_output`` carries exactly one tensor; a dict or a tuple there ends the engine at decoding.
 
@@ -13,12 +17,14 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import torch
+from vllm.pooling_params import PoolingParams
 
-from vllm_mmout.errors import ReduceError
+from vllm_mmout.errors import OptionError, ReduceError
+from vllm_mmout.params import OutputParams
 
 if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
@@ -26,7 +32,6 @@ if TYPE_CHECKING:
 MAGIC = b"MMO1"
 ALIGNMENT = 64
 MAX_BYTES = 1 << 31
-"""Largest result of one request."""
 MAX_AXES = 64
 """Most axes of a tensor, as in torch."""
 
@@ -51,7 +56,6 @@ class TensorHeader(msgspec.Struct, array_like=True, frozen=True):
     dtype: str
     shape: tuple[int, ...]
     offset: int
-    """First byte, from the start of the buffer."""
     halved: bool = False
     """Whether two elements share a byte, the first of them in its lower half; 15 stands for 255."""
 
@@ -71,7 +75,6 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
     processor: str
     """Name of the processor whose ``reduce`` failed; empty for the model itself."""
     kind: str
-    """Name of the exception's class."""
     message: str
 
 
@@ -256,3 +259,36 @@ def _view(buffer: torch.Tensor, head: TensorHeader) -> torch.Tensor:
     if part.storage_offset() % dtype.itemsize:  # a view of bytes that do not lie as they were packed
         part = part.clone()
     return part.view(dtype).reshape(head.shape)
+
+
+KEY = "mmout"
+BATCH = "mmout_batch"
+"""Key of the batch that a tile is sent with: its number, and how many they are. Only our own `generate` says it."""
+
+
+def mark(params: OutputParams, batch: list[int] | None = None) -> dict[str, Any]:
+    """``extra_kwargs`` for a request with these params; ``batch`` for a tile that is sent with others."""
+    return {KEY: params.to_wire()} | ({BATCH: batch} if batch is not None else {})
+
+
+def marked(pooling_params: PoolingParams, mark: Mapping[str, Any]) -> PoolingParams:
+    """Put a mark on the params of one request, beside what they carry; gives them back."""
+    pooling_params.extra_kwargs = {**(pooling_params.extra_kwargs or {}), **mark}
+    return pooling_params
+
+
+def without_batch(pooling_params: PoolingParams | None) -> None:
+    """Take a batch away that a client has made up: the engine's core would wait for the rest of it."""
+    if pooling_params is not None and pooling_params.extra_kwargs:
+        pooling_params.extra_kwargs.pop(BATCH, None)
+
+
+def read(pooling_params: PoolingParams | None) -> OutputParams | None:
+    """The params that a request is marked with, None without a mark."""
+    extra = pooling_params.extra_kwargs if pooling_params is not None else None
+    if not extra or KEY not in extra:
+        return None
+    wire = extra[KEY]
+    if not isinstance(wire, Mapping):
+        raise OptionError(f'extra_kwargs["{KEY}"] must be a table of options, got {type(wire).__name__}')
+    return OutputParams.from_mapping(wire)

@@ -1,0 +1,299 @@
+"""Schedule: which part of which request goes next, what has failed and what has ended; and the budgets of all.
+
+It neither waits nor calls: `LLM.generate` and `AsyncLLM.generate` ask for a `Turn`, do what it says, and are woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from vllm_mmout.engine import wire
+from vllm_mmout.engine.parts.parts_request import PartedRequest, PartInput, Prepared
+from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.parts.fan_out import FanOut
+
+PATIENCE_S = 0.5
+"""Seconds that a tile waits for others at most; a source that is slower than this is not waited for."""
+_TICK_S = 1.0
+"""Seconds after which runs are looked at though nothing was heard of them."""
+
+
+@dataclass(eq=False)
+class Run:
+    """A request of many parts, such as a scene of tiles, from its admission to its result."""
+
+    request_id: str
+    request: PartedRequest
+    fan_out: FanOut
+    limit_s: float  # that a processor may work on one part
+    told: bool = field(default=False, init=False)  # whether a turn has said that it failed
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        return Progress(self.fan_out.done, self.fan_out.total)
+
+    def prepared(self, part: PartInput, batch: Batch[Any]) -> Prepared:
+        """What the engine gets for a part."""
+        finish = self.request.tile_finish(self.fan_out, part.sent())
+        mark = wire.mark(self.request.tile_params, batch.mark)
+        return Prepared(part.prompt, mark, finish, pooling=part.pooling)
+
+    def answered(self, part: PartInput, answer: MultimodalRequestOutput | BaseException) -> None:
+        """The engine's answer to a part, whose output has been handed on already; a failure is the run's."""
+        error = answer if isinstance(answer, BaseException) else answer.error
+        if error is not None:
+            self.fan_out.failed(part, error)
+
+    def result(self) -> MultimodalRequestOutput:
+        """The outcome of a run that has ended, which is the caller's from now on."""
+        error = self.fan_out.error
+        outputs = self.request.outputs(self.fan_out.outcome()) if error is None else None
+        return MultimodalRequestOutput(
+            self.request_id, outputs, [], 0, finished=True, error=error, progress=self.progress
+        )
+
+
+R = TypeVar("R", bound=Run)
+
+
+@dataclass(eq=False)
+class Batch(Generic[R]):
+    """Parts that are sent together, each with its run."""
+
+    parts: list[tuple[R, PartInput]]
+    number: int = field(default_factory=count().__next__)
+
+    @property
+    def mark(self) -> list[int]:
+        """What the engine's core is told: which batch, of how many."""
+        return [self.number, len(self.parts)]
+
+
+class Gathering(Generic[R]):
+    """The parts of all runs that are ready and not sent."""
+
+    def __init__(self, size: int, budget: TileBudget) -> None:
+        self._size = size
+        self._budget = budget
+        self._runs: list[R] = []
+        self._ready: deque[tuple[R, PartInput]] = deque()
+        self._since = 0.0
+
+    def add(self, run: R) -> None:
+        """Take the parts of a run, too."""
+        self._runs.append(run)
+
+    def remove(self, run: R) -> None:
+        """Take no more of a run, and send none."""
+        if run in self._runs:
+            self._runs.remove(run)
+
+    @property
+    def waits(self) -> bool:
+        """Whether parts are held."""
+        return bool(self._ready)
+
+    def batches(self) -> list[Batch[R]]:
+        """What is to be sent now."""
+        if not self._ready:
+            self._since = time.monotonic()
+        for run in self._runs:
+            self._ready += [(run, part) for part in run.fan_out.take()]
+        self._ready = deque((run, part) for run, part in self._ready if run in self._runs and not run.fan_out.stopped)
+        batches = []
+        while self._ready:
+            runs = [*(run for run, _ in self._ready), *(run for run in self._runs if run.fan_out.reading)]
+            size = min(self._size, *(self._budget.room(run.fan_out.nbytes) for run in runs))
+            late = time.monotonic() - self._since > PATIENCE_S
+            if len(self._ready) < size and not late and any(run.fan_out.reading for run in self._runs):
+                break
+            batches.append(Batch([self._ready.popleft() for _ in range(min(size, len(self._ready)))]))
+            self._since = time.monotonic()
+        return batches
+
+
+@dataclass(slots=True)
+class Turn(Generic[R]):
+    """What is to be done now, in this order."""
+
+    failed: list[R] = field(default_factory=list)
+    """Runs whose parts in the engine nobody waits for any more; each is named once."""
+    ended: list[R] = field(default_factory=list)
+    """Runs whose outcome is known; the schedule knows them no more."""
+    batches: list[Batch[R]] = field(default_factory=list)
+
+
+class Schedule(Generic[R]):
+    """The runs of an engine; used from one thread."""
+
+    def __init__(self, size: int, budget: TileBudget, most: int) -> None:
+        self.budget = budget
+        self.running: list[R] = []
+        self.waiting: deque[R] = deque()
+        self._most = most
+        self._gathering: Gathering[R] = Gathering(size, budget)
+
+    @property
+    def room(self) -> int:
+        """How many more would start in the next turn; negative where some wait."""
+        return self._most - len(self.running) - len(self.waiting)
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds after which a turn is due though nobody has said that there is something to do."""
+        return PATIENCE_S if self._gathering.waits else _TICK_S
+
+    def add(self, run: R) -> None:
+        """Take a run in."""
+        if self.room < 1:
+            run.request.pause()
+        self.waiting.append(run)
+
+    def remove(self, run: R) -> None:
+        """Forget a run, wherever it is."""
+        self._gathering.remove(run)
+        for runs in (runs for runs in (self.running, self.waiting) if run in runs):
+            runs.remove(run)
+
+    def turn(self) -> Turn[R]:
+        """See how the runs are, start those that there is room for, and gather what is to be sent."""
+        turn: Turn[R] = Turn()
+        for run in [*self.running, *self.waiting]:
+            run.fan_out.check_time(run.limit_s)
+            if run.fan_out.error is not None and not run.told:
+                run.told = True
+                turn.failed.append(run)
+            if run.fan_out.finished or (run.fan_out.stopped and run in self.waiting):
+                self.remove(run)
+                turn.ended.append(run)
+        while self.waiting and len(self.running) < self._most:
+            run = self.waiting.popleft()
+            self.running.append(run)
+            self._gathering.add(run)
+            with suppress(Exception):  # no thread to spare: the run has failed with it
+                run.fan_out.start()
+        turn.batches = self._gathering.batches()
+        return turn
+
+
+class _Budget:
+    """A number of things and of their bytes; one that alone is larger fits when nothing else is in flight."""
+
+    def __init__(self, count: int, nbytes: int) -> None:
+        self.count = count
+        self.nbytes = nbytes
+        self.used_count = 0
+        self.used_bytes = 0
+
+    def _fits(self, nbytes: int) -> bool:
+        fits = self.used_count < self.count and self.used_bytes + nbytes <= self.nbytes
+        return fits or self.used_count == 0
+
+    def _take(self, nbytes: int) -> None:
+        self.used_count += 1
+        self.used_bytes += nbytes
+
+
+class Credits(_Budget):
+    """Of single requests in flight, used from one thread; those that wait are admitted in the order of their coming."""
+
+    def __init__(self, count: int, nbytes: int) -> None:
+        super().__init__(count, nbytes)
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def try_take(self, nbytes: int) -> bool:
+        """Take a credit if there is one and nobody waits for it."""
+        if self._waiting or not self._fits(nbytes):
+            return False
+        self._take(nbytes)
+        return True
+
+    def give(self, nbytes: int) -> None:
+        """Give a credit back."""
+        self.used_count -= 1
+        self.used_bytes -= nbytes
+        self._admit()
+
+    @asynccontextmanager
+    async def held(self, nbytes: int) -> AsyncIterator[None]:
+        """Wait for a credit, hold it, and give it back."""
+        if not self.try_take(nbytes):
+            await self._wait(nbytes)
+        try:
+            yield
+        finally:
+            self.give(nbytes)
+
+    async def _wait(self, nbytes: int) -> None:
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (nbytes, admitted)
+        self._waiting.append(entry)
+        try:
+            await admitted
+        except asyncio.CancelledError:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+                self._admit()
+            elif not admitted.cancelled():  # admitted and cancelled in the same turn of the loop
+                self.give(nbytes)
+            raise
+
+    def _admit(self) -> None:
+        while self._waiting and (self._waiting[0][1].done() or self._fits(self._waiting[0][0])):
+            nbytes, admitted = self._waiting.popleft()
+            if not admitted.done():
+                self._take(nbytes)
+                admitted.set_result(None)
+
+
+class TileBudget(_Budget):
+    """Of parts from before one is read until it has been joined; runs that wait take turns, one part each."""
+
+    def __init__(self, count: int, nbytes: int) -> None:
+        super().__init__(count, nbytes)
+        self._turns: deque[object] = deque()
+        self._lock = threading.RLock()  # of C: an interrupt can come between the lines of Condition's own `with`
+        self._changed = threading.Condition(self._lock)
+
+    def take(self, nbytes: int, stopped: Callable[[], bool]) -> bool:
+        """Wait for a place; False if the scene was stopped meanwhile (`wake` tells those who wait)."""
+        turn = object()
+        with self._lock:
+            self._turns.append(turn)
+            try:
+                while not stopped() and (self._turns[0] is not turn or not self._fits(nbytes)):
+                    self._changed.wait()
+                if stopped():
+                    return False
+                self._take(nbytes)
+                return True
+            finally:
+                self._turns.remove(turn)
+                self._changed.notify_all()
+
+    def give(self, nbytes: int, count: int = 1) -> None:
+        """Give the places of ``count`` tiles of ``nbytes`` each back."""
+        with self._lock:
+            self.used_count -= count
+            self.used_bytes -= nbytes * count
+            self._changed.notify_all()
+
+    def room(self, nbytes: int) -> int:
+        """How many tiles of so many bytes there is room for when nothing else is in flight; at least one."""
+        return max(1, min(self.count, self.nbytes // nbytes))
+
+    def wake(self) -> None:
+        """Let those who wait see whether they were stopped."""
+        with self._lock:
+            self._changed.notify_all()

@@ -1,0 +1,196 @@
+"""AsyncRuns: the driver of an ``AsyncLLM``'s schedule; each run's reports and result are taken from its `AsyncRun`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from vllm_mmout.engine.observer import Observer
+from vllm_mmout.engine.parts.parts_request import Driver
+from vllm_mmout.engine.parts.schedule import Batch, Credits, Run, Schedule, TileBudget
+from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
+from vllm_mmout.errors import AbortedError
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.engine.parts.parts_request import PartedRequest, PartInput, Prepared
+    from vllm_mmout.outputs.partial_images import PreviewRequest
+
+Send: TypeAlias = Callable[[int, "Prepared"], Coroutine[Any, Any, MultimodalRequestOutput]]
+"""Takes a part's index and what the engine gets; gives the engine's answer. Cancelling it aborts the part."""
+
+
+class AsyncRuns:
+    """What a bound ``AsyncLLM`` whose model answers in one forward keeps beside what vLLM's has."""
+
+    def __init__(self, binding: Binding) -> None:
+        settings = binding.settings
+        self.credits = Credits(binding.max_in_flight, settings.max_in_flight_bytes)
+        self.readers = asyncio.Semaphore(binding.max_in_flight)
+        """Inputs that may be read, or wait for their credit, at once."""
+        self.budget = TileBudget(binding.max_tiles, settings.max_tile_bytes)
+        self.schedule: Schedule[AsyncRun] = Schedule(binding.max_num_seqs, self.budget, settings.max_scenes)
+        self.scenes: set[AsyncRun] = set()
+        self.shut_down = False
+        self._loop: asyncio.AbstractEventLoop
+        self._timer: asyncio.TimerHandle | None = None
+        self._woken = False
+
+    def add(self, run: AsyncRun) -> None:
+        """Take a run in, and have it go on."""
+        self._loop = asyncio.get_running_loop()
+        self.schedule.add(run)
+        self.turn()
+
+    def remove(self, run: AsyncRun) -> None:
+        """Forget a run, for which others may have waited."""
+        self.schedule.remove(run)
+        self.turn()
+
+    def wake(self) -> None:
+        """Say that there is something to do; from any thread."""
+        if not self._woken:
+            self._woken = True
+            try:
+                self._loop.call_soon_threadsafe(self.turn)
+            except RuntimeError:  # the loop was closed: nobody waits any more
+                self._woken = False
+
+    def turn(self) -> None:
+        """Do what there is to do, and look again when there will be more."""
+        self._woken = False
+        turn = self.schedule.turn()
+        for run in turn.failed:
+            run.cancel_parts()
+        for run in turn.ended:
+            run.ended.set()
+        for batch in turn.batches:
+            for run, part in batch.parts:
+                run.send(part, batch)
+        for run in self.scenes:
+            run.news.set()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.schedule.running:
+            self._timer = self._loop.call_later(self.schedule.wait_s, self.turn)
+
+
+class AsyncRun(Run):
+    """A run that goes on whether or not anybody takes its progress."""
+
+    def __init__(
+        self,
+        runs: AsyncRuns,
+        request_id: str,
+        request: PartedRequest,
+        *,
+        send: Send,
+        limit_s: float,
+        observer: Observer,
+        watch: PreviewRequest | None,
+    ) -> None:
+        self.growing = request.growing(runs.wake, watch)
+        driver = Driver(runs.budget, runs.wake, observer, self.growing, request_id)
+        super().__init__(request_id, request, request.fan_out(driver), limit_s)
+        self.news = asyncio.Event()
+        """Set when there may be something to report."""
+        self.ended = asyncio.Event()
+        """Set when the outcome is known."""
+        self._runs = runs
+        self._send = send
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def results(self) -> AsyncGenerator[MultimodalRequestOutput, None]:
+        """Run it; yields progress, pictures of what is finished where they were asked for, and last the result."""
+        running = asyncio.create_task(self._run())
+        self._runs.add(self)
+        running.add_done_callback(lambda _: self.news.set())
+        try:
+            async with aclosing(self._reports(running)) as reports:
+                async for report in reports:
+                    yield report
+            await running
+            result = self.result()
+            if result.error is not None:
+                raise result.error
+        finally:
+            self.abort()
+            if not running.done():  # a second cancellation goes through and leaves the run to its end
+                await asyncio.wait({running})
+            self.fan_out.close()
+            if self.growing is not None:
+                self.growing.close()
+        yield result
+
+    async def _reports(self, running: asyncio.Task[None]) -> AsyncGenerator[MultimodalRequestOutput, None]:
+        """How far it is, until it has ended and its pictures are shown."""
+        shown, pictures = 0, 0
+        while True:
+            ended = running.done()
+            progress = self.progress  # before the pictures: one that is due by now is there
+            copy = None if self.growing is None else self.growing.take()
+            picture = None if copy is None else await asyncio.to_thread(copy.image)
+            if copy is not None:
+                if self.fan_out.error is not None:  # a run that failed shows no more
+                    continue
+                progress = Progress(copy.tiles, progress.total, pictures)
+                pictures += 1
+            elif ended:
+                return
+            elif progress.done <= shown:
+                await self.news.wait()
+                self.news.clear()
+                continue
+            shown = progress.done
+            with self._unattended():
+                yield MultimodalRequestOutput(self.request_id, picture, [], 0, finished=False, progress=progress)
+
+    @contextmanager
+    def _unattended(self) -> Iterator[None]:
+        """While nobody waits for pictures, a newer one takes the place of an older one."""
+        if self.growing is not None:
+            self.growing.awaited = False
+        yield
+        if self.growing is not None:
+            self.growing.awaited = True
+
+    def abort(self) -> None:
+        """End it from outside."""
+        self.fan_out.stop(AbortedError("the request was aborted before its result was delivered"))
+        self._runs.wake()
+
+    async def _run(self) -> None:
+        """Wait for its end, and leave nothing behind; also when this task was cancelled."""
+        try:
+            await self.ended.wait()
+        finally:
+            try:
+                self.fan_out.stop()
+                self._runs.remove(self)
+                self.cancel_parts()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await asyncio.to_thread(self.fan_out.join_threads)
+            finally:
+                self.request.close()
+
+    def send(self, part: PartInput, batch: Batch[Any]) -> None:
+        """Send one part."""
+        task = asyncio.create_task(self._answered(part, batch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answered(self, part: PartInput, batch: Batch[Any]) -> None:
+        try:
+            answer: Any = await self._send(part.index, self.prepared(part, batch))
+        except Exception as error:  # noqa: BLE001 - a dead engine too: whatever it is, it ends this run
+            answer = error
+        self.answered(part, answer)
+
+    def cancel_parts(self) -> None:
+        """End the parts that are in flight."""
+        for task in self._tasks:
+            if not task.cancelling():  # a second time would disturb what the first one does
+                task.cancel()
