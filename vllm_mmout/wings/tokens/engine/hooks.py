@@ -57,7 +57,12 @@ TOKEN_HOOKS: tuple[Hook | Contact, ...] = (
         ("prompt", "sampling_params", "request_id"),
         "overridden on a bound engine",
     ),
-    Contact("vllm.config", ("ModelConfig.get_diff_sampling_param",), "sample as a model's folder says"),
+    Contact("vllm.config", ("ModelConfig.get_diff_sampling_param", "VllmConfig"), "sample as a model's folder says"),
+    Contact(
+        "vllm.entrypoints.openai.models.serving", ("OpenAIServingModels",), "answer for the models that are served"
+    ),
+    Contact("vllm.v1.engine", ("EngineCoreOutput", "EngineCoreRequest"), _ANSWERS),
+    Contact("vllm.v1.engine.parallel_sampling", ("ParentRequest",), _ANSWERS),
     Contact("vllm", ("LLM.generate", "LLM.chat", "LLM.wait_for_completion"), _ANSWERS),
     Contact("vllm.exceptions", ("VLLMValidationError",), _ANSWERS),
     Contact("vllm.outputs", ("CompletionOutput", "RequestOutput"), _ANSWERS),
