@@ -24,7 +24,7 @@ from pathlib import Path
 from engine_sources import ENGINES, SourcesError, fetch, say
 
 SCRIPTS = Path(__file__).resolve().parent
-HOOK_TESTS = ("tests/engines", "tests/properties/test_hooks.py")
+HOOK_TESTS = ("tests/vllm_releases", "tests/properties/test_hooks.py")
 INSTALLED = "installed"
 DRIFTED = "drifted"
 DRIFTED_MODULE = "vllm/v1/engine/output_processor.py"
@@ -112,11 +112,11 @@ def main(arguments: list[str]) -> int:
         say(f"test-engines: {error}")
         return 2
     cases = [Run(str(engine), engine.version, folder) for engine, folder in zip(ENGINES, folders, strict=True)]
-    cases.append(Run(INSTALLED, INSTALLED, None, ("tests/engines",)))  # the rest of them is in `make test`
+    cases.append(Run(INSTALLED, INSTALLED, None, ("tests/vllm_releases",)))  # the rest of them is in `make test`
     with tempfile.TemporaryDirectory(prefix="mmout-drifted-") as temporary:
         if not arguments:  # a choice of tests may leave out the one that must fail
             copy = make_drifted(folders[0], Path(temporary))
-            cases.append(Run(DRIFTED, ENGINES[0].version, copy, ("tests/engines/test_claims.py",)))
+            cases.append(Run(DRIFTED, ENGINES[0].version, copy, ("tests/vllm_releases/test_claims.py",)))
         with ThreadPoolExecutor(min(len(cases), os.cpu_count() or 1)) as pool:
             results = pool.map(lambda case: run(case, arguments), cases)
             good = [report(case, result) for case, result in zip(cases, results, strict=True)]

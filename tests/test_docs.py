@@ -19,7 +19,7 @@ from vllm_mmout.outputs.formats import FORMATS
 from vllm_mmout.processors import Part
 from vllm_mmout.processors.base import Parts
 from vllm_mmout.registry import OutputRegistry
-from vllm_mmout.registry.installed import BUILT_IN
+from vllm_mmout.registry.processor_names import BUILT_IN
 from vllm_mmout.registry.resolve import resolve
 from vllm_mmout.wing import wings
 

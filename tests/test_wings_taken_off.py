@@ -61,8 +61,9 @@ def without(tmp_path_factory):
             for name in ("vllm_mmout", "tests"):
                 shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
                 shutil.rmtree(folder / name / "wings" / wing)
-            for name in ("setup.cfg", "README.md", "docs", "examples", "scripts", "Makefile", "pyproject.toml"):
-                (folder / name).symlink_to(ROOT / name)
+            for entry in ROOT.iterdir():
+                if entry.name not in ("vllm_mmout", "tests", ".git"):
+                    (folder / entry.name).symlink_to(entry)
         return made[wing]
 
     return copied
@@ -105,3 +106,22 @@ def test_the_hook_table_holds_without_it(without, wing):
     assert done.returncode == 0, done.stdout + done.stderr
     line = next(line for line in done.stdout.splitlines() if "wings:" in line)
     assert set(line.partition("wings: ")[2].split(", ")) == set(WINGS) - {wing}
+
+
+EVERYTHING = os.environ.get("MMOUT_LONG") == "1"
+CHOSEN = ("tests",) if EVERYTHING else ("tests/registry", "tests/test_wing.py", "tests/test_cli.py")
+"""What is run of what is left; all that needs no engine with ``MMOUT_LONG=1``."""
+OF_THE_WHOLE = ("packaging", "docs", "wings_taken_off")
+"""Tests of setup.cfg and of pages, which name every wing."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wing", WINGS)
+def test_the_tests_of_what_is_left_pass(without, wing):
+    """Those of ``make check``: of the core, and of the other wings."""
+    folder = without(wing)
+    marked = ("-m", "not engine and not slow and not heavy", "-p", "no:cacheprovider", "-p", "no:xdist", "-q")
+    ignored = [f"--ignore=tests/test_{name}.py" for name in OF_THE_WHOLE]
+    done = ran(folder, "-m", "pytest", *marked, *ignored, *CHOSEN, HYPOTHESIS_PROFILE="check")
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    assert " passed" in done.stdout

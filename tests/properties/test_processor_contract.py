@@ -18,7 +18,7 @@ from vllm_mmout.processors.image import ImageProcessor  # noqa: E402
 from vllm_mmout.processors.regression import RegressionProcessor  # noqa: E402
 from vllm_mmout.processors.segmentation import SegmentationProcessor  # noqa: E402
 from vllm_mmout.processors.tensor import TensorProcessor  # noqa: E402
-from vllm_mmout.registry.installed import BUILT_IN  # noqa: E402
+from vllm_mmout.registry.processor_names import BUILT_IN  # noqa: E402
 from vllm_mmout.testing import (  # noqa: E402
     FLOATING,
     PROMISES,

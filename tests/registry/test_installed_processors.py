@@ -13,7 +13,7 @@ import vllm_mmout
 from vllm_mmout.errors import RegistrationError
 from vllm_mmout.processors.base import OutputProcessor, OwnInputsProcessor
 from vllm_mmout.registry import OutputRegistry
-from vllm_mmout.registry.installed import BUILT_IN, ENTRY_POINT_GROUP
+from vllm_mmout.registry.processor_names import BUILT_IN, ENTRY_POINT_GROUP
 from vllm_mmout.registry.registration import import_processor
 from vllm_mmout.wing import wings
 
@@ -87,7 +87,7 @@ def test_entry_point_is_found_by_name_and_not_imported(tmp_path, monkeypatch):
 def test_entry_points_are_read_at_first_use_and_once(monkeypatch):
     """A registry reads the entry points when a name is asked for, not when it is made, and keeps what it read."""
     calls = []
-    monkeypatch.setattr("vllm_mmout.registry.installed.entry_points", lambda group: calls.append(group) or [])
+    monkeypatch.setattr("vllm_mmout.registry.processor_names.entry_points", lambda group: calls.append(group) or [])
     registry = OutputRegistry()
     registry.register("A", "somewhere:Proc")
     assert calls == []

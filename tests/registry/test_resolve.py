@@ -36,10 +36,10 @@ HERE = __name__
 @pytest.fixture
 def registry(monkeypatch):
     """A fresh registry where "tensor" and "segmentation" are all that is installed."""
-    monkeypatch.setattr("vllm_mmout.registry.installed.entry_points", lambda group: [])
-    monkeypatch.setattr("vllm_mmout.registry.installed.wings", lambda: ())
+    monkeypatch.setattr("vllm_mmout.registry.processor_names.entry_points", lambda group: [])
+    monkeypatch.setattr("vllm_mmout.registry.processor_names.wings", lambda: ())
     monkeypatch.setattr(
-        "vllm_mmout.registry.installed.BUILT_IN", {"tensor": f"{HERE}:Tensor", "segmentation": f"{HERE}:Mask"}
+        "vllm_mmout.registry.processor_names.BUILT_IN", {"tensor": f"{HERE}:Tensor", "segmentation": f"{HERE}:Mask"}
     )
     return OutputRegistry()
 

@@ -16,7 +16,7 @@ from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse  # n
 from vllm.entrypoints.serve.exception_handling.register import init_exception_handler  # noqa: E402 - as above
 from vllm.plugins.endpoint_plugins.interface import attach_endpoint_plugins  # noqa: E402 - as above
 
-from vllm_mmout.serving.plugin import ServingPlugin  # noqa: E402 - as above
+from vllm_mmout.serving.routes import ServingPlugin  # noqa: E402 - as above
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "draw a cat"}], "seed": 7}

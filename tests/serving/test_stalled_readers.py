@@ -22,12 +22,12 @@ from watched_results import Watched, watched
 
 pytest.importorskip("vllm", reason="the log is vLLM's")
 
+from vllm_mmout.serving.image_routes import get_result
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.response.events import EventsResponse, completed
 from vllm_mmout.serving.response.responses import ClosingResponse, bare_response, json_response
 from vllm_mmout.serving.response.result_files import Encoded
 from vllm_mmout.serving.response.store import ResultStore
-from vllm_mmout.serving.routes import get_result
 
 pytestmark = pytest.mark.engine
 

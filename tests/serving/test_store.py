@@ -27,9 +27,9 @@ from starlette.routing import Route
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.serving.errors import ApiError, error_response
+from vllm_mmout.serving.image_routes import get_result
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, SUFFIXES, Encoded, own_folder
 from vllm_mmout.serving.response.store import ResultStore
-from vllm_mmout.serving.routes import get_result
 
 pytestmark = pytest.mark.engine
 

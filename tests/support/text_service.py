@@ -34,11 +34,11 @@ def text_app():
     from fastapi import FastAPI
 
     from vllm_mmout.engine.observer import Observer
+    from vllm_mmout.serving.image_routes import Slots
     from vllm_mmout.serving.inputs.sources import Sources
     from vllm_mmout.serving.options import ServingOptions
-    from vllm_mmout.serving.plugin import ServingPlugin
     from vllm_mmout.serving.response.store import ResultStore
-    from vllm_mmout.serving.routes import Slots
+    from vllm_mmout.serving.routes import ServingPlugin
     from vllm_mmout.serving.service import ForwardService
 
     options = ServingOptions()

@@ -108,10 +108,10 @@ def token_app(processors, tokenizer, **engine):
     """The app, whose model is called ``painter``, and its engine."""
     from fastapi import FastAPI
 
+    from vllm_mmout.serving.image_routes import Slots
     from vllm_mmout.serving.options import ServingOptions
-    from vllm_mmout.serving.plugin import ServingPlugin
     from vllm_mmout.serving.response.store import ResultStore
-    from vllm_mmout.serving.routes import Slots
+    from vllm_mmout.serving.routes import ServingPlugin
     from vllm_mmout.wings.tokens.serving.service import TokenService
 
     options = ServingOptions()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vllm_mmout.errors import RegistrationError
 from vllm_mmout.importing import import_path
-from vllm_mmout.registry.installed import InstalledProcessors
+from vllm_mmout.registry.processor_names import InstalledProcessors
 from vllm_mmout.registry.registration import ProcessorTarget, Registration, make_registration, with_added
 
 if TYPE_CHECKING:

@@ -21,13 +21,13 @@ from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddlew
 
 from vllm_mmout.serving import openapi
 from vllm_mmout.serving.errors import ApiError, error_response
+from vllm_mmout.serving.image_routes import GONE, answered, take_place
 from vllm_mmout.serving.request.body import read_body
 from vllm_mmout.serving.request.fields import pooling_request
 from vllm_mmout.serving.request.json_body import is_object, parse_json
 from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import PiecesResponse, close_all, described, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
-from vllm_mmout.serving.routes import GONE, answered, take_place
 from vllm_mmout.serving.service import ForwardService, Work, request_id
 
 if TYPE_CHECKING:

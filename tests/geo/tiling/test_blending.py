@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiles_for_tests import same_bits
 
-from vllm_mmout.geo.tiling.mosaic import Contribution, averaged
+from vllm_mmout.geo.tiling.blending import Contribution, averaged
 
 NAN, INF = np.nan, np.inf
 

@@ -117,9 +117,9 @@ class AsyncRun(Run):
             if result.error is not None:
                 raise result.error
         finally:
-            self.abort()
-            if not running.done():  # a second cancellation goes through and leaves the run to its end
-                await asyncio.wait({running})
+            if not running.done():
+                self.abort()
+                await asyncio.wait({running})  # a second cancellation goes through and leaves the run to its end
             self.fan_out.close()
             if self.growing is not None:
                 self.growing.close()

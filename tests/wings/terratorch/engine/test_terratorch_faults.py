@@ -241,7 +241,7 @@ class TestMistakes:
     )
     def test_file_descriptors(self, server, well, data, param, words):
         """A number is no file, and the server's own files stay open."""
-        before = open_files(server)
+        before = {file for file in open_files(server) if "mmout-result" not in file}  # one may be on its way out
         check_refused(posted_json(server, {"data": data}), param, words)
         assert open_files(server) >= before
         well()

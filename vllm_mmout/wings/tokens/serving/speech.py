@@ -13,10 +13,10 @@ from starlette.responses import Response
 from vllm_mmout.errors import DecodeError, SaveError
 from vllm_mmout.outputs.audio import AudioOutput
 from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.image_routes import answered
 from vllm_mmout.serving.request.json_body import read_json
 from vllm_mmout.serving.response.responses import bare_response, unless_gone
 from vllm_mmout.serving.response.result_files import SOUND_TYPES, Encoded
-from vllm_mmout.serving.routes import answered
 from vllm_mmout.serving.service import request_id
 from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 from vllm_mmout.wings.tokens.serving.fields import RESPONSE_FORMATS, SpeechRequest, sampling_params, speech_request

@@ -1,0 +1,176 @@
+"""The routes of OpenAI's image interface, and what all of ours do: a place for each request, its errors as answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from anyio.to_thread import run_sync
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from vllm_mmout.serving.errors import ApiError, error_response
+from vllm_mmout.serving.metrics import count_refusal
+from vllm_mmout.serving.options import flag
+from vllm_mmout.serving.request.body import is_json, read_form
+from vllm_mmout.serving.request.fields import EDITS, VARIATIONS, edit_request, edit_request_json
+from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.response.ranges import ranged_response
+from vllm_mmout.serving.response.responses import ClosingResponse, discard
+from vllm_mmout.serving.service import ForwardService, Service, answered_images
+
+if TYPE_CHECKING:
+    from vllm_mmout.serving.request.fields import Fields
+    from vllm_mmout.serving.response.store import ResultStore
+
+
+async def edits(request: Request) -> Response:
+    """Images or rasters in, the model's answer out."""
+    return await _edit(request, EDITS)
+
+
+async def variations(request: Request) -> Response:
+    """The same without a prompt."""
+    return await _edit(request, VARIATIONS)
+
+
+async def generations(request: Request) -> Response:
+    """A text in, the model's answer out."""
+    return await answered(request, Service, lambda service, _: service.generated_images(request))
+
+
+async def results(request: Request) -> Response:
+    """A stored result."""
+    try:
+        return await get_result(request, store_of(request))
+    except Exception as error:  # noqa: BLE001 - each becomes the answer to its own request
+        return error_response(error)
+
+
+async def get_result(request: Request, store: ResultStore) -> Response:
+    """The answer to who fetches a stored result, or a part of it."""
+    name = str(request.path_params["name"])
+    entry = await run_sync(store.find, name)
+    if entry is None:  # 404 for an expired one too: 410 would need a record of names that once were
+        raise ApiError(
+            404,
+            f"there is no such result; results can be fetched for {store.ttl:g} seconds, and the oldest ones go when"
+            " their folder is full; send the request again",
+            param="name",
+        )
+    return ranged_response(request, entry, name, {"Cache-Control": "private, no-store"})
+
+
+async def _edit(request: Request, fields: Fields) -> Response:
+    async def work(service: ForwardService, held: AsyncExitStack) -> Response:
+        if fields is EDITS and is_json(request):
+            asked = edit_request_json(await read_json(request, service.options))
+        else:
+            form = await read_form(request, service.options)
+            held.push_async_callback(asyncio.to_thread, form.close)
+            asked = edit_request(form, fields)
+        data = asked.images[0] if len(asked.images) == 1 else list(asked.images)
+        return await answered_images(request, service, asked, data, "image_edit")
+
+    return await answered(request, ForwardService, work)
+
+
+S = TypeVar("S", bound=Service)
+
+GONE = 499
+"""Status of a request whose client went away, as nginx has it; nobody receives it."""
+
+
+async def answered(
+    request: Request,
+    kind: type[S],
+    work: Callable[[S, AsyncExitStack], Awaitable[Response]],
+    *,
+    placed: bool = True,
+) -> Response:
+    """Do one request's work, in a place of its own; what it raises is its answer.
+
+    What must live until that is sent goes onto the work's stack. Where it is not ``placed``, it calls `take_place`.
+    """
+    held = AsyncExitStack()
+    try:
+        service = await _admitted(request, kind, held) if placed else service_of(request, kind)
+        return ClosingResponse(await work(service, held), held)
+    except ClientDisconnect:
+        await held.aclose()
+        return Response(status_code=GONE)
+    except Exception as error:  # noqa: BLE001 - each becomes the answer to its own request
+        await held.aclose()
+        shared = request.app.state.mmout
+        if isinstance(shared, Service):
+            count_refusal(shared.observer, error)
+        return error_response(error)
+    except BaseException:
+        await held.aclose()
+        raise
+
+
+async def _admitted(request: Request, kind: type[S], held: AsyncExitStack) -> S:
+    """Give a request its place among those that are served at once."""
+    try:
+        service = service_of(request, kind)
+        take_place(request, held)
+    except ApiError:
+        await discard(request)  # so that a client which is still sending sees the answer
+        raise
+    return service
+
+
+def take_place(request: Request, held: AsyncExitStack) -> None:
+    """Count a request among those that are served at once, until the stack is closed.
+
+    From before its body is read until its answer has been sent: bodies and results that are slow fill memory and disks.
+    """
+    state = request.app.state
+    held.enter_context(state.mmout_slots)
+    if getattr(state, "enable_server_load_tracking", False):  # what vLLM's /load shows
+        state.server_load_metrics += 1
+        held.callback(_lighter, state)
+
+
+def _lighter(state: Any) -> None:
+    state.server_load_metrics -= 1
+
+
+def service_of(request: Request, kind: type[S]) -> S:
+    """What the server's routes share."""
+    service = request.app.state.mmout
+    if isinstance(service, kind):
+        return service
+    raise ApiError(400, service.gives if isinstance(service, Service) else str(service), param="model")
+
+
+def store_of(request: Request) -> ResultStore:
+    """Where the server's results are stored."""
+    service = request.app.state.mmout
+    if isinstance(service, Service):
+        return service.store
+    raise ApiError(404, "there are no results here: the model of this server gives none", param="name")
+
+
+class Slots:
+    """The places of requests that are read, run and answered at once."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.taken = 0
+
+    def __enter__(self) -> None:
+        if self.taken >= self.count:
+            raise ApiError(
+                429,
+                f"{self.count} requests are being served, which is this server's limit ({flag('max_waiting')}); try"
+                " again",
+                headers={"Retry-After": "5"},
+            )
+        self.taken += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.taken -= 1
