@@ -25,6 +25,7 @@ class Work:
     done: int = 0
     total: int = 1
     no_thread: bool = False
+    raises: BaseException | None = None
 
     @property
     def stopped(self):
@@ -36,6 +37,11 @@ class Work:
 
     def check_time(self, limit_s):
         assert limit_s == 5
+        if self.raises is not None and self.error is None:
+            raise self.raises
+
+    def stop(self, error):
+        self.error = error
 
     def pause(self):
         self.paused = True
@@ -98,6 +104,7 @@ def test_a_run_that_is_given_up_while_it_waits_never_starts():
     schedule, (_, waits) = scheduled(Work(), Work([1]), most=1)
     schedule.turn()
     waits.fan_out.error = LookupError("aborted")
+    schedule.give_up(waits)
     turn = schedule.turn()
     assert (turn.ended, sent(turn), waits.fan_out.started, schedule.room) == ([waits], [], False, 0)
 
@@ -108,3 +115,14 @@ def test_a_run_for_which_there_is_no_thread_fails_alone():
     assert sent(schedule.turn()) == [1]
     turn = schedule.turn()
     assert (turn.failed, turn.ended, schedule.running) == ([bad], [bad], [good])
+
+
+def test_what_looking_at_a_run_raises_is_its_own():
+    """As the closing of a result of an author's; the others go on in the same turn."""
+    schedule, (bad, good) = scheduled(Work(), Work([1]))
+    schedule.turn()
+    bad.fan_out.raises = LookupError("closed")
+    good.fan_out.ready = [2]
+    turn = schedule.turn()
+    assert (turn.failed, sent(turn)) == ([bad], [2])
+    assert bad.fan_out.error is bad.fan_out.raises

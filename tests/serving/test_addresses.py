@@ -13,7 +13,7 @@ from http_server import a_running_server, a_server, no_proxies, running  # noqa:
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.remote import connections
-from vllm_mmout.geo.raster.remote.connections import FetchOptions
+from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 from vllm_mmout.geo.raster.remote.http_file import open_remote
 from vllm_mmout.serving.inputs import addresses
 from vllm_mmout.serving.inputs.addresses import Domains, Guarded, host_of, is_public

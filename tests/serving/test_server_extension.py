@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
 from vllm_mmout.errors import MMOutError
-from vllm_mmout.serving import launch, plugin
+from vllm_mmout.serving import launch, routes
 from vllm_mmout.serving.extension import ServerExtension
 from vllm_mmout.serving.service import Service
 
@@ -59,7 +59,7 @@ def app(monkeypatch):
     """A server on which this wing alone is installed."""
     from fastapi import FastAPI
 
-    monkeypatch.setattr(plugin, "extensions", lambda point: iter([Hours]) if point == "routes" else iter(()))
+    monkeypatch.setattr(routes, "extensions", lambda point: iter([Hours]) if point == "routes" else iter(()))
     return FastAPI()
 
 
@@ -70,10 +70,10 @@ def bound(name):
 
 def serve(app, engine):
     """Make the routes and what they share."""
-    routes = plugin.ServingPlugin()
-    routes.attach_router(app)
+    attached = routes.ServingPlugin()
+    attached.attach_router(app)
     app.state.openai_serving_models = SimpleNamespace()
-    asyncio.run(routes.init_state(engine, app.state, Namespace()))
+    asyncio.run(attached.init_state(engine, app.state, Namespace()))
     return TestClient(app)
 
 
@@ -101,8 +101,8 @@ def test_what_it_takes_is_described(app):
 
 def test_without_wings_the_core_has_its_own_routes(app, monkeypatch):
     """A folder that was deleted takes its routes with it."""
-    monkeypatch.setattr(plugin, "extensions", lambda point: iter(()))
-    plugin.ServingPlugin().attach_router(app)
+    monkeypatch.setattr(routes, "extensions", lambda point: iter(()))
+    routes.ServingPlugin().attach_router(app)
     paths = {route.path for route in app.routes}
     assert {"/v1/images/edits", "/v1/images/generations"} <= paths
     assert not {path for path in paths if "scenes" in path or "speech" in path}

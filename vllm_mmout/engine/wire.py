@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import torch
-from vllm.pooling_params import PoolingParams
 
 from vllm_mmout.errors import OptionError, ReduceError
 from vllm_mmout.params import OutputParams
 
 if TYPE_CHECKING:
+    from vllm.pooling_params import PoolingParams
+
     from vllm_mmout.processors.base import Raw
 
 MAGIC = b"MMO1"

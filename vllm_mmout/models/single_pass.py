@@ -149,7 +149,8 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
                 ' "model.safetensors") writes'
             ) from error
         # A class whose checkpoints have a form of their own has a `load_from`.
-        getattr(self.model, "load_from", partial(load_strictly, self.model))(stored)
+        load = getattr(self.model, "load_from", None) or partial(load_strictly, self.model)
+        load(stored)
         return {name for name, _ in self.named_parameters()}
 
     def try_out(self) -> None:

@@ -60,7 +60,7 @@ class AreasOutput(StructuredOutput):
 
     @classmethod
     def taking(cls, raster: RasterOutput) -> Self:
-        """The same of a raster of which nothing else is wanted: one on disk is closed."""
+        """The same of a raster that serves nothing else: one on disk is closed, one in memory kept until `placed`."""
         from vllm_mmout.outputs.stored import StoredRaster
 
         areas = cls.of(raster)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -116,11 +115,14 @@ def _font(size: int) -> FreeTypeFont:
     """Pillow's own font, so that a picture does not depend on the machine."""
     from PIL import ImageFont
 
-    with suppress(ImportError):
+    without = SaveError("drawing text needs a Pillow built with FreeType; install Pillow anew")
+    try:
         font = ImageFont.load_default(size)
-        if isinstance(font, ImageFont.FreeTypeFont):
-            return font
-    raise SaveError("drawing text needs a Pillow built with FreeType; install Pillow anew")
+    except ImportError as error:
+        raise without from error
+    if not isinstance(font, ImageFont.FreeTypeFont):
+        raise without
+    return font
 
 
 def _line_height(font: FreeTypeFont) -> int:

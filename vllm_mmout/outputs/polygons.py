@@ -82,9 +82,10 @@ class PolygonsOutput(MediaOutput):
         return self.traced().features()
 
     def to_geodataframe(self) -> GeoDataFrame:
-        """The polygons as geopandas has them, a row each, with the columns of the GeoParquet; all are in memory.
+        """The polygons as geopandas has them, a row each, with the columns of the GeoParquet.
 
-        Needs the extra: ``pip install "vllm-mmout[geopandas]"``.
+        All are in memory, for a moment twice. Needs the extra: ``pip install "vllm-mmout[geopandas]"``; else it is a
+        ModuleNotFoundError. SaveError: as `save` as GeoParquet.
         """
         try:
             import geopandas

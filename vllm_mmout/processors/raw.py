@@ -68,8 +68,8 @@ def not_of_reduce(what: str, tensor: torch.Tensor | None = None) -> DecodeError:
 
 
 def asked_output(processor: OutputProcessor, name: str, params: OutputParams) -> str:
-    """What a request asks for, the first of the processor's ``outputs`` if it does not say."""
-    asked = processor.outputs[0] if params.output is None else params.output
-    if asked not in processor.outputs:
+    """What a request asks for, the first of the processor's ``outputs`` if it does not say; "" of one without."""
+    asked = (*processor.outputs, "")[0] if params.output is None else params.output
+    if params.output is not None and asked not in processor.outputs:
         raise OptionError(f"output {asked!r} is not known to {name} (known: {', '.join(processor.outputs)})")
     return asked

@@ -99,7 +99,8 @@ class RegressionProcessor(OutputProcessor):
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
         """Scale, clip and store in ``dtype``, or in float32 where tiles are averaged first: [n, bands, height, width].
 
-        The model may leave the axis of one band out.
+        The output is floating point [n, bands, height, width], or [n, height, width] of one band. ReduceError: it has
+        another shape or dtype, or another number of bands than the options have.
         """
         import torch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.geo.raster.remote.connections import FetchOptions
+from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 
 RIGHT = [
     ({}, FetchOptions()),

@@ -86,9 +86,9 @@ WRONG_PAMS = {
     "an encoding": ('<?xml version="1.0" encoding="none-such"?><PAMDataset/>', "is damaged XML"),
     "entities": (BOMB, "has a document type, which is refused"),
     "a file": ('<!DOCTYPE x SYSTEM "file:///etc/passwd"><PAMDataset/>', "has a document type"),
-    "five numbers": ("<PAMDataset><GeoTransform>1,2,3,4,5</GeoTransform></PAMDataset>", "the transform '1,2,3,4,5'"),
+    "five numbers": ("<PAMDataset><GeoTransform>1,2,3,4,5</GeoTransform></PAMDataset>", "5', which must be six"),
     "no numbers": ("<PAMDataset><GeoTransform>1,2,3,4,5,a</GeoTransform></PAMDataset>", "has the transform"),
-    "no number": ("<PAMDataset><GeoTransform>1,2,3,4,5,nan</GeoTransform></PAMDataset>", "which must be finite"),
+    "no number": ("<PAMDataset><GeoTransform>1,2,3,4,5,nan</GeoTransform></PAMDataset>", "nan', which must be finite"),
     "no system": ("<PAMDataset><SRS>+init=/etc/passwd:x</SRS></PAMDataset>", r"which must be WKT or EPSG:n"),
     "no point": ('<PAMDataset><GCPList><GCP Line="a"/></GCPList></PAMDataset>', "has a ground control point"),
 }  # fmt: skip

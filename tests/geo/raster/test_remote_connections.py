@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from http_server import a_running_server, a_server, open_sockets  # noqa: F401 - fixtures
 
-from vllm_mmout.geo.raster.remote.connections import Connections, FetchOptions
+from vllm_mmout.geo.raster.remote.connections import Connections
+from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 from vllm_mmout.geo.raster.remote.http_file import open_remote
 
 QUICK = FetchOptions(timeout=10, retries=2, backoff=0.01)

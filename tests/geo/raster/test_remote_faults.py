@@ -10,7 +10,7 @@ import pytest
 from http_server import a_running_server, a_server, no_proxies  # noqa: F401 - fixtures
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.remote.connections import FetchOptions
+from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 from vllm_mmout.geo.raster.remote.http_file import open_remote
 
 QUICK = FetchOptions(timeout=10, retries=2, backoff=0.01)

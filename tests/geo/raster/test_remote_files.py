@@ -14,7 +14,7 @@ from http_server import a_running_server, a_server, open_sockets  # noqa: F401 -
 
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo.raster import Window, open_raster, read_raster
-from vllm_mmout.geo.raster.remote.connections import FetchOptions
+from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 from vllm_mmout.geo.raster.remote.http_file import open_remote
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")

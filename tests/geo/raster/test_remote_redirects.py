@@ -13,7 +13,8 @@ import pytest
 from http_server import a_running_server, a_server, no_proxies, running  # noqa: F401 - fixtures
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.remote.connections import Connections, FetchOptions
+from vllm_mmout.geo.raster.remote.connections import Connections
+from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 from vllm_mmout.geo.raster.remote.http_file import open_remote
 
 QUICK = FetchOptions(timeout=10, retries=1, backoff=0.01)

@@ -199,9 +199,11 @@ class FanOut:
             self._held -= held
         if held:
             self.budget.give(self.nbytes, held)
-        if last and self.error is not None:
-            self.close()
-        self.wake()
+        try:
+            if last and self.error is not None:
+                self.close()
+        finally:
+            self.wake()
 
     def _read(self) -> None:
         """Make the parts, each when there is a place for it."""

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from vllm_mmout.engine import wire
 from vllm_mmout.engine.parts.parts_request import PartedRequest, PartInput, Prepared
@@ -43,11 +43,10 @@ class Run:
         """How far it is."""
         return Progress(self.fan_out.done, self.fan_out.total)
 
-    def prepared(self, part: PartInput, batch: Batch[Any]) -> Prepared:
-        """What the engine gets for a part."""
+    def prepared(self, part: PartInput, mark: list[int]) -> Prepared:
+        """What the engine gets for a part of a batch with a `Batch.mark`."""
         finish = self.request.tile_finish(self.fan_out, part.sent())
-        mark = wire.mark(self.request.tile_params, batch.mark)
-        return Prepared(part.prompt, mark, finish, pooling=part.pooling)
+        return Prepared(part.prompt, wire.mark(self.request.tile_params, mark), finish, pooling=part.pooling)
 
     def answered(self, part: PartInput, answer: MultimodalRequestOutput | BaseException) -> None:
         """The engine's answer to a part, whose output has been handed on already; a failure is the run's."""
@@ -143,6 +142,7 @@ class Schedule(Generic[R]):
         self.waiting: deque[R] = deque()
         self._most = most
         self._gathering: Gathering[R] = Gathering(size, budget)
+        self._given_up: deque[R] = deque()
 
     @property
     def room(self) -> int:
@@ -166,11 +166,20 @@ class Schedule(Generic[R]):
         for runs in (runs for runs in (self.running, self.waiting) if run in runs):
             runs.remove(run)
 
+    def give_up(self, run: R) -> None:
+        """Have the next turn look at a run that was stopped; at one that waits it does not look otherwise."""
+        self._given_up.append(run)
+
     def turn(self) -> Turn[R]:
         """See how the runs are, start those that there is room for, and gather what is to be sent."""
         turn: Turn[R] = Turn()
-        for run in [*self.running, *self.waiting]:
-            run.fan_out.check_time(run.limit_s)
+        given_up = [run for run in self._given_up if run in self.waiting]
+        self._given_up.clear()
+        for run in [*self.running, *given_up]:
+            try:
+                run.fan_out.check_time(run.limit_s)
+            except Exception as error:  # noqa: BLE001 - of a result that is closed: whatever it is, it is this run's
+                run.fan_out.stop(error)
             if run.fan_out.error is not None and not run.told:
                 run.told = True
                 turn.failed.append(run)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllm_mmout.engine.observer import Observer
 from vllm_mmout.engine.parts.parts_request import Driver
-from vllm_mmout.engine.parts.schedule import Batch, Credits, Run, Schedule, TileBudget
+from vllm_mmout.engine.parts.schedule import Credits, Run, Schedule, TileBudget
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 from vllm_mmout.errors import AbortedError
 
@@ -41,7 +41,11 @@ class AsyncRuns:
     def add(self, run: AsyncRun) -> None:
         """Take a run in, and have it go on."""
         self._loop = asyncio.get_running_loop()
-        self.schedule.add(run)
+        try:
+            self.schedule.add(run)
+        except BaseException:
+            run.ended.set()  # nobody else will say so
+            raise
         self.turn()
 
     def remove(self, run: AsyncRun) -> None:
@@ -61,21 +65,23 @@ class AsyncRuns:
     def turn(self) -> None:
         """Do what there is to do, and look again when there will be more."""
         self._woken = False
-        turn = self.schedule.turn()
-        for run in turn.failed:
-            run.cancel_parts()
-        for run in turn.ended:
-            run.ended.set()
-        for batch in turn.batches:
-            for run, part in batch.parts:
-                run.send(part, batch)
-        for run in self.scenes:
-            run.news.set()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self.schedule.running:
-            self._timer = self._loop.call_later(self.schedule.wait_s, self.turn)
+        try:
+            turn = self.schedule.turn()
+            for run in turn.failed:
+                run.cancel_parts()
+            for run in turn.ended:
+                run.ended.set()
+            for batch in turn.batches:
+                for run, part in batch.parts:
+                    run.send(part, batch.mark)
+            for run in {*self.schedule.running, *turn.failed, *turn.ended}:
+                run.news.set()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self.schedule.running:
+                self._timer = self._loop.call_later(self.schedule.wait_s, self.turn)
 
 
 class AsyncRun(Run):
@@ -106,9 +112,9 @@ class AsyncRun(Run):
     async def results(self) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run it; yields progress, pictures of what is finished where they were asked for, and last the result."""
         running = asyncio.create_task(self._run())
-        self._runs.add(self)
         running.add_done_callback(lambda _: self.news.set())
         try:
+            self._runs.add(self)
             async with aclosing(self._reports(running)) as reports:
                 async for report in reports:
                     yield report
@@ -117,9 +123,10 @@ class AsyncRun(Run):
             if result.error is not None:
                 raise result.error
         finally:
-            if not running.done():
+            if not self.ended.is_set():
                 self.abort()
-                await asyncio.wait({running})  # a second cancellation goes through and leaves the run to its end
+            if not running.done():  # a second cancellation goes through and leaves the run to its end
+                await asyncio.wait({running})
             self.fan_out.close()
             if self.growing is not None:
                 self.growing.close()
@@ -160,6 +167,7 @@ class AsyncRun(Run):
     def abort(self) -> None:
         """End it from outside."""
         self.fan_out.stop(AbortedError("the request was aborted before its result was delivered"))
+        self._runs.schedule.give_up(self)
         self._runs.wake()
 
     async def _run(self) -> None:
@@ -176,15 +184,15 @@ class AsyncRun(Run):
             finally:
                 self.request.close()
 
-    def send(self, part: PartInput, batch: Batch[Any]) -> None:
-        """Send one part."""
-        task = asyncio.create_task(self._answered(part, batch))
+    def send(self, part: PartInput, mark: list[int]) -> None:
+        """Send one part of a batch, of which nothing but its mark is kept: the other parts are their own runs'."""
+        task = asyncio.create_task(self._answered(part, mark))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answered(self, part: PartInput, batch: Batch[Any]) -> None:
+    async def _answered(self, part: PartInput, mark: list[int]) -> None:
         try:
-            answer: Any = await self._send(part.index, self.prepared(part, batch))
+            answer: Any = await self._send(part.index, self.prepared(part, mark))
         except Exception as error:  # noqa: BLE001 - a dead engine too: whatever it is, it ends this run
             answer = error
         self.answered(part, answer)

@@ -79,7 +79,7 @@ class Call:
             return
         with self.engine.mmout.held_back():
             turn = self.schedule.turn()
-        for run in self.runs:
+        for run in [*self.schedule.running, *turn.ended]:
             run.show(self.bar)
         for run in turn.failed:
             self._abort(entry for entry in self.in_flight.values() if entry.run is run)
@@ -92,7 +92,7 @@ class Call:
         for batch in turn.batches:
             for run, part in batch.parts:
                 try:
-                    self._send(self._next_id(), run.place, run.prepared(part, batch), run, part.sent())
+                    self._send(self._next_id(), run.place, run.prepared(part, batch.mark), run, part.sent())
                 except _REFUSALS as error:
                     run.answered(part, error)
 

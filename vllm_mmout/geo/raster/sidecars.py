@@ -130,9 +130,7 @@ class _Reader:
 
     def _transform(self, text: str) -> Affine:
         """Six numbers in GDAL's order, from the corner of the first pixel."""
-        c, a, b, f, d, e = self._numbers(
-            text.split(","), 6, f"the transform {text[:60]!r}, which must be", "six numbers"
-        )
+        c, a, b, f, d, e = self._numbers(text.split(","), 6, f"the transform {text[:60]!r}", "six numbers")
         return a, b, c, d, e, f
 
     def _crs(self, text: str) -> str | None:

@@ -158,7 +158,11 @@ def check_alike(first: RasterOutput, other: RasterOutput) -> None:
 
 
 def _traits(output: RasterOutput) -> dict[str, Any]:
-    known = {name: value for name, value in output.described.items() if name not in ("georeference", "metadata")}
+    known = {  # a list may have been assigned where the constructor makes a tuple
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in output.described.items()
+        if name not in ("georeference", "metadata")
+    }
     return {"bands": output.count, "dtype": output.dtype, **known}
 
 

@@ -152,7 +152,7 @@ class RasterMapper:
     def from_config(cls, config: Mapping[str, Any]) -> RasterMapper:
         """Make the mapper of a model whose ``config.json`` says it: ``bands``, a list of names, and ``max_size``.
 
-        ``min_size``, ``tile_size``, ``tile_edge`` and ``num_frames`` may be there too.
+        ``min_size``, ``tile_size``, ``tile_edge`` and ``num_frames`` may be there too. OptionError: one is wrong.
         """
         bands = config.get("bands")
         if not isinstance(bands, list) or not bands or not all(isinstance(band, str) for band in bands):
@@ -195,7 +195,7 @@ class RasterMapper:
             return self.whole(view)
 
     def open(self, data: Any, params: OutputParams) -> RasterView:
-        """Open one input of any size; of a file nothing but its header is read."""
+        """Open one input of any size, to be closed; of a file only its header is read. InputError: it cannot be."""
         raster, planes = opened_planes(data, params, self)
         try:
             return RasterView(raster, planes, params, self)
@@ -227,7 +227,8 @@ class RasterMapper:
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
         """What ``forward`` takes of one window, by keyword.
 
-        Of a model with dates the planes are [bands * frames, height, width], the dates of a band one after the other.
+        Planes and tensor are [bands, height, width]; of a model with dates the tensor [bands, frames, height, width],
+        the planes are [bands * frames, height, width], the dates of a band one after the other.
         """
         del view
         return {self.keyword: with_frames(planes, self.num_frames)}

@@ -18,7 +18,7 @@ from vllm_mmout.geo.raster.remote.connections import Connections, Found, proxy_o
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
-    from vllm_mmout.geo.raster.remote.connections import FetchOptions
+    from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 
 FLAG: Final = "--allowed-media-domains"
 _LONGEST: Final = 100

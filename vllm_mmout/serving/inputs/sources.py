@@ -19,7 +19,7 @@ from vllm_mmout.geo.raster.files import FileWithNeighbours, Neighbours
 from vllm_mmout.geo.raster.formats import is_address, printable, shown
 from vllm_mmout.geo.raster.opened import declared
 from vllm_mmout.geo.raster.picture import DECODER_ERRORS
-from vllm_mmout.geo.raster.remote.connections import FetchOptions
+from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 from vllm_mmout.geo.raster.remote.http_file import open_remote
 from vllm_mmout.serving.inputs.addresses import Domains, Guarded, host_of
 from vllm_mmout.serving.inputs.data_urls import open_data_url

@@ -42,6 +42,8 @@ def standards_of(config: TerratorchConfig) -> dict[str, Standard]:
     folder leaves something open.
     """
     module = nested(config.pretrained, "data")
+    if not isinstance(module.get("init_args") or {}, Mapping):
+        raise ModelError(f'"init_args" of the data module in config.json must be a table, got {module["init_args"]!r}')
     path, arguments = str(module.get("class_path", "")), nested(module, "init_args")
     said = statistics_said(arguments, config.overrides)
     if not {MEANS, STDS} <= set(said):

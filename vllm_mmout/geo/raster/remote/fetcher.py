@@ -18,7 +18,7 @@ from urllib3.util import parse_url
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.formats import shown
-from vllm_mmout.geo.raster.remote.connections import RETRIES, TIMEOUT, FetchOptions
+from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, TIMEOUT, FetchOptions
 from vllm_mmout.version import __version__
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, BinaryIO, Self, cast
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.files import ManyReadersFile
 from vllm_mmout.geo.raster.remote.block_cache import BLOCK, BlockCache
-from vllm_mmout.geo.raster.remote.connections import LIMIT, Connections, FetchOptions
+from vllm_mmout.geo.raster.remote.connections import Connections
+from vllm_mmout.geo.raster.remote.fetch_options import LIMIT, FetchOptions
 from vllm_mmout.geo.raster.remote.fetcher import BrokenError, Fetcher
 
 if TYPE_CHECKING:
@@ -181,10 +182,11 @@ def too_large(name: str, fact: str, limit: int) -> InputError:
 def open_remote(
     address: str, options: FetchOptions | None = None, connections: Callable[[FetchOptions], Connections] = Connections
 ) -> BinaryIO:
-    """Open a file on a server.
+    """Open a file on a server, whose address may have user and password; ``options`` are the environment's if None.
 
     Where the server gives parts of it, those that are read are fetched; the file has ``read_at(at, count)`` for several
     threads at once then. Else it is fetched whole into a file without a name, which is gone when it is closed.
+    InputError: there is no such file, the server refuses or fails, or it is larger than may be fetched.
     """
     options = FetchOptions.from_environment() if options is None else options
     fetcher = Fetcher(address, options, connections(options))

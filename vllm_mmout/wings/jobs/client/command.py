@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 from vllm_mmout.commands.run import OPTIONS, flag
 from vllm_mmout.errors import OptionError
 from vllm_mmout.geo.raster.formats import shown, stem
-from vllm_mmout.geo.raster.remote.connections import RETRIES, FetchOptions
+from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, FetchOptions
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.jobs.client.download import PartFile, download, result_path
 from vllm_mmout.wings.jobs.client.form import Form

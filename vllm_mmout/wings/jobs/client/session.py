@@ -14,7 +14,8 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from vllm_mmout.errors import MMOutError
-from vllm_mmout.geo.raster.remote.connections import RETRIES, Connections, FetchOptions, proxy_of
+from vllm_mmout.geo.raster.remote.connections import Connections, proxy_of
+from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, FetchOptions
 from vllm_mmout.geo.raster.remote.fetcher import BrokenError, asked_wait_s, distrust, lateness, phrase
 from vllm_mmout.version import __version__
 

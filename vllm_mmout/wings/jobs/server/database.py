@@ -72,7 +72,8 @@ class SceneDatabase:
     def get(self, job_id: str) -> SceneJob | None:
         """A job by its id."""
         with self._using() as connection:
-            return next(iter(_jobs(connection, "WHERE id = ?", job_id)), None)
+            rows = _rows(connection, "WHERE id = ?", job_id)
+        return next(iter(_jobs(rows)), None)
 
     def page(self, limit: int, after: str | None, order: Literal["asc", "desc"]) -> tuple[list[SceneJob], bool] | None:
         """Some jobs after one of these, and whether more follow; None if there is no such one to begin after."""
@@ -84,8 +85,8 @@ class SceneDatabase:
             if found is None:
                 return None
             where = f"WHERE number {sign} ?" if found else ""
-            jobs = _jobs(connection, f"{where} ORDER BY number {order} LIMIT ?", *found, limit + 1)
-        return jobs[:limit], len(jobs) > limit
+            rows = _rows(connection, f"{where} ORDER BY number {order} LIMIT ?", *found, limit + 1)
+        return _jobs(rows[:limit]), len(rows) > limit
 
     def change(self, job_id: str, **values: Any) -> bool:
         """Change what is known of a job; False, and nothing is changed, if it is finished or was deleted."""
@@ -95,9 +96,9 @@ class SceneDatabase:
     def delete(self, job_id: str) -> SceneJob | None:
         """Forget a job, and give it as it was; None if there is none."""
         with self._changing() as connection:
-            found = _jobs(connection, "WHERE id = ?", job_id)
+            rows = _rows(connection, "WHERE id = ?", job_id)
             connection.execute("DELETE FROM scenes WHERE id = ?", (job_id,))
-        return found[0] if found else None
+        return next(iter(_jobs(rows)), None)
 
     def ask_preview(self, job_id: str) -> None:
         """Tell the server that runs a job that somebody wants to see it."""
@@ -123,15 +124,16 @@ class SceneDatabase:
     def fail_all(self, server: str, error: SceneError, now: float, expires_at: float) -> list[str]:
         """Let all unfinished jobs of a server fail; gives the names in the store that they may have used."""
         with self._changing() as connection:
-            jobs = _jobs(connection, f"WHERE server = ? AND {_UNFINISHED}", server)
+            rows = _rows(connection, f"WHERE server = ? AND {_UNFINISHED}", server)
             values = {"status": "failed", "completed_at": now, "expires_at": expires_at, "error": error, "outputs": ()}
             _update(connection, "server", server, values)
-        return [name for job in jobs for name in job.stored]
+        return [name for job in _jobs(rows) for name in job.stored]
 
     def finished(self) -> list[SceneJob]:
         """All jobs that are finished."""
         with self._using() as connection:
-            return _jobs(connection, f"WHERE NOT {_UNFINISHED}")
+            rows = _rows(connection, f"WHERE NOT {_UNFINISHED}")
+        return _jobs(rows)
 
     def close(self) -> None:
         """Close the file."""
@@ -229,9 +231,14 @@ def _as_row(values: dict[str, Any]) -> dict[str, Any]:
     return {name: msgspec.json.encode(value).decode() if name in _JSON else value for name, value in values.items()}
 
 
-def _jobs(connection: sqlite3.Connection, where: str, *values: object) -> list[SceneJob]:
+def _rows(connection: sqlite3.Connection, where: str, *values: object) -> list[dict[str, Any]]:
+    """Jobs as they are stored; made `_jobs` of outside of a transaction, which one that is damaged must not undo."""
     rows = connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM scenes {where}", values).fetchall()
-    return [_job(dict(zip(_COLUMNS, row, strict=True))) for row in rows]
+    return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+
+
+def _jobs(rows: list[dict[str, Any]]) -> list[SceneJob]:
+    return [_job(row) for row in rows]
 
 
 def _job(values: dict[str, Any]) -> SceneJob:

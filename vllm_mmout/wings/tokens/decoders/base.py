@@ -56,7 +56,7 @@ class TokenDecoder(ABC):
 
     def read(self, folder: Path, dtype: torch.dtype) -> Any:
         """Read the weights; raises a ModelError where they are damaged, or not all there."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has a folder and must define read(folder, dtype)")
 
     @abstractmethod
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -73,11 +73,12 @@ class SnacDecoder(TokenDecoder):
     def read(self, folder: Path, dtype: torch.dtype) -> Any:
         """Read the weights by the package's own code."""
         try:
-            return _package().SNAC.from_pretrained(str(folder)).to(dtype)
+            model = _package().SNAC.from_pretrained(str(folder))
         except Exception as error:  # the reader of weights raises all kinds of errors at damaged files
             raise ModelError(
                 f"the weights of decoder {folder} (snac) cannot be loaded: {type_and_message(error)}; download it again"
             ) from error
+        return model.to(dtype)
 
 
 def _package() -> Any:
