@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from vllm_mmout.engine.parts import schedule as gathering
-from vllm_mmout.engine.parts.schedule import Gathering, TileBudget
+from vllm_mmout.engine.parts.budgets import TileBudget
+from vllm_mmout.engine.parts.schedule import Gathering
 
 pytestmark = pytest.mark.engine
 

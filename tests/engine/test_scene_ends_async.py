@@ -17,7 +17,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from water_oracle import echo, leftovers, scene
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine.parts.schedule import TileBudget
+from vllm_mmout.engine.parts.budgets import TileBudget
 from vllm_mmout.engine.request import inputs
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, ReduceError
 

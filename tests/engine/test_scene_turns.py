@@ -18,7 +18,7 @@ from scenes_for_tests import TILE, classes
 from water_oracle import echo, scene
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine.parts.schedule import TileBudget
+from vllm_mmout.engine.parts.budgets import TileBudget
 from vllm_mmout.engine.request import llm_call
 
 pytest.importorskip("rasterio", reason="it writes the scenes")

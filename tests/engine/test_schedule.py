@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from vllm_mmout.engine.parts.schedule import Run, Schedule, TileBudget
+from vllm_mmout.engine.parts.budgets import TileBudget
+from vllm_mmout.engine.parts.schedule import Run, Schedule
 
 pytestmark = pytest.mark.engine
 

@@ -24,8 +24,8 @@ from vllm_mmout.errors import AbortedError, DecodeError, InputError, type_and_me
 from vllm_mmout.processors.base import Part
 
 if TYPE_CHECKING:
+    from vllm_mmout.engine.parts.budgets import TileBudget
     from vllm_mmout.engine.parts.parts_request import PartInput
-    from vllm_mmout.engine.parts.schedule import TileBudget
 
 ENDS_WITHIN_S = 30.0
 """Seconds that threads of a request that was stopped are waited for."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from vllm.pooling_params import PoolingParams
 
+    from vllm_mmout.engine.parts.budgets import TileBudget
     from vllm_mmout.engine.parts.fan_out import FanOut
-    from vllm_mmout.engine.parts.schedule import TileBudget
     from vllm_mmout.engine.request.decode import Finish
     from vllm_mmout.geo.raster.raster import Window
     from vllm_mmout.outputs.partial_images import PartialImages, PreviewRequest

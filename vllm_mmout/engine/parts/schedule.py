@@ -1,16 +1,13 @@
-"""Schedule: which part of which request goes next, what has failed and what has ended; and the budgets of all.
+"""Schedule: which part of which request goes next, what has failed and what has ended.
 
 It neither waits nor calls: `LLM.generate` and `AsyncLLM.generate` ask for a `Turn`, do what it says, and are woken.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -20,6 +17,7 @@ from vllm_mmout.engine.parts.parts_request import PartedRequest, PartInput, Prep
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 
 if TYPE_CHECKING:
+    from vllm_mmout.engine.parts.budgets import TileBudget
     from vllm_mmout.engine.parts.fan_out import FanOut
 
 PATIENCE_S = 0.5
@@ -194,115 +192,3 @@ class Schedule(Generic[R]):
                 run.fan_out.start()
         turn.batches = self._gathering.batches()
         return turn
-
-
-class _Budget:
-    """A number of things and of their bytes; one that alone is larger fits when nothing else is in flight."""
-
-    def __init__(self, count: int, nbytes: int) -> None:
-        self.count = count
-        self.nbytes = nbytes
-        self.used_count = 0
-        self.used_bytes = 0
-
-    def _fits(self, nbytes: int) -> bool:
-        fits = self.used_count < self.count and self.used_bytes + nbytes <= self.nbytes
-        return fits or self.used_count == 0
-
-    def _take(self, nbytes: int) -> None:
-        self.used_count += 1
-        self.used_bytes += nbytes
-
-
-class Credits(_Budget):
-    """Of single requests in flight, used from one thread; those that wait are admitted in the order of their coming."""
-
-    def __init__(self, count: int, nbytes: int) -> None:
-        super().__init__(count, nbytes)
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    def try_take(self, nbytes: int) -> bool:
-        """Take a credit if there is one and nobody waits for it."""
-        if self._waiting or not self._fits(nbytes):
-            return False
-        self._take(nbytes)
-        return True
-
-    def give(self, nbytes: int) -> None:
-        """Give a credit back."""
-        self.used_count -= 1
-        self.used_bytes -= nbytes
-        self._admit()
-
-    @asynccontextmanager
-    async def held(self, nbytes: int) -> AsyncIterator[None]:
-        """Wait for a credit, hold it, and give it back."""
-        if not self.try_take(nbytes):
-            await self._wait(nbytes)
-        try:
-            yield
-        finally:
-            self.give(nbytes)
-
-    async def _wait(self, nbytes: int) -> None:
-        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (nbytes, admitted)
-        self._waiting.append(entry)
-        try:
-            await admitted
-        except asyncio.CancelledError:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-                self._admit()
-            elif not admitted.cancelled():  # admitted and cancelled in the same turn of the loop
-                self.give(nbytes)
-            raise
-
-    def _admit(self) -> None:
-        while self._waiting and (self._waiting[0][1].done() or self._fits(self._waiting[0][0])):
-            nbytes, admitted = self._waiting.popleft()
-            if not admitted.done():
-                self._take(nbytes)
-                admitted.set_result(None)
-
-
-class TileBudget(_Budget):
-    """Of parts from before one is read until it has been joined; runs that wait take turns, one part each."""
-
-    def __init__(self, count: int, nbytes: int) -> None:
-        super().__init__(count, nbytes)
-        self._turns: deque[object] = deque()
-        self._lock = threading.RLock()  # of C: an interrupt can come between the lines of Condition's own `with`
-        self._changed = threading.Condition(self._lock)
-
-    def take(self, nbytes: int, stopped: Callable[[], bool]) -> bool:
-        """Wait for a place; False if the scene was stopped meanwhile (`wake` tells those who wait)."""
-        turn = object()
-        with self._lock:
-            self._turns.append(turn)
-            try:
-                while not stopped() and (self._turns[0] is not turn or not self._fits(nbytes)):
-                    self._changed.wait()
-                if stopped():
-                    return False
-                self._take(nbytes)
-                return True
-            finally:
-                self._turns.remove(turn)
-                self._changed.notify_all()
-
-    def give(self, nbytes: int, count: int = 1) -> None:
-        """Give the places of ``count`` tiles of ``nbytes`` each back."""
-        with self._lock:
-            self.used_count -= count
-            self.used_bytes -= nbytes * count
-            self._changed.notify_all()
-
-    def room(self, nbytes: int) -> int:
-        """How many tiles of so many bytes there is room for when nothing else is in flight; at least one."""
-        return max(1, min(self.count, self.nbytes // nbytes))
-
-    def wake(self) -> None:
-        """Let those who wait see whether they were stopped."""
-        with self._lock:
-            self._changed.notify_all()

@@ -8,8 +8,9 @@ from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllm_mmout.engine.observer import Observer
+from vllm_mmout.engine.parts.budgets import Credits, TileBudget
 from vllm_mmout.engine.parts.parts_request import Driver
-from vllm_mmout.engine.parts.schedule import Credits, Run, Schedule, TileBudget
+from vllm_mmout.engine.parts.schedule import Run, Schedule
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 from vllm_mmout.errors import AbortedError
 

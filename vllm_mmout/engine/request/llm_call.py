@@ -14,8 +14,9 @@ from vllm.pooling_params import PoolingParams
 from vllm.v1.engine import EngineCoreOutputs
 
 from vllm_mmout.engine import wire
+from vllm_mmout.engine.parts.budgets import Credits, TileBudget
 from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest, Prepared
-from vllm_mmout.engine.parts.schedule import Credits, Run, Schedule, TileBudget
+from vllm_mmout.engine.parts.schedule import Run, Schedule
 from vllm_mmout.engine.request.decode import Admission, as_it_is, carrying
 from vllm_mmout.engine.request.inputs import prepare
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
