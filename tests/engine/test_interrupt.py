@@ -214,7 +214,7 @@ def test_signals_at_any_moment(engine):
         assert_clean(engine)
 
 
-OURS = ("llm.py", "routed.py", "schedule.py", "threads.py", "reduce.py", "llm_call.py", "inputs.py")
+OURS = ("llm.py", "routed.py", "budgets.py", "threads.py", "reduce.py", "llm_call.py", "inputs.py")
 
 
 def test_an_interrupt_at_every_line_of_ours(engine):
@@ -243,7 +243,7 @@ def test_an_interrupt_at_every_line_of_ours(engine):
         "llm.py",
         "llm_call.py",
         "routed.py",
-        "schedule.py",
+        "budgets.py",
         "threads.py",
     }
 

@@ -107,7 +107,7 @@ def test_signals_at_any_moment(engine, tmp_path):
     results[0].outputs.close()
 
 
-OURS = ("llm.py", "llm_call.py", "fan_out.py", "schedule.py", "scene.py")
+OURS = ("llm.py", "llm_call.py", "fan_out.py", "parts_request.py", "schedule.py", "budgets.py", "scene.py")
 
 
 @pytest.mark.parametrize("engine", ["llm"], indirect=True)
