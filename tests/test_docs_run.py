@@ -18,6 +18,7 @@ import httpx
 import numpy as np
 import pytest
 from http_server import running
+from model_folders import ENGINE, KEPT, engine_here, vllm_starts
 from pages import ROOT, all_blocks, commands
 from serving import served
 
@@ -280,13 +281,9 @@ def _serves(command, walk, nursery):
 
 
 @pytest.fixture(scope="module")
-def engine_here(water_index):
+def llm_here(water_index):
     """The embedded model in this process."""
-    from conftest import ENGINE_ARGUMENTS, multiprocessing
-    from vllm import LLM
-
-    with multiprocessing("0"):
-        return LLM(water_index, **ENGINE_ARGUMENTS)
+    return engine_here(water_index)
 
 
 def run(block, walk, monkeypatch, **names):
@@ -300,11 +297,11 @@ def run(block, walk, monkeypatch, **names):
 
 
 @pytest.mark.parametrize("page", ["use.md", "scenes.md"])
-def test_python_with_an_engine(page, walk, engine_here, monkeypatch):
+def test_python_with_an_engine(page, walk, llm_here, monkeypatch):
     """Each block of a page but the one of AsyncLLM, in order."""
     from vllm_mmout import OutputParams
 
-    names = {"llm": engine_here, "OutputParams": OutputParams, "names": ["a.tif", "nothing.tif"]}
+    names = {"llm": llm_here, "OutputParams": OutputParams, "names": ["a.tif", "nothing.tif"]}
     for block in here("python"):
         if block.page == page and "async for" not in block.text:
             names = run(block, walk, monkeypatch, **names)
@@ -314,7 +311,6 @@ def test_python_with_an_engine(page, walk, engine_here, monkeypatch):
 
 def test_python_with_an_asynchronous_engine(walk, water_index, monkeypatch, capsys):
     """The block prints the tiles, then the file."""
-    from conftest import ENGINE_ARGUMENTS
     from quick_engines import quick_engines
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -325,7 +321,7 @@ def test_python_with_an_asynchronous_engine(walk, water_index, monkeypatch, caps
 
     async def ask():
         with quick_engines():
-            engine = AsyncLLM.from_engine_args(AsyncEngineArgs(water_index, **ENGINE_ARGUMENTS))
+            engine = AsyncLLM.from_engine_args(AsyncEngineArgs(water_index, **ENGINE))
         try:
             await run(block, walk, monkeypatch, engine=engine, OutputParams=OutputParams)["ask"]()
         finally:
@@ -351,17 +347,14 @@ def test_python_with_openais_client(walk, water_server, monkeypatch, capsys):
 
 def test_python_of_the_plugin(walk, monkeypatch, capsys):
     """The answer names the file."""
-    from conftest import multiprocessing
-
     (block,) = [block for block in here("python") if block.page == "io-plugins.md"]
-    with multiprocessing("0"):
-        run(block, walk, monkeypatch)
+    with vllm_starts("0"):
+        KEPT.append(run(block, walk, monkeypatch)["llm"])
     assert "path water.tif" in capsys.readouterr().out
 
 
 def test_a_model_of_ones_own(walk, monkeypatch):
     """The class, its folder, a processor and its check, as docs/own-models.md has them."""
-    from conftest import multiprocessing
     from safetensors.torch import save_file
 
     code = [block.text for block in here("python") if block.page == "own-models.md"]
@@ -373,14 +366,12 @@ def test_a_model_of_ones_own(walk, monkeypatch):
     monkeypatch.chdir(walk.folder)
     monkeypatch.syspath_prepend(walk.folder)
     from flood_net import FloodNet
-    from vllm import LLM
 
     save_file(FloodNet(json.loads(config.text)).state_dict(), "flood/model.safetensors")
-    with multiprocessing("0"):
-        result = LLM("flood").generate("scene.tif")[0].outputs
-        assert result.array.shape == (1, 512, 1280)
-        assert set(np.unique(result.array)) <= {0, 1, 255}
-        exec(walk.here(by_name), {"LLM": LLM})  # noqa: S102 - the pages are our own
+    result = engine_here("flood").generate("scene.tif")[0].outputs
+    assert result.array.shape == (1, 512, 1280)
+    assert set(np.unique(result.array)) <= {0, 1, 255}
+    exec(walk.here(by_name), {"LLM": engine_here})  # noqa: S102 - the pages are our own
     names = {}
     exec(processor + check, names)  # noqa: S102 - the pages are our own
     names["test_flood_mask"]()
