@@ -6,6 +6,8 @@ import pytest
 
 from vllm_mmout.engine.binding import rebase
 
+pytestmark = pytest.mark.engine
+
 
 class Theirs:
     """vLLM's."""
