@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 import tempfile
-from contextlib import contextmanager
 from importlib.util import find_spec
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -44,9 +43,6 @@ settings.register_profile("long", settings.get_profile("default"), max_examples=
 settings.register_profile("check", settings.get_profile("ci"), max_examples=FEW)
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default")
 settings.load_profile(PROFILE)
-
-ENGINE_ARGUMENTS = {"gpu_memory_utilization": 0.3, "distributed_executor_backend": "uni"}
-"""Keeps an engine small: one process for the core and its worker, a third of the memory at most."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -127,17 +123,6 @@ def every_processor(**settings: object) -> dict[str, object]:
     return {"mmout": {"output_processor": ALL, **options, **settings}}
 
 
-@contextmanager
-def multiprocessing(switch: str):
-    """Have vLLM start engines in processes of their own, "1", or in this one, "0"."""
-    from vllm import envs
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", switch)
-        envs.disable_envs_cache()  # an engine made before has frozen what vLLM reads of the environment
-        yield
-
-
 @pytest.fixture(scope="session")
 def nursery(holds: Path):
     """Forks servers for tests of what a server does; tests of its start begin it as users do."""
@@ -201,11 +186,10 @@ def guarded_folder(guarded_server: object, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="session")
 def llm(water_index: str):
     """An ``LLM`` of the embedded model with every processor of the tests, in this process."""
-    from vllm import LLM
+    from model_folders import engine_here
     from vllm.v1.engine.core_client import InprocClient
 
-    with multiprocessing("0"):
-        llm = LLM(water_index, additional_config=every_processor(), **ENGINE_ARGUMENTS)
+    llm = engine_here(water_index, additional_config=every_processor())
     assert isinstance(llm.llm_engine.engine_core, InprocClient)
     return llm
 
@@ -213,12 +197,10 @@ def llm(water_index: str):
 @pytest.fixture(scope="session")
 def mp_llm(water_index: str):
     """The same in processes of its own."""
-    from quick_engines import quick_engines
-    from vllm import LLM
+    from model_folders import engine_elsewhere
     from vllm.v1.engine.core_client import SyncMPClient
 
-    with multiprocessing("1"), quick_engines():
-        llm = LLM(water_index, additional_config=every_processor(), **ENGINE_ARGUMENTS)
+    llm = engine_elsewhere(water_index, additional_config=every_processor())
     assert isinstance(llm.llm_engine.engine_core, SyncMPClient)
     yield llm
     llm.llm_engine.engine_core.shutdown()
@@ -227,12 +209,13 @@ def mp_llm(water_index: str):
 @pytest.fixture(scope="session")
 def make_async_llm(water_index: str):
     """Makes an ``AsyncLLM`` (its processes are its own); call it inside an event loop and shut it down there."""
+    from model_folders import ENGINE
     from quick_engines import quick_engines
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
     def make(**settings: object) -> AsyncLLM:
-        arguments = AsyncEngineArgs(water_index, additional_config=every_processor(**settings), **ENGINE_ARGUMENTS)
+        arguments = AsyncEngineArgs(water_index, additional_config=every_processor(**settings), **ENGINE)
         with quick_engines():
             return AsyncLLM.from_engine_args(arguments)
 

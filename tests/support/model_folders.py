@@ -82,13 +82,13 @@ def engine_here(folder, **arguments):
     return kept_engine(folder, **ENGINE, **arguments)
 
 
-def engine_elsewhere(folder):
+def engine_elsewhere(folder, **arguments):
     """An ``LLM`` whose engine runs in processes of its own; end it with ``engine_core.shutdown()``."""
     from quick_engines import quick_engines
     from vllm import LLM
 
     with vllm_starts("1"), quick_engines():
-        return LLM(folder, **ENGINE)
+        return LLM(folder, **ENGINE, **arguments)
 
 
 def runner_of(llm):
