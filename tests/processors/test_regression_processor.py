@@ -301,3 +301,15 @@ def test_decode_refuses_what_reduce_does_not_return(raw):
     """A subclass with a reduce of its own is told to bring its own decode."""
     with pytest.raises(DecodeError, match=r"must override decode|must be one tensor"):
         RegressionProcessor().decode(raw, ANY)
+
+
+def test_a_subclass_without_a_choice_of_outputs_serves():
+    """Its ``outputs`` are empty, as the base class has it."""
+
+    class Depth(RegressionProcessor):
+        outputs = ()
+
+    processor = Depth()
+    np.testing.assert_array_equal(result(processor, values()).array, result(RegressionProcessor(), values()).array)
+    with pytest.raises(OptionError, match="output 'values' is not known"):
+        processor.reduce(values(), OutputParams(output="values"))

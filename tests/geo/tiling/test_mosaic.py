@@ -73,6 +73,15 @@ def test_items_that_all_tiles_have_are_kept():
     assert joined(tiles, GRID).metadata == {"MODEL": "a"}
 
 
+def test_names_may_have_been_assigned_as_lists():
+    """As an author's decode may do to the output of another processor."""
+    tiles = parts()
+    for part in tiles:
+        part.output.band_names, part.output.units = ["depth"], ["m"]
+    raster = joined(tiles, GRID)
+    assert (raster.band_names, raster.units) == (("depth",), ("m",))
+
+
 def other(**changes: object) -> RasterOutput:
     known = {"array": np.zeros((1, 16, 16), "float32"), "nodata": np.nan, **changes}
     return RasterOutput(**known)

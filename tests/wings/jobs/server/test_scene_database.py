@@ -475,3 +475,22 @@ def test_a_change_that_cannot_be_committed_keeps_nobody_out(database, other, mon
         database.add(job(1), most=1, most_bytes=10)
     assert other.add(job(2), most=1, most_bytes=10) is None
     assert database.get("scene_1") is None
+
+
+def test_a_damaged_row_keeps_no_job_unfinished(database, path):
+    """Jobs of a dead server fail, and a damaged one can be deleted, though nobody can read what it held."""
+    for number in (1, 2):
+        assert database.add(job(number), most=9, most_bytes=9) is None
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE scenes SET outputs = '[' WHERE id = 'scene_1'")
+    connection.close()
+    with pytest.raises(msgspec.DecodeError):
+        database.fail_all("one", ERROR, 5.0, 6.0)
+    assert database.servers() == []
+    assert database.get("scene_2").status == "failed"
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE scenes SET outputs = '[' WHERE id = 'scene_1'")
+    connection.close()
+    with pytest.raises(msgspec.DecodeError):
+        database.delete("scene_1")
+    assert database.get("scene_1") is None
