@@ -57,7 +57,7 @@ def _measured(folder: str, kind: str, size: int) -> dict[str, float]:
 
 def write(folder: Path, kind: str, size: int) -> dict[str, float]:
     """Write a raster and remove it; what it took."""
-    from vllm_mmout.geo.raster import Georeference
+    from vllm_mmout.geo import Georeference
     from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 
     pool = [_pixels(kind, number) for number in range(16)]

@@ -61,7 +61,7 @@ def run() -> list[Row]:
 
 def make_mask(path: Path, size: int) -> Path:
     """Write a mask, block by block."""
-    from vllm_mmout.geo.raster import Georeference
+    from vllm_mmout.geo import Georeference
     from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 
     heights = np.random.default_rng(3).standard_normal((size // _GRAIN + 4,) * 2).astype(np.float32)
@@ -110,7 +110,7 @@ def _call(mask: Path, out: Path) -> dict[str, float]:
 
 def measure(mask: Path, out: Path) -> dict[str, float]:
     """Memory and time of saving polygons of a mask; their number and that of corners are counted afterwards."""
-    from vllm_mmout.geo.raster import open_raster
+    from vllm_mmout.geo import open_raster
     from vllm_mmout.outputs import PolygonsOutput, RasterOutput
     from vllm_mmout.outputs.stored import StoredRaster
 

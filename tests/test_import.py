@@ -48,7 +48,7 @@ def test_import_loads_neither_torch_nor_vllm():
     assert ast.literal_eval(fresh(code)) == {"vllm_mmout", "vllm_mmout.lazy"}
 
 
-@pytest.mark.parametrize("module", ["errors", "params", "outputs", "geo.raster", "registry", "processors.base"])
+@pytest.mark.parametrize("module", ["errors", "params", "outputs", "geo", "registry", "processors.base"])
 def test_module_works_without_torch_and_vllm(module):
     """The parts that need no engine import where it is not installed, and do not try."""
     block = f"import sys\nfor name in {HEAVY}: sys.modules[name] = None\n"

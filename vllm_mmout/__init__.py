@@ -44,23 +44,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "MULTIMODAL_INPUT_REGISTRY": "vllm_mmout.registry",
-    "MULTIMODAL_OUTPUT_REGISTRY": "vllm_mmout.registry",
-    "AudioOutput": "vllm_mmout.outputs",
-    "ImageOutput": "vllm_mmout.outputs",
-    "MMOutError": "vllm_mmout.errors",
-    "MappedInput": "vllm_mmout.models.inputs.mapper",
-    "MultimodalRequestOutput": "vllm_mmout.engine.request_output",
-    "OutputParams": "vllm_mmout.params",
-    "OutputProcessor": "vllm_mmout.processors.base",
-    "RasterMapper": "vllm_mmout.models.inputs.mapper",
-    "RasterOutput": "vllm_mmout.outputs",
-    "StructuredOutput": "vllm_mmout.outputs",
-    "TensorOutput": "vllm_mmout.outputs",
-    "__version__": "vllm_mmout.version",
-    "embedded_model": "vllm_mmout.models.embedded.folders",
-    "register_output_processor": "vllm_mmout.registry",
+    "vllm_mmout.engine.request_output": "MultimodalRequestOutput",
+    "vllm_mmout.errors": "MMOutError",
+    "vllm_mmout.models.embedded.folders": "embedded_model",
+    "vllm_mmout.models.inputs.mapper": "MappedInput RasterMapper",
+    "vllm_mmout.outputs": "AudioOutput ImageOutput RasterOutput StructuredOutput TensorOutput",
+    "vllm_mmout.params": "OutputParams",
+    "vllm_mmout.processors.base": "OutputProcessor",
+    "vllm_mmout.registry": "MULTIMODAL_INPUT_REGISTRY MULTIMODAL_OUTPUT_REGISTRY register_output_processor",
+    "vllm_mmout.version": "__version__",
 }
-"""Public name -> the module that defines it."""
+"""Module -> the public names that it defines."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

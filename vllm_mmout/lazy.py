@@ -9,18 +9,19 @@ from typing import Any
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """The module functions ``__getattr__`` and ``__dir__`` of a package."""
+    """The module functions ``__getattr__`` and ``__dir__`` of a package, by each module's names, in one text."""
     module: dict[str, Any] = vars(sys.modules[package])
+    home = {name: defines for defines, names in homes.items() for name in names.split()}
 
     def get(name: str) -> object:
-        if name not in homes:
-            known = ", ".join(sorted(homes))
+        if name not in home:
+            known = ", ".join(sorted(home))
             raise AttributeError(f"module {package!r} has no attribute {name!r} (public: {known})")
-        value: object = getattr(importlib.import_module(homes[name]), name)
+        value: object = getattr(importlib.import_module(home[name]), name)
         module[name] = value
         return value
 
     def names() -> list[str]:
-        return sorted({*module, *homes})
+        return sorted({*module, *home})
 
     return get, names

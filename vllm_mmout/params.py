@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo.raster.raster import as_window
+from vllm_mmout.geo import as_window
 from vllm_mmout.messages import unknown
 from vllm_mmout.params_parts import OF_MODELS, Tiling
 from vllm_mmout.request_options import options_of, said

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.geo.raster.raster import Window
+from vllm_mmout.geo import Window
 from vllm_mmout.request_options import said
 
 OF_MODELS = ("location", "dates", "means", "stds")

@@ -11,7 +11,7 @@ from files_open import open_below
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo.raster import Georeference, write_geotiff
+from vllm_mmout.geo import Georeference, write_geotiff
 from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.models.inputs.mapper import RasterMapper
 

@@ -50,7 +50,7 @@ def test_the_scene_is_a_georeferenced_file(tmp_path):
 @pytest.mark.heavy
 def test_without_a_scene_the_default_one_is_written(tmp_path):
     """The demo's scene has 512 by 512 pixels."""
-    from vllm_mmout.geo.raster import read_raster
+    from vllm_mmout.geo import read_raster
 
     raster = read_raster(embedded_scene(str(tmp_path / "scene.tif")))
     np.testing.assert_array_equal(raster.array, make_scene().array)

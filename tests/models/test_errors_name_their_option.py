@@ -9,7 +9,7 @@ import pytest
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import InputError, MMOutError, OptionError
-from vllm_mmout.geo.raster import Georeference, Raster, write_geotiff
+from vllm_mmout.geo import Georeference, Raster, write_geotiff
 from vllm_mmout.geo.tiling.grid import TileGrid
 from vllm_mmout.models.inputs.make_mapper import chosen_bands
 from vllm_mmout.models.inputs.mapper import RasterMapper

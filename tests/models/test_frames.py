@@ -7,7 +7,7 @@ import pytest
 from several_files import PLACE, mapper, seen, write
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo.raster import Georeference, Raster, Window, write_geotiff
+from vllm_mmout.geo import Georeference, Raster, Window, write_geotiff
 from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.params import OutputParams
 

@@ -66,7 +66,7 @@ def test_what_was_not_observed_is_marked():
 
 def file_with(descriptions, tmp_path):
     """A GeoTIFF whose bands hold 0, 10, 20, ... and are described so."""
-    from vllm_mmout.geo.raster import write_geotiff
+    from vllm_mmout.geo import write_geotiff
 
     values = np.stack([np.full((4, 6), 10 * band, np.uint8) for band in range(len(descriptions))])
     write_geotiff(tmp_path / "bands.tif", values, descriptions=descriptions)

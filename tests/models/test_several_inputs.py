@@ -11,7 +11,7 @@ import pytest
 from several_files import LANDSAT, PLACE, SENTINEL, mapper, seen, write
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import Georeference, write_geotiff
+from vllm_mmout.geo import Georeference, write_geotiff
 from vllm_mmout.params import OutputParams
 
 

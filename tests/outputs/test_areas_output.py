@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pydantic", reason="pydantic comes with the engine")
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import Georeference
+from vllm_mmout.geo import Georeference
 from vllm_mmout.geo.raster.areas import pixel_areas
 from vllm_mmout.outputs import AreasOutput, RasterOutput, Source
 from vllm_mmout.outputs.stored import StoredRaster

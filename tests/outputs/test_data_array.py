@@ -11,7 +11,7 @@ rasterio = pytest.importorskip("rasterio")
 from absent import without_package  # noqa: E402
 from on_disk import stored  # noqa: E402
 
-from vllm_mmout.geo.raster import Georeference  # noqa: E402
+from vllm_mmout.geo import Georeference  # noqa: E402
 from vllm_mmout.outputs import RasterOutput  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")  # in rioxarray

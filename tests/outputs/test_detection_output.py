@@ -14,7 +14,7 @@ from PIL import Image
 from rasterio.transform import Affine
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.geo.raster import Georeference, GroundControlPoint
+from vllm_mmout.geo import Georeference, GroundControlPoint
 
 pytest.importorskip("pydantic", reason="pydantic comes with the engine")
 

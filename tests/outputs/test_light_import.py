@@ -21,7 +21,7 @@ USE = """
 import io
 import numpy as np
 from vllm_mmout.outputs import ImageOutput, RasterOutput, TensorOutput
-from vllm_mmout.geo.raster import Georeference, read_raster
+from vllm_mmout.geo import Georeference, read_raster
 place = Georeference(crs="EPSG:32614", transform=(30, 0, 440280, 0, -30, 3159720))
 data = RasterOutput(np.ones((1, 4, 4), "uint8"), georeference=place, nodata=0).to_bytes("tif")
 assert read_raster(data).georeference.crs == "EPSG:32614"
@@ -39,7 +39,7 @@ def run(code: str) -> str:
     return result.stdout.strip()
 
 
-@pytest.mark.parametrize("name", ["vllm_mmout.outputs", "vllm_mmout.geo.raster"])
+@pytest.mark.parametrize("name", ["vllm_mmout.outputs", "vllm_mmout.geo"])
 def test_importing_loads_no_engine_and_no_codec(name: str) -> None:
     """Importing the package alone loads neither the engine nor NumPy, tifffile or Pillow."""
     heavy = "torch, vllm, transformers, pydantic, numpy, tifffile, PIL"
@@ -54,7 +54,7 @@ def test_all_of_it_works_without_the_engine() -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", ["vllm_mmout.outputs", "vllm_mmout.geo.raster"])
+@pytest.mark.parametrize("name", ["vllm_mmout.outputs", "vllm_mmout.geo"])
 def test_the_public_names_are_there_and_others_are_not(name: str) -> None:
     """Every name of __all__ can be imported; a wrong one lists them."""
     code = (

@@ -17,7 +17,7 @@ from absent import without_package  # noqa: E402
 from traced import blobs  # noqa: E402 - needs shapely
 
 from vllm_mmout.errors import InputError, OptionError, SaveError  # noqa: E402
-from vllm_mmout.geo.raster import Georeference  # noqa: E402
+from vllm_mmout.geo import Georeference  # noqa: E402
 from vllm_mmout.outputs import PolygonsOutput, RasterOutput, Source  # noqa: E402
 from vllm_mmout.outputs.formats import FORMATS, arrow, geojson, ogr  # noqa: E402
 from vllm_mmout.outputs.stored import StoredRaster  # noqa: E402

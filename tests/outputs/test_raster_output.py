@@ -18,7 +18,7 @@ from rasterio.crs import CRS
 from rasterio.transform import Affine
 
 from vllm_mmout.errors import InputError, SaveError
-from vllm_mmout.geo.raster import Georeference
+from vllm_mmout.geo import Georeference
 from vllm_mmout.outputs import RasterOutput, Source
 from vllm_mmout.outputs.formats import FORMATS
 

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from rasterio.io import MemoryFile
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
-from vllm_mmout.geo.raster import Georeference
+from vllm_mmout.geo import Georeference
 from vllm_mmout.outputs import Source
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.regression import RegressionProcessor

@@ -10,7 +10,7 @@ import torch
 from tiles_for_tests import pieces, same_bits, shuffled
 
 from vllm_mmout.errors import DecodeError, OptionError
-from vllm_mmout.geo.tiling import TileGrid, axis_weights
+from vllm_mmout.geo import TileGrid, axis_weights
 from vllm_mmout.outputs import RasterOutput, TensorOutput
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.stored import StoredRaster

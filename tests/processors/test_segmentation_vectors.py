@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.geo.raster import Georeference
+from vllm_mmout.geo import Georeference
 from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.geo.tiling.grid import TileGrid
 from vllm_mmout.outputs import AreasOutput, PolygonsOutput, RasterOutput, Source

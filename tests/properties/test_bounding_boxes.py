@@ -16,7 +16,7 @@ from shapely import area as shapely_area
 from shapely import box as shapely_box
 from shapely import intersection, polygons
 
-from vllm_mmout.geo.raster import Georeference, Window
+from vllm_mmout.geo import Georeference, Window
 from vllm_mmout.geo.raster.bounding_box import window_of_box
 from vllm_mmout.geo.raster.pixel_grid import ring
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rasterio.rpc import RPC
 
-from vllm_mmout.geo.raster import Georeference, write_geotiff
+from vllm_mmout.geo import Georeference, write_geotiff
 from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 from vllm_mmout.testing import rasters
 

@@ -16,7 +16,7 @@ from rasterio.crs import CRS
 from rasterio.io import MemoryFile
 from rasterio.transform import Affine
 
-from vllm_mmout.geo.raster import Georeference, GroundControlPoint, Raster, read_raster, write_geotiff
+from vllm_mmout.geo import Georeference, GroundControlPoint, Raster, read_raster, write_geotiff
 from vllm_mmout.testing import rasters
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")

@@ -55,7 +55,7 @@ def by_blocks(array: np.ndarray, order: np.random.Generator, **told: Any) -> Pat
 
 
 @pytest.mark.heavy
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(rasters(), st.booleans(), st.integers(0, 2**32 - 1))
 def test_overviews_are_those_of_gdal(
     raster: tuple[np.ndarray, float | None],
@@ -72,7 +72,10 @@ def test_overviews_are_those_of_gdal(
     expected = by_gdal(array, nodata, Resampling.nearest if classes else Resampling.average)
     assert len(found) == len(expected)
     for mine, others in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(mine, others, strict=True)
+        assert mine.dtype == others.dtype
+        # Of half precision GDAL's own tool rounds each level before it makes the next of it.
+        ulps = 2**-9 * float(np.nanmax(np.abs(array), initial=0)) if array.dtype == np.float16 else 0
+        np.testing.assert_allclose(mine, others, rtol=0, atol=ulps)
 
 
 @pytest.mark.heavy

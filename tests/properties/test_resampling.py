@@ -14,7 +14,7 @@ from rasterio.io import MemoryFile
 from rasterio.transform import Affine
 from rasterio.warp import reproject
 
-from vllm_mmout.geo.raster import Window, open_raster
+from vllm_mmout.geo import Window, open_raster
 from vllm_mmout.geo.raster.stack.stack import Layer, OpenStack
 
 CRS = "EPSG:32632"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiles_for_tests import joined, parts_of, pieces, pixels, same_bits, shuffled
 
-from vllm_mmout.geo.tiling import TileGrid, axis_weights
+from vllm_mmout.geo import TileGrid, axis_weights
 from vllm_mmout.geo.tiling.grid import Axis
 from vllm_mmout.outputs import RasterOutput
 
@@ -96,8 +96,15 @@ def test_intervals_are_where_tiles_count(grid, blend):
     st.integers(0, 2**32),
 )
 def test_cutting_and_joining_is_the_identity(grid, blend, dtype, bands, seed):
-    """Tiles joined without a model are the scene, to the last bit, in whatever order they come."""
+    """Tiles joined without a model are the scene, to the last bit, in whatever order they come.
+
+    But for the sign of zeros, since GDAL leaves out blocks that hold nothing else, and for several bands of float16,
+    which are written as float32.
+    """
     scene = values((bands, grid.height, grid.width), dtype, seed)
+    scene[scene == 0] = 0
+    if dtype == "float16" and bands > 1:
+        scene = scene.astype("float32")
     got = pixels(shuffled(parts_of(pieces(scene, grid), grid), seed), grid, blend)
     assert same_bits(got, scene.view("uint8") if dtype == "bool" else scene)
 

@@ -16,7 +16,7 @@ from rasterio.io import MemoryFile
 from rasterio.transform import Affine
 from rasterio.windows import Window as RasterioWindow
 
-from vllm_mmout.geo.raster import Raster, Window, open_raster, read_raster
+from vllm_mmout.geo import Raster, Window, open_raster, read_raster
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

@@ -19,7 +19,7 @@ from http_server import a_running_server, a_server, no_proxies, open_sockets  # 
 from PIL import Image
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo.raster import open_raster
+from vllm_mmout.geo import open_raster
 from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.params import OutputParams

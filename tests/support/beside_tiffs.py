@@ -12,7 +12,7 @@ from rasterio.control import GroundControlPoint
 from rasterio.crs import CRS
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import Window, open_raster, read_raster
+from vllm_mmout.geo import Window, open_raster, read_raster
 
 SIZE = (40, 56)
 PIXELS = np.random.default_rng(0).integers(1, 200, (3, *SIZE), np.uint8)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vllm_mmout.geo.raster import Georeference
+from vllm_mmout.geo import Georeference
 from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 from vllm_mmout.outputs.stored import StoredRaster
 

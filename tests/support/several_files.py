@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vllm_mmout.geo.raster import Georeference, write_geotiff
+from vllm_mmout.geo import Georeference, write_geotiff
 from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.params import OutputParams
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vllm_mmout.geo.tiling import TileGrid, reflected
+from vllm_mmout.geo import TileGrid, reflected
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.stored import StoredRaster

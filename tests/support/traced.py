@@ -6,13 +6,13 @@ import numpy as np
 from shapely.geometry import Polygon, shape
 
 from vllm_mmout.geo.vectors.polygon import without_flags
-from vllm_mmout.geo.vectors.trace import polygons
+from vllm_mmout.geo.vectors.trace import trace_polygons
 
 
 def traced(classes, **options):
     """(polygon in columns and rows, class, pixels, area) of each region; below 0 there is none."""
     found, rings = [], []
-    for some in polygons([classes], classes.shape, **options):
+    for some in trace_polygons([classes], classes.shape, **options):
         parts = iter(np.split(without_flags(some.vertices), np.cumsum(some.counts)[:-1]))
         facts = zip(some.classes.tolist(), some.pixels.tolist(), some.areas.tolist(), some.rings.tolist(), strict=True)
         for place, (number, pixels, area, count) in enumerate(facts, start=1):

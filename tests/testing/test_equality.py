@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch tensors are among what is com
 from pydantic import PrivateAttr  # noqa: E402 - comes with the engine
 
 from vllm_mmout import ImageOutput, RasterOutput, StructuredOutput, TensorOutput  # noqa: E402
-from vllm_mmout.geo.raster import Georeference  # noqa: E402
+from vllm_mmout.geo import Georeference  # noqa: E402
 from vllm_mmout.testing import difference  # noqa: E402
 
 pytestmark = pytest.mark.engine

@@ -14,7 +14,7 @@ from rasterio.crs import CRS
 torch = pytest.importorskip("torch", reason="the strategies are of torch tensors")
 
 from vllm_mmout import OutputParams  # noqa: E402 - needs torch
-from vllm_mmout.geo.raster import Raster, write_geotiff  # noqa: E402
+from vllm_mmout.geo import Raster, write_geotiff  # noqa: E402
 from vllm_mmout.processors import SegmentationProcessor, TensorProcessor  # noqa: E402
 from vllm_mmout.testing import FLOATING, georeferences, model_outputs, output_params, rasters, tensors  # noqa: E402
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.commands import Subparsers
 from vllm_mmout.errors import InputError, OptionError, SaveError
-from vllm_mmout.geo.raster.formats import is_gdal_name, shown, stem
+from vllm_mmout.geo import file_stem, is_gdal_name, without_secrets
 from vllm_mmout.params import LOCAL_ONLY, OutputParams
 from vllm_mmout.params import OPTIONS as DECLARED
 from vllm_mmout.request_options import Option
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
 def _report(name: str, result: MultimodalRequestOutput) -> bool:
     """Print the files of one input, or why there are none; whether it went well."""
     if result.error is not None:
-        name, message = shown(name), str(result.error)
+        name, message = without_secrets(name), str(result.error)
         print(message if name in message else f"{name}: {message}", file=sys.stderr)
         return False
     for output in result.outputs.values() if isinstance(result.outputs, dict) else [result.outputs]:
@@ -110,7 +110,7 @@ def _checked_out(out: str, inputs: Sequence[str]) -> str:
     target = Path(out)
     if len(inputs) > 1 and target.is_file():
         raise OptionError(f"-o {out} is a file, and there are {len(inputs)} inputs; name a folder")
-    stems = [stem(name) for name in inputs]
+    stems = [file_stem(name) for name in inputs]
     twice = sorted({stem for stem in stems if stems.count(stem) > 1})
     if twice:
         raise OptionError(f"several inputs are called {', '.join(twice)}; their results would overwrite each other")

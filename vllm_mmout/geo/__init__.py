@@ -1,1 +1,170 @@
-"""Georeferenced rasters, their tiles and their polygons: a library that knows nothing of torch or vLLM."""
+"""Georeferenced rasters, their tiles and their polygons: a library that knows nothing of torch or vLLM.
+
+The other layers import what stands here, and no module below.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vllm_mmout.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from vllm_mmout.geo.raster.areas import pixel_areas
+    from vllm_mmout.geo.raster.bounding_box import window_of_box
+    from vllm_mmout.geo.raster.crs.text import proj_crs
+    from vllm_mmout.geo.raster.files import FileWithNeighbours, Neighbours, SharedFile, atomic_file
+    from vllm_mmout.geo.raster.formats import (
+        RASTER_SUFFIXES,
+        band_key,
+        band_of_file,
+        file_stem,
+        folders_in,
+        is_address,
+        is_gdal_name,
+        is_tiff,
+        printable_name,
+        rasters_in,
+        rasters_of,
+        without_secrets,
+    )
+    from vllm_mmout.geo.raster.gdal import gdal_files
+    from vllm_mmout.geo.raster.georeference import Georeference, epsg_code
+    from vllm_mmout.geo.raster.geotiff import BLOCK_SIDE, GeoTiffFacts
+    from vllm_mmout.geo.raster.opened import declared_size, open_raster, read_raster
+    from vllm_mmout.geo.raster.picture import PICTURE_ERRORS
+    from vllm_mmout.geo.raster.raster import (
+        Affine,
+        GroundControlPoint,
+        Raster,
+        Window,
+        as_pixels_have_it,
+        as_window,
+        can_hold,
+        format_nodata,
+    )
+    from vllm_mmout.geo.raster.remote.connections import Connections, ResolvedAddress, proxy_of
+    from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, FetchOptions
+    from vllm_mmout.geo.raster.remote.fetcher import (
+        BrokenError,
+        certificate_fault,
+        retry_after_s,
+        status_phrase,
+        timeout_phrase,
+    )
+    from vllm_mmout.geo.raster.remote.http_file import open_remote
+    from vllm_mmout.geo.raster.stack.stack import FINER, Layer, OpenStack, pixel_area
+    from vllm_mmout.geo.raster.tags import GeoTag, checked_xml, read_directories
+    from vllm_mmout.geo.raster.windowed import OpenRaster
+    from vllm_mmout.geo.raster.writing import GeoTiffBlocks, write_geotiff, write_geotiff_here
+    from vllm_mmout.geo.tiling.blending import Blend, Contribution, averaged, axis_weights
+    from vllm_mmout.geo.tiling.grid import Cell, Plan, TileGrid, reflected
+    from vllm_mmout.geo.vectors.polygon import PIXEL_TRANSFORM, Lattice, Polygons
+    from vllm_mmout.geo.vectors.trace import trace_polygons
+
+__all__ = [
+    "BLOCK_SIDE",
+    "FINER",
+    "PICTURE_ERRORS",
+    "PIXEL_TRANSFORM",
+    "RASTER_SUFFIXES",
+    "RETRIES",
+    "Affine",
+    "Blend",
+    "BrokenError",
+    "Cell",
+    "Connections",
+    "Contribution",
+    "FetchOptions",
+    "FileWithNeighbours",
+    "GeoTag",
+    "GeoTiffBlocks",
+    "GeoTiffFacts",
+    "Georeference",
+    "GroundControlPoint",
+    "Lattice",
+    "Layer",
+    "Neighbours",
+    "OpenRaster",
+    "OpenStack",
+    "Plan",
+    "Polygons",
+    "Raster",
+    "ResolvedAddress",
+    "SharedFile",
+    "TileGrid",
+    "Window",
+    "as_pixels_have_it",
+    "as_window",
+    "atomic_file",
+    "averaged",
+    "axis_weights",
+    "band_key",
+    "band_of_file",
+    "can_hold",
+    "certificate_fault",
+    "checked_xml",
+    "declared_size",
+    "epsg_code",
+    "file_stem",
+    "folders_in",
+    "format_nodata",
+    "gdal_files",
+    "is_address",
+    "is_gdal_name",
+    "is_tiff",
+    "open_raster",
+    "open_remote",
+    "pixel_area",
+    "pixel_areas",
+    "printable_name",
+    "proj_crs",
+    "proxy_of",
+    "rasters_in",
+    "rasters_of",
+    "read_directories",
+    "read_raster",
+    "reflected",
+    "retry_after_s",
+    "status_phrase",
+    "timeout_phrase",
+    "trace_polygons",
+    "window_of_box",
+    "without_secrets",
+    "write_geotiff",
+    "write_geotiff_here",
+]
+
+_HOMES = {
+    "vllm_mmout.geo.raster.areas": "pixel_areas",
+    "vllm_mmout.geo.raster.bounding_box": "window_of_box",
+    "vllm_mmout.geo.raster.crs.text": "proj_crs",
+    "vllm_mmout.geo.raster.files": "FileWithNeighbours Neighbours SharedFile atomic_file",
+    "vllm_mmout.geo.raster.formats": (
+        "RASTER_SUFFIXES band_key band_of_file file_stem folders_in is_address is_gdal_name is_tiff "
+        "printable_name rasters_in rasters_of without_secrets"
+    ),
+    "vllm_mmout.geo.raster.gdal": "gdal_files",
+    "vllm_mmout.geo.raster.georeference": "Georeference epsg_code",
+    "vllm_mmout.geo.raster.geotiff": "BLOCK_SIDE GeoTiffFacts",
+    "vllm_mmout.geo.raster.opened": "declared_size open_raster read_raster",
+    "vllm_mmout.geo.raster.picture": "PICTURE_ERRORS",
+    "vllm_mmout.geo.raster.raster": (
+        "Affine GroundControlPoint Raster Window as_pixels_have_it as_window can_hold format_nodata"
+    ),
+    "vllm_mmout.geo.raster.remote.connections": "Connections ResolvedAddress proxy_of",
+    "vllm_mmout.geo.raster.remote.fetch_options": "FetchOptions RETRIES",
+    "vllm_mmout.geo.raster.remote.fetcher": "BrokenError certificate_fault retry_after_s status_phrase timeout_phrase",
+    "vllm_mmout.geo.raster.remote.http_file": "open_remote",
+    "vllm_mmout.geo.raster.stack.stack": "FINER Layer OpenStack pixel_area",
+    "vllm_mmout.geo.raster.tags": "GeoTag checked_xml read_directories",
+    "vllm_mmout.geo.raster.windowed": "OpenRaster",
+    "vllm_mmout.geo.raster.writing": "GeoTiffBlocks write_geotiff write_geotiff_here",
+    "vllm_mmout.geo.tiling.blending": "Blend Contribution averaged axis_weights",
+    "vllm_mmout.geo.tiling.grid": "Cell Plan TileGrid reflected",
+    "vllm_mmout.geo.vectors.polygon": "Lattice PIXEL_TRANSFORM Polygons",
+    "vllm_mmout.geo.vectors.trace": "trace_polygons",
+}
+"""Module -> the public names that it defines."""
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -36,21 +36,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AreasOutput": "vllm_mmout.outputs.areas",
-    "AudioOutput": "vllm_mmout.outputs.audio",
-    "ClassArea": "vllm_mmout.outputs.areas",
-    "ClassScore": "vllm_mmout.outputs.classification",
-    "ClassificationOutput": "vllm_mmout.outputs.classification",
-    "Detection": "vllm_mmout.outputs.detection",
-    "DetectionOutput": "vllm_mmout.outputs.detection",
-    "ImageOutput": "vllm_mmout.outputs.image",
-    "MediaOutput": "vllm_mmout.outputs.base",
-    "PolygonsOutput": "vllm_mmout.outputs.polygons",
-    "RasterOutput": "vllm_mmout.outputs.raster",
-    "Source": "vllm_mmout.outputs.base",
-    "StructuredOutput": "vllm_mmout.outputs.structured",
-    "TensorOutput": "vllm_mmout.outputs.tensor",
+    "vllm_mmout.outputs.areas": "AreasOutput ClassArea",
+    "vllm_mmout.outputs.audio": "AudioOutput",
+    "vllm_mmout.outputs.base": "MediaOutput Source",
+    "vllm_mmout.outputs.classification": "ClassScore ClassificationOutput",
+    "vllm_mmout.outputs.detection": "Detection DetectionOutput",
+    "vllm_mmout.outputs.image": "ImageOutput",
+    "vllm_mmout.outputs.polygons": "PolygonsOutput",
+    "vllm_mmout.outputs.raster": "RasterOutput",
+    "vllm_mmout.outputs.structured": "StructuredOutput",
+    "vllm_mmout.outputs.tensor": "TensorOutput",
 }
-"""Public name -> the module that defines it."""
+"""Module -> the public names that it defines."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.geo.raster.areas import pixel_areas
+from vllm_mmout.geo import pixel_areas
 from vllm_mmout.outputs.drawing import Line, draw_caption
 from vllm_mmout.outputs.formats import formats_of
 from vllm_mmout.outputs.raster import check_classes, class_rows
@@ -37,7 +37,7 @@ class ClassArea(BaseModel):
     share: float
     """Of all pixels that have a class, from 0 to 1."""
     area_m2: float | None
-    """Square metres, as `vllm_mmout.geo.raster.areas.pixel_areas` has them; None where they cannot be told."""
+    """Square metres, as `vllm_mmout.geo.pixel_areas` has them; None where they cannot be told."""
 
 
 class AreasOutput(StructuredOutput):

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, SaveError
-from vllm_mmout.geo.raster.files import whole_file
+from vllm_mmout.geo import atomic_file
 from vllm_mmout.outputs.formats import FORMATS, format_named
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from vllm_mmout.geo.raster.georeference import Georeference
+    from vllm_mmout.geo import Georeference
 
 
 class Savable:
@@ -52,7 +52,7 @@ class Savable:
         target = Path(path)
         if (name := self.formats.get(target.suffix.lower())) is None:
             raise unknown_suffix(target, self.formats)
-        with whole_file(target, self._sidecars(name)) as part:
+        with atomic_file(target, self._sidecars(name)) as part:
             self._write(part, name, options)
         return target
 

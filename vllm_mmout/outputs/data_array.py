@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vllm_mmout.geo.raster.crs.text import proj_crs
+from vllm_mmout.geo import proj_crs
 
 if TYPE_CHECKING:
     from xarray import DataArray

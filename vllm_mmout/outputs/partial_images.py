@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.geo.raster.raster import Raster
+from vllm_mmout.geo import Raster
 from vllm_mmout.outputs.image import ImageOutput
 from vllm_mmout.outputs.rendering import PREVIEW, render
 

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.geo.raster.areas import pixel_areas
-from vllm_mmout.geo.vectors.polygon import PIXELS, Lattice
-from vllm_mmout.geo.vectors.trace import polygons
+from vllm_mmout.geo import PIXEL_TRANSFORM, Lattice, pixel_areas, trace_polygons
 from vllm_mmout.outputs.base import MediaOutput
 from vllm_mmout.outputs.formats import FORMATS, formats_of
 from vllm_mmout.outputs.raster import check_classes, class_rows
@@ -21,8 +19,7 @@ if TYPE_CHECKING:
     from geopandas import GeoDataFrame
     from PIL.Image import Image
 
-    from vllm_mmout.geo.raster.georeference import Georeference
-    from vllm_mmout.geo.vectors.polygon import Polygons
+    from vllm_mmout.geo import Georeference, Polygons
     from vllm_mmout.outputs.areas import AreasOutput
     from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.raster import RasterOutput
@@ -34,7 +31,7 @@ class PolygonsOutput(MediaOutput):
     A region is what pixels of one class that share an edge make up; nodata is none. Its polygon follows the edges of
     the pixels, with holes, and is valid in the sense of OGC simple features: rasterised again, the polygons are the
     raster. Each has the properties ``class`` (number), ``name``, ``pixels`` and ``area_m2`` (that of its pixels; None
-    where it cannot be told, see `vllm_mmout.geo.raster.areas.pixel_areas`).
+    where it cannot be told, see `vllm_mmout.geo.pixel_areas`).
 
     The raster is read and traced in bands of rows, files are written as polygons are finished: memory does not grow
     with the raster, but for the longest border (some 100 bytes a corner) and, in a GeoParquet, the largest polygon.
@@ -126,7 +123,7 @@ class PolygonsOutput(MediaOutput):
     def traced(self, folder: Path | None = None) -> TracedPolygons:
         """Trace the raster, for writers of formats; polygons that are not whole yet may wait in ``folder``."""
         raster = self.classes
-        pieces = polygons(
+        pieces = trace_polygons(
             class_rows(raster),
             (raster.height, raster.width),
             nodata=raster.nodata,
@@ -135,7 +132,7 @@ class PolygonsOutput(MediaOutput):
             folder=folder,
         )
         measured = pixel_areas(raster.georeference, 1) is not None
-        lattice = Lattice(raster.transform or PIXELS, (raster.height, raster.width))
+        lattice = Lattice(raster.transform or PIXEL_TRANSFORM, (raster.height, raster.width))
         return TracedPolygons(pieces, lattice, raster.georeference, raster.class_names, measured)
 
     def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.raster import Raster, Window, as_pixels_have_it, as_window
+from vllm_mmout.geo import Raster, Window, as_pixels_have_it, as_window
 from vllm_mmout.outputs.base import MediaOutput, as_numpy, masked, merged, resized_mask
 from vllm_mmout.outputs.formats import FORMATS, formats_of
 from vllm_mmout.outputs.rendering import render
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from xarray import DataArray
 
-    from vllm_mmout.geo.raster.georeference import Georeference
-    from vllm_mmout.geo.raster.raster import Affine
+    from vllm_mmout.geo import Affine, Georeference
     from vllm_mmout.outputs.base import Source
 
 _ROWS = 512

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.geo.raster.geotiff import BLOCK
-from vllm_mmout.geo.raster.raster import Raster, Window
+from vllm_mmout.geo import BLOCK_SIDE, Raster, Window
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from vllm_mmout.geo.raster.opened import OpenRaster
+    from vllm_mmout.geo import OpenRaster
 
 # Okabe & Ito (2008), "Color Universal Design": colours told apart with every kind of colour vision.
 _OKABE_ITO = (
@@ -149,7 +148,7 @@ class _Axis:
 
     def groups(self) -> list[slice]:
         """Pixels of the preview that begin in one block of the raster."""
-        starts = np.unique(self.first // BLOCK, return_index=True)[1].tolist()
+        starts = np.unique(self.first // BLOCK_SIDE, return_index=True)[1].tolist()
         return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(self.first)], strict=True)]
 
 

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.opened import open_raster
-from vllm_mmout.geo.raster.raster import Window
+from vllm_mmout.geo import Window, open_raster
 from vllm_mmout.outputs.formats import FORMATS
 from vllm_mmout.outputs.formats.geotiff import are_classes, geotiff_options
 from vllm_mmout.outputs.raster import RasterMetadata, RasterOutput
@@ -24,8 +23,7 @@ from vllm_mmout.outputs.rendering import PREVIEW, preview, render, valid_mask
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from vllm_mmout.geo.raster.opened import OpenRaster
-    from vllm_mmout.geo.raster.writing import GeoTiffBlocks
+    from vllm_mmout.geo import GeoTiffBlocks, OpenRaster
     from vllm_mmout.outputs.base import Source
 
 

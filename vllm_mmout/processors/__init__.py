@@ -31,17 +31,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ClassificationProcessor": "vllm_mmout.processors.classification",
-    "DetectionProcessor": "vllm_mmout.processors.detection",
-    "EmbeddingProcessor": "vllm_mmout.processors.embedding",
-    "ImageProcessor": "vllm_mmout.processors.image",
-    "OutputProcessor": "vllm_mmout.processors.base",
-    "Part": "vllm_mmout.processors.base",
-    "Parts": "vllm_mmout.processors.base",
-    "RegressionProcessor": "vllm_mmout.processors.regression",
-    "SegmentationProcessor": "vllm_mmout.processors.segmentation",
-    "TensorProcessor": "vllm_mmout.processors.tensor",
-    "Window": "vllm_mmout.geo.raster.raster",
+    "vllm_mmout.geo": "Window",
+    "vllm_mmout.processors.base": "OutputProcessor Part Parts",
+    "vllm_mmout.processors.classification": "ClassificationProcessor",
+    "vllm_mmout.processors.detection": "DetectionProcessor",
+    "vllm_mmout.processors.embedding": "EmbeddingProcessor",
+    "vllm_mmout.processors.image": "ImageProcessor",
+    "vllm_mmout.processors.regression": "RegressionProcessor",
+    "vllm_mmout.processors.segmentation": "SegmentationProcessor",
+    "vllm_mmout.processors.tensor": "TensorProcessor",
 }
+"""Module -> the public names that it defines."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

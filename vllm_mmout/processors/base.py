@@ -14,14 +14,13 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from vllm_mmout.geo.raster.raster import Window
-    from vllm_mmout.params import OutputParams
-
-    Raw: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
-    from vllm_mmout.geo.tiling.grid import TileGrid
+    from vllm_mmout.geo import TileGrid, Window
     from vllm_mmout.outputs import RasterOutput
     from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.partial_images import PartialImages
+    from vllm_mmout.params import OutputParams
+
+    Raw: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +203,7 @@ class Parts(Iterator["Part"]):
         they are joined. ``finish`` makes the result of joined values, pixel by pixel, on rectangles of any size:
         classes of averaged probabilities. DecodeError: an output is no raster, or tiles do not fit together.
         """
-        from vllm_mmout.geo.tiling.mosaic import mosaic
+        from vllm_mmout.processors.mosaic import mosaic
 
         blend = params.blend if params.overlap and self.grid.overlap else "none"
         return mosaic(

@@ -14,7 +14,7 @@ from vllm_mmout.errors import DecodeError
 if TYPE_CHECKING:
     import torch
 
-    from vllm_mmout.geo.tiling.grid import TileGrid
+    from vllm_mmout.geo import TileGrid
     from vllm_mmout.outputs import Detection, DetectionOutput
     from vllm_mmout.processors.base import Part, Parts
 

@@ -60,17 +60,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    name: f"vllm_mmout.testing.{module}"
-    for module, names in {
-        "case": ("Case",),
-        "check": ("check_output_processor",),
-        "equality": ("difference",),
-        "promises": ("PROMISES",),
-        "strategies": ("georeferences", "output_params", "rasters"),
-        "tensor_strategies": ("FLOATING", "model_outputs", "tensors"),
-    }.items()
-    for name in names
+    "vllm_mmout.testing.case": "Case",
+    "vllm_mmout.testing.check": "check_output_processor",
+    "vllm_mmout.testing.equality": "difference",
+    "vllm_mmout.testing.promises": "PROMISES",
+    "vllm_mmout.testing.strategies": "georeferences output_params rasters",
+    "vllm_mmout.testing.tensor_strategies": "FLOATING model_outputs tensors",
 }
-"""Public name -> the module that defines it."""
+"""Module -> the public names that it defines."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -9,8 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from vllm_mmout.geo.raster import Georeference, GroundControlPoint, Raster
-from vllm_mmout.geo.raster.raster import Affine
+from vllm_mmout.geo import Affine, Georeference, GroundControlPoint, Raster
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.base import OutputProcessor
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_mmout.geo.raster.formats import is_address, shown, stem
+from vllm_mmout.geo.raster.formats import file_stem, is_address, without_secrets
 
 
 @pytest.mark.parametrize("source", ["http://host/a.tif", "HTTPS://host/a.tif", " https://host"])
@@ -34,7 +34,7 @@ SHOWN = {
 @pytest.mark.parametrize(("address", "expected"), SHOWN.items())
 def test_secrets_are_not_shown(address, expected):
     """Neither user and password nor query and fragment; a path is shown as it is."""
-    assert shown(address) == expected
+    assert without_secrets(address) == expected
 
 
 STEMS = {
@@ -59,4 +59,4 @@ STEMS = {
 @pytest.mark.parametrize(("source", "expected"), STEMS.items(), ids=str)
 def test_the_name_of_a_result(source, expected):
     """The last part of the path, whatever stands in the query; never a way out of the folder."""
-    assert stem(source) == expected
+    assert file_stem(source) == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_mmout.geo.raster.formats import band_of_file, folded, natural_order
+from vllm_mmout.geo.raster.formats import band_key, band_of_file, natural_order
 
 FILES = {
     "LC08_L2SP_193024_20200101_20200113_02_T1_SR_B4.TIF": "B4",
@@ -29,10 +29,10 @@ def test_the_name_of_a_file_names_its_band(file, band):
 
 def test_names_that_mean_one_band():
     """Zeros before a number and the size of letters make no difference; digits do."""
-    assert folded("B2") == folded("b02") == folded("B002")
-    assert folded("B8A") != folded("B8") != folded("B80")
-    assert folded("B10") != folded("B1")
-    assert folded("B0") == "b0"
+    assert band_key("B2") == band_key("b02") == band_key("B002")
+    assert band_key("B8A") != band_key("B8") != band_key("B80")
+    assert band_key("B10") != band_key("B1")
+    assert band_key("B0") == "b0"
 
 
 def test_files_stand_in_natural_order():

@@ -16,7 +16,7 @@ import rasterio
 from files_open import open_below
 
 from vllm_mmout.errors import InputError, SaveError
-from vllm_mmout.geo.raster import Georeference
+from vllm_mmout.geo.raster.georeference import Georeference
 from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")

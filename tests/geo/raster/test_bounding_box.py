@@ -8,9 +8,10 @@ from pyproj import CRS, Transformer
 from rasterio.rpc import RPC
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo.raster import Georeference, GroundControlPoint, Window
 from vllm_mmout.geo.raster.bounding_box import window_of_box
+from vllm_mmout.geo.raster.georeference import Georeference
 from vllm_mmout.geo.raster.pixel_grid import PixelGrid
+from vllm_mmout.geo.raster.raster import GroundControlPoint, Window
 
 WORLD = (180, 360)
 FROM_0 = Georeference("EPSG:4326", (1, 0, 0, 0, -1, 90))

@@ -13,7 +13,7 @@ import pytest
 import tifffile
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import open_raster
+from vllm_mmout.geo.raster.opened import open_raster
 
 SIDE = 256
 CLAIM = 12_000

@@ -13,8 +13,8 @@ from rasterio.enums import ColorInterp, Resampling
 from rasterio.io import MemoryFile
 from rasterio.shutil import copy
 
-from vllm_mmout.geo.raster import read_raster, write_geotiff
-from vllm_mmout.geo.raster.writing import GeoTiffBlocks
+from vllm_mmout.geo.raster.opened import read_raster
+from vllm_mmout.geo.raster.writing import GeoTiffBlocks, write_geotiff
 
 cog_validate = pytest.importorskip("rio_cogeo.cogeo", reason="the validator is rio-cogeo's").cog_validate
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")

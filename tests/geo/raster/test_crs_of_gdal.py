@@ -14,9 +14,10 @@ from rasterio.crs import CRS
 from rasterio.transform import Affine
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import open_raster, write_geotiff
 from vllm_mmout.geo.raster.crs.text import same_system, shown_beside
+from vllm_mmout.geo.raster.opened import open_raster
 from vllm_mmout.geo.raster.stack.alignment import aligned
+from vllm_mmout.geo.raster.writing import write_geotiff
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")  # rasterio's own use
 ARRAY = np.arange(20, dtype="uint8").reshape(1, 4, 5)

@@ -17,9 +17,11 @@ from rasterio import crs as gdal
 from rasterio.io import MemoryFile
 from rasterio.transform import Affine
 
-from vllm_mmout.geo.raster import Georeference, GeoTag, read_raster
 from vllm_mmout.geo.raster.areas import pixel_areas
 from vllm_mmout.geo.raster.bounding_box import window_of_box
+from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.opened import read_raster
+from vllm_mmout.geo.raster.tags import GeoTag
 
 PLACE = (30.0, 0.0, 440280.0, 0.0, -30.0, 3159720.0)
 PIXELS = np.zeros((1, 4, 5), "uint8")

@@ -18,7 +18,7 @@ from gdal_files import UTM, jp2
 from pyproj import CRS
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import open_raster, read_raster
+from vllm_mmout.geo.raster.opened import open_raster, read_raster
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
 
@@ -107,7 +107,7 @@ SCRIPT = """
 import json, sys
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.outputs.formats import FORMATS
-from vllm_mmout.geo.raster import Georeference, open_raster
+from vllm_mmout.geo import Georeference, open_raster
 from vllm_mmout.geo.raster.areas import pixel_areas
 from vllm_mmout.geo.raster.bounding_box import window_of_box
 

@@ -14,8 +14,7 @@ import rasterio
 from PIL import Image
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import open_raster
-from vllm_mmout.geo.raster.opened import declared
+from vllm_mmout.geo.raster.opened import declared_size, open_raster
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 
@@ -75,7 +74,7 @@ def by_gdal(array, driver="GTiff", **options):
 def check_as_opened(data):
     """Check that a file declares what is read of it; returns that."""
     file = io.BytesIO(data)
-    found = declared(file)
+    found = declared_size(file)
     assert file.tell() == 0
     with open_raster(io.BytesIO(data)) as raster:
         assert (found.height, found.width, found.bands) == (*raster.size, raster.count)
@@ -149,7 +148,7 @@ def test_what_is_no_image(data):
     with pytest.raises(InputError) as opened:
         open_raster(io.BytesIO(data))
     with pytest.raises(InputError) as error:
-        declared(io.BytesIO(data))
+        declared_size(io.BytesIO(data))
     assert str(error.value) == str(opened.value)
 
 
@@ -160,7 +159,7 @@ def test_a_file_with_a_name():
         name = "scene.tif"
 
     with pytest.raises(InputError, match=r"^scene\.tif is not an image"):
-        declared(Named(b"hello"))
+        declared_size(Named(b"hello"))
 
 
 # What lies
@@ -262,7 +261,7 @@ def memory_that_is_watched():
 def enormous(data):
     """Check that a bomb declares its pixels."""
     assert len(data) < 50_000
-    found = declared(io.BytesIO(data))
+    found = declared_size(io.BytesIO(data))
     assert found.pixels > 4_000_000_000 * 0.06  # WebP without losses ends at 16384 pixels square
     assert found.at_once > 0
     return found
@@ -294,7 +293,7 @@ ABSURD = {
 @pytest.mark.parametrize("tags", list(ABSURD.values()), ids=list(ABSURD))
 def test_segments_that_declare_too_much(tags, frugal):
     """Are told by the size of one."""
-    assert declared(io.BytesIO(tiff(tags, bytes(600)))).at_once > 2**40
+    assert declared_size(io.BytesIO(tiff(tags, bytes(600)))).at_once > 2**40
 
 
 IMPOSSIBLE = {
@@ -317,16 +316,16 @@ IMPOSSIBLE = {
 def test_tiffs_that_cannot_be(tags, big, frugal):
     """Are errors of the input."""
     with pytest.raises(InputError, match=r"damaged|must have rows"):
-        declared(io.BytesIO(tiff(tags, bytes(600), big=big)))
+        declared_size(io.BytesIO(tiff(tags, bytes(600), big=big)))
 
 
 @pytest.mark.heavy
 def test_many_directories():
     """A thousand are read, more refused, also where they are empty or lie in one another."""
-    assert declared(io.BytesIO(tiff(SMALL | {279: (4, 100)}, bytes(600), more=500))).pixels == 100
+    assert declared_size(io.BytesIO(tiff(SMALL | {279: (4, 100)}, bytes(600), more=500))).pixels == 100
     for data in (tiff(SMALL, bytes(600), more=4000), tiff({}, more=20_000)):
         with pytest.raises(InputError, match="has a header of more than 32 MiB or 20000 parts"):
-            declared(io.BytesIO(data))
+            declared_size(io.BytesIO(data))
 
 
 def test_one_table_of_many_directories():
@@ -334,7 +333,7 @@ def test_one_table_of_many_directories():
     at = 8 + 501 * (2 + 12 * len(SMALL) + 4)
     tags = SMALL | {273: (4, (500_000, at)), 279: (4, (500_000, at))}
     with pytest.raises(InputError, match="has a header of more than 32 MiB"):
-        declared(io.BytesIO(tiff(tags, bytes(2_000_000), more=500)))
+        declared_size(io.BytesIO(tiff(tags, bytes(2_000_000), more=500)))
 
 
 BOMB = zlib.compress(bytes(64 << 20), 9)
@@ -350,28 +349,28 @@ CHUNKS = {
 def test_pngs_whose_texts_are_bombs(chunks):
     """Are refused as Pillow refuses them, as an error of the input."""
     with pytest.raises(InputError, match="truncated or damaged picture"):
-        declared(io.BytesIO(png(10, 10, *chunks)))
+        declared_size(io.BytesIO(png(10, 10, *chunks)))
 
 
 @pytest.mark.parametrize("data", [b"II*\0\x08\0\0\0" + b"\xff" * 500, b"MM\0*" + bytes(90), b""])
 def test_pngs_whose_exif_is_none(data):
     """Are read: it is not looked at."""
-    assert declared(io.BytesIO(png(10, 10, chunk(b"eXIf", data)))).pixels == 100
+    assert declared_size(io.BytesIO(png(10, 10, chunk(b"eXIf", data)))).pixels == 100
 
 
 def test_a_ppm_whose_numbers_do_not_come():
     """Is refused after some of what comes instead."""
     with pytest.raises(InputError, match="has a header of more than"):
-        declared(io.BytesIO(b"P6" + b" " * 100_000 + b"1 1 255 "))
+        declared_size(io.BytesIO(b"P6" + b" " * 100_000 + b"1 1 255 "))
 
 
 def test_jpeg_2000_with_tiles_and_bands_without_number(frugal):
     """Counts what a decoder would take for each of them."""
-    assert declared(io.BytesIO(jpeg2000(20_000, 100, 16384))).at_once > 2**37
-    assert declared(io.BytesIO(jpeg2000(60_000, 10, 1))).at_once > 2**37
+    assert declared_size(io.BytesIO(jpeg2000(20_000, 100, 16384))).at_once > 2**37
+    assert declared_size(io.BytesIO(jpeg2000(60_000, 10, 1))).at_once > 2**37
     for data in (jpeg2000(10, 0), jpeg2000(0, 10), jpeg2000(10, 10, 0), jpeg2000(10, 10)[:30]):
         with pytest.raises(InputError, match="is a damaged JPEG 2000"):
-            declared(io.BytesIO(data))
+            declared_size(io.BytesIO(data))
 
 
 @pytest.mark.parametrize("kind", ["tiff", "png", "jpeg", "gif", "webp", "jp2", "bmp", "avif"])
@@ -392,7 +391,7 @@ def test_damaged_headers(kind):
         if random.integers(5) == 0:
             del damaged[random.integers(len(damaged)) :]
         with suppress(InputError):
-            assert declared(io.BytesIO(damaged)).pixels >= 0
+            assert declared_size(io.BytesIO(damaged)).pixels >= 0
 
 
 def test_a_frame_beyond_pillows_limit(frugal):
@@ -402,6 +401,6 @@ def test_a_frame_beyond_pillows_limit(frugal):
     data[at : at + 4] = struct.pack("<2H", 65535, 65535)
     with pytest.raises(Image.DecompressionBombError):
         Image.open(io.BytesIO(data))
-    for read in (declared, open_raster):
+    for read in (declared_size, open_raster):
         with pytest.raises(InputError, match=r"is larger than pictures may be: .*cut it, or convert it"):
             read(io.BytesIO(data))

@@ -12,8 +12,11 @@ from rasterio.io import MemoryFile
 from rasterio.transform import Affine
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import Georeference, Raster, open_raster, write_geotiff
 from vllm_mmout.geo.raster.areas import pixel_areas
+from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.opened import open_raster
+from vllm_mmout.geo.raster.raster import Raster
+from vllm_mmout.geo.raster.writing import write_geotiff
 from vllm_mmout.outputs.polygons import PolygonsOutput
 from vllm_mmout.outputs.raster import RasterOutput
 

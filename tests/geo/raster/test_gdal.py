@@ -19,8 +19,12 @@ from rasterio.control import GroundControlPoint
 from rasterio.transform import Affine
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import Georeference, Raster, Window, gdal_datasets, open_raster, write_geotiff
+from vllm_mmout.geo.raster import gdal_datasets
 from vllm_mmout.geo.raster.gdal import OpenGdal
+from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.opened import open_raster
+from vllm_mmout.geo.raster.raster import Raster, Window
+from vllm_mmout.geo.raster.writing import write_geotiff
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning"),  # rasterio's own use of affine

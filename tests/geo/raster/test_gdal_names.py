@@ -12,8 +12,8 @@ import pytest
 from gdal_files import RNG, UTM, jp2, tiff
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import open_raster
 from vllm_mmout.geo.raster.formats import is_gdal_name
+from vllm_mmout.geo.raster.opened import open_raster
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning"),  # rasterio's own use of affine

@@ -19,7 +19,11 @@ from rasterio.io import MemoryFile
 from rasterio.transform import Affine
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import Georeference, GeoTag, GroundControlPoint, read_raster, write_geotiff
+from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.opened import read_raster
+from vllm_mmout.geo.raster.raster import GroundControlPoint
+from vllm_mmout.geo.raster.tags import GeoTag
+from vllm_mmout.geo.raster.writing import write_geotiff
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

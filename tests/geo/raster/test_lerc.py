@@ -11,7 +11,8 @@ from rasterio.io import MemoryFile
 from tifffile import TiffFile
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import Window, open_raster
+from vllm_mmout.geo.raster.opened import open_raster
+from vllm_mmout.geo.raster.raster import Window
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

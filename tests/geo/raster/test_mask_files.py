@@ -13,7 +13,8 @@ from beside_tiffs import SIZE, UTM, check, mask, pam, scene
 from files_open import open_below
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import Window, open_raster, read_raster
+from vllm_mmout.geo.raster.opened import open_raster, read_raster
+from vllm_mmout.geo.raster.raster import Window
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

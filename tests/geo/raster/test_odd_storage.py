@@ -11,7 +11,8 @@ import tifffile
 from geotiffs_by_rasterio import ARRAY, TILED, geotiff
 from rasterio.io import MemoryFile
 
-from vllm_mmout.geo.raster import Window, open_raster
+from vllm_mmout.geo.raster.opened import open_raster
+from vllm_mmout.geo.raster.raster import Window
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

@@ -18,15 +18,11 @@ from rasterio.transform import Affine, RPCTransformer
 from rasterio.windows import Window as RasterioWindow
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import (
-    Georeference,
-    GroundControlPoint,
-    OpenRaster,
-    Raster,
-    Window,
-    open_raster,
-    write_geotiff,
-)
+from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.opened import open_raster
+from vllm_mmout.geo.raster.raster import GroundControlPoint, Raster, Window
+from vllm_mmout.geo.raster.windowed import OpenRaster
+from vllm_mmout.geo.raster.writing import write_geotiff
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

@@ -11,7 +11,8 @@ import rasterio
 from beside_tiffs import PIXELS, UTM, WKT, WORLD, check, check_refused, pam, scene
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import read_raster, write_geotiff
+from vllm_mmout.geo.raster.opened import read_raster
+from vllm_mmout.geo.raster.writing import write_geotiff
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 from rasterio.io import MemoryFile
 
-from vllm_mmout.geo.raster import read_raster
+from vllm_mmout.geo.raster.opened import read_raster
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

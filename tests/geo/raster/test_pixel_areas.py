@@ -7,8 +7,8 @@ import pyproj
 import pytest
 from pyproj.database import query_crs_info
 
-from vllm_mmout.geo.raster import Georeference
 from vllm_mmout.geo.raster.areas import pixel_areas
+from vllm_mmout.geo.raster.georeference import Georeference
 from vllm_mmout.geo.raster.raster import GroundControlPoint
 
 UTM = """PROJCS["mine",GEOGCS["WGS 84",DATUM["WGS_1984",SPHEROID["WGS 84",6378137,298.257223563]],PRIMEM["Greenwich",0],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import Raster
+from vllm_mmout.geo.raster.raster import Raster
 
 NAMED = Raster(np.arange(24).reshape(4, 2, 3), descriptions=("B02", "B03", None, "B03"))
 

@@ -16,10 +16,11 @@ from rasterio.io import MemoryFile
 from rasterio.transform import Affine
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import open_raster, read_raster, write_geotiff
 from vllm_mmout.geo.raster.formats import is_tiff
+from vllm_mmout.geo.raster.opened import open_raster, read_raster
 from vllm_mmout.geo.raster.picture import read_picture
 from vllm_mmout.geo.raster.tags import read_directories
+from vllm_mmout.geo.raster.writing import write_geotiff
 
 RNG = np.random.default_rng(3)
 

@@ -15,7 +15,8 @@ from rasterio.crs import CRS
 from rasterio.io import MemoryFile
 from rasterio.transform import Affine
 
-from vllm_mmout.geo.raster import read_raster, write_geotiff
+from vllm_mmout.geo.raster.opened import read_raster
+from vllm_mmout.geo.raster.writing import write_geotiff
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

@@ -13,7 +13,8 @@ import rasterio.shutil
 from http_server import a_running_server, a_server, open_sockets  # noqa: F401 - fixtures
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo.raster import Window, open_raster, read_raster
+from vllm_mmout.geo.raster.opened import open_raster, read_raster
+from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 from vllm_mmout.geo.raster.remote.http_file import open_remote
 

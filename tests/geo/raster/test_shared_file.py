@@ -9,8 +9,8 @@ import tifffile
 from geotiffs_by_rasterio import ARRAY, geotiff
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import open_raster
 from vllm_mmout.geo.raster.files import ManyReadersFile, SharedFile
+from vllm_mmout.geo.raster.opened import open_raster
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

@@ -17,7 +17,9 @@ from rasterio.vrt import WarpedVRT
 from rasterio.warp import reproject
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import Georeference, Raster, Window, open_raster
+from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.opened import open_raster
+from vllm_mmout.geo.raster.raster import Raster, Window
 from vllm_mmout.geo.raster.stack.stack import Layer, OpenStack
 
 CRS = "EPSG:32632"

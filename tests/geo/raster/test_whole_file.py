@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.geo.raster.files import whole_file
+from vllm_mmout.geo.raster.files import atomic_file
 
 
 def test_the_file_appears_at_the_end(tmp_path: Path) -> None:
     """While it is written there is no file of that name, afterwards only that one."""
     target = tmp_path / "result.bin"
-    with whole_file(target) as part:
+    with atomic_file(target) as part:
         part.write_bytes(b"result")
         assert not target.exists()
     assert target.read_bytes() == b"result"
@@ -22,7 +22,7 @@ def test_the_file_appears_at_the_end(tmp_path: Path) -> None:
 
 
 def write_and_raise(target: Path, error: BaseException) -> None:
-    with whole_file(target) as part:
+    with atomic_file(target) as part:
         part.write_bytes(b"half")
         raise error
 
@@ -42,20 +42,20 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     """The error names the folder and says to make it."""
     with (
         pytest.raises(SaveError, match=r"there is no folder .*results; make it first"),
-        whole_file(tmp_path / "results/a.png"),
+        atomic_file(tmp_path / "results/a.png"),
     ):
         pytest.fail("nothing may be written")
 
 
 def test_a_folder_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
     """The name of a folder needs a file name behind it."""
-    with pytest.raises(SaveError, match="it is a folder; add a file name"), whole_file(tmp_path):
+    with pytest.raises(SaveError, match="it is a folder; add a file name"), atomic_file(tmp_path):
         pytest.fail("nothing may be written")
 
 
 def test_what_the_system_refuses_is_a_save_error(tmp_path: Path) -> None:
     """An OSError during writing becomes a SaveError with the system's words."""
-    with pytest.raises(SaveError, match="File name too long"), whole_file(tmp_path / ("x" * 250)) as part:
+    with pytest.raises(SaveError, match="File name too long"), atomic_file(tmp_path / ("x" * 250)) as part:
         part.write_bytes(b"")
     with pytest.raises(SaveError, match="No space left"):
         write_and_raise(tmp_path / "a", OSError(28, os.strerror(28)))
@@ -65,6 +65,6 @@ def test_what_the_system_refuses_is_a_save_error(tmp_path: Path) -> None:
 def test_permissions_follow_the_umask(tmp_path: Path) -> None:
     """The file is readable for whom a plain open() would make it readable."""
     (tmp_path / "plain").write_bytes(b"")
-    with whole_file(tmp_path / "whole") as part:
+    with atomic_file(tmp_path / "whole") as part:
         part.write_bytes(b"")
     assert (tmp_path / "whole").stat().st_mode == (tmp_path / "plain").stat().st_mode

@@ -12,8 +12,10 @@ import tifffile
 from geotiffs_by_rasterio import ARRAY, TILED, geotiff
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import Window, open_raster, write_geotiff
 from vllm_mmout.geo.raster.files import SharedFile
+from vllm_mmout.geo.raster.opened import open_raster
+from vllm_mmout.geo.raster.raster import Window
+from vllm_mmout.geo.raster.writing import write_geotiff
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

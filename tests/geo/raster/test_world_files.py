@@ -10,7 +10,7 @@ from beside_tiffs import UTM, WORLD, check, check_refused, scene
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_mmout.geo.raster import read_raster
+from vllm_mmout.geo.raster.opened import read_raster
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

@@ -14,8 +14,10 @@ from rasterio.enums import ColorInterp
 from rasterio.io import MemoryFile
 
 from vllm_mmout.errors import InputError, SaveError
-from vllm_mmout.geo.raster import Georeference, Window, open_raster, read_raster, write_geotiff
-from vllm_mmout.geo.raster.writing import GeoTiffBlocks
+from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.opened import open_raster, read_raster
+from vllm_mmout.geo.raster.raster import Window
+from vllm_mmout.geo.raster.writing import GeoTiffBlocks, write_geotiff
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

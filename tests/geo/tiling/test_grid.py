@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo.tiling import TileGrid, reflected
+from vllm_mmout.geo.tiling.grid import TileGrid, reflected
 from vllm_mmout.processors import Window
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vllm_mmout.geo.tiling import axis_weights
+from vllm_mmout.geo.tiling.blending import axis_weights
 
 
 def test_none_cuts_in_the_middle_of_what_is_shared():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.parts.budgets import TileBudget
     from vllm_mmout.engine.parts.fan_out import FanOut
     from vllm_mmout.engine.request.decode import Finish
-    from vllm_mmout.geo.raster.raster import Window
+    from vllm_mmout.geo import Window
     from vllm_mmout.outputs.partial_images import PartialImages, PreviewRequest
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Part

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.engine.parts.fan_out import FanOut
 from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest, PartInput, StoppedError
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, OptionError, type_and_message
-from vllm_mmout.geo.tiling.grid import TileGrid, reflected
+from vllm_mmout.geo import TileGrid, reflected
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.formats.geotiff import remove_saved
 from vllm_mmout.outputs.partial_images import PartialImages

@@ -22,7 +22,7 @@ from vllm_mmout.outputs.formats import FORMATS, other_suffix
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
-    from vllm_mmout.geo.raster.georeference import Georeference
+    from vllm_mmout.geo import Georeference
     from vllm_mmout.models.inputs.raster_view import RasterView
     from vllm_mmout.outputs.base import Source
     from vllm_mmout.params import OutputParams

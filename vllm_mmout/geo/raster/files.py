@@ -18,7 +18,7 @@ from vllm_mmout.errors import InputError, SaveError
 
 
 @contextlib.contextmanager
-def whole_file(target: str | Path, sidecars: Mapping[str, bytes | None] | None = None) -> Iterator[Path]:
+def atomic_file(target: str | Path, sidecars: Mapping[str, bytes | None] | None = None) -> Iterator[Path]:
     """Give a temporary name beside ``target``; what was written there is renamed to ``target`` at the end.
 
     With it come small files, ``sidecars``: suffix behind its name -> content; None: there shall be none. After an error

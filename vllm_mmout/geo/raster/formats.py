@@ -24,13 +24,13 @@ def is_address(source: Any) -> bool:
     return isinstance(source, str) and source.lstrip().lower().startswith(_SCHEMES)
 
 
-def printable(name: str) -> str:
+def printable_name(name: str) -> str:
     """The last part of a name, with "_" for what cannot be printed; "" where nothing is left."""
     last = PurePosixPath(name.replace("\\", "/")).name if not name.startswith("<") else name
     return "".join(letter if letter.isprintable() else "_" for letter in last)[:_LONGEST_NAME]
 
 
-def shown(address: str) -> str:
+def without_secrets(address: str) -> str:
     """An address as it may stand in a message: without user, password, query and fragment, which may be secrets."""
     if not is_address(address):
         return address
@@ -40,7 +40,7 @@ def shown(address: str) -> str:
     return f"{scheme.lower()}://{host.rpartition('@')[2]}{slash}{path}"
 
 
-def stem(source: Any) -> str:
+def file_stem(source: Any) -> str:
     """The name, without its suffix, of the file that a path or an address names; "" where it names none.
 
     Of data within a file, as ``NETCDF:"file.nc":group/variable``, it is ``file_group_variable``.
@@ -52,7 +52,7 @@ def stem(source: Any) -> str:
     if not is_address(source):
         found = Path(source).stem if isinstance(source, str | os.PathLike) else ""
         return "" if found == ".." else found
-    path = unquote(shown(source).partition("://")[2].partition("/")[2])
+    path = unquote(without_secrets(source).partition("://")[2].partition("/")[2])
     found = PurePosixPath(path).stem
     return found if found.isprintable() and found != ".." else ""
 
@@ -76,7 +76,7 @@ def band_of_file(name: str) -> str:
     return tokens[-1] if tokens else stem
 
 
-def folded(name: str) -> str:
+def band_key(name: str) -> str:
     """The name without a difference between "B2", "b02" and "B02"."""
     return _LEADING_ZEROS.sub("", name.casefold())
 
@@ -87,7 +87,7 @@ def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
     return (*((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts), (0, 0, name))
 
 
-SUFFIXES = (".tif", ".tiff", ".jp2", ".vrt")
+RASTER_SUFFIXES = (".tif", ".tiff", ".jp2", ".vrt")
 """What is taken for a raster in a folder; metadata, overviews and quicklooks beside them are passed over."""
 
 _PRODUCT = ("R*m", "IMG_DATA", "IMG_DATA/R*m", "GRANULE/*/IMG_DATA", "GRANULE/*/IMG_DATA/R*m")
@@ -96,7 +96,7 @@ _PRODUCT = ("R*m", "IMG_DATA", "IMG_DATA/R*m", "GRANULE/*/IMG_DATA", "GRANULE/*/
 
 def rasters_in(folder: Path) -> list[Path]:
     """The rasters directly in a folder, "B2" before "B10"."""
-    return _inside(folder, lambda path: path.suffix.lower() in SUFFIXES and path.is_file())
+    return _inside(folder, lambda path: path.suffix.lower() in RASTER_SUFFIXES and path.is_file())
 
 
 def rasters_of(folder: Path) -> list[Path]:

@@ -50,7 +50,7 @@ def open_gdal_name(name: str) -> OpenRaster:
     return open_gdal(name, target, drivers)
 
 
-def files_of(name: str) -> list[Path]:
+def gdal_files(name: str) -> list[Path]:
     """The files on this machine that GDAL reads for a path or one of its names; none where it cannot open it."""
     target, drivers = gdal_target(name)
     try:

@@ -25,7 +25,7 @@ from vllm_mmout.geo.raster.tags import GDAL_METADATA, checked_xml
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference
 
-BLOCK = 512
+BLOCK_SIDE = 512
 """Height and width of a block, where the raster is larger than one."""
 
 _LARGEST = 8
@@ -34,7 +34,7 @@ _SPLITTING = str.maketrans({":": "\ue03a", "=": "\ue03d"})
 """What GDAL takes for the end of an item's name, and what stands for it meanwhile."""
 
 
-class Told(TypedDict, total=False):
+class GeoTiffFacts(TypedDict, total=False):
     """What is known of a raster that becomes a GeoTIFF; all of it may be left out."""
 
     georeference: Georeference | None
@@ -72,10 +72,10 @@ def stored_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 def block_side(size: tuple[int, int]) -> int:
     """Height and width of the blocks of a raster: 512, or where it is smaller a multiple of 16, from 128."""
-    return min(BLOCK, max(128, -(-max(size) // 16) * 16))
+    return min(BLOCK_SIDE, max(128, -(-max(size) // 16) * 16))
 
 
-def cog_options(shape: tuple[int, int, int], dtype: DTypeLike, told: Told) -> dict[str, str]:
+def cog_options(shape: tuple[int, int, int], dtype: DTypeLike, told: GeoTiffFacts) -> dict[str, str]:
     """The options of GDAL's COG driver, for pixels [bands, height, width] as they were given.
 
     https://gdal.org/drivers/raster/cog.html has them.
@@ -101,7 +101,7 @@ def source_xml(
     pixels: str,
     shape: tuple[int, int, int],
     dtype: np.dtype[Any],
-    told: Told,
+    told: GeoTiffFacts,
     statistics: Sequence[Mapping[str, str]] = (),
 ) -> str:
     """The VRT of a raster [bands, height, width] whose pixels, of a `stored_dtype`, lie in a file."""
@@ -143,7 +143,7 @@ def _place(root: Element, georeference: Georeference) -> None:
         _items(root, place["rpcs"].to_gdal(), domain="RPC")
 
 
-def _band(root: Element, number: int, shape: tuple[int, int, int], dtype: np.dtype[Any], told: Told) -> Element:
+def _band(root: Element, number: int, shape: tuple[int, int, int], dtype: np.dtype[Any], told: GeoTiffFacts) -> Element:
     """One band, from 0, without its items."""
     nodata, colormap, side = told.get("nodata"), told.get("colormap"), str(block_side(shape[1:]))
     kind = "Float32" if dtype == np.float16 else "Byte" if dtype == np.uint8 else dtype.name.title().replace("Ui", "UI")
@@ -185,7 +185,7 @@ def _items(element: Element, items: Mapping[str, str], **attributes: str) -> Non
             SubElement(metadata, "MDI", key=name.translate(_SPLITTING)).text = text
 
 
-def restore_names(file: BinaryIO | str, told: Told) -> None:
+def restore_names(file: BinaryIO | str, told: GeoTiffFacts) -> None:
     """Give items their names in a file that GDAL wrote: it ends a name at the first ":" or "="."""
     if any(name.translate(_SPLITTING) != name for name in told.get("metadata") or ()):
         with TiffFile(file, mode="r+") as tiff:

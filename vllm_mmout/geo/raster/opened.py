@@ -20,10 +20,10 @@ from vllm_mmout.geo.raster.formats import (
     is_gdal_name,
     is_tiff,
     looks_like,
-    shown,
+    without_secrets,
 )
 from vllm_mmout.geo.raster.gdal import open_gdal, open_gdal_name
-from vllm_mmout.geo.raster.picture import Declared, declared_picture, may_be_picture, read_picture
+from vllm_mmout.geo.raster.picture import DeclaredSize, declared_picture, may_be_picture, read_picture
 from vllm_mmout.geo.raster.raster import Raster
 from vllm_mmout.geo.raster.segments import UnknownStorageError
 from vllm_mmout.geo.raster.sidecars import find_world_file
@@ -31,7 +31,7 @@ from vllm_mmout.geo.raster.tags import Directory, read_directories
 from vllm_mmout.geo.raster.tiff import open_tiff
 from vllm_mmout.geo.raster.windowed import OpenArray, OpenRaster
 
-__all__ = ["Declared", "OpenRaster", "declared", "open_raster", "read_raster"]
+__all__ = ["DeclaredSize", "OpenRaster", "declared_size", "open_raster", "read_raster"]
 
 _HEAD = 512
 
@@ -88,7 +88,7 @@ def read_raster(source: str | Path | bytes | BinaryIO) -> Raster:
 def _open_address(address: str) -> OpenRaster:
     from vllm_mmout.geo.raster.remote.http_file import open_remote
 
-    return _open(open_remote(address), shown(address), owned=True)
+    return _open(open_remote(address), without_secrets(address), owned=True)
 
 
 def _open_path(path: Path) -> OpenRaster:
@@ -197,7 +197,7 @@ _LARGEST: Final = 2**29
 """Bytes of a segment of a TIFF above which its tables are not looked at: it is refused for its size."""
 
 
-def declared(file: BinaryIO) -> Declared:
+def declared_size(file: BinaryIO) -> DeclaredSize:
     """What the header of a seekable file declares, of any format that `open_raster` reads from an open file.
 
     A file of some kilobytes can declare a thousand billion pixels, a table that fills the memory, or a thousand
@@ -216,7 +216,7 @@ def declared(file: BinaryIO) -> Declared:
         file.seek(0)
 
 
-def _declared(file: BinaryIO, name: str) -> Declared:
+def _declared(file: BinaryIO, name: str) -> DeclaredSize:
     head = file.read(_HEAD)
     most = _WHOLE if head[4:8] == b"ftyp" else _MOST_BYTES
     header = SharedFile(cast("BinaryIO", _Header(file, name, most)), name, owned=False)
@@ -252,7 +252,7 @@ class _Header:
         return data
 
 
-def _of_tiff(file: SharedFile) -> Declared:
+def _of_tiff(file: SharedFile) -> DeclaredSize:
     """What a TIFF declares of its first image: by its tags, then, where they are sane, by what reads it."""
     binary = cast("BinaryIO", file)
     directory = read_directories(binary, file.name)[0]
@@ -262,12 +262,12 @@ def _of_tiff(file: SharedFile) -> Declared:
         return found
     try:
         with open_tiff(file) as raster:
-            return Declared(*raster.size, raster.count, raster.dtype.itemsize, raster.block_bytes)
+            return DeclaredSize(*raster.size, raster.count, raster.dtype.itemsize, raster.block_bytes)
     except UnknownStorageError:  # which GDAL may read
         return found
 
 
-def _by_tags(directory: Directory, file: SharedFile) -> Declared:
+def _by_tags(directory: Directory, file: SharedFile) -> DeclaredSize:
     height, width = (_numbers(directory, file, code, 0)[0] for code in (257, 256))
     bands = _numbers(directory, file, 277, 1)[0]
     if bands > _MOST_BANDS:
@@ -277,7 +277,7 @@ def _by_tags(directory: Directory, file: SharedFile) -> Declared:
     if {322, 323} & directory.entries.keys():
         rows, columns = (_numbers(directory, file, code, 0)[0] for code in (323, 322))
     together = 1 if _numbers(directory, file, 284, 1)[0] == 2 else bands
-    return Declared(height, width, bands, itemsize, rows * columns * together * itemsize)
+    return DeclaredSize(height, width, bands, itemsize, rows * columns * together * itemsize)
 
 
 def _numbers(directory: Directory, file: SharedFile, code: int, default: int) -> Sequence[int]:

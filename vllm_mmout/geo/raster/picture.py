@@ -21,7 +21,7 @@ from vllm_mmout.geo.raster.segments import DECODER_ERRORS as OF_SEGMENTS
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.files import SharedFile
 
-DECODER_ERRORS = (*OF_SEGMENTS, SyntaxError)
+PICTURE_ERRORS = (*OF_SEGMENTS, SyntaxError)
 """What Pillow's decoders raise on damaged data; a broken PNG is a SyntaxError."""
 
 _NOT_IT = (SyntaxError, IndexError, TypeError, struct.error)
@@ -35,7 +35,7 @@ _ALPHA = {"LA": 2, "RGBA": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredSize:
     """The size of a raster, as its header has it."""
 
     height: int
@@ -101,7 +101,7 @@ def read_picture(file: BinaryIO, name: str) -> Raster | None:
         raise
     except _TOO_LARGE as error:
         raise _too_large(name, error) from error
-    except DECODER_ERRORS as error:
+    except PICTURE_ERRORS as error:
         raise _damaged(name, error) from error
     bands = array[np.newaxis] if array.ndim == 2 else np.ascontiguousarray(np.moveaxis(array, 2, 0))
     alpha = len(bands) if len(bands) in _ALPHA.values() else None
@@ -146,7 +146,7 @@ def _deep_png(image: Image.Image, file: BinaryIO) -> NDArray[Any] | None:
     return np.asarray(imagecodecs.png_decode(file.read()))
 
 
-def declared_picture(head: bytes, file: SharedFile) -> Declared | None:
+def declared_picture(head: bytes, file: SharedFile) -> DeclaredSize | None:
     """What a picture declares; None if it is none."""
     if gdal_format(head) is JPEG2000:
         return _of_jpeg2000(file)
@@ -156,7 +156,7 @@ def declared_picture(head: bytes, file: SharedFile) -> Declared | None:
         image = _opened(cast("BinaryIO", file), head)
     except _TOO_LARGE as error:
         raise _too_large(file.name, error) from error
-    except DECODER_ERRORS as error:
+    except PICTURE_ERRORS as error:
         raise _damaged(file.name, error) from error
     if image is None:
         return None
@@ -165,7 +165,7 @@ def declared_picture(head: bytes, file: SharedFile) -> Declared | None:
     return _whole(file, image.size, _bands(image), itemsize)
 
 
-def _of_webp(head: bytes, file: SharedFile) -> Declared:
+def _of_webp(head: bytes, file: SharedFile) -> DeclaredSize:
     """What a WebP declares: Pillow would read all of it, and make room for its pixels."""
     size = coded_size(head)
     if size is None:
@@ -178,11 +178,11 @@ def _damaged(name: str, what: object) -> InputError:
     return InputError(f"{name} is a truncated or damaged picture: {what}; fetch it anew")
 
 
-def _whole(file: SharedFile, size: tuple[int, int], bands: int, itemsize: int) -> Declared:
+def _whole(file: SharedFile, size: tuple[int, int], bands: int, itemsize: int) -> DeclaredSize:
     """Of a picture, which is read and decoded as a whole."""
     width, height = size
     pixel = max(bands * itemsize, 4 if bands > 1 else 1)
-    return Declared(height, width, bands, itemsize, height * width * pixel + file.size)
+    return DeclaredSize(height, width, bands, itemsize, height * width * pixel + file.size)
 
 
 def _bands(image: Image.Image) -> int:
@@ -195,7 +195,7 @@ def _bands(image: Image.Image) -> int:
     return 4 if transparent or image.mode in ("RGBA", "RGBa", "PA") else 3
 
 
-def _of_jpeg2000(file: SharedFile) -> Declared:
+def _of_jpeg2000(file: SharedFile) -> DeclaredSize:
     at = next((at for kind, at in boxes(file.read_at) if kind == b"jp2c"), 0)
     found = codestream(file.read_at(at, 42))
     bits = [] if found is None else [(said & 0x7F) + 1 for said in file.read_at(at + 42, 3 * found.bands)[::3]]
@@ -203,4 +203,4 @@ def _of_jpeg2000(file: SharedFile) -> Declared:
         raise InputError(f"{file.name} is a damaged JPEG 2000: it has no codestream with pixels; fetch it anew")
     at_once = math.prod(found.tile) * found.bands * 4 + found.table_bytes + file.size
     itemsize = 1 << math.ceil(math.log2(-(-max(bits) // 8)))
-    return Declared(found.height, found.width, found.bands, itemsize, at_once)
+    return DeclaredSize(found.height, found.width, found.bands, itemsize, at_once)

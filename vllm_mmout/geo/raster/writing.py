@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.geo.raster.files import whole_file
+from vllm_mmout.geo.raster.files import atomic_file
 from vllm_mmout.geo.raster.geotiff import (
-    BLOCK,
-    Told,
+    BLOCK_SIDE,
+    GeoTiffFacts,
     block_side,
     cog_options,
     is_whole,
@@ -53,7 +53,7 @@ class GeoTiffBlocks:
     It lies in the folder meanwhile, or in the system's for temporary files. bool is stored as uint8.
     """
 
-    block: int = BLOCK
+    block: int = BLOCK_SIDE
     """Rows and columns of a block; those at the lower and the right edge end with the raster."""
 
     def __init__(self, folder: Path | None, *, bands: int, height: int, width: int, dtype: DTypeLike) -> None:
@@ -65,7 +65,7 @@ class GeoTiffBlocks:
         if min(self.shape) < 1:
             raise SaveError(f"a GeoTIFF takes a raster that is not empty, got {bands} x {height} x {width}")
         self._given = np.dtype(dtype)
-        self._grid = (-(-height // BLOCK), -(-width // BLOCK))
+        self._grid = (-(-height // BLOCK_SIDE), -(-width // BLOCK_SIDE))
         self._written: set[tuple[int, int]] = set()
         self._path = self.folder.absolute() / f".mmout-raster.{secrets.token_hex(8)}.part"
         with self._writing():
@@ -79,10 +79,10 @@ class GeoTiffBlocks:
         """
         self._check(row, col, pixels)
         with self._discarding(), self._writing():
-            self._pixels.write(row * BLOCK, col * BLOCK, pixels)
+            self._pixels.write(row * BLOCK_SIDE, col * BLOCK_SIDE, pixels)
         self._written.add((row, col))
 
-    def finish(self, **told: Unpack[Told]) -> Path:
+    def finish(self, **told: Unpack[GeoTiffFacts]) -> Path:
         """Make the file of all blocks, in the folder, for the caller to move or remove; none after an error."""
         if not self._forget.alive:
             raise SaveError("the raster was finished or discarded before")
@@ -107,7 +107,7 @@ class GeoTiffBlocks:
             raise SaveError(f"block ({row}, {col}) comes after the raster was finished or discarded")
         if not (0 <= row < rows and 0 <= col < cols):
             raise SaveError(f"there is no block ({row}, {col}), of {rows} x {cols} blocks")
-        expected = (bands, min(BLOCK, height - row * BLOCK), min(BLOCK, width - col * BLOCK))
+        expected = (bands, min(BLOCK_SIDE, height - row * BLOCK_SIDE), min(BLOCK_SIDE, width - col * BLOCK_SIDE))
         if pixels.shape != expected or stored_dtype(pixels.dtype) != self.dtype:
             raise SaveError(
                 f"block ({row}, {col}) must be {self.dtype} {list(expected)}, got {pixels.dtype} {list(pixels.shape)}"
@@ -133,7 +133,7 @@ class GeoTiffBlocks:
             ) from error
 
 
-def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **told: Unpack[Told]) -> None:
+def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **told: Unpack[GeoTiffFacts]) -> None:
     """Write a cloud-optimised GeoTIFF: deflate, tiles, statistics of each band.
 
     Where it is larger than 512 it has tiles of 512 and overviews, each half as large, until one fits a tile. A path
@@ -150,7 +150,7 @@ def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **told: Un
 
     """
     if isinstance(target, str | Path):
-        with whole_file(target) as part:
+        with atomic_file(target) as part:
             write_geotiff_here(part, array, **told)
         return
     from rasterio.io import MemoryFile
@@ -162,7 +162,7 @@ def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **told: Un
     target.write(file.getbuffer())
 
 
-def write_geotiff_here(path: Path, array: NDArray[Any], **told: Unpack[Told]) -> None:
+def write_geotiff_here(path: Path, array: NDArray[Any], **told: Unpack[GeoTiffFacts]) -> None:
     """Write a GeoTIFF under its name at once; for those who rename it, or remove it after an error."""
     pixels = _private(path.absolute().with_name(f"{path.name}.pixels"))
     try:
@@ -171,15 +171,15 @@ def write_geotiff_here(path: Path, array: NDArray[Any], **told: Unpack[Told]) ->
         Path(pixels).unlink(missing_ok=True)
 
 
-def _save(pixels: str, target: str, array: NDArray[Any], told: Told) -> None:
+def _save(pixels: str, target: str, array: NDArray[Any], told: GeoTiffFacts) -> None:
     whole = np.asarray(array)
     if whole.ndim != 3 or 0 in whole.shape:
         raise SaveError(f"a GeoTIFF takes an array [bands, height, width] that is not empty, got shape {whole.shape}")
     bands, height, width = whole.shape
     file = PixelsFile(pixels, (bands, height, width), stored_dtype(whole.dtype))
     try:
-        for row, col in product(range(0, height, BLOCK), range(0, width, BLOCK)):
-            file.write(row, col, whole[:, row : row + BLOCK, col : col + BLOCK])
+        for row, col in product(range(0, height, BLOCK_SIDE), range(0, width, BLOCK_SIDE)):
+            file.write(row, col, whole[:, row : row + BLOCK_SIDE, col : col + BLOCK_SIDE])
         file.save(target, whole.dtype, told)
     finally:
         file.close()
@@ -225,7 +225,7 @@ class PixelsFile:
         with _gdal(self.name, pixels.nbytes):
             self._file.write(pixels.astype(self._kept, copy=False), window=window)
 
-    def save(self, target: str, given: np.dtype[Any], told: Told) -> None:
+    def save(self, target: str, given: np.dtype[Any], told: GeoTiffFacts) -> None:
         """Make the COG, when all is written."""
         from rasterio.shutil import copy
 

@@ -168,7 +168,7 @@ def without_flags(vertices: NDArray[np.int32]) -> NDArray[np.int32]:
     return bare
 
 
-PIXELS: Affine = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+PIXEL_TRANSFORM: Affine = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 """Columns and rows themselves, for a raster that lies nowhere."""
 _COMMA, _OPEN, _CLOSE = b",[]"
 

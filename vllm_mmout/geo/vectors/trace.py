@@ -24,7 +24,7 @@ BUDGET = 2**25
 """Bytes of corners that wait in memory."""
 
 
-def polygons(
+def trace_polygons(
     rows: Iterable[NDArray[np.integer]],
     size: tuple[int, int],
     *,

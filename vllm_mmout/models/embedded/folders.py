@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo.raster import Georeference, write_geotiff
+from vllm_mmout.geo import Georeference, write_geotiff
 from vllm_mmout.models.embedded.scene import Scene, make_scene
 
 EMBEDDED_MODELS: Final = ("water-index",)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vllm_mmout.geo.raster.formats import folders_in, is_address, is_gdal_name, rasters_in, rasters_of, stem
-from vllm_mmout.geo.raster.gdal import files_of
+from vllm_mmout.geo import file_stem, folders_in, gdal_files, is_address, is_gdal_name, rasters_in, rasters_of
 from vllm_mmout.models.inputs.open_input import as_folder, as_local_path, parts_of
 
 NAMELESS = "output"
@@ -20,7 +19,7 @@ def name_of(data: Any) -> str:
     if (folder := as_folder(data)) is not None:
         return folder.resolve().name or NAMELESS
     if isinstance(data, str | os.PathLike):
-        return stem(data) or NAMELESS
+        return file_stem(data) or NAMELESS
     parts = parts_of(data)
     return name_of(parts[0]) if parts else NAMELESS
 
@@ -34,9 +33,9 @@ def paths_of(data: Any) -> list[Path]:
         if is_address(data):
             return []
         if is_gdal_name(str(data)):
-            return files_of(str(data))
+            return gdal_files(str(data))
         path = as_local_path(data)
-        return [path, *files_of(str(path))] if path.suffix.lower() == ".vrt" else [path]
+        return [path, *gdal_files(str(path))] if path.suffix.lower() == ".vrt" else [path]
     if isinstance(data, Mapping) and isinstance(data.get("multi_modal_data"), Mapping):
         data = list(data["multi_modal_data"].values())
     return [path for part in parts_of(data) for path in paths_of(part)]

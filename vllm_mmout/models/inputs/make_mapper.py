@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError, type_and_message
-from vllm_mmout.geo.raster.raster import Raster
+from vllm_mmout.geo import Raster
 from vllm_mmout.models.inputs.mapper import MappedInput, nothing_observed
 from vllm_mmout.models.inputs.open_input import opened_raster
 from vllm_mmout.models.inputs.raster_view import BandChoice

@@ -15,10 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.formats import SUFFIXES, band_of_file, folders_in, rasters_in, rasters_of
-from vllm_mmout.geo.raster.opened import OpenRaster, open_raster
-from vllm_mmout.geo.raster.raster import Raster
-from vllm_mmout.geo.raster.stack.stack import FINER, Layer, OpenStack, pixel_area
+from vllm_mmout.geo import (
+    FINER,
+    RASTER_SUFFIXES,
+    Layer,
+    OpenRaster,
+    OpenStack,
+    Raster,
+    band_of_file,
+    folders_in,
+    open_raster,
+    pixel_area,
+    rasters_in,
+    rasters_of,
+)
 from vllm_mmout.models.inputs.raster_view import BandChoice, BandList, Listed
 
 if TYPE_CHECKING:
@@ -163,7 +173,7 @@ def _of_folder(folder: Path) -> list[_Band]:
         except InputError:  # raised again where it is chosen
             bands.append(_Band(path, 0, Listed((band_of_file(path.name),), path.name)))
     if not bands:
-        suffixes = ", ".join(SUFFIXES)
+        suffixes = ", ".join(RASTER_SUFFIXES)
         raise InputError(f"{folder} is a folder without a raster ({suffixes}); give the folder that holds the files")
     return bands
 

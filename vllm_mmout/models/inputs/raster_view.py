@@ -10,14 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.bounding_box import window_of_box
-from vllm_mmout.geo.raster.formats import folded
-from vllm_mmout.geo.raster.raster import Window
+from vllm_mmout.geo import Window, band_key, window_of_box
 
 if TYPE_CHECKING:
-    from vllm_mmout.geo.raster.georeference import Georeference
-    from vllm_mmout.geo.raster.opened import OpenRaster
-    from vllm_mmout.geo.raster.raster import Raster
+    from vllm_mmout.geo import Georeference, OpenRaster, Raster
     from vllm_mmout.models.inputs.mapper import RasterMapper
     from vllm_mmout.params import OutputParams
 
@@ -52,7 +48,7 @@ class BandList:
 
     def named(self, name: str) -> list[int]:
         """Indices of the bands of a name: spelled so, else in small or capital letters, else "B2" for "B02"."""
-        for form in (str, str.casefold, folded):
+        for form in (str, str.casefold, band_key):
             there = [place for place, band in enumerate(self.bands) if form(name) in map(form, band.names)]
             if there:
                 return there

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from vllm_mmout.errors import SaveError
 
 if TYPE_CHECKING:
-    from vllm_mmout.geo.raster.georeference import Georeference
+    from vllm_mmout.geo import Georeference
     from vllm_mmout.outputs.base import Savable
 
 

@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, SaveError
-from vllm_mmout.geo.raster.crs.text import proj_crs
+from vllm_mmout.geo import proj_crs
 from vllm_mmout.outputs.formats import Format, opened
 
 if TYPE_CHECKING:
-    from vllm_mmout.geo.raster.georeference import Georeference
-    from vllm_mmout.geo.vectors.polygon import Polygons
+    from vllm_mmout.geo import Georeference, Polygons
     from vllm_mmout.outputs.formats import Format
     from vllm_mmout.outputs.polygons import PolygonsOutput, TracedPolygons
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.geo.raster.georeference import Georeference, epsg_code
+from vllm_mmout.geo import Georeference, epsg_code
 from vllm_mmout.outputs.formats import Format, opened, other_suffix
 
 if TYPE_CHECKING:
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from vllm_mmout.geo.raster.georeference import Georeference
-    from vllm_mmout.geo.raster.raster import Affine
-    from vllm_mmout.geo.vectors.polygon import Polygons
+    from vllm_mmout.geo import Affine, Georeference, Polygons
     from vllm_mmout.outputs.detection import DetectionOutput
     from vllm_mmout.outputs.polygons import PolygonsOutput, TracedPolygons
 

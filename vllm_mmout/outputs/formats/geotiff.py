@@ -15,13 +15,12 @@ from xml.sax.saxutils import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.geo.raster.tags import checked_xml
-from vllm_mmout.geo.raster.writing import write_geotiff, write_geotiff_here
+from vllm_mmout.geo import checked_xml, write_geotiff, write_geotiff_here
 from vllm_mmout.outputs.base import as_numpy
 from vllm_mmout.outputs.formats import FORMATS, Format
 
 if TYPE_CHECKING:
-    from vllm_mmout.geo.raster.geotiff import Told
+    from vllm_mmout.geo import GeoTiffFacts
     from vllm_mmout.outputs.polygons import PolygonsOutput
     from vllm_mmout.outputs.raster import RasterMetadata, RasterOutput
 
@@ -44,7 +43,7 @@ def write_classes(output: PolygonsOutput, file: BinaryIO, form: Format) -> None:
     file.write(output.classes.to_bytes(form.name))
 
 
-def geotiff_options(count: int, dtype: np.dtype[Any], **known: Unpack[RasterMetadata]) -> Told:
+def geotiff_options(count: int, dtype: np.dtype[Any], **known: Unpack[RasterMetadata]) -> GeoTiffFacts:
     """What `write_geotiff` and `GeoTiffBlocks.finish` are told of a raster of so many bands of a dtype."""
     palette, names = known.get("palette"), known.get("class_names")
     coloured = palette is not None and count == 1 and dtype in (np.uint8, np.bool_)

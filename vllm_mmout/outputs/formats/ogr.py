@@ -19,7 +19,7 @@ from vllm_mmout.errors import SaveError
 from vllm_mmout.outputs.formats import Format, arrow
 
 if TYPE_CHECKING:
-    from vllm_mmout.geo.raster.georeference import Georeference
+    from vllm_mmout.geo import Georeference
     from vllm_mmout.outputs.polygons import PolygonsOutput
 
 _DRIVERS = {"geopackage": "GPKG", "flatgeobuf": "FlatGeobuf"}

@@ -12,13 +12,12 @@ from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.formats import shown
-from vllm_mmout.geo.raster.remote.connections import Connections, Found, proxy_of
+from vllm_mmout.geo import Connections, ResolvedAddress, proxy_of, without_secrets
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
-    from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
+    from vllm_mmout.geo import FetchOptions
 
 FLAG: Final = "--allowed-media-domains"
 _LONGEST: Final = 100
@@ -89,7 +88,7 @@ class Domains:
                 f" have the host added to {FLAG}"
             )
 
-    def check_found(self, host: str, found: Sequence[Found]) -> None:
+    def check_found(self, host: str, found: Sequence[ResolvedAddress]) -> None:
         """Check the IP addresses of a host, all of them: one with a public and another address is no public host."""
         if not self.lists(host) and not all(is_public(where[4][0]) and not _is_own(where) for where in found):
             raise _RefusedError(
@@ -128,9 +127,9 @@ class Guarded(Connections):
             return super().request(url, headers)
         except _RefusedError as error:
             how = "is on" if url == self._first else "redirects to"
-            raise InputError(f"{shown(self._first)} {how} {error}") from None
+            raise InputError(f"{without_secrets(self._first)} {how} {error}") from None
 
-    def lookup(self, host: str, port: int) -> Sequence[Found]:
+    def lookup(self, host: str, port: int) -> Sequence[ResolvedAddress]:
         """The IP addresses of a host, see `Connections.lookup`."""
         found = super().lookup(host, port)
         self._domains.check_found(host, found)
@@ -175,7 +174,7 @@ def _shown(host: str) -> str:
     return repr(host if len(host) <= _LONGEST else f"{host[:_LONGEST]}...")
 
 
-def _is_own(where: Found) -> bool:
+def _is_own(where: ResolvedAddress) -> bool:
     """Whether an IP address is one of this machine's: it would be spoken to from the same."""
     try:
         with socket.socket(where[0], socket.SOCK_DGRAM) as probe:

@@ -11,8 +11,7 @@ from typing import BinaryIO, Final
 from urllib.parse import unquote, urlsplit
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo.raster.files import Neighbours, SharedFile
-from vllm_mmout.geo.raster.formats import printable
+from vllm_mmout.geo import Neighbours, SharedFile, printable_name
 
 FLAG: Final = "--allowed-local-media-path"
 _FILES: Final = Path("/proc/self/fd")
@@ -39,7 +38,7 @@ class LocalFiles:
                 f"this server reads no files of its own; send the file itself, or have the server started with {FLAG}"
             )
         path = _path(url)
-        name = printable(path) or "the folder"
+        name = printable_name(path) or "the folder"
         try:
             found = os.path.realpath(path)
             if not self._holds(found):
@@ -53,7 +52,7 @@ class LocalFiles:
 
     def _neighbour(self, path: Path, name: str) -> SharedFile | None:
         """A file that lies beside one, by its name; None where there is none."""
-        shown = printable(name)
+        shown = printable_name(name)
         try:
             found = os.path.realpath(path.with_name(name))
             if not self._holds(found):

@@ -15,12 +15,17 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final, cast
 from PIL import Image, UnidentifiedImageError
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.files import FileWithNeighbours, Neighbours
-from vllm_mmout.geo.raster.formats import is_address, printable, shown
-from vllm_mmout.geo.raster.opened import declared
-from vllm_mmout.geo.raster.picture import DECODER_ERRORS
-from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
-from vllm_mmout.geo.raster.remote.http_file import open_remote
+from vllm_mmout.geo import (
+    PICTURE_ERRORS,
+    FetchOptions,
+    FileWithNeighbours,
+    Neighbours,
+    declared_size,
+    is_address,
+    open_remote,
+    printable_name,
+    without_secrets,
+)
 from vllm_mmout.serving.inputs.addresses import Domains, Guarded, host_of
 from vllm_mmout.serving.inputs.data_urls import open_data_url
 from vllm_mmout.serving.inputs.local_files import LocalFiles
@@ -97,7 +102,7 @@ class _NamedFile(FileWithNeighbours, io.BufferedIOBase):
     def __init__(self, file: IO[bytes], name: str, *, owned: bool) -> None:
         self._file = file
         self._owned = owned
-        self.name = printable(name) or f"<file of {file.seek(0, 2)} bytes>"
+        self.name = printable_name(name) or f"<file of {file.seek(0, 2)} bytes>"
         file.seek(0)
 
     def readable(self) -> bool:
@@ -182,7 +187,7 @@ class Sources:
 
     def check(self, file: BinaryIO) -> None:
         """Check what the header of a file declares, before anything of it is decoded."""
-        found = declared(file)
+        found = declared_size(file)
         if found.pixels > self._options.max_pixels:
             raise InputError(
                 f"{file.name} has {found.height} x {found.width} pixels, this server takes at most"
@@ -201,7 +206,7 @@ class Sources:
         file = open_remote(text, self._fetching, partial(Guarded, domains=self._domains))
         if isinstance(file.name, str):
             return file
-        return named(file, shown(text))
+        return named(file, without_secrets(text))
 
 
 class _Request:
@@ -261,5 +266,5 @@ def rgb_picture(file: BinaryIO) -> Image.Image:
         ) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise InputError(f"{file.name} is larger than pictures may be: {error}; send a smaller one") from error
-    except DECODER_ERRORS as error:
+    except PICTURE_ERRORS as error:
         raise InputError(f"{file.name} is a truncated or damaged picture: {error}; send it anew") from error

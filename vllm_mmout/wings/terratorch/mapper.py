@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo.raster.stack.stack import Layer, OpenStack
-from vllm_mmout.geo.raster.windowed import OpenRaster
+from vllm_mmout.geo import Layer, OpenRaster, OpenStack
 from vllm_mmout.models.inputs.mapper import RasterMapper, TensorSpec, with_frames
 from vllm_mmout.models.inputs.open_input import chosen_layers, opened_planes
 from vllm_mmout.models.inputs.raster_view import DTYPES, BandChoice, RasterView

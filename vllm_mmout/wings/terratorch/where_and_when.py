@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.crs.text import proj_crs
+from vllm_mmout.geo import proj_crs
 from vllm_mmout.models.inputs.raster_view import RasterView
 
 _ITEMS: Final = (

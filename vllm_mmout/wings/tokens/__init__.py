@@ -26,11 +26,11 @@ WING = Wing(
 )
 
 _HOMES = {
-    "CodecAudioProcessor": "vllm_mmout.wings.tokens.processors.codec_audio",
-    "Medium": "vllm_mmout.wings.tokens.layouts",
-    "TokenLayout": "vllm_mmout.wings.tokens.layouts",
-    "TokenProcessor": "vllm_mmout.wings.tokens.processors.base",
-    "VQImageProcessor": "vllm_mmout.wings.tokens.processors.vq_image",
+    "vllm_mmout.wings.tokens.layouts": "Medium TokenLayout",
+    "vllm_mmout.wings.tokens.processors.base": "TokenProcessor",
+    "vllm_mmout.wings.tokens.processors.codec_audio": "CodecAudioProcessor",
+    "vllm_mmout.wings.tokens.processors.vq_image": "VQImageProcessor",
 }
+"""Module -> the public names that it defines."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
 
-Found: TypeAlias = tuple[Any, ...]
+ResolvedAddress: TypeAlias = tuple[Any, ...]
 """One answer of ``socket.getaddrinfo``."""
 
 _KEPT = 8
@@ -79,7 +79,7 @@ class Connections:
         manager.pool_classes_by_scheme = cast("dict[str, type[Any]]", pools)
         return manager
 
-    def lookup(self, host: str, port: int) -> Sequence[Found]:
+    def lookup(self, host: str, port: int) -> Sequence[ResolvedAddress]:
         """The IP addresses of a host, which are tried in turn, and no other."""
         return socket.getaddrinfo(host, port, allowed_gai_family(), socket.SOCK_STREAM)
 
@@ -177,7 +177,7 @@ class _SecurePool(HTTPSConnectionPool):
     ConnectionCls = _SecureConnection
 
 
-def _first_of(found: Sequence[Found], timeout: Any, options: Any) -> socket.socket:
+def _first_of(found: Sequence[ResolvedAddress], timeout: Any, options: Any) -> socket.socket:
     """A connection to the first of some addresses that takes one.
 
     They share the time that there is: with a limit for each, a host of hundreds of addresses would hold a thread long.
@@ -193,7 +193,7 @@ def _first_of(found: Sequence[Found], timeout: Any, options: Any) -> socket.sock
     raise failure
 
 
-def connected(where: Found, timeout: float | None, options: Sequence[tuple[Any, ...]]) -> socket.socket:
+def connected(where: ResolvedAddress, timeout: float | None, options: Sequence[tuple[Any, ...]]) -> socket.socket:
     """A connection to an address."""
     made = socket.socket(*where[:3])
     try:

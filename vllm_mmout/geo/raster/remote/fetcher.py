@@ -17,7 +17,7 @@ from urllib3.exceptions import TimeoutError as NoAnswerError
 from urllib3.util import parse_url
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.formats import shown
+from vllm_mmout.geo.raster.formats import without_secrets
 from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, TIMEOUT, FetchOptions
 from vllm_mmout.version import __version__
 
@@ -61,7 +61,7 @@ class Fetcher:
     """
 
     def __init__(self, address: str, options: FetchOptions, connections: Connections) -> None:
-        self.name = shown(address)
+        self.name = without_secrets(address)
         """The address as it may stand in a message."""
         self.options = options
         self.closed = False
@@ -130,9 +130,10 @@ class Fetcher:
                 url = self._redirected(url, _as_sent(location))
         if not most:
             raise InputError(
-                f"{self.name} redirects to {shown(url.url)}, and redirects are not followed; give that address"
+                f"{self.name} redirects to {without_secrets(url.url)}, and redirects are not followed;"
+                " give that address"
             )
-        raise InputError(f"{self.name} redirects more than {most} times, at last to {shown(url.url)}")
+        raise InputError(f"{self.name} redirects more than {most} times, at last to {without_secrets(url.url)}")
 
     def _redirected(self, url: Url, location: str) -> Url:
         what = f"{self.name} redirects to an address that"
@@ -141,7 +142,9 @@ class Fetcher:
         except ValueError:  # of urljoin
             raise _not_understood(what) from None
         if url.scheme == "https" and target.scheme != "https":
-            raise InputError(f"{self.name} redirects from https to {shown(target.url)}, which is not followed")
+            raise InputError(
+                f"{self.name} redirects from https to {without_secrets(target.url)}, which is not followed"
+            )
         return target._replace(auth=None, fragment=None)
 
     def _checked(self, response: BaseHTTPResponse) -> BaseHTTPResponse:
@@ -157,9 +160,9 @@ class Fetcher:
             return response
         if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             return response
-        words = f"the server answered {phrase(status)}"
+        words = f"the server answered {status_phrase(status)}"
         if status in _MAY_PASS:
-            raise BrokenError(words, asked_wait_s(response))
+            raise BrokenError(words, retry_after_s(response))
         raise InputError(f"{self.name}: {words}; {_REMEDIES.get(status, 'see whether a browser gets the file')}")
 
     def _pause(self, what: str, error: BrokenError, tries: int) -> None:
@@ -186,10 +189,10 @@ class Fetcher:
             raise InputError(f"{self.name} was opened in another process; open it again in this one")
 
     def _broken(self, error: HTTPError) -> Exception:
-        late = lateness(error, self.options.timeout, self.options.timeout)
+        late = timeout_phrase(error, self.options.timeout, self.options.timeout)
         if late is not None:
             return BrokenError(late)
-        distrusted = distrust(error)
+        distrusted = certificate_fault(error)
         if distrusted is not None:
             return InputError(f"{self.name}: the server's certificate {distrusted}")
         last = error.args[-1] if error.args else None
@@ -222,7 +225,7 @@ def _not_understood(what: str) -> InputError:
     return InputError(f"{what} cannot be understood; it must be https://host/path")
 
 
-def phrase(status: int) -> str:
+def status_phrase(status: int) -> str:
     """A status with its name, where it has one."""
     try:
         return f"{status} {HTTPStatus(status).phrase}"
@@ -230,7 +233,7 @@ def phrase(status: int) -> str:
         return str(status)
 
 
-def asked_wait_s(response: BaseHTTPResponse) -> float:
+def retry_after_s(response: BaseHTTPResponse) -> float:
     """Seconds that an answer asks to wait by its ``Retry-After``; 0 where it does not."""
     try:
         return float(urllib3.Retry().parse_retry_after(response.headers.get("Retry-After", "0")))
@@ -238,7 +241,7 @@ def asked_wait_s(response: BaseHTTPResponse) -> float:
         return 0.0
 
 
-def lateness(error: HTTPError, connect_s: float, read_s: float) -> str | None:
+def timeout_phrase(error: HTTPError, connect_s: float, read_s: float) -> str | None:
     """What was waited for too long, in words; None where something else failed."""
     if not isinstance(error, NoAnswerError) or isinstance(error, NewConnectionError):
         return None
@@ -247,7 +250,7 @@ def lateness(error: HTTPError, connect_s: float, read_s: float) -> str | None:
     return f"no answer, or next to nothing of it, within {read_s:g} s"
 
 
-def distrust(error: HTTPError) -> str | None:
+def certificate_fault(error: HTTPError) -> str | None:
     """What is wrong with a server's certificate, which the sentence begins with; None where something else failed."""
     cause = error.args[0] if isinstance(error, SSLError) and error.args else None
     verify = getattr(cause, "verify_message", None)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import InputError, OptionError, type_and_message
-from vllm_mmout.geo.raster.formats import is_address
+from vllm_mmout.geo import is_address
 from vllm_mmout.models.inputs.open_input import as_local_path, is_open_file
 
 if TYPE_CHECKING:

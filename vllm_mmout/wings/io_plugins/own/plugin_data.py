@@ -15,7 +15,7 @@ from uuid import uuid4
 import msgspec
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo.raster.formats import is_address
+from vllm_mmout.geo import is_address
 from vllm_mmout.messages import shown
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, api_error

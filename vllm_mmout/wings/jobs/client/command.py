@@ -17,8 +17,7 @@ from tqdm.auto import tqdm
 
 from vllm_mmout.commands.run import OPTIONS, flag
 from vllm_mmout.errors import OptionError
-from vllm_mmout.geo.raster.formats import shown, stem
-from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, FetchOptions
+from vllm_mmout.geo import RETRIES, FetchOptions, file_stem, without_secrets
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.jobs.client.download import PartFile, download, result_path
 from vllm_mmout.wings.jobs.client.form import Form
@@ -62,7 +61,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 def server_address(text: str) -> str:
     """The address below which a server's routes lie, without a slash at its end."""
-    wrong = f"--server {shown(text)} must be the address of a server, as http://localhost:8000"
+    wrong = f"--server {without_secrets(text)} must be the address of a server, as http://localhost:8000"
     try:
         parts = urlsplit(text.strip())
         valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -72,7 +71,8 @@ def server_address(text: str) -> str:
         raise OptionError(wrong, param="server")
     if parts.username is not None:
         raise OptionError(
-            f"--server {shown(text)} holds a user or a password; give the server's key by --api-key", param="server"
+            f"--server {without_secrets(text)} holds a user or a password; give the server's key by --api-key",
+            param="server",
         )
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}"
@@ -102,7 +102,7 @@ def _finish(session: Session, job: Job, target: Target | None, options: argparse
     if target is None:  # which `_check_together` excludes
         return
     try:
-        files = _fetch(session, job, target, stem(options.inputs[0]) if options.inputs else stem(job.name))
+        files = _fetch(session, job, target, file_stem(options.inputs[0]) if options.inputs else file_stem(job.name))
     except KeyboardInterrupt:
         _say(f"what was fetched is kept; go on with {resuming}")
         raise

@@ -14,9 +14,17 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from vllm_mmout.errors import MMOutError
-from vllm_mmout.geo.raster.remote.connections import Connections, proxy_of
-from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, FetchOptions
-from vllm_mmout.geo.raster.remote.fetcher import BrokenError, asked_wait_s, distrust, lateness, phrase
+from vllm_mmout.geo import (
+    RETRIES,
+    BrokenError,
+    Connections,
+    FetchOptions,
+    certificate_fault,
+    proxy_of,
+    retry_after_s,
+    status_phrase,
+    timeout_phrase,
+)
 from vllm_mmout.version import __version__
 
 if TYPE_CHECKING:
@@ -157,19 +165,19 @@ class Session:
         if location is not None and HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
             return ServerError(f"{self.server} redirects to {_printable(location)}; give that server by --server")
         own = _error_message(response.read(_LARGEST_JSON))
-        words = own or f"{self.server} answered {phrase(status)}"
+        words = own or f"{self.server} answered {status_phrase(status)}"
         if status == HTTPStatus.UNAUTHORIZED:
             return ServerError(f"{words} (401); give the server's key by --api-key or {' or '.join(KEYS)}", status)
         full = status == HTTPStatus.TOO_MANY_REQUESTS
         if full or (status in _PROXY_FAILED and own is None):
-            return TemporaryError(words, wait_s=asked_wait_s(response), answered=full)
+            return TemporaryError(words, wait_s=retry_after_s(response), answered=full)
         return ServerError(words, status)
 
     def _broken(self, error: HTTPError, wait_s: float) -> Exception:
         """What failed below HTTP, in words; of a server that was never reached it is said at once."""
-        if (distrusted := distrust(error)) is not None:
+        if (distrusted := certificate_fault(error)) is not None:
             return ServerError(f"the certificate of {self.server} {distrusted}")
-        words = lateness(error, self._options.timeout, wait_s) or _cause(error)
+        words = timeout_phrase(error, self._options.timeout, wait_s) or _cause(error)
         if not self._reached:
             return ServerError(
                 f"{self.server} cannot be reached: {words}; see whether the server runs, and whether --server is right"

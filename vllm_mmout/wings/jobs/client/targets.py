@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vllm_mmout.commands.run import out_file
 from vllm_mmout.errors import OptionError, SaveError
-from vllm_mmout.geo.raster.files import whole_file
+from vllm_mmout.geo import atomic_file
 from vllm_mmout.outputs.formats import SENT, Format, format_named
 from vllm_mmout.outputs.formats.geotiff import geotiff_sidecars
 from vllm_mmout.wings.jobs.client.jobs import Output
@@ -75,7 +75,7 @@ class Target:
 def place(part: Path, target: Path, output: Output) -> None:
     """Give a whole download its name, and a GeoTIFF the names of its classes in a file beside it."""
     sidecars = geotiff_sidecars(output.class_names) if output.output_format == "tiff" else None
-    with whole_file(target, sidecars) as hidden:
+    with atomic_file(target, sidecars) as hidden:
         part.replace(hidden)
 
 

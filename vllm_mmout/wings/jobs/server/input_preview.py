@@ -13,10 +13,7 @@ import msgspec
 import numpy as np
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.formats import folded, is_tiff
-from vllm_mmout.geo.raster.raster import Window, can_hold
-from vllm_mmout.geo.raster.stack.stack import Layer, OpenStack
-from vllm_mmout.geo.raster.tags import read_directories
+from vllm_mmout.geo import Layer, OpenStack, Window, band_key, can_hold, is_tiff, read_directories
 from vllm_mmout.models.inputs.open_input import chosen_layers, is_open_file, unwrapped
 from vllm_mmout.models.inputs.raster_view import BandChoice, BandList
 from vllm_mmout.params import OutputParams
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from vllm_mmout.geo.raster.opened import OpenRaster
+    from vllm_mmout.geo import OpenRaster
     from vllm_mmout.models.inputs.model_inputs import ModelInputs
 
 LONGER: Final = 768
@@ -240,7 +237,7 @@ def _coloured(names: Sequence[str], *, coloured: bool) -> tuple[int, ...]:
 
 def _called(names: Sequence[str], colour: int) -> int | None:
     """The first band that is called by a colour."""
-    whole = [folded(name.strip()) in _WHOLE[colour] for name in names]
+    whole = [band_key(name.strip()) in _WHOLE[colour] for name in names]
     words = [set(_SPLIT.split(name.casefold())) for name in names]
     part = [_WORDS[colour] in said and not said & _NOT_IT for said in words]
     return next((called.index(True) for called in (whole, part) if True in called), None)

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from vllm_mmout.geo.raster.formats import is_address, printable
+from vllm_mmout.geo import is_address, printable_name
 from vllm_mmout.serving.inputs.sources import Upload
 
 if TYPE_CHECKING:
@@ -169,4 +169,4 @@ def _name(image: Upload | str) -> str:
         name = image.name if isinstance(image, Upload) else unquote(urlsplit(image).path)
     except ValueError:
         name = ""
-    return printable(name) or "scene"
+    return printable_name(name) or "scene"

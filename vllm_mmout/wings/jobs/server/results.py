@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import JSONResponse, Response
 
 from vllm_mmout.errors import InputError, MMOutError
-from vllm_mmout.geo.raster.opened import open_raster
-from vllm_mmout.geo.raster.raster import Window
+from vllm_mmout.geo import Window, open_raster
 from vllm_mmout.messages import shown
 from vllm_mmout.outputs import ImageOutput, PolygonsOutput, RasterOutput, StructuredOutput
 from vllm_mmout.outputs.areas import AreasOutput, ClassArea

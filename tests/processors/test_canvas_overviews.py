@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vllm_mmout.geo.raster import write_geotiff
-from vllm_mmout.geo.tiling.canvas import Canvas
+from vllm_mmout.geo import write_geotiff
 from vllm_mmout.outputs import RasterOutput
+from vllm_mmout.processors.canvas import Canvas
 
 SIZE = (1100, 1300)
 PIECES = [(row, col) for row in range(0, 1100, 300) for col in range(0, 1300, 400)]

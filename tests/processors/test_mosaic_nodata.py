@@ -7,7 +7,7 @@ import pytest
 from tiles_for_tests import joined, parts_of, pieces, pixels, same_bits
 
 from vllm_mmout.errors import DecodeError
-from vllm_mmout.geo.tiling import TileGrid
+from vllm_mmout.geo import TileGrid
 from vllm_mmout.processors import Part
 
 GRID = TileGrid(20, 30, 16, 8)

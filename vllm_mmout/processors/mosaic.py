@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import DecodeError
-from vllm_mmout.geo.tiling.blending import Blend, Contribution, averaged
-from vllm_mmout.geo.tiling.canvas import Canvas, check_alike
-from vllm_mmout.geo.tiling.grid import Cell, Plan, TileGrid
+from vllm_mmout.geo import Blend, Cell, Contribution, Plan, TileGrid, averaged
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.outputs.base import merged, resized_mask
+from vllm_mmout.processors.canvas import Canvas, check_alike
 
 if TYPE_CHECKING:
     from vllm_mmout.outputs.base import Source

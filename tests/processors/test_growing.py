@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tiles_for_tests import parts_of, pieces, shuffled
 
 from vllm_mmout import OutputParams
-from vllm_mmout.geo.tiling import TileGrid, axis_weights
+from vllm_mmout.geo import TileGrid, axis_weights
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.partial_images import PartialImages

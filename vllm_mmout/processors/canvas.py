@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import DecodeError, SaveError
-from vllm_mmout.geo.raster.georeference import Georeference
-from vllm_mmout.geo.raster.raster import format_nodata
-from vllm_mmout.geo.raster.writing import GeoTiffBlocks
+from vllm_mmout.geo import Georeference, GeoTiffBlocks, format_nodata
 from vllm_mmout.outputs.stored import StoredRaster
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ import rasterio
 from tiles_for_tests import joined, parts_of, pieces
 
 from vllm_mmout.errors import DecodeError
-from vllm_mmout.geo.raster import Georeference
+from vllm_mmout.geo import Georeference, TileGrid
 from vllm_mmout.geo.raster.writing import GeoTiffBlocks
-from vllm_mmout.geo.tiling import TileGrid
 from vllm_mmout.outputs import RasterOutput, TensorOutput
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.stored import StoredRaster
