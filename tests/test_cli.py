@@ -102,6 +102,7 @@ def test_the_engines_own_processes_end_with_the_demo(tmp_path):
             continue
 
 
+@pytest.mark.slow
 def test_run_on_several_files(scenes, tmp_path):
     """Each input gets its own file; the broken and the missing one are said and do not stop the others."""
     inputs = [scenes / "a.tif", scenes / "broken.tif", scenes / "b.tif", scenes / "missing.tif"]
@@ -314,6 +315,7 @@ def test_doctor(tmp_path):
     assert [line.split()[1] for line in printed] == said
 
 
+@pytest.mark.slow
 def test_doctor_says_what_to_do(tmp_path):
     """A plugin that is kept out is found, and the exit status tells."""
     status, printed, _ = run("doctor", cwd=tmp_path, VLLM_PLUGINS="another")

@@ -186,6 +186,7 @@ COMMANDS = [
 SERVING = re.compile(r"(\w+=\S+ )?(vllm-mmout|vllm) serve ")
 
 
+@pytest.mark.slow
 def test_commands_without_a_server(walk):
     """Those of all pages, one after the other in one process, which imports the engine once; then README's script."""
     lines = [walk.here(command) for _, command, _ in commands_here() if command.startswith(OFFLINE)]
@@ -215,6 +216,7 @@ def test_commands_without_a_server(walk):
         assert (walk.folder / file).stat().st_size > 1000, file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("block", "command", "printed"), COMMANDS)
 def test_a_command(block, command, printed, walk, water_server, request, nursery):
     """It ends well and prints what its page says; a command that serves is up."""
@@ -309,6 +311,7 @@ def test_python_with_an_engine(page, walk, llm_here, monkeypatch):
     assert [file for file in wanted[page] if not (walk.folder / file).is_file()] == []
 
 
+@pytest.mark.slow
 def test_python_with_an_asynchronous_engine(walk, water_index, monkeypatch, capsys):
     """The block prints the tiles, then the file."""
     from quick_engines import quick_engines

@@ -53,6 +53,7 @@ def test_flood(tmp_path):
         assert picture.size == (512, 512)
 
 
+@pytest.mark.slow
 def test_async_many(tmp_path):
     """Fifteen tiles answer, the cancelled and the broken one say so, and the shares are those of the whole scene."""
     from vllm_mmout.models.embedded.scene import NODATA, make_scene

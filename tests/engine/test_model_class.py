@@ -118,6 +118,7 @@ def test_class_of_vllm_that_somebody_decorated(text, monkeypatch):
     assert isinstance(registry.create_output_processor(text), Mask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "LlamaForSequenceClassification"])
 def test_text_models_of_vllm_are_not_imported(llama_config, architecture):
     """Asking for the processor of a text model of vLLM does not import the model's module, converted or not."""

@@ -110,6 +110,7 @@ def test_signals_at_any_moment(engine, tmp_path):
 OURS = ("llm.py", "llm_call.py", "fan_out.py", "parts_request.py", "schedule.py", "budgets.py", "scene.py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["llm"], indirect=True)
 def test_an_interrupt_at_every_line_of_ours(engine, processor, tmp_path):
     """Whichever line a Ctrl-C meets while scenes start, run, fail, wait for others and end, nothing is left."""

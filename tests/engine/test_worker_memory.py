@@ -39,6 +39,7 @@ def _late_step(kept: bool) -> int:  # noqa: FBT001 - called through a pool
     return sorted(found)[LATE // 2]
 
 
+@pytest.mark.slow
 def test_the_next_step_gets_memory_that_is_there():
     """Without it, every page is cleared again (transparent huge pages make that fewer, larger ones)."""
     if _faults_of_a_late_step(kept=False) < PAGES / 1024:

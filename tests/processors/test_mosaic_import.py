@@ -24,8 +24,6 @@ print("works")
 
 def test_tiles_are_cut_and_joined_without_the_engine():
     """With torch and vLLM blocked a scene is cut and joined, and importing the package alone loads no codec."""
-    code = (
-        "import sys, vllm_mmout.geo, vllm_mmout.processors.base\nassert 'tifffile' not in sys.modules\n" + CODE
-    )
+    code = "import sys, vllm_mmout.geo, vllm_mmout.processors.base\nassert 'tifffile' not in sys.modules\n" + CODE
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "works", done.stderr

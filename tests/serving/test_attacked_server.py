@@ -91,9 +91,10 @@ def named(client, image):
 @pytest.mark.parametrize(
     "host",
     [
-        "127.0.0.1", "localhost", "LOCALHOST", "localhost.", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0",
+        "127.0.0.1", "localhost", "LOCALHOST", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0",
         "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[0:0:0:0:0:ffff:127.0.0.1]", "0.0.0.0", "127.0.0.2",  # noqa: S104
         "user:secret@127.0.0.1", "1.1.1.1@127.0.0.1", "127。0。0。1", "①②⑦.0.0.1", "[fe80::1%25lo]",
+        pytest.param("localhost.", marks=pytest.mark.slow),  # which servers of names may be asked for, seconds long
     ],
 )  # fmt: skip
 def test_no_address_of_this_machine_is_fetched(client, server, host):

@@ -215,6 +215,7 @@ print(json.dumps(generate_latest(get_prometheus_registry()).decode()))
 """
 
 
+@pytest.mark.slow
 def test_several_api_servers_add_up(tmp_path):
     """With --api-server-count 2 each process counts, and either shows the sum; what is pending is of those that live.
 

@@ -77,6 +77,7 @@ def shell(block, server, folder):
     subprocess.run(["/bin/bash", "-euc", there], cwd=folder, check=True, env={"PATH": "/usr/bin:/bin", "NO_PROXY": "*"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("server", "part", "commanded", "files"),
     [
