@@ -1,7 +1,8 @@
 # Each target prepares its environment first; when it is prepared already that takes no time and installs nothing.
 # Another interpreter than the first suitable one on PATH: make demo PYTHON=/path/to/python3.12
 
-.PHONY: help demo check test test-all test-python test-rasterio test-engines test-terratorch lint bench bench-peers \
+.PHONY: help demo check test test-all test-python test-rasterio test-engines test-v2 \
+	test-terratorch lint bench bench-peers \
 	setup setup-dev setup-check setup-terratorch clean distclean
 .NOTPARALLEL:
 
@@ -15,6 +16,11 @@ PYTEST = .venv/bin/python -m pytest -n 2
 # An environment without an engine: one for each interpreter that is named.
 CHECK = .venv-check$(if $(PYTHON),-$(notdir $(PYTHON)))
 WITHOUT_ENGINE = $(CHECK)/bin/python -m pytest -n 2 -q -m
+
+# Requests and scenes of both kinds of engine, mixed batches, errors, aborts, several processors, IO plugins both ways.
+V2_TESTS = $(addprefix tests/engine/test_,runner.py mixed_batches.py mixed_shapes.py isolation_llm.py isolation_async.py \
+	picks.py request_errors.py scenes.py scene_ends_async.py handwritten_model.py::test_its_output_processor_decodes) \
+	$(addprefix tests/wings/io_plugins/test_,io_plugin.py plugins_as_processors.py)
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target does; do \
@@ -42,6 +48,9 @@ test-rasterio:  ## the tests of rasters with rasterio 1.4 and with the newest th
 
 test-engines: setup-dev  ## the hook's tests against each vLLM release of scripts/engine_sources.py
 	.venv/bin/python scripts/test_engines.py $(PYTEST_ARGS)
+
+test-v2: setup-dev  ## what runs a model, on Model Runner V2: by Triton's interpreter where there is no GPU
+	VLLM_USE_V2_MODEL_RUNNER=1 PYTHONPATH=$(CURDIR)/tests/support/v2 $(PYTEST) -m "not slow" $(V2_TESTS) $(PYTEST_ARGS)
 
 test-terratorch: setup-terratorch  ## the tests of TerraTorch's models, where TerraTorch is installed
 	.venv-terratorch/bin/python -m pytest -n 2 tests/wings/terratorch/engine $(PYTEST_ARGS)

@@ -307,12 +307,15 @@ def test_processors(tmp_path):
 
 
 def test_doctor(tmp_path):
-    """All is well where these tests run; versions, hooks, packages, wings and codecs are said."""
+    """All is well where these tests run; versions, runner, hooks, packages, wings and codecs are said."""
     status, printed, errors = run("doctor", cwd=tmp_path)
     assert (status, errors) == (0, [])
     assert all(line.startswith("ok  ") for line in printed)
-    said = ["plugin:", "engine:", "hooks:", "packages:", "wings:", "VLLM_PLUGINS:", "codecs:"]
+    said = ["plugin:", "engine:", "runner:", "hooks:", "packages:", "wings:", "VLLM_PLUGINS:", "codecs:"]
     assert [line.split()[1] for line in printed] == said
+    assert printed[2].startswith(
+        "ok    runner: Model Runner V1 (no Triton); wrapped: EngineArgs.create_engine_config, "
+    )
 
 
 @pytest.mark.slow

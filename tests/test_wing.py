@@ -95,9 +95,9 @@ def test_a_wing_that_does_not_work_takes_no_text_model_with_it(install, caplog, 
 def test_rows_of_a_wing_that_cannot_be_imported_are_drift(install):
     """As where vLLM has drifted: our models say why they are not served, and text goes on."""
     pytest.importorskip("vllm")
-    from vllm_mmout.engine.hooks import table
+    from vllm_mmout.engine.hooks import hook_table
 
     install("from vllm_mmout.wing import Wing\nWING = Wing(name='acme', hooks='acme_no_hooks:ROWS')\n")
-    table._of_wings.cache_clear()
+    hook_table._of_wings.cache_clear()
     with pytest.raises(HookError, match="the wing 'acme' does not work"):
-        table.hooks()
+        hook_table.hooks()

@@ -47,7 +47,7 @@ class Wing:
     command: str = ""
     """A module with ``add_parser``: a command of ``vllm-mmout``."""
     routes: str = ""
-    """What the server of ``vllm-mmout serve`` has beside the core's routes, see `serving.routes`."""
+    """What the server of ``vllm-mmout serve`` has beside the core's routes, a `serving.extension.ServerExtension`."""
 
     def load(self, point: str, key: str = "") -> Any:
         """Import what the wing has at a point; None where it has nothing there."""

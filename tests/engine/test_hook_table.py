@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import vllm_mmout
-from vllm_mmout.contacts import Contact, faults
 from vllm_mmout.engine.hooks.hook import Hook
-from vllm_mmout.engine.hooks.table import CORE_HOOKS, names
+from vllm_mmout.engine.hooks.hook_table import CORE_HOOKS, names
 from vllm_mmout.engine.hooks.vllm_names import NAMES
+from vllm_mmout.private_names import Contact, faults
 from vllm_mmout.wing import wings
 
 PACKAGE = Path(vllm_mmout.__file__).parent

@@ -214,7 +214,7 @@ def test_signals_at_any_moment(engine):
         assert_clean(engine)
 
 
-OURS = ("llm.py", "routed.py", "budgets.py", "threads.py", "reduce.py", "llm_call.py", "inputs.py")
+OURS = ("llm.py", "output_router.py", "budgets.py", "threads.py", "reduce.py", "llm_call.py", "inputs.py")
 
 
 def test_an_interrupt_at_every_line_of_ours(engine):
@@ -242,7 +242,7 @@ def test_an_interrupt_at_every_line_of_ours(engine):
     assert {place.split(":")[0] for place in seen} >= {
         "llm.py",
         "llm_call.py",
-        "routed.py",
+        "output_router.py",
         "budgets.py",
         "threads.py",
     }

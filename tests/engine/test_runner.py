@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
+
 import engine_scripts
 import pytest
 
 pytestmark = pytest.mark.engine
 
-RAW, BOUND = "models with raw multimodal inputs", "plugin poolers"
+RAW = "models with raw multimodal inputs"
 TENSOR = {"mmout": {"output_processor": "tensor"}}
+NONE = {"mmout": {"output_processor": "none"}}
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
     """A small Llama's folder."""
     return engine_scripts.make_llama(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture
+def _free(monkeypatch):
+    """VLLM chooses the runner."""
+    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
 
 
 def config_of(model, **arguments):
@@ -29,16 +38,17 @@ def unsupported(config):
     return config._get_v2_model_runner_unsupported_features()
 
 
+@pytest.mark.usefixtures("_free")
 def test_models_with_raw_inputs(water_index):
-    """A model that takes raw tensors needs Model Runner V1, bound or not."""
-    for table in (None, "none", "tensor"):
+    """A bound model runs on Model Runner V2; one that is left to vLLM needs V1, which has its pooler."""
+    for table, found in ((None, []), ("tensor", []), ("none", [RAW])):
         additional = {"mmout": {"output_processor": table}} if table else {}
-        assert unsupported(config_of(water_index, additional_config=additional)) == [RAW]
+        assert unsupported(config_of(water_index, additional_config=additional)) == found
 
 
 def test_bound_pooling_models(llama):
     """So does a pooling model that an output processor is chosen for."""
-    assert unsupported(config_of(llama, runner="pooling", additional_config=TENSOR)) == [BOUND]
+    assert unsupported(config_of(llama, runner="pooling", additional_config=TENSOR)) == []
 
 
 def test_pooling_models_of_text(llama):
@@ -61,23 +71,30 @@ def test_wrong_options_are_left_to_the_engine(llama):
     assert unsupported(config) == []
 
 
-def test_what_vllm_finds_itself_stays(llama, monkeypatch):
+@pytest.mark.usefixtures("_free")
+def test_what_vllm_finds_itself_stays(water_index, monkeypatch):
     """What vLLM itself lists stays in the list, before ours."""
-    config = config_of(llama, runner="pooling", additional_config=TENSOR)
+    config = config_of(water_index, additional_config=NONE)
     monkeypatch.setattr(config.parallel_config, "distributed_executor_backend", "external_launcher")
     monkeypatch.setattr(config.parallel_config, "pipeline_parallel_size", 2)
-    assert unsupported(config) == ["pipeline parallelism with external_launcher", BOUND]
+    assert unsupported(config) == ["pipeline parallelism with external_launcher", RAW]
 
 
-def test_vllm_falls_back_by_itself(water_index, llama, monkeypatch):
-    """Where Triton is, vLLM takes Model Runner V2 for text and falls back to V1 for a model that needs it."""
+@pytest.mark.usefixtures("_free")
+def test_vllm_chooses_by_itself(water_index, llama, monkeypatch):
+    """Where Triton is, vLLM takes Model Runner V2 for text and for our models, without a word of what it lacks."""
     from vllm.config import vllm as module
 
-    raw, text = config_of(water_index), config_of(llama)
+    configs = [config_of(llama), config_of(water_index), config_of(water_index, additional_config=NONE)]
     monkeypatch.setattr(module, "HAS_TRITON", True)
-    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
-    assert text.use_v2_model_runner
-    assert not raw.use_v2_model_runner
+    assert [config.use_v2_model_runner for config in configs] == [True, True, False]
+
+
+def test_the_runner_of_an_engine(llm):
+    """``make test-v2`` runs on Model Runner V2 indeed, and other tests on V1, as on any machine without Triton."""
+    (found,) = llm.collective_rpc(lambda worker: type(worker.model_runner).__module__)
+    second = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
+    assert found == ("vllm.v1.worker.cpu.model_runner" if second else "vllm.v1.worker.cpu_model_runner")
 
 
 def test_configs_without_a_model():

@@ -105,7 +105,7 @@ def test_profiler_sees_our_functions_on_a_routed_model(profiled, water_index):
     assert not answer["vllms_class"]
     assert answer["said"] == ["(1, 32, 32)"] * 2
     frontend, core, worker = (process(answer, landmark) for landmark in (FRONTEND, CORE, WORKER))
-    assert "engine/request/routed.py:RoutedOutputProcessor.process_outputs" in ours(frontend)
+    assert "engine/request/output_router.py:RoutedOutputProcessor.process_outputs" in ours(frontend)
     decoding = {function for name, called in frontend["calls"].items() if "mmout" in name for function in called}
     assert any("processors/segmentation.py" in function for function in decoding), "threads are profiled too"
     assert "engine/worker/reduce.py:ReducingPooler.forward" in ours(worker)

@@ -15,10 +15,10 @@ pytest.importorskip("vllm")
 
 from vllm_mmout.engine.hooks import install as hooks
 from vllm_mmout.engine.hooks import plugin
-from vllm_mmout.engine.hooks.attributes import ATTRIBUTES
+from vllm_mmout.engine.hooks.added_names import ATTRIBUTES
 from vllm_mmout.engine.hooks.compat import vllm_version
 from vllm_mmout.engine.hooks.hook import ANYWHERE, CORE, FRONTEND, Attribute, Hook
-from vllm_mmout.engine.hooks.table import hooks as rows_of_all
+from vllm_mmout.engine.hooks.hook_table import hooks as rows_of_all
 from vllm_mmout.errors import HookError
 
 pytestmark = pytest.mark.engine

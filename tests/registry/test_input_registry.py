@@ -10,7 +10,7 @@ import pytest
 
 from vllm_mmout.errors import RegistrationError
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY, InputRegistry
-from vllm_mmout.registry.inputs import MapperChoice
+from vllm_mmout.registry.input_registry import MapperChoice
 
 ROOT = Path(__file__).resolve().parents[2]
 

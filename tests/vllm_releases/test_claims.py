@@ -13,12 +13,12 @@ from engine_sources import ENGINES
 from packaging.requirements import Requirement
 
 import vllm_mmout
-from vllm_mmout.contacts import faults
 from vllm_mmout.engine.hooks import install as hooks
-from vllm_mmout.engine.hooks.attributes import ATTRIBUTES
-from vllm_mmout.engine.hooks.table import hooks as rows_of_all
-from vllm_mmout.engine.hooks.table import names
+from vllm_mmout.engine.hooks.added_names import ATTRIBUTES
+from vllm_mmout.engine.hooks.hook_table import hooks as rows_of_all
+from vllm_mmout.engine.hooks.hook_table import names
 from vllm_mmout.errors import HookError
+from vllm_mmout.private_names import faults
 
 pytestmark = pytest.mark.engine
 

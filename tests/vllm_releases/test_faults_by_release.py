@@ -13,6 +13,7 @@ pytestmark = pytest.mark.engine
 
 RELEASE = Version(vllm.__version__.split("+")[0])
 STREAM_INTERVAL_MENDED = Version("0.33.0")
+VOCABULARY_ASKED = Version("0.33.0")
 
 
 def alone(output, **options):
@@ -37,3 +38,25 @@ def test_ends_without_a_tensor(reason):
     """An end of a pooling request without a tensor fails on an assertion, which ends the handler task."""
     with pytest.raises(AssertionError):
         alone(hand_fed.ended("a", reason))
+
+
+def test_the_token_of_a_model_without_a_vocabulary():
+    """From 0.33 on every request of a folder without a vocabulary would be refused; a bound engine takes it."""
+    from types import SimpleNamespace
+
+    from vllm.exceptions import VLLMValidationError
+    from vllm.renderers.base import BaseRenderer
+
+    from vllm_mmout.engine.binding import rebase
+    from vllm_mmout.engine.hooks.renderer import NoChat
+
+    class Renderer(BaseRenderer):
+        render_messages = render_messages_async = None
+
+    renderer = object.__new__(Renderer)
+    renderer.tokenizer, renderer.model_config = None, SimpleNamespace(get_vocab_size=lambda: 0)
+    if RELEASE >= VOCABULARY_ASKED:
+        with pytest.raises(VLLMValidationError, match="Token id 1 is out of vocabulary"):
+            renderer.validate_token_ids([1])
+    rebase(renderer, NoChat)
+    renderer.validate_token_ids([1])

@@ -11,7 +11,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 
 from vllm_mmout.engine import wire
-from vllm_mmout.engine.request.routed import RoutedOutputProcessor, RoutedRequestState
+from vllm_mmout.engine.request.output_router import RoutedOutputProcessor, RoutedRequestState
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.errors import AbortedError, DecodeError, MMOutError, ReduceError, RequestError
 

@@ -8,8 +8,8 @@ import os
 
 from vllm_mmout.commands import Subparsers
 from vllm_mmout.commands.engine import prepare_environment
-from vllm_mmout.contacts import faults, third_party_faults
 from vllm_mmout.errors import HookError
+from vllm_mmout.private_names import faults, third_party_faults
 from vllm_mmout.wing import failures, wings
 
 CODECS = ("deflate", "lzw", "zstd", "jpeg", "webp", "lerc", "packbits", "lzma")
@@ -30,7 +30,7 @@ def run(_: argparse.Namespace) -> int:
     """Run the command: one line a finding, exit status 1 if any needs something done."""
     prepare_environment()
     healthy = True
-    for check in (_package, _engine, _hooks, _contacts, _wings, _allowed, _codecs):
+    for check in (_package, _engine, _runner, _hooks, _contacts, _wings, _allowed, _codecs):
         fine, finding = check()
         healthy = healthy and fine
         print(f"{'ok  ' if fine else 'FAIL'}  {finding}")
@@ -60,13 +60,31 @@ def _engine() -> tuple[bool, str]:
     )
 
 
+def _runner() -> tuple[bool, str]:
+    try:
+        from vllm import envs
+        from vllm.triton_utils import HAS_TRITON
+    except ImportError:
+        return True, "runner: not asked, as there is no engine"
+    from vllm_mmout.engine.hooks.hook_table import hooks
+
+    asked: bool | None = envs.VLLM_USE_V2_MODEL_RUNNER
+    why = (
+        "no Triton" if asked is None and not HAS_TRITON else "vLLM's choice" if asked is None else "by the environment"
+    )
+    version = 2 if (HAS_TRITON if asked is None else asked) else 1
+    state = "a model's state by vLLM's own get_model_state_cls; " if version == 2 else ""
+    wrapped = ", ".join(row.name for row in hooks() if row.wrap is not None)
+    return True, f"runner: Model Runner V{version} ({why}); {state}wrapped: {wrapped}"
+
+
 def _hooks() -> tuple[bool, str]:
     try:
         import vllm  # noqa: F401 - whether it can be
     except ImportError:
         return False, "hooks: not checked, as there is no engine"
+    from vllm_mmout.engine.hooks.hook_table import hooks, names
     from vllm_mmout.engine.hooks.install import verify
-    from vllm_mmout.engine.hooks.table import hooks, names
 
     try:
         verify()

@@ -87,7 +87,7 @@ class Binding(EngineBinding):
     async_llm: ClassVar[str] = "vllm_mmout.engine.request.async_llm:BoundAsyncLLM"
     llm_engine: ClassVar[str] = "vllm_mmout.engine.request.llm_engine:BoundLLMEngine"
     llm: ClassVar[str] = "vllm_mmout.engine.request.llm:BoundLLM"
-    output_processor: ClassVar[str] = "vllm_mmout.engine.request.routed:RoutedOutputProcessor"
+    output_processor: ClassVar[str] = "vllm_mmout.engine.request.output_router:RoutedOutputProcessor"
 
     @classmethod
     def make(

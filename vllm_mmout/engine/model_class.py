@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vllm_mmout.models.inputs.model_inputs import ModelInputs
     from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.registry.choice import Choice
-    from vllm_mmout.registry.outputs import OutputRegistry
+    from vllm_mmout.registry.output_registry import OutputRegistry
 
 
 def choose(registry: OutputRegistry, model_config: ModelConfig, engine_table: Any = None) -> Choice | None:

@@ -23,7 +23,7 @@ from vllm_mmout.models.inputs.context import InputContext
 from vllm_mmout.models.inputs.model_inputs import ModelInputs
 from vllm_mmout.models.model_folders import served_class
 from vllm_mmout.params import OutputParams
-from vllm_mmout.registry.inputs import IMAGE
+from vllm_mmout.registry.input_registry import IMAGE
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig

@@ -1,8 +1,8 @@
 """The registries: which output processor and which input mapper belong to which model."""
 
 from vllm_mmout.registry.choice import Choice
-from vllm_mmout.registry.inputs import MULTIMODAL_INPUT_REGISTRY, InputRegistry
-from vllm_mmout.registry.outputs import MULTIMODAL_OUTPUT_REGISTRY, OutputRegistry, register_output_processor
+from vllm_mmout.registry.input_registry import MULTIMODAL_INPUT_REGISTRY, InputRegistry
+from vllm_mmout.registry.output_registry import MULTIMODAL_OUTPUT_REGISTRY, OutputRegistry, register_output_processor
 from vllm_mmout.registry.registration import Registration
 
 __all__ = [

@@ -15,7 +15,7 @@ from vllm_mmout.registry.choice import Choice
 from vllm_mmout.registry.registration import NONE, Registration, default_name, import_processor, is_name, is_target
 
 if TYPE_CHECKING:
-    from vllm_mmout.registry.outputs import OutputRegistry
+    from vllm_mmout.registry.output_registry import OutputRegistry
 
 KEY = "output_processor"
 ENGINE = 'additional_config["mmout"]'

@@ -59,6 +59,10 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
         return
     from vllm_mmout.engine.worker.bound import BoundWorker
 
+    if vllm_config.use_v2_model_runner:
+        from vllm_mmout.engine.worker.raw_inputs import serve_by_v2
+
+        serve_by_v2(vllm_config)
     worker.mmout = choice.create(config_of(vllm_config.model_config))
     rebase(worker, BoundWorker)
 
@@ -86,14 +90,12 @@ def _rebase(obj: Any, path: str) -> None:
 
 
 def v1_only_features(vllm_config: VllmConfig) -> list[str]:
-    """What of this engine Model Runner V2 does not have, in the words of vLLM's own list; nothing for token models."""
+    """What of this engine Model Runner V2 does not have, in the words of vLLM's own list; nothing for bound engines."""
     model_config = vllm_config.model_config
-    if model_config is None or model_config.runner_type != "pooling":
+    if model_config is None or not model_config.is_multimodal_raw_input_only_model:
         return []
-    if model_config.is_multimodal_raw_input_only_model:
-        return ["models with raw multimodal inputs"]
     try:
         bound = resolve_choice(vllm_config) is not None
     except MMOutError:  # raised again where the engine is made, which is the place for it
         return []
-    return ["plugin poolers"] if bound else []
+    return [] if bound else ["models with raw multimodal inputs"]

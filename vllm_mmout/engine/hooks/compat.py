@@ -1,4 +1,4 @@
-"""Questions about the vLLM that is installed; the only place that may speak of its version."""
+"""Where names of the installed vLLM are, told by what it has, never by its version."""
 
 from __future__ import annotations
 

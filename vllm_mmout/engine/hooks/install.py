@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from vllm_mmout.engine.hooks.attributes import ATTRIBUTES
+from vllm_mmout.engine.hooks.added_names import ATTRIBUTES
 from vllm_mmout.engine.hooks.compat import vllm_version
 from vllm_mmout.engine.hooks.hook import CORE, FRONTEND, Attribute, Hook
-from vllm_mmout.engine.hooks.table import hooks as all_hooks
+from vllm_mmout.engine.hooks.hook_table import hooks as all_hooks
 from vllm_mmout.errors import HookError
 
 ABSENT = object()

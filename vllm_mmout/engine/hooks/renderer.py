@@ -1,4 +1,4 @@
-"""The renderer of a bound engine without a tokenizer: it says so, instead of failing at each start and each chat."""
+"""The renderer of a bound engine without a tokenizer: it says so of chats, and has no vocabulary."""
 
 from __future__ import annotations
 
@@ -19,3 +19,10 @@ class NoChat(BaseRenderer):
     async def render_messages_async(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse chats, as ``render_messages``."""
         self.render_messages(*args, **kwargs)
+
+    def validate_token_ids(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: the one token of a prompt stands for its request.
+
+        vLLM from 0.33 on compares it with the model's vocabulary where there is no tokenizer, and a folder of
+        TerraTorch's has none.
+        """

@@ -5,10 +5,11 @@ They are looked at by ``vllm-mmout doctor`` and by tests, not at the start of an
 
 from __future__ import annotations
 
-from vllm_mmout.contacts import Contact
+from vllm_mmout.private_names import Contact
 
 _PUBLIC = "use vLLM as its documentation says"
 _PRIVATE = "bind an engine that is there"
+_DUMMIES = "measure the memory of a forward on Model Runner V2"
 
 
 def _names(module: str, names: str, why: str) -> Contact:
@@ -70,6 +71,19 @@ NAMES: tuple[Contact, ...] = (
         "RequestState.queue RequestState.stream_interval",
         _PRIVATE,
     ),
+    _names(
+        "vllm.v1.worker.gpu.model_states.interface",
+        "ModelState.add_request ModelState.remove_request ModelState.prepare_inputs_embeds ModelState.prepare_inputs "
+        "ModelState.prepare_dummy_inputs ModelState.prepare_attn",
+        "hand a request's tensors to forward on Model Runner V2",
+    ),
+    _names("vllm.v1.worker.gpu.pool", "pooling_runner pooling_runner._SUPPORTED_TASKS", "run our task on V2"),
+    _names("vllm.config.model_arch", "ModelArchitectureConfig.vocab_size", "V2 divides by it"),
+    _names("vllm.triton_utils", "HAS_TRITON", "say which model runner vLLM takes"),
+    _names("vllm.multimodal.encoder_budget", "MultiModalBudget.get_dummy_encoder_profile_inputs", _DUMMIES),
+    _names("vllm.multimodal.utils", "group_and_batch_mm_kwargs", "batch a step's tensors as Model Runner V1 does"),
+    _names("vllm.model_executor.model_loader.utils", "get_model_cls", "name a model's state to Model Runner V2"),
+    _names("vllm.utils.torch_utils", "PIN_MEMORY", "batch a step's tensors as Model Runner V1 does"),
     _names("vllm.v1.worker.worker_base", "WorkerBase.vllm_config WorkerWrapperBase.worker", _PRIVATE),
     _names("vllm.entrypoints.llm", "LLM.request_counter LLM.pooling_task", _PRIVATE),
     _names(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
 
     from vllm_mmout.engine.request.async_runs import AsyncRuns
-    from vllm_mmout.engine.request.routed import RoutedOutputProcessor
+    from vllm_mmout.engine.request.output_router import RoutedOutputProcessor
     from vllm_mmout.outputs.partial_images import PreviewRequest
 
 

@@ -19,7 +19,7 @@ from vllm_mmout.processors.base import Part
 if TYPE_CHECKING:
     import torch
 
-    from vllm_mmout.engine.request.routed import RoutedOutputProcessor, RoutedRequestState
+    from vllm_mmout.engine.request.output_router import RoutedOutputProcessor, RoutedRequestState
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.engine.threads import Job
     from vllm_mmout.params import OutputParams

@@ -22,7 +22,7 @@ from vllm_mmout.engine.binding import rebase
 if TYPE_CHECKING:
     from vllm.outputs import PoolingRequestOutput, RequestOutput
 
-    from vllm_mmout.engine.request.routed import RoutedOutputProcessor
+    from vllm_mmout.engine.request.output_router import RoutedOutputProcessor
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 

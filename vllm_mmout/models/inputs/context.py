@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vllm_mmout.errors import InputError, RegistrationError
-from vllm_mmout.registry.inputs import IMAGE
+from vllm_mmout.registry.input_registry import IMAGE
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig

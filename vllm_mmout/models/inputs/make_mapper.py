@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vllm_mmout.models.inputs.mapper import InputMapper
     from vllm_mmout.models.inputs.model_inputs import Keywords
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.registry.inputs import MapperChoice
+    from vllm_mmout.registry.input_registry import MapperChoice
 
 
 def make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext) -> Any:

@@ -20,7 +20,7 @@ from vllm_mmout.models.inputs.open_input import are_named_files
 from vllm_mmout.params import OutputParams
 from vllm_mmout.params_parts import OF_MODELS
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
-from vllm_mmout.registry.inputs import IMAGE, MapperChoice
+from vllm_mmout.registry.input_registry import IMAGE, MapperChoice
 
 if TYPE_CHECKING:
     import torch

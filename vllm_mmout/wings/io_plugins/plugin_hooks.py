@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from vllm_mmout.contacts import Contact
 from vllm_mmout.engine.hooks.hook import Hook
+from vllm_mmout.private_names import Contact
 
 _REQUESTS = "run requests of plugins, ours and others"
 NAMED = "vLLM's IO Processor plugins may give prompts as they are made, off the event loop"

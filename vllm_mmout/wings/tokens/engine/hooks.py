@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vllm_mmout.contacts import Contact
 from vllm_mmout.engine.hooks.hook import Hook
+from vllm_mmout.private_names import Contact
 
 _ANSWERS = "put media into vLLM's answers"
 _DETOKENIZER = "vllm.v1.engine.detokenizer"

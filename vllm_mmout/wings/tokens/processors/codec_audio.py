@@ -12,7 +12,7 @@ from vllm_mmout.errors import DecodeError, OptionError
 from vllm_mmout.processors.option_values import checked_count
 from vllm_mmout.processors.raw import describe
 from vllm_mmout.wings.tokens.processors.base import marked
-from vllm_mmout.wings.tokens.processors.decoder import DecoderProcessor
+from vllm_mmout.wings.tokens.processors.media_processor import DecoderProcessor
 
 if TYPE_CHECKING:
     from vllm_mmout.outputs.audio import AudioOutput

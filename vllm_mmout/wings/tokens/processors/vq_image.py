@@ -16,7 +16,7 @@ from vllm_mmout.outputs import ImageOutput
 from vllm_mmout.processors.raw import describe
 from vllm_mmout.wings.tokens.decoders.base import read_table
 from vllm_mmout.wings.tokens.processors.base import marked
-from vllm_mmout.wings.tokens.processors.decoder import DecoderProcessor
+from vllm_mmout.wings.tokens.processors.media_processor import DecoderProcessor
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ import importlib.metadata
 
 import pytest
 
-from vllm_mmout.contacts import Contact, third_party_faults
+from vllm_mmout.private_names import Contact, third_party_faults
 
 
 def test_packages_are_as_they_are_relied_on():

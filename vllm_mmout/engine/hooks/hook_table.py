@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from vllm_mmout.contacts import Contact
 from vllm_mmout.engine.hooks import wrappers
 from vllm_mmout.engine.hooks.hook import ANYWHERE, CORE, FRONTEND, Hook
 from vllm_mmout.engine.hooks.vllm_names import NAMES
 from vllm_mmout.errors import HookError, RegistrationError
+from vllm_mmout.private_names import Contact
 from vllm_mmout.wing import extensions
 
 FULL_STEPS = "vLLM takes several requests in one message"
@@ -74,7 +74,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         "vllm.config.vllm",
         "VllmConfig._get_v2_model_runner_unsupported_features",
         (),
-        "Model Runner V2 has neither raw inputs nor plugin poolers; reported, vLLM falls back to V1 by itself",
+        "Model Runner V2 has no raw inputs where no processor is bound; reported, vLLM falls back to V1 by itself",
         "0.29",
         "Model Runner V2 runs such models",
         wrappers.v2_unsupported,

@@ -1,0 +1,84 @@
+"""Model Runner V2: the state of models whose ``forward`` takes a request's own tensors, and the task ``plugin``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vllm.model_executor.model_loader.utils import get_model_cls
+from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.multimodal.encoder_budget import MultiModalBudget
+from vllm.multimodal.utils import group_and_batch_mm_kwargs
+from vllm.utils.torch_utils import PIN_MEMORY
+from vllm.v1.worker.gpu.model_states.interface import ModelState
+from vllm.v1.worker.gpu.pool import pooling_runner
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.multimodal.inputs import MultiModalFeatureSpec, MultiModalKwargsItem
+    from vllm.v1.core.sched.output import NewRequestData
+    from vllm.v1.worker.gpu.input_batch import InputBatch
+
+_STATE_OF = "get_model_state_cls"
+"""vLLM's own seam: what a model class names its state by."""
+
+
+class RawInputState(ModelState):
+    """Keeps the tensors of each request from its beginning to its end, and hands them to ``forward`` by keyword.
+
+    They are batched by vLLM's own rules, as Model Runner V1 batches them.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._features: dict[str, list[MultiModalFeatureSpec]] = {}
+        self._dummy: tuple[str, MultiModalKwargsItem] | None = None
+
+    def add_request(self, req_index: int, new_req_data: NewRequestData) -> None:
+        """Keep a request's tensors."""
+        self._features[new_req_data.req_id] = new_req_data.mm_features
+
+    def remove_request(self, req_id: str) -> None:
+        """Let them go."""
+        self._features.pop(req_id, None)
+
+    def prepare_inputs_embeds(self, *args: Any) -> None:
+        """None: no token stands for an input."""
+        return
+
+    def prepare_inputs(self, input_batch: InputBatch, req_states: Any) -> dict[str, Any]:
+        """The keywords of ``forward`` for the requests of a step, in their order; of a dummy run those of dummies."""
+        ids = input_batch.req_ids
+        if ids[0] not in self._features:
+            return self.prepare_dummy_inputs(len(ids), input_batch.num_tokens)
+        features = [feature for name in ids for feature in self._features[name]]
+        return self._batched([(one.modality, one.data) for one in features if one.data is not None])
+
+    def prepare_dummy_inputs(self, num_reqs: int, num_tokens: int) -> dict[str, Any]:
+        """The same for as many inputs of the largest size."""
+        if self._dummy is None:
+            budget = MultiModalBudget(self.vllm_config, MULTIMODAL_REGISTRY, enable_cache=False)
+            (self._dummy,) = budget.get_dummy_encoder_profile_inputs(budget.get_modality_with_max_tokens(), 1)
+        return self._batched([self._dummy] * num_reqs)
+
+    def prepare_attn(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Nothing: such models have no attention of vLLM's."""
+        return {}
+
+    def _batched(self, items: list[tuple[str, MultiModalKwargsItem]]) -> dict[str, Any]:
+        keywords: dict[str, Any] = {}
+        for _, _, batch in group_and_batch_mm_kwargs(items, device=self.device, pin_memory=PIN_MEMORY):
+            keywords.update(batch)
+        return keywords
+
+
+def serve_by_v2(vllm_config: VllmConfig) -> None:
+    """Let Model Runner V2 load the model of a bound engine; a class with a state of its own keeps it."""
+    pooling_runner._SUPPORTED_TASKS |= {"plugin"}  # noqa: SLF001 - in the hook table
+    config = vllm_config.model_config
+    if not config.is_multimodal_raw_input_only_model:
+        return
+    if not config.get_vocab_size():  # the runner divides by it
+        config.model_arch_config.vocab_size = 1
+    model: Any = get_model_cls(config)
+    if not hasattr(model, _STATE_OF):
+        setattr(model, _STATE_OF, staticmethod(lambda: RawInputState))
