@@ -18,6 +18,7 @@ CHECK = .venv-check$(if $(PYTHON),-$(notdir $(PYTHON)))
 WITHOUT_ENGINE = $(CHECK)/bin/python -m pytest -n 2 -q -m
 
 # Requests and scenes of both kinds of engine, mixed batches, errors, aborts, several processors, IO plugins both ways.
+ON_V2 = VLLM_USE_V2_MODEL_RUNNER=1 PYTHONPATH=$(CURDIR)/tests/support/v2
 V2_TESTS = $(addprefix tests/engine/test_,runner.py mixed_batches.py mixed_shapes.py isolation_llm.py isolation_async.py \
 	picks.py request_errors.py scenes.py scene_ends_async.py handwritten_model.py::test_its_output_processor_decodes) \
 	$(addprefix tests/wings/io_plugins/test_,io_plugin.py plugins_as_processors.py)
@@ -50,7 +51,10 @@ test-engines: setup-dev  ## the hook's tests against each vLLM release of script
 	.venv/bin/python scripts/test_engines.py $(PYTEST_ARGS)
 
 test-v2: setup-dev  ## what runs a model, on Model Runner V2: by Triton's interpreter where there is no GPU
-	VLLM_USE_V2_MODEL_RUNNER=1 PYTHONPATH=$(CURDIR)/tests/support/v2 $(PYTEST) -m "not slow" $(V2_TESTS) $(PYTEST_ARGS)
+	$(ON_V2) $(PYTEST) -m "not slow" $(V2_TESTS) $(PYTEST_ARGS)
+	@if [ -x .venv-terratorch/bin/python ]; then $(ON_V2) .venv-terratorch/bin/python -m pytest -n 2 \
+		tests/wings/terratorch/engine/test_terratorch_tasks.py $(PYTEST_ARGS); \
+	else echo "TerraTorch's models on Model Runner V2: make setup-terratorch first"; fi
 
 test-terratorch: setup-terratorch  ## the tests of TerraTorch's models, where TerraTorch is installed
 	.venv-terratorch/bin/python -m pytest -n 2 tests/wings/terratorch/engine $(PYTEST_ARGS)

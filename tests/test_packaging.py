@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import configparser
 import importlib.metadata
+import json
 import os
 import shutil
 import subprocess
@@ -291,7 +292,7 @@ class TestSetupRefuses:
 
 LINTED = ("setup-dev", "test-engines", "lint")
 """Targets in the order in which what they print is shown."""
-ALL = (*LINTED, "test-terratorch", "test-all")
+ALL = (*LINTED, "test-terratorch", "test-v2", "test-all")
 
 
 @pytest.mark.parametrize(
@@ -301,7 +302,8 @@ ALL = (*LINTED, "test-terratorch", "test-all")
         ("setup-dev", ALL[:1]),
         ("lint", LINTED),
         ("test-engines", LINTED),
-        ("test-terratorch", ALL[:-1]),
+        ("test-terratorch", ALL[:-2]),
+        ("test-v2", ALL[:-1]),
         ("test-all", ALL),
     ],
 )
@@ -326,3 +328,31 @@ def test_continuous_integration_lints_and_tests_without_a_terminal(tmp_path, fai
     )
     assert done.stdout.splitlines() == [f"{one} in {CHECKOUT}, CI=true, read 0 bytes" for one in called]
     assert done.returncode == (0 if failing == "none" else 3)
+
+
+@pytest.mark.parametrize(("failed", "again", "status"), [(1, 0, 0), (2, 0, 0), (2, 2, 2), (3, 0, 2), (0, 0, 2)])
+def test_one_or_two_failed_tests_are_run_again_alone(tmp_path, failed, again, status):
+    """And only they: more of them, or one that fails alone too, end it; what was run again is said."""
+    again_with = "PYTEST_ARGS=-n 0 -v --last-failed --last-failed-no-failures none"
+    files = {
+        "bin/apt-get": "#!/bin/sh\n",
+        "bin/make": f'#!/bin/sh\ncase "$*" in *--last-failed*) echo "$2"; exit {again};; test-all) exit 2;; esac\n',
+        "house/.ci/run": (CHECKOUT / ".ci/run").read_text(),
+        "house/.venv/bin/python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
+        "house/.pytest_cache/v/cache/lastfailed": json.dumps(dict.fromkeys(map(str, range(failed)), True)),
+    }
+    for name, text in files.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755)
+    done = subprocess.run(
+        [str(tmp_path / "house/.ci/run")],
+        env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = [f"{failed} of the tests failed beside others; alone:", again_with] if 1 <= failed <= 2 else []
+    assert (done.returncode, done.stdout.splitlines()) == (status, said)
