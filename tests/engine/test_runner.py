@@ -6,9 +6,11 @@ import os
 
 import engine_scripts
 import pytest
+import torch
 
 pytestmark = pytest.mark.engine
 
+SECOND = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
 RAW = "models with raw multimodal inputs"
 TENSOR = {"mmout": {"output_processor": "tensor"}}
 NONE = {"mmout": {"output_processor": "none"}}
@@ -93,8 +95,21 @@ def test_vllm_chooses_by_itself(water_index, llama, monkeypatch):
 def test_the_runner_of_an_engine(llm):
     """``make test-v2`` runs on Model Runner V2 indeed, and other tests on V1, as on any machine without Triton."""
     (found,) = llm.collective_rpc(lambda worker: type(worker.model_runner).__module__)
-    second = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
-    assert found == ("vllm.v1.worker.cpu.model_runner" if second else "vllm.v1.worker.cpu_model_runner")
+    assert found == ("vllm.v1.worker.cpu.model_runner" if SECOND else "vllm.v1.worker.cpu_model_runner")
+
+
+@pytest.mark.skipif(not SECOND, reason="of Model Runner V2: make test-v2")
+def test_dummies_measure_memory(llm):
+    """A step that is only measured has as many inputs of the largest size as it has requests."""
+
+    def shapes(worker):
+        runner = worker.model_runner
+        made = runner.model_state.prepare_dummy_inputs(3, 3)
+        outputs = runner.model(input_ids=None, positions=torch.zeros(3), **made)
+        return [[list(tensor.shape) for tensor in one] for (one, *_) in made.values()], list(outputs.shape)
+
+    (found,) = llm.collective_rpc(shapes)
+    assert found == ([[[6, 1024, 1024]]], [3, 2, 1024, 1024])
 
 
 def test_configs_without_a_model():

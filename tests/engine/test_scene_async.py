@@ -101,3 +101,33 @@ async def test_a_result_needs_nobody_who_takes_the_progress(engine):
     assert first.progress.total == 120
     assert not first.finished
     np.testing.assert_array_equal(last.outputs.array, classes(ARRAY))
+
+
+async def test_a_paused_engine_is_waited_for(engine, monkeypatch):
+    """Tiles that the engine sends back unrun, as vLLM's does from 0.33 on while it is paused, are sent again."""
+    import vllm.exceptions
+
+    class PausedError(Exception):
+        """Stands for vLLM's own where the installed release has none."""
+
+    kind = getattr(vllm.exceptions, "RetryableRequestError", PausedError)
+    monkeypatch.setattr(vllm.exceptions, "RetryableRequestError", kind, raising=False)
+    monkeypatch.setattr("vllm_mmout.engine.request.async_runs.ASKED_AGAIN_S", 0.01)
+    send, sent = engine._mmout_send, []
+
+    async def paused(name, prepared, ways):
+        sent.append(prepared.mark["mmout_batch"][1])
+        if len(sent) in range(3, 9):
+            raise kind("Generation is paused. Please retry after it resumes.")
+        return await send(name, prepared, ways)
+
+    monkeypatch.setattr(engine, "_mmout_send", paused)
+    array = pixels(16, 40, 56)
+    last = (await answers(engine, array))[-1]
+    np.testing.assert_array_equal(last.outputs.array, classes(array))
+    assert len(sent) == last.progress.total + 6
+    assert sent.count(1) >= 6  # each in a batch of its own
+    monkeypatch.setattr("vllm_mmout.engine.request.async_runs.PAUSED_S", 0)
+    sent.clear()
+    with pytest.raises(kind, match="paused"):
+        await answers(engine, array)

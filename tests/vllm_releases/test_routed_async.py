@@ -11,6 +11,7 @@ import torch
 from hand_fed import Waits, add_async, answered, async_llm, ended, marked, packed, unmarked
 from vllm.outputs import PoolingRequestOutput
 
+from vllm_mmout.engine.hooks.compat import may_be_sent_again
 from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.errors import AbortedError, DecodeError, RequestError
@@ -131,16 +132,18 @@ async def test_a_stream_interval_changes_nothing():
 
 
 @pytest.mark.skipif("error" not in hand_fed.EngineCoreOutput.__struct_fields__, reason="this vLLM sends no such errors")
-async def test_an_error_that_the_core_sends(engine):
-    """An error that the core sends with an output is raised where the request is waited for."""
+@pytest.mark.parametrize("paused", [False, True])
+async def test_an_error_that_the_core_sends(engine, paused):
+    """It is raised where the request is waited for; of a paused engine it says that a tile may be sent again."""
     from vllm import outputs
 
     queues = [add_async(engine, "a", marked()), add_async(engine, "b", unmarked())]
-    error = outputs.RequestError("paused", "no requests today")
+    error = outputs.RequestError("paused", "no requests today", retryable=paused)
     engine.engine_core.feed(*(ended(name, "ERROR", error=error) for name in "ab"))
     for queue in queues:
-        with pytest.raises(Exception, match="no requests today"):
+        with pytest.raises(Exception, match="no requests today") as raised:
             await got(queue)
+        assert may_be_sent_again(raised.value) is paused
 
 
 async def test_a_cache_miss_that_the_core_reports(engine):

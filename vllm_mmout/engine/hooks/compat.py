@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from contextlib import suppress
+from typing import Any
 
 from vllm_mmout.errors import HookError
 
@@ -31,3 +32,9 @@ def chat_template_error() -> type[Exception]:
         " refuse chats to models without a tokenizer). Install a vLLM release that this version supports, or a newer"
         " vllm_mmout"
     )
+
+
+def may_be_sent_again(error: BaseException) -> bool:
+    """Whether nothing of a request was run and it may be sent again, as a paused engine says from 0.33 on."""
+    kind: Any = getattr(importlib.import_module("vllm.exceptions"), "RetryableRequestError", ())
+    return isinstance(error, kind)

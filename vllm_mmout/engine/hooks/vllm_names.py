@@ -80,7 +80,7 @@ NAMES: tuple[Contact, ...] = (
     _names("vllm.v1.worker.gpu.pool", "pooling_runner pooling_runner._SUPPORTED_TASKS", "run our task on V2"),
     _names("vllm.config.model_arch", "ModelArchitectureConfig.vocab_size", "V2 divides by it"),
     _names("vllm.triton_utils", "HAS_TRITON", "say which model runner vLLM takes"),
-    _names("vllm.multimodal.encoder_budget", "MultiModalBudget.get_dummy_encoder_profile_inputs", _DUMMIES),
+    _names("vllm.multimodal.encoder_budget", "MultiModalBudget.get_modality_with_max_tokens", _DUMMIES),
     _names("vllm.multimodal.utils", "group_and_batch_mm_kwargs", "batch a step's tensors as Model Runner V1 does"),
     _names("vllm.model_executor.model_loader.utils", "get_model_cls", "name a model's state to Model Runner V2"),
     _names("vllm.utils.torch_utils", "PIN_MEMORY", "batch a step's tensors as Model Runner V1 does"),

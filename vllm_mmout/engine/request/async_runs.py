@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from vllm_mmout.engine.hooks.compat import may_be_sent_again
 from vllm_mmout.engine.observer import Observer
 from vllm_mmout.engine.parts.budgets import Credits, TileBudget
 from vllm_mmout.engine.parts.parts_request import Driver
-from vllm_mmout.engine.parts.schedule import Run, Schedule
+from vllm_mmout.engine.parts.schedule import Batch, Run, Schedule
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 from vllm_mmout.errors import AbortedError
 
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 Send: TypeAlias = Callable[[int, "Prepared"], Coroutine[Any, Any, MultimodalRequestOutput]]
 """Takes a part's index and what the engine gets; gives the engine's answer. Cancelling it aborts the part."""
+
+PAUSED_S = 300.0
+"""Seconds that an engine may be paused, while it takes new weights for example, before a scene fails with it."""
+ASKED_AGAIN_S = 0.5
 
 
 class AsyncRuns:
@@ -192,11 +198,19 @@ class AsyncRun(Run):
         task.add_done_callback(self._tasks.discard)
 
     async def _answered(self, part: PartInput, mark: list[int]) -> None:
-        try:
-            answer: Any = await self._send(part.index, self.prepared(part, mark))
-        except Exception as error:  # noqa: BLE001 - a dead engine too: whatever it is, it ends this run
-            answer = error
-        self.answered(part, answer)
+        self.answered(part, await self._answer(part, mark))
+
+    async def _answer(self, part: PartInput, mark: list[int]) -> MultimodalRequestOutput | BaseException:
+        """What the engine makes of a part, or what that failed with; one that is paused is asked again, for a time."""
+        until = time.monotonic() + PAUSED_S
+        while True:
+            try:
+                return await self._send(part.index, self.prepared(part, mark))
+            except Exception as error:  # noqa: BLE001 - a dead engine too: whatever it is, it ends this run
+                if not may_be_sent_again(error) or time.monotonic() > until:
+                    return error
+            await asyncio.sleep(ASKED_AGAIN_S)
+            mark = Batch([(self, part)]).mark  # the others of its batch may have gone before
 
     def cancel_parts(self) -> None:
         """End the parts that are in flight."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from vllm.model_executor.model_loader.utils import get_model_cls
@@ -14,7 +15,7 @@ from vllm.v1.worker.gpu.pool import pooling_runner
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.multimodal.inputs import MultiModalFeatureSpec, MultiModalKwargsItem
+    from vllm.multimodal.inputs import MultiModalFeatureSpec
     from vllm.v1.core.sched.output import NewRequestData
     from vllm.v1.worker.gpu.input_batch import InputBatch
 
@@ -31,7 +32,6 @@ class RawInputState(ModelState):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._features: dict[str, list[MultiModalFeatureSpec]] = {}
-        self._dummy: tuple[str, MultiModalKwargsItem] | None = None
 
     def add_request(self, req_index: int, new_req_data: NewRequestData) -> None:
         """Keep a request's tensors."""
@@ -55,16 +55,21 @@ class RawInputState(ModelState):
 
     def prepare_dummy_inputs(self, num_reqs: int, num_tokens: int) -> dict[str, Any]:
         """The same for as many inputs of the largest size."""
-        if self._dummy is None:
-            budget = MultiModalBudget(self.vllm_config, MULTIMODAL_REGISTRY, enable_cache=False)
-            (self._dummy,) = budget.get_dummy_encoder_profile_inputs(budget.get_modality_with_max_tokens(), 1)
         return self._batched([self._dummy] * num_reqs)
+
+    @cached_property
+    def _dummy(self) -> tuple[str, Any]:
+        budget = MultiModalBudget(self.vllm_config, MULTIMODAL_REGISTRY, enable_cache=False)
+        modality = budget.get_modality_with_max_tokens()
+        of_030 = getattr(MULTIMODAL_REGISTRY, "get_dummy_mm_inputs", None)
+        make = partial(of_030, self.model_config) if of_030 else budget.processor.get_dummy_mm_inputs
+        return modality, make(mm_counts={modality: 1})["mm_kwargs"][modality][0]
 
     def prepare_attn(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Nothing: such models have no attention of vLLM's."""
         return {}
 
-    def _batched(self, items: list[tuple[str, MultiModalKwargsItem]]) -> dict[str, Any]:
+    def _batched(self, items: list[tuple[str, Any]]) -> dict[str, Any]:
         keywords: dict[str, Any] = {}
         for _, _, batch in group_and_batch_mm_kwargs(items, device=self.device, pin_memory=PIN_MEMORY):
             keywords.update(batch)
