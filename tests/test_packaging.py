@@ -23,15 +23,6 @@ ENTRY_POINTS = {
     "console_scripts": {"vllm-mmout": "vllm_mmout.cli:main"},
     "vllm.general_plugins": {"vllm_mmout": "vllm_mmout.engine.hooks.plugin:load"},
     "vllm.io_processor_plugins": {"mmout": "vllm_mmout.wings.io_plugins.own.mmout_plugin:register"},
-    "vllm_mmout.output_processors": {
-        "tensor": "vllm_mmout.processors.tensor:TensorProcessor",
-        "image": "vllm_mmout.processors.image:ImageProcessor",
-        "segmentation": "vllm_mmout.processors.segmentation:SegmentationProcessor",
-        "regression": "vllm_mmout.processors.regression:RegressionProcessor",
-        "classification": "vllm_mmout.processors.classification:ClassificationProcessor",
-        "detection": "vllm_mmout.processors.detection:DetectionProcessor",
-        "embedding": "vllm_mmout.processors.embedding:EmbeddingProcessor",
-    },
 }
 
 
