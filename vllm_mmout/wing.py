@@ -36,7 +36,7 @@ class Wing:
     models: Mapping[str, str] = field(default_factory=dict)
     """Architecture -> class of models that folders of this architecture are served by."""
     hooks: str = ""
-    """A sequence of rows of the hook table: each a `engine.hooks.hook.Hook` or a `contacts.Contact`."""
+    """A sequence of rows of the hook table: each a `engine.hooks.hook.Hook` or a `private_names.Contact`."""
     engine: str = ""
     """A module with ``check_engine(vllm_config, bound=...)``, called before an engine is started, and
     ``bind_async_llm`` and ``bind_llm``, called with one whose model has an output processor."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import engine_scripts
 import pytest
@@ -105,6 +106,10 @@ def test_dummies_measure_memory(llm):
     def shapes(worker):
         runner = worker.model_runner
         made = runner.model_state.prepare_dummy_inputs(3, 3)
+        warming = SimpleNamespace(req_ids=["_warmup_0_"] * 3, num_tokens=6)
+        runner.model_state.add_request(0, SimpleNamespace(req_id="_warmup_0_", mm_features=[]))
+        assert [*runner.model_state.prepare_inputs(warming, None)] == [*made]  # vLLM's own requests have no inputs
+        runner.model_state.remove_request("_warmup_0_")
         outputs = runner.model(input_ids=None, positions=torch.zeros(3), **made)
         return [[list(tensor.shape) for tensor in one] for (one, *_) in made.values()], list(outputs.shape)
 
@@ -114,8 +119,6 @@ def test_dummies_measure_memory(llm):
 
 def test_configs_without_a_model():
     """A config without a model, as vLLM makes for some tests of its own, needs nothing."""
-    from types import SimpleNamespace
-
     from vllm_mmout.engine.hooks.bind import v1_only_features
 
     assert v1_only_features(SimpleNamespace(model_config=None)) == []

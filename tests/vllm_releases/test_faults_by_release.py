@@ -54,9 +54,16 @@ def test_the_token_of_a_model_without_a_vocabulary():
         render_messages = render_messages_async = None
 
     renderer = object.__new__(Renderer)
-    renderer.tokenizer, renderer.model_config = None, SimpleNamespace(get_vocab_size=lambda: 0)
+    renderer.tokenizer, renderer.model_config = (
+        None,
+        SimpleNamespace(get_vocab_size=lambda: 0, is_multimodal_raw_input_only_model=True),
+    )
     if RELEASE >= VOCABULARY_ASKED:
         with pytest.raises(VLLMValidationError, match="Token id 1 is out of vocabulary"):
             renderer.validate_token_ids([1])
     rebase(renderer, NoChat)
     renderer.validate_token_ids([1])
+    renderer.model_config.is_multimodal_raw_input_only_model = False
+    if RELEASE >= VOCABULARY_ASKED:  # of text the ids are looked at as before: they are indices of embeddings
+        with pytest.raises(VLLMValidationError, match="Token id 1 is out of vocabulary"):
+            renderer.validate_token_ids([1])

@@ -74,7 +74,10 @@ def _runner() -> tuple[bool, str]:
     )
     version = 2 if (HAS_TRITON if asked is None else asked) else 1
     state = "a model's state by vLLM's own get_model_state_cls; " if version == 2 else ""
-    wrapped = ", ".join(row.name for row in hooks() if row.wrap is not None)
+    try:
+        wrapped = ", ".join(row.name for row in hooks() if row.wrap is not None)
+    except HookError:  # said of the hooks
+        wrapped = "not known"
     return True, f"runner: Model Runner V{version} ({why}); {state}wrapped: {wrapped}"
 
 

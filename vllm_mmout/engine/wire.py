@@ -41,9 +41,6 @@ _MOST = 14
 _TOP = 255
 _WORTH_HALVING = 256
 """Elements of a request's tensor from which on two share a byte."""
-_HALF = np.array([*range(_MOST + 1), _TOP], np.uint8)
-_PAIRS = _HALF[np.stack((np.arange(256) & 15, np.arange(256) >> 4), axis=1)].view(np.uint16)[:, 0]
-"""The two elements that each byte stands for, as they lie in memory."""
 
 DTYPES: Mapping[str, torch.dtype] = {
     name: getattr(torch, name)
@@ -193,7 +190,11 @@ def _halved(rows: torch.Tensor) -> torch.Tensor:
 
 def _whole(part: torch.Tensor, count: int) -> torch.Tensor:
     """The first ``count`` elements that lie two to a byte; by numpy: torch waits for its threads where all are busy."""
-    return torch.from_numpy(np.take(_PAIRS, part.numpy()).view(np.uint8)[:count])
+    whole = np.empty((part.shape[0], 2), np.uint8)
+    np.bitwise_and(part.numpy(), 15, out=whole[:, 0])
+    np.right_shift(part.numpy(), 4, out=whole[:, 1])
+    np.putmask(whole, whole > _MOST, _TOP)
+    return torch.from_numpy(whole.reshape(-1)[:count])
 
 
 def _plan(picks: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int], int]:

@@ -6,7 +6,7 @@ numpy, slowly and right; all that is missing is an entry that vLLM's check finds
 
 import os
 
-if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
+if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1" and not os.path.exists("/dev/nvidiactl"):  # noqa: PTH110 - early
     os.environ["TRITON_INTERPRET"] = "1"
     import triton.backends
 

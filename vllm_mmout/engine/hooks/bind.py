@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.binding import log_binding, rebase, resolve_choice
+from vllm_mmout.engine.hooks.compat import can_make_dummies
 from vllm_mmout.engine.model_class import config_of
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.importing import import_path
@@ -90,7 +91,7 @@ def _rebase(obj: Any, path: str) -> None:
 
 
 def v1_only_features(vllm_config: VllmConfig) -> list[str]:
-    """What of this engine Model Runner V2 does not have, in the words of vLLM's own list; nothing for bound engines."""
+    """What of this engine Model Runner V2 does not have, in the words of vLLM's own list; of a bound one nothing."""
     model_config = vllm_config.model_config
     if model_config is None or not model_config.is_multimodal_raw_input_only_model:
         return []
@@ -98,4 +99,4 @@ def v1_only_features(vllm_config: VllmConfig) -> list[str]:
         bound = resolve_choice(vllm_config) is not None
     except MMOutError:  # raised again where the engine is made, which is the place for it
         return []
-    return [] if bound else ["models with raw multimodal inputs"]
+    return [] if bound and can_make_dummies() else ["models with raw multimodal inputs"]

@@ -34,6 +34,16 @@ def chat_template_error() -> type[Exception]:
     )
 
 
+def can_make_dummies() -> bool:
+    """Whether a step of Model Runner V2 without inputs can be given some; not in 0.30, which warms up by such steps.
+
+    There they have two tokens, too, where a request of ours may have one.
+    """
+    from vllm.multimodal.processing import BaseMultiModalProcessor
+
+    return hasattr(BaseMultiModalProcessor, "get_dummy_mm_inputs")
+
+
 def may_be_sent_again(error: BaseException) -> bool:
     """Whether nothing of a request was run and it may be sent again, as a paused engine says from 0.33 on."""
     kind: Any = getattr(importlib.import_module("vllm.exceptions"), "RetryableRequestError", ())

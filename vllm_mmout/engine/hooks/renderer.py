@@ -21,8 +21,10 @@ class NoChat(BaseRenderer):
         self.render_messages(*args, **kwargs)
 
     def validate_token_ids(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the one token of a prompt stands for its request.
+        """As vLLM's, but for models of raw inputs: the one token of their prompts stands for the request.
 
         vLLM from 0.33 on compares it with the model's vocabulary where there is no tokenizer, and a folder of
         TerraTorch's has none.
         """
+        if not self.model_config.is_multimodal_raw_input_only_model:
+            super().validate_token_ids(*args, **kwargs)

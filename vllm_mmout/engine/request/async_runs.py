@@ -9,6 +9,7 @@ from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllm_mmout.engine.hooks.compat import may_be_sent_again
+from vllm_mmout.engine.log import logger
 from vllm_mmout.engine.observer import Observer
 from vllm_mmout.engine.parts.budgets import Credits, TileBudget
 from vllm_mmout.engine.parts.parts_request import Driver
@@ -27,6 +28,7 @@ Send: TypeAlias = Callable[[int, "Prepared"], Coroutine[Any, Any, MultimodalRequ
 PAUSED_S = 300.0
 """Seconds that an engine may be paused, while it takes new weights for example, before a scene fails with it."""
 ASKED_AGAIN_S = 0.5
+"""Seconds until it is asked for the first time; each further time takes twice as long, up to 5."""
 
 
 class AsyncRuns:
@@ -115,6 +117,7 @@ class AsyncRun(Run):
         self._runs = runs
         self._send = send
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waited = False
 
     async def results(self) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run it; yields progress, pictures of what is finished where they were asked for, and last the result."""
@@ -202,14 +205,20 @@ class AsyncRun(Run):
 
     async def _answer(self, part: PartInput, mark: list[int]) -> MultimodalRequestOutput | BaseException:
         """What the engine makes of a part, or what that failed with; one that is paused is asked again, for a time."""
-        until = time.monotonic() + PAUSED_S
+        until, wait_s = time.monotonic() + PAUSED_S, ASKED_AGAIN_S
         while True:
             try:
                 return await self._send(part.index, self.prepared(part, mark))
             except Exception as error:  # noqa: BLE001 - a dead engine too: whatever it is, it ends this run
                 if not may_be_sent_again(error) or time.monotonic() > until:
                     return error
-            await asyncio.sleep(ASKED_AGAIN_S)
+            if not self._waited:
+                self._waited = True
+                logger.warning(
+                    "%s waits for a paused engine; its tiles may come of two sets of weights", self.request_id
+                )
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, 5.0)
             mark = Batch([(self, part)]).mark  # the others of its batch may have gone before
 
     def cancel_parts(self) -> None:

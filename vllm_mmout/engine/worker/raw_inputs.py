@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from vllm.model_executor.model_loader.utils import get_model_cls
@@ -46,12 +46,14 @@ class RawInputState(ModelState):
         return
 
     def prepare_inputs(self, input_batch: InputBatch, req_states: Any) -> dict[str, Any]:
-        """The keywords of ``forward`` for the requests of a step, in their order; of a dummy run those of dummies."""
+        """The keywords of ``forward`` for the requests of a step, in their order.
+
+        Those of a dummy run are not known, those by which vLLM warms its kernels up have nothing: they get dummies.
+        """
         ids = input_batch.req_ids
-        if ids[0] not in self._features:
-            return self.prepare_dummy_inputs(len(ids), input_batch.num_tokens)
-        features = [feature for name in ids for feature in self._features[name]]
-        return self._batched([(one.modality, one.data) for one in features if one.data is not None])
+        features = [feature for name in ids for feature in self._features.get(name, ())]
+        items = [(one.modality, one.data) for one in features if one.data is not None]
+        return self._batched(items) if items else self.prepare_dummy_inputs(len(ids), input_batch.num_tokens)
 
     def prepare_dummy_inputs(self, num_reqs: int, num_tokens: int) -> dict[str, Any]:
         """The same for as many inputs of the largest size."""
@@ -61,9 +63,8 @@ class RawInputState(ModelState):
     def _dummy(self) -> tuple[str, Any]:
         budget = MultiModalBudget(self.vllm_config, MULTIMODAL_REGISTRY, enable_cache=False)
         modality = budget.get_modality_with_max_tokens()
-        of_030 = getattr(MULTIMODAL_REGISTRY, "get_dummy_mm_inputs", None)
-        make = partial(of_030, self.model_config) if of_030 else budget.processor.get_dummy_mm_inputs
-        return modality, make(mm_counts={modality: 1})["mm_kwargs"][modality][0]
+        dummy = budget.processor.get_dummy_mm_inputs(mm_counts={modality: 1})
+        return modality, dummy["mm_kwargs"][modality][0]
 
     def prepare_attn(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Nothing: such models have no attention of vLLM's."""
