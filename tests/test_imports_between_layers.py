@@ -106,6 +106,11 @@ def test_no_arrow_points_up():
     assert found == UPWARDS
 
 
+def test_files_stay_short():
+    """One concept a file, of 300 lines at most."""
+    assert {module for module, file in MODULES.items() if len(file.read_text().splitlines()) > 300} == set()
+
+
 def test_the_library_of_rasters_has_one_door():
     """The layers above import names of `vllm_mmout.geo`, and none of its modules."""
     past = [(one, other) for one, other in inner() if layer(one) != "geo" and other.startswith("vllm_mmout.geo.")]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vllm_mmout.models.inputs.open_input import read_once
+from vllm_mmout.models.inputs.input_forms import read_once
 
 FILE, PICTURE = io.BytesIO(b"..."), Image.new("L", (4, 5))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.models.inputs.input_names import name_of, paths_of
+from vllm_mmout.models.inputs.input_forms import name_of, paths_of
 from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.params import OutputParams
 

@@ -11,8 +11,8 @@ from uuid import uuid4
 from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
 from vllm_mmout.engine.threads import entered, in_thread
 from vllm_mmout.errors import InputError
+from vllm_mmout.models.inputs.input_forms import is_open_file
 from vllm_mmout.models.inputs.model_inputs import Raw
-from vllm_mmout.models.inputs.open_input import is_open_file
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
 from vllm_mmout.serving.metrics import count_refusal

@@ -14,9 +14,8 @@ from vllm_mmout.engine.parts.parts_request import PartedRequest, Prepared
 from vllm_mmout.engine.parts.scene import Scene, cut
 from vllm_mmout.engine.request.decode import Finish, as_it_is
 from vllm_mmout.errors import InputError, OptionError, SaveError
-from vllm_mmout.models.inputs.input_names import name_of, paths_of
+from vllm_mmout.models.inputs.input_forms import name_of, paths_of, read_once
 from vllm_mmout.models.inputs.mapper import MappedInput
-from vllm_mmout.models.inputs.open_input import read_once
 from vllm_mmout.outputs.base import unknown_suffix
 from vllm_mmout.outputs.formats import FORMATS, other_suffix
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError
 from vllm_mmout.models.inputs.context import InputContext, dummy_of, processed, tokens_of
+from vllm_mmout.models.inputs.input_forms import are_named_files
 from vllm_mmout.models.inputs.make_mapper import AutoProcessorMapper, failed, make_mapper, refuse_reading_options
 from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper, TensorSpec
-from vllm_mmout.models.inputs.open_input import are_named_files
 from vllm_mmout.params import OutputParams
 from vllm_mmout.params_parts import OF_MODELS
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY

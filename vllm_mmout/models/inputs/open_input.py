@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +27,7 @@ from vllm_mmout.geo import (
     rasters_in,
     rasters_of,
 )
+from vllm_mmout.models.inputs.input_forms import as_folder, is_open_file, without_file_scheme
 from vllm_mmout.models.inputs.raster_view import BandChoice, BandList, Listed
 
 if TYPE_CHECKING:
@@ -213,7 +212,7 @@ def _names(raster: OpenRaster, data: Any) -> tuple[str, ...]:
 def opened_raster(data: Any) -> OpenRaster:
     """Open any form of a picture or raster; of a file nothing but its header is read."""
     if isinstance(data, str | Path):
-        return open_raster(_local_path(str(data)))
+        return open_raster(without_file_scheme(str(data)))
     if isinstance(data, bytes | bytearray | memoryview):
         return open_raster(bytes(data))
     if is_open_file(data):
@@ -225,60 +224,6 @@ def opened_raster(data: Any) -> OpenRaster:
             " through np.moveaxis(picture, -1, 0)"
         )
     return open_raster(Raster(array=array))
-
-
-def as_folder(data: Any) -> Path | None:
-    """The folder that an input names; None for any other form."""
-    if not isinstance(data, str | Path):
-        return None
-    path = as_local_path(data)
-    try:
-        return path if path.is_dir() else None
-    except (OSError, ValueError):  # ValueError: a NUL in the path
-        return None
-
-
-def as_local_path(data: str | os.PathLike[str]) -> Path:
-    """The path that a path or ``file://`` URL names."""
-    return Path(_local_path(os.fspath(data)))
-
-
-def is_open_file(data: Any) -> bool:
-    """Whether an input is a file object; a PIL image is none."""
-    return hasattr(data, "read") and not hasattr(data, "getbands")
-
-
-def are_named_files(data: Any) -> bool:
-    """Whether an input is a mapping of band names to files (paths, URLs, bytes, open files), not tensors by keyword."""
-    if not isinstance(data, Mapping) or not data:
-        return False
-    return all(
-        isinstance(value, str | os.PathLike | bytes | bytearray | memoryview) or is_open_file(value)
-        for value in data.values()
-    )
-
-
-def read_once(data: Any) -> bool:
-    """Whether an input can be read a single time, as it has a file that the caller opened."""
-    parts = data.values() if isinstance(data, Mapping) else parts_of(data)  # pictures may stand among the files
-    return is_open_file(data) or any(map(read_once, parts))
-
-
-def parts_of(data: Any) -> list[Any]:
-    """What a list, or a mapping of band names to files, holds."""
-    if are_named_files(data):
-        return list(data.values())
-    return list(data) if isinstance(data, list | tuple) else []
-
-
-def _local_path(text: str) -> str:
-    """The path in a file:// address; any other text as it is."""
-    if not text.lower().startswith("file:"):
-        return text  # of others urlsplit refuses some, and shows what they hold
-    try:
-        return unquote(urlsplit(text).path)
-    except ValueError as error:
-        raise InputError(f"{text!r} is no address of a file ({error}); it must be file:///path") from None
 
 
 def _picture_array(picture: Any) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import InputError, OptionError, type_and_message
 from vllm_mmout.geo import is_address
-from vllm_mmout.models.inputs.open_input import as_local_path, is_open_file
+from vllm_mmout.models.inputs.input_forms import as_local_path, is_open_file
 
 if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams

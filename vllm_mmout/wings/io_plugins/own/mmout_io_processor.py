@@ -17,7 +17,7 @@ from vllm_mmout.engine.binding import resolve_choice
 from vllm_mmout.engine.hooks.validation import InvalidInputError, InvalidOptionError, as_client_error
 from vllm_mmout.engine.threads import entered, in_thread
 from vllm_mmout.errors import InputError, MMOutError, SaveError
-from vllm_mmout.models.inputs.open_input import is_open_file
+from vllm_mmout.models.inputs.input_forms import is_open_file
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
 from vllm_mmout.serving.options import ServingOptions

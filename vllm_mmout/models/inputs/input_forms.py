@@ -1,0 +1,96 @@
+"""The forms of an input: a folder, files by name, an open file; what it is called, and the files it is read from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo import file_stem, folders_in, gdal_files, is_address, is_gdal_name, rasters_in, rasters_of
+
+NAMELESS = "output"
+"""What the result of an input without a name is called."""
+
+
+def name_of(data: Any) -> str:
+    """What a result is called: as its input's folder or file, of several files the first."""
+    if (folder := as_folder(data)) is not None:
+        return folder.resolve().name or NAMELESS
+    if isinstance(data, str | os.PathLike):
+        return file_stem(data) or NAMELESS
+    parts = parts_of(data)
+    return name_of(parts[0]) if parts else NAMELESS
+
+
+def paths_of(data: Any) -> list[Path]:
+    """All files on this machine that an input is read from."""
+    if (folder := as_folder(data)) is not None:
+        inside = [*rasters_of(folder), *(path for place in folders_in(folder) for path in rasters_in(place))]
+        return [file for path in inside for file in paths_of(path)]
+    if isinstance(data, str | os.PathLike):
+        if is_address(data):
+            return []
+        if is_gdal_name(str(data)):
+            return gdal_files(str(data))
+        path = as_local_path(data)
+        return [path, *gdal_files(str(path))] if path.suffix.lower() == ".vrt" else [path]
+    if isinstance(data, Mapping) and isinstance(data.get("multi_modal_data"), Mapping):
+        data = list(data["multi_modal_data"].values())
+    return [path for part in parts_of(data) for path in paths_of(part)]
+
+
+def as_folder(data: Any) -> Path | None:
+    """The folder that an input names; None for any other form."""
+    if not isinstance(data, str | Path):
+        return None
+    path = as_local_path(data)
+    try:
+        return path if path.is_dir() else None
+    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return None
+
+
+def as_local_path(data: str | os.PathLike[str]) -> Path:
+    """The path that a path or ``file://`` URL names."""
+    return Path(without_file_scheme(os.fspath(data)))
+
+
+def is_open_file(data: Any) -> bool:
+    """Whether an input is a file object; a PIL image is none."""
+    return hasattr(data, "read") and not hasattr(data, "getbands")
+
+
+def are_named_files(data: Any) -> bool:
+    """Whether an input is a mapping of band names to files (paths, URLs, bytes, open files), not tensors by keyword."""
+    if not isinstance(data, Mapping) or not data:
+        return False
+    return all(
+        isinstance(value, str | os.PathLike | bytes | bytearray | memoryview) or is_open_file(value)
+        for value in data.values()
+    )
+
+
+def read_once(data: Any) -> bool:
+    """Whether an input can be read a single time, as it has a file that the caller opened."""
+    parts = data.values() if isinstance(data, Mapping) else parts_of(data)  # pictures may stand among the files
+    return is_open_file(data) or any(map(read_once, parts))
+
+
+def parts_of(data: Any) -> list[Any]:
+    """What a list, or a mapping of band names to files, holds."""
+    if are_named_files(data):
+        return list(data.values())
+    return list(data) if isinstance(data, list | tuple) else []
+
+
+def without_file_scheme(text: str) -> str:
+    """The path in a file:// address; any other text as it is."""
+    if not text.lower().startswith("file:"):
+        return text  # of others urlsplit refuses some, and shows what they hold
+    try:
+        return unquote(urlsplit(text).path)
+    except ValueError as error:
+        raise InputError(f"{text!r} is no address of a file ({error}); it must be file:///path") from None
