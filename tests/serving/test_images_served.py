@@ -285,9 +285,9 @@ def write_large(folder: Path, size: int = 1024, corner: np.ndarray | None = None
 
 def test_a_client_that_goes_away_leaves_nothing(water_server, tmp_path):
     """A closed socket in the middle of a scene ends it: no file, nothing pending, no place taken."""
-    large = write_large(tmp_path, 4096, pixels(33, 1024, 1024))  # its tiles take seconds, and it is kept on disk
+    large = write_large(tmp_path, 16384, pixels(33, 1024, 1024))  # its tiles take half a minute; it is kept on disk
     before, tiles = open_files(water_server), metric(water_server, "mmout:tiles_total")
-    connection = posted(water_server, "/v1/images/edits", files={"image": large}, data={"tile": "64"})
+    connection = posted(water_server, "/v1/images/edits", files={"image": large}, data={"tile": "256"})
     deadline = time.monotonic() + 300
     while metric(water_server, "mmout:tiles_total") < tiles + 20:
         assert time.monotonic() < deadline, "no tile was joined"
