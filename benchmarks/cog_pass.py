@@ -64,7 +64,7 @@ def write(folder: Path, kind: str, size: int) -> dict[str, float]:
     place = Georeference("EPSG:32614", (10.0, 0.0, 5e5, 0.0, -10.0, 5e6))
     told: dict[str, Any] = {"nodata": -9999.0}
     if kind == "classes":
-        told = {"nodata": 255, "colormap": np.arange(24, dtype=np.uint8).reshape(8, 3), "categories": "abcdefgh"}
+        told = {"nodata": 255, "palette": np.arange(24, dtype=np.uint8).reshape(8, 3), "class_names": "abcdefgh"}
     processor, started = time.process_time(), time.perf_counter()
     blocks = GeoTiffBlocks(folder, bands=1, height=size, width=size, dtype=pool[0].dtype)
     for number, (row, col) in enumerate(np.ndindex(size // _SIDE, size // _SIDE)):

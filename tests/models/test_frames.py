@@ -43,8 +43,8 @@ def dated(folder):
 def by_folder(folder):
     """A folder of single bands for each date."""
     for date in (1, 2, 3):
-        write(folder / f"2020-{date}" / f"x_B08_{date}.tif", date + 10, descriptions=["nir"])
-        write(folder / f"2020-{date}" / f"x_B04_{date}.tif", date, descriptions=["red"])
+        write(folder / f"2020-{date}" / f"x_B08_{date}.tif", date + 10, band_names=["nir"])
+        write(folder / f"2020-{date}" / f"x_B04_{date}.tif", date, band_names=["red"])
     (folder / "notes").mkdir()
     return folder
 
@@ -66,7 +66,7 @@ FORMS = {
     ],
     "one file, date by date": lambda folder: write(folder / "chip.tif", 1, 11, 2, 12, 3, 13),
     "one file that names the bands of its first date": lambda folder: write(
-        folder / "chip.tif", 1, 11, 2, 12, 3, 13, descriptions=["red", "nir", None, None, None, None]
+        folder / "chip.tif", 1, 11, 2, 12, 3, 13, band_names=["red", "nir", None, None, None, None]
     ),
     "one array, date by date": lambda _: np.stack([np.full((4, 5), v, np.uint16) for v in (1, 11, 2, 12, 3, 13)]),
     "an array of four axes": lambda _: np.broadcast_to(np.array(WANTED, np.uint16)[..., None, None], (2, 3, 4, 5)),

@@ -69,7 +69,7 @@ def file_with(descriptions, tmp_path):
     from vllm_mmout.geo import write_geotiff
 
     values = np.stack([np.full((4, 6), 10 * band, np.uint8) for band in range(len(descriptions))])
-    write_geotiff(tmp_path / "bands.tif", values, descriptions=descriptions)
+    write_geotiff(tmp_path / "bands.tif", values, band_names=descriptions)
     return tmp_path / "bands.tif"
 
 

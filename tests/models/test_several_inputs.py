@@ -129,8 +129,8 @@ def test_files_of_a_folder_that_are_not_chosen_do_not_matter(landsat):
 
 def test_the_description_of_a_file_names_its_band_too(tmp_path):
     """As does the name of the file; of a file with several bands each description."""
-    write(tmp_path / "T32_B04.tif", 4, descriptions=["red"])
-    write(tmp_path / "infrared.tif", 8, 11, descriptions=["nir", "swir"])
+    write(tmp_path / "T32_B04.tif", 4, band_names=["red"])
+    write(tmp_path / "infrared.tif", 8, 11, band_names=["nir", "swir"])
     assert seen(mapper("red", "swir"), tmp_path) == [4, 11]
     assert seen(mapper("B4", "nir"), tmp_path) == [4, 8]
 
@@ -179,7 +179,7 @@ def test_a_list_may_hold_any_form(tmp_path):
 
 def test_a_mapping_names_the_bands(tmp_path):
     """Whatever order it has and whatever the files say of themselves; a name that is missing is an error."""
-    files = [write(tmp_path / f"T_B{number:02}.tif", number, descriptions=["grey"]) for number in range(4)]
+    files = [write(tmp_path / f"T_B{number:02}.tif", number, band_names=["grey"]) for number in range(4)]
     named = {"red": files[3], "blue": str(files[1]), "green": files[2], "coast": files[0]}
     assert seen(mapper("blue", "green", "red"), named) == [1, 2, 3]
     assert seen(mapper("a", "b"), named, bands=["coast", "red"]) == [0, 3]
@@ -190,7 +190,7 @@ def test_a_mapping_names_the_bands(tmp_path):
 
 def test_the_error_of_a_wrong_number_lists_what_the_file_says(tmp_path):
     """So that bands=[...] can be written without opening the file elsewhere."""
-    path = write(tmp_path / "x.tif", 1, 2, descriptions=["vv", "vh"])
+    path = write(tmp_path / "x.tif", 1, 2, band_names=["vv", "vh"])
     with pytest.raises(InputError, match=r"the input has 2 bands.*takes 1 \(a\).*counts from 1.*1 'vv', 2 'vh'"):
         seen(mapper("a"), path)
 

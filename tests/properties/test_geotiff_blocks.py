@@ -34,14 +34,13 @@ def scenes(draw: st.DrawFn) -> tuple[np.ndarray, dict[str, Any]]:
     known = {
         "georeference": (draw(st.booleans()) and with_rpcs(small.georeference)) or small.georeference,
         "nodata": draw(st.none() | st.sampled_from([0, 1])),
-        "descriptions": small.descriptions,
+        "band_names": small.descriptions,
         "units": draw(st.lists(st.sampled_from([None, "m", "Mg/ha"]), min_size=bands, max_size=bands)),
-        "categories": draw(st.none() | st.just(["land", "water & ice"])),
+        "class_names": draw(st.none() | st.just(["land", "water & ice"])),
         "metadata": small.metadata,
-        "datetime": draw(st.none() | st.just("2024:05:01 10:11:12")),
     }
     if bands == 1 and array.dtype in (np.uint8, np.bool_):
-        known["colormap"] = draw(st.none() | st.just(np.arange(30, dtype="uint8").reshape(10, 3)))
+        known["palette"] = draw(st.none() | st.just(np.arange(30, dtype="uint8").reshape(10, 3)))
     return array, known
 
 

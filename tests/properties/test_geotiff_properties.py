@@ -139,7 +139,7 @@ def test_rasterio_reads_all_that_we_write(scene: Scene) -> None:
         scene.array,
         georeference=scene.georeference,
         nodata=scene.nodata,
-        descriptions=scene.descriptions,
+        band_names=scene.descriptions,
         metadata=scene.metadata,
     )
     with MemoryFile(buffer.getvalue()) as memory, memory.open() as file:

@@ -147,7 +147,7 @@ def test_rasters_can_be_written_and_read_by_rasterio(raster: Raster):
         raster.array,
         georeference=raster.georeference,
         nodata=raster.nodata,
-        descriptions=raster.descriptions,
+        band_names=raster.descriptions,
         metadata=raster.metadata,
     )
     with rasterio.open(BytesIO(buffer.getvalue())) as file:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from vllm_mmout.geo.raster.gdal import gdal_files
     from vllm_mmout.geo.raster.georeference import Georeference, epsg_code
-    from vllm_mmout.geo.raster.geotiff import BLOCK_SIDE, GeoTiffFacts
+    from vllm_mmout.geo.raster.geotiff import BLOCK_SIDE, RasterMetadata, are_classes
     from vllm_mmout.geo.raster.opened import declared_size, open_raster, read_raster
     from vllm_mmout.geo.raster.picture import PICTURE_ERRORS
     from vllm_mmout.geo.raster.raster import (
@@ -65,11 +65,11 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCK_SIDE", "FINER", "PICTURE_ERRORS", "PIXEL_TRANSFORM", "RASTER_SUFFIXES", "RETRIES", "Affine", "Blend",
     "BrokenError", "Cell", "Connections", "Contribution", "FetchOptions", "FileWithNeighbours", "GeoTag",
-    "GeoTiffBlocks", "GeoTiffFacts", "Georeference", "GroundControlPoint", "Lattice", "Layer", "Neighbours",
-    "OpenRaster", "OpenStack", "Plan", "Polygons", "Raster", "ResolvedAddress", "SharedFile", "TileGrid", "Window",
-    "as_pixels_have_it", "as_window", "atomic_file", "averaged", "axis_weights", "band_key", "band_of_file",
-    "can_hold", "certificate_fault", "checked_xml", "declared_size", "epsg_code", "file_stem", "folders_in",
-    "format_nodata", "gdal_files", "is_address", "is_gdal_name", "is_tiff", "open_raster", "open_remote",
+    "GeoTiffBlocks", "Georeference", "GroundControlPoint", "Lattice", "Layer", "Neighbours", "OpenRaster",
+    "OpenStack", "Plan", "Polygons", "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile", "TileGrid", "Window",
+    "are_classes", "as_pixels_have_it", "as_window", "atomic_file", "averaged", "axis_weights", "band_key",
+    "band_of_file", "can_hold", "certificate_fault", "checked_xml", "declared_size", "epsg_code", "file_stem",
+    "folders_in", "format_nodata", "gdal_files", "is_address", "is_gdal_name", "is_tiff", "open_raster", "open_remote",
     "pixel_area", "pixel_areas", "printable_name", "proj_crs", "proxy_of", "rasters_in", "rasters_of",
     "read_directories", "read_raster", "reflected", "retry_after_s", "status_phrase", "timeout_phrase",
     "trace_polygons", "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here",
@@ -86,7 +86,7 @@ _HOMES = {
     ),
     "vllm_mmout.geo.raster.gdal": "gdal_files",
     "vllm_mmout.geo.raster.georeference": "Georeference epsg_code",
-    "vllm_mmout.geo.raster.geotiff": "BLOCK_SIDE GeoTiffFacts",
+    "vllm_mmout.geo.raster.geotiff": "BLOCK_SIDE RasterMetadata are_classes",
     "vllm_mmout.geo.raster.opened": "declared_size open_raster read_raster",
     "vllm_mmout.geo.raster.picture": "PICTURE_ERRORS",
     "vllm_mmout.geo.raster.raster": (

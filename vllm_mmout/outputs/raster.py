@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo import Raster, Window, as_pixels_have_it, as_window
+from vllm_mmout.geo import Raster, RasterMetadata, Window, as_pixels_have_it, as_window
 from vllm_mmout.outputs.base import MediaOutput, as_numpy, masked, merged, resized_mask
 from vllm_mmout.outputs.formats import FORMATS, formats_of
 from vllm_mmout.outputs.rendering import render
@@ -24,18 +24,6 @@ if TYPE_CHECKING:
 
 _ROWS = 512
 """Rows of classes that are read at once: a row of blocks."""
-
-
-class RasterMetadata(TypedDict, total=False):
-    """What is known of a raster beside its pixels, as `RasterOutput` takes it."""
-
-    nodata: float | None
-    georeference: Georeference | None
-    band_names: Sequence[str | None]
-    units: Sequence[str | None]
-    class_names: Sequence[str] | None
-    palette: NDArray[np.uint8] | None
-    metadata: Mapping[str, str] | None
 
 
 class RasterOutput(MediaOutput):

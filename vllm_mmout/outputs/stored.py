@@ -14,16 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo import Window, open_raster
+from vllm_mmout.geo import Window, are_classes, open_raster
 from vllm_mmout.outputs.formats import FORMATS
-from vllm_mmout.outputs.formats.geotiff import are_classes, geotiff_options
-from vllm_mmout.outputs.raster import RasterMetadata, RasterOutput
+from vllm_mmout.outputs.raster import RasterOutput
 from vllm_mmout.outputs.rendering import PREVIEW, preview, render, valid_mask
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from vllm_mmout.geo import GeoTiffBlocks, OpenRaster
+    from vllm_mmout.geo import GeoTiffBlocks, OpenRaster, RasterMetadata
     from vllm_mmout.outputs.base import Source
 
 
@@ -61,7 +60,7 @@ class StoredRaster(RasterOutput):
     def from_blocks(cls, blocks: GeoTiffBlocks, **known: Unpack[RasterMetadata]) -> StoredRaster:
         """Finish a file of blocks, all written, and own it; after an error nothing is left on the disk."""
         try:
-            path = blocks.finish(**geotiff_options(blocks.shape[0], blocks.dtype, **known))
+            path = blocks.finish(**known)
             return cls(path, owned=True, **known)
         except BaseException:
             blocks.discard()

@@ -112,7 +112,6 @@ def test_a_raster_that_cannot_be_is_refused_at_the_start(options: dict[str, obje
     [
         ({"nodata": -1}, SaveError, "an integer from 0 to 65535"),
         ({"units": ["m", "m"]}, SaveError, "units must be one a band, 1, got 2"),
-        ({"colormap": np.zeros((2, 3), "uint8")}, SaveError, "one band of uint8, got 1 of uint16"),
         ({"georeference": Georeference(crs="EPSG:5773")}, InputError, "EPSG:5773"),
     ],
 )

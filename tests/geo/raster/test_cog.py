@@ -42,7 +42,7 @@ def assert_valid(path: Path, overviews: int) -> None:
 def test_the_validator_finds_no_error_and_no_warning(tmp_path: Path, overviews: int) -> None:
     """With 0 to 7 overviews; rasterio reads the pixels that were written."""
     array = classes(2 if overviews > 3 else 300, 512 << overviews)
-    write_geotiff(tmp_path / "a.tif", array, colormap=PALETTE, nodata=7)
+    write_geotiff(tmp_path / "a.tif", array, palette=PALETTE, nodata=7)
     assert_valid(tmp_path / "a.tif", overviews)
     with rasterio.open(tmp_path / "a.tif") as file:
         np.testing.assert_array_equal(file.read(), array, strict=True)
@@ -66,17 +66,26 @@ def test_several_bands_and_other_dtypes_are_valid(tmp_path: Path, array: np.ndar
         np.testing.assert_array_equal(file.read(), array, strict=True)
 
 
-@pytest.mark.parametrize("resampling", [Resampling.nearest, Resampling.average])
 @pytest.mark.parametrize("driver", ["COG", "GTiff"])
-@pytest.mark.parametrize(("dtype", "nodata"), [("uint8", 255), ("float32", 255), ("float32", None), ("uint16", None)])
+@pytest.mark.parametrize(
+    ("dtype", "nodata", "class_names"),
+    [
+        *((dtype, nodata, None) for dtype in ("uint8", "float32", "uint16") for nodata in (255, None)),
+        *((dtype, nodata, ["land"]) for dtype in ("uint8", "uint16") for nodata in (255, None)),
+    ],
+)
 def test_gdal_at_its_defaults_makes_the_same_overviews(
-    tmp_path: Path, resampling: Resampling, driver: str, dtype: str, nodata: float | None
+    tmp_path: Path, driver: str, dtype: str, nodata: float | None, class_names: list[str] | None
 ) -> None:
-    """All levels at once, by the COG driver and in place, of a size that can be halved until one fits a block."""
+    """All levels at once, by the COG driver and in place, of a size that can be halved until one fits a block.
+
+    Of classes they take the nearest, of measurements the mean.
+    """
+    resampling = Resampling.nearest if class_names else Resampling.average
     array = RANDOM.normal(100, 30, (1, 1024, 1536)).clip(0, 200).astype(dtype)
     array[:, :400, :500] = 255
     path, plain, theirs = tmp_path / "a.tif", tmp_path / "plain.tif", tmp_path / "theirs.tif"
-    write_geotiff(path, array, nodata=nodata, classes=resampling == Resampling.nearest)
+    write_geotiff(path, array, nodata=nodata, class_names=class_names)
     with MemoryFile() as memory:
         written(memory, array, nodata).close()
         plain.write_bytes(memory.read())
@@ -96,7 +105,9 @@ def test_the_first_image_and_its_overviews_say_what_they_are(tmp_path: Path) -> 
     """The image is the first, overviews have nodata and colours too, and only the image its place and its items."""
     path = tmp_path / "a.tif"
     array = classes(1100, 1300)
-    write_geotiff(path, array, colormap=PALETTE, nodata=7, metadata={"A": "b"}, datetime="2024:05:01 10:11:12")
+    write_geotiff(
+        path, array, palette=PALETTE, nodata=7, metadata={"A": "b", "TIFFTAG_DATETIME": "2024:05:01 10:11:12"}
+    )
     with rasterio.open(path, OVERVIEW_LEVEL=1) as file:
         assert (file.nodata, file.colorinterp, file.shape) == (7, (ColorInterp.palette,), (275, 325))
         assert file.colormap(1)[3][:3] == tuple(PALETTE[3].tolist())

@@ -27,8 +27,8 @@ def test_items_descriptions_units_and_items_of_bands_come_back() -> None:
     items = {"a": 'x < y & "z" \'', "eo:cloud cover:%": "1:2=3", "c=d": "e"}
     buffer = BytesIO()
     write_geotiff(
-        buffer, np.ones((2, 4, 4), "uint8"), metadata=items, descriptions=[None, "<red>"], units=["W/m² & more", "m"],
-        categories=["land & sea"],
+        buffer, np.ones((2, 4, 4), "uint8"), metadata=items, band_names=[None, "<red>"], units=["W/m² & more", "m"],
+        class_names=["land & sea"],
     )  # fmt: skip
     with TiffFile(BytesIO(buffer.getvalue())) as tiff:
         metadata = GdalMetadata.from_xml(tiff.pages.first.tags[GDAL_METADATA].value)

@@ -39,7 +39,7 @@ def geotiff(array: np.ndarray = ARRAY, **options: object) -> bytes:
 def test_what_a_file_says_is_known_before_a_pixel_is_read() -> None:
     """Size, bands, dtype, nodata, place, descriptions and items stand on the opened raster; nothing is decoded."""
     place = Georeference("EPSG:32614", (30.0, 0.0, 440280.0, 0.0, -30.0, 3159720.0))
-    data = geotiff(georeference=place, nodata=0, descriptions=("B02", None, "B04"), metadata={"SENSOR": "x"})
+    data = geotiff(georeference=place, nodata=0, band_names=("B02", None, "B04"), metadata={"SENSOR": "x"})
     with open_raster(data) as opened:
         assert isinstance(opened, OpenRaster)
         assert (opened.size, opened.count, opened.dtype) == ((40, 50), 3, np.dtype("uint8"))
@@ -51,7 +51,7 @@ def test_what_a_file_says_is_known_before_a_pixel_is_read() -> None:
 
 def test_bands_are_named_by_number_or_description() -> None:
     """A window takes bands as Raster.select does, with the same words where one does not exist."""
-    with open_raster(geotiff(descriptions=("B02", "B03", "B03"))) as opened:
+    with open_raster(geotiff(band_names=("B02", "B03", "B03"))) as opened:
         assert opened.places([3, "B02"]) == [2, 0]
         part = opened.read(WINDOW, ["B02", 3])
         np.testing.assert_array_equal(part.array, ARRAY[[0, 2], WINDOW.rows, WINDOW.cols])

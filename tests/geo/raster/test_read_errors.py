@@ -42,7 +42,7 @@ def geotiff_by_us() -> bytes:
     buffer = BytesIO()
     georeference = read_raster(geotiff_by_rasterio()).georeference
     array = RNG.normal(size=(2, 40, 50)).astype("float32")
-    write_geotiff(buffer, array, georeference=georeference, nodata=-1, descriptions=("a", "b"))
+    write_geotiff(buffer, array, georeference=georeference, nodata=-1, band_names=("a", "b"))
     return buffer.getvalue()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from io import BytesIO
 from pathlib import Path
 
@@ -40,7 +39,7 @@ def items_of(file: rasterio.DatasetReader) -> list[dict[str, str]]:
 def test_classes_have_colours_names_and_nodata() -> None:
     """With rasterio one finds the colour table, the class names among the band's items, and the nodata."""
     data = written(
-        CLASSES, nodata=255, colormap=COLOURS, categories=["land", "water & ice", "cloud"], descriptions=["class"]
+        CLASSES, nodata=255, palette=COLOURS, class_names=["land", "water & ice", "cloud"], band_names=["class"]
     )
     with MemoryFile(data) as memory, memory.open() as file:
         colormap = file.colormap(1)
@@ -54,26 +53,23 @@ def test_classes_have_colours_names_and_nodata() -> None:
 
 def test_colours_span_the_sixteen_bits_of_tiff() -> None:
     """TIFF's colour tables have 65535 for full intensity, whatever readers make of fewer bits."""
-    with tifffile.TiffFile(BytesIO(written(CLASSES, colormap=COLOURS))) as tiff:
+    with tifffile.TiffFile(BytesIO(written(CLASSES, palette=COLOURS))) as tiff:
         np.testing.assert_array_equal(tiff.pages[0].colormap[:, 2], [65535, 128 * 257, 257])
 
 
-@pytest.mark.parametrize("when", [dt.datetime(2024, 5, 1, 10, 11, 12), "2024:05:01 10:11:12"])  # noqa: DTZ001 - TIFF has no zones
-def test_texts_with_a_tag_of_their_own_become_that_tag(when: dt.datetime | str) -> None:
+def test_texts_with_a_tag_of_their_own_become_that_tag() -> None:
     """The date and the copyright are TIFF tags, other items GDAL's; nobody is named as the software."""
-    data = written(
-        CLASSES, datetime=when, metadata={"TIFFTAG_COPYRIGHT": "© Größe", "SENSOR": "MSI", "AREA_OR_POINT": "Point"}
-    )
+    items = {"TIFFTAG_DATETIME": "2024:05:01 10:11:12", "TIFFTAG_COPYRIGHT": "© Größe", "SENSOR": "MSI"}
+    data = written(CLASSES, metadata={**items, "AREA_OR_POINT": "Point"})
     with MemoryFile(data) as memory, memory.open() as file:
         tags = {name: text for name, text in file.tags().items() if "RESOLUTION" not in name}
-    assert tags == {"TIFFTAG_DATETIME": "2024:05:01 10:11:12", "TIFFTAG_COPYRIGHT": "© Größe", "SENSOR": "MSI"}
-    assert read_raster(data).metadata == tags
+    assert read_raster(data).metadata == tags == items
 
 
 @pytest.mark.parametrize("unit", ["Mg/ha", "m³/m³", "<\"W\"/m² & 'more'>", "°C", "%"])
 def test_units_are_those_of_the_bands(unit: str) -> None:
     """With rasterio one finds the unit of each band that has one, beside its description."""
-    data = written(np.zeros((3, 2, 2), "float32"), units=[None, unit, "m"], descriptions=["a", "b", None])
+    data = written(np.zeros((3, 2, 2), "float32"), units=[None, unit, "m"], band_names=["a", "b", None])
     with MemoryFile(data) as memory, memory.open() as file:
         assert file.units == (None, unit, "m")
         assert file.descriptions == ("a", "b", None)
@@ -170,13 +166,10 @@ def test_compression_helps() -> None:
             marks=pytest.mark.skipif(np.dtype("longdouble").itemsize == 8, reason="a long double is a double here"),
         ),
         (np.zeros((1, 2, 2), "uint8"), {"nodata": -1}, "an integer from 0 to 255"),
-        (np.zeros((2, 2, 2), "uint8"), {"descriptions": ["a"]}, "one a band, 2, got 1"),
+        (np.zeros((2, 2, 2), "uint8"), {"band_names": ["a"]}, "one a band, 2, got 1"),
         (np.zeros((2, 2, 2), "uint8"), {"units": ["m", "m", "m"]}, "units must be one a band, 2, got 3"),
         (np.zeros((1, 2, 2), "uint8"), {"units": ["a\0b"]}, "metadata item 'UNITTYPE'"),
-        (np.zeros((2, 2, 2), "uint8"), {"colormap": COLOURS}, "one band of uint8, got 2 of uint8"),
-        (np.zeros((1, 2, 2), "int16"), {"colormap": COLOURS}, "one band of uint8, got 1 of int16"),
-        (np.zeros((1, 2, 2), "uint8"), {"colormap": COLOURS[:2].T}, r"uint8 \[n, 3\]"),
-        (np.zeros((1, 2, 2), "uint8"), {"colormap": np.zeros((257, 3), "uint8")}, "n up to 256"),
+        (np.zeros((1, 2, 2), "uint8"), {"palette": COLOURS[:2].T}, r"uint8 \[n, 3\]"),
         (np.zeros((1, 2, 2), "uint8"), {"metadata": {"note": "\0"}}, "metadata item 'note'"),
         (np.zeros((1, 2, 2), "uint8"), {"metadata": {"TIFFTAG_ARTIST": "a\0b"}}, "TIFFTAG_ARTIST"),
     ],
@@ -185,6 +178,20 @@ def test_what_does_not_fit_a_geotiff_is_refused(array: np.ndarray, options: dict
     """The error says what does not fit; no file appears."""
     with pytest.raises(SaveError, match=words):
         written(array, **options)
+
+
+@pytest.mark.parametrize(("bands", "dtype"), [(2, "uint8"), (1, "int16"), (1, "uint8")])
+def test_colours_that_a_geotiff_cannot_hold_are_left_out(bands: int, dtype: str) -> None:
+    """Other rasters than one band of uint8 have no colour table, and the largest has 256 colours."""
+    palette = np.arange(300 * 3).reshape(300, 3).astype("uint8")
+    with MemoryFile(written(np.zeros((bands, 2, 2), dtype), palette=palette)) as memory, memory.open() as file:
+        if (bands, dtype) != (1, "uint8"):
+            with pytest.raises(ValueError, match="NULL color table"):
+                file.colormap(1)
+        else:
+            assert {value: colour[:3] for value, colour in file.colormap(1).items()} == dict(
+                enumerate(map(tuple, palette[:256].tolist()))
+            )
 
 
 def test_an_error_leaves_the_older_file_and_nothing_else(tmp_path: Path) -> None:

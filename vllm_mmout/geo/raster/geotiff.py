@@ -6,7 +6,6 @@ bits for a float, and GDAL's GTiff takes blocks of zeros for nodata that is set 
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,28 +33,32 @@ _SPLITTING = str.maketrans({":": "\ue03a", "=": "\ue03d"})
 """What GDAL takes for the end of an item's name, and what stands for it meanwhile."""
 
 
-class GeoTiffFacts(TypedDict, total=False):
-    """What is known of a raster that becomes a GeoTIFF; all of it may be left out."""
+class RasterMetadata(TypedDict, total=False):
+    """What is known of a result beside its pixels, as an output and its file take it; all of it may be left out."""
 
+    nodata: float | None
+    """Value that means "nothing known here"."""
     georeference: Georeference | None
     """Where it lies."""
-    nodata: float | None
-    """Value that means "no observation"."""
-    descriptions: Sequence[str | None]
-    """One a band, None for a band without."""
+    band_names: Sequence[str | None]
+    """One a band, None for a band without; GDAL's descriptions."""
     units: Sequence[str | None]
     """Unit of each band's values ("Mg/ha"), None for a band without."""
-    categories: Sequence[str] | None
-    """Name of each class, from 0; stored as items CLASS_0, CLASS_1, ... of the first band."""
-    colormap: NDArray[np.uint8] | None
-    """uint8 [n, 3], colour of each value from 0; only for one band of uint8, n up to 256."""
+    class_names: Sequence[str] | None
+    """Name of each class, from 0; in a GeoTIFF items CLASS_0, CLASS_1, ... of the first band."""
+    palette: NDArray[np.uint8] | None
+    """uint8 [n, 3], colour of each class, from 0; in a GeoTIFF the colour table of one band of uint8 (the first 256),
+    left out of others, which cannot have one."""
     metadata: Mapping[str, str] | None
-    """GDAL metadata items; those named TIFFTAG_DATETIME and the like become the TIFF tags of that name."""
-    datetime: dt.datetime | str | None
-    """Time of acquisition; text as TIFF has it, "YYYY:MM:DD HH:MM:SS"."""
-    classes: bool | None
-    """Whether the numbers name classes, of which overviews take one rather than the mean; None: those of bool, and
-    integers that have categories or a colormap."""
+    """GDAL's metadata items; those named TIFFTAG_DATETIME and the like become the TIFF tags of that name."""
+
+
+def are_classes(
+    dtype: np.dtype[Any], class_names: Sequence[str] | None = None, palette: NDArray[np.uint8] | None = None
+) -> bool:
+    """Whether numbers name classes, which have no mean: integers that have names or colours, and bool."""
+    named = class_names is not None or palette is not None
+    return dtype == np.bool_ or (dtype.kind in "iu" and named)
 
 
 def stored_dtype(dtype: DTypeLike) -> np.dtype[Any]:
@@ -75,15 +78,13 @@ def block_side(size: tuple[int, int]) -> int:
     return min(BLOCK_SIDE, max(128, -(-max(size) // 16) * 16))
 
 
-def cog_options(shape: tuple[int, int, int], dtype: DTypeLike, told: GeoTiffFacts) -> dict[str, str]:
+def cog_options(shape: tuple[int, int, int], dtype: DTypeLike, told: RasterMetadata) -> dict[str, str]:
     """The options of GDAL's COG driver, for pixels [bands, height, width] as they were given.
 
     https://gdal.org/drivers/raster/cog.html has them.
     """
-    classes, given = told.get("classes"), np.dtype(dtype)
-    if classes is None:
-        named = told.get("categories") is not None or told.get("colormap") is not None
-        classes = given.kind == "b" or (given.kind in "iu" and named)
+    given = np.dtype(dtype)
+    classes = are_classes(given, told.get("class_names"), told.get("palette"))
     half = given.kind == "f" and given.itemsize == 2 and shape[0] == 1  # GDAL 3.10 fills tiles of several with garbage
     predicted = not half and (given.kind == "f" or given.itemsize < 8)  # as every version of GDAL has it
     options = {
@@ -101,26 +102,26 @@ def source_xml(
     pixels: str,
     shape: tuple[int, int, int],
     dtype: np.dtype[Any],
-    told: GeoTiffFacts,
+    told: RasterMetadata,
     statistics: Sequence[Mapping[str, str]] = (),
 ) -> str:
     """The VRT of a raster [bands, height, width] whose pixels, of a `stored_dtype`, lie in a file."""
     bands, height, width = shape
-    for name, texts in (("descriptions", told.get("descriptions")), ("units", told.get("units"))):
+    if unknown := told.keys() - RasterMetadata.__annotations__:
+        raise TypeError(f"unknown: {', '.join(sorted(unknown))}")
+    for name, texts in (("band_names", told.get("band_names")), ("units", told.get("units"))):
         if texts and len(texts) != bands:
             raise SaveError(f"{name} must be one a band, {bands}, got {len(texts)}")
     root = Element("VRTDataset", rasterXSize=str(width), rasterYSize=str(height))
     items = {name: str(text) for name, text in (told.get("metadata") or {}).items() if name != "AREA_OR_POINT"}
-    datetime, georeference = told.get("datetime"), told.get("georeference")
-    if datetime is not None:
-        items["TIFFTAG_DATETIME"] = datetime if isinstance(datetime, str) else f"{datetime:%Y:%m:%d %H:%M:%S}"
+    georeference = told.get("georeference")
     if georeference is not None:
         _place(root, georeference)
         items["AREA_OR_POINT"] = "Point" if georeference.pixel_is_point else "Area"
     _items(root, items)
     for number in range(bands):
         band = _band(root, number, shape, dtype, told)
-        classes = {f"CLASS_{value}": name for value, name in enumerate(told.get("categories") or ()) if number == 0}
+        classes = {f"CLASS_{value}": name for value, name in enumerate(told.get("class_names") or ()) if number == 0}
         _items(band, {**classes, **(statistics[number] if statistics else {})})
         source = SubElement(band, "SimpleSource")
         SubElement(source, "SourceFilename", relativeToVRT="0", shared="0").text = pixels
@@ -143,19 +144,21 @@ def _place(root: Element, georeference: Georeference) -> None:
         _items(root, place["rpcs"].to_gdal(), domain="RPC")
 
 
-def _band(root: Element, number: int, shape: tuple[int, int, int], dtype: np.dtype[Any], told: GeoTiffFacts) -> Element:
+def _band(
+    root: Element, number: int, shape: tuple[int, int, int], dtype: np.dtype[Any], told: RasterMetadata
+) -> Element:
     """One band, from 0, without its items."""
-    nodata, colormap, side = told.get("nodata"), told.get("colormap"), str(block_side(shape[1:]))
+    nodata, palette, side = told.get("nodata"), told.get("palette"), str(block_side(shape[1:]))
     kind = "Float32" if dtype == np.float16 else "Byte" if dtype == np.uint8 else dtype.name.title().replace("Ui", "UI")
     band = SubElement(root, "VRTRasterBand", dataType=kind, band=str(number + 1), blockXSize=side, blockYSize=side)
-    for name, texts in (("Description", told.get("descriptions")), ("UnitType", told.get("units"))):
+    for name, texts in (("Description", told.get("band_names")), ("UnitType", told.get("units"))):
         text = texts[number] if texts else None
         if text:
             SubElement(band, name).text = checked_xml(name.upper(), text)
     if nodata is not None:
         SubElement(band, "NoDataValue").text = format_nodata(as_pixels_have_it(nodata, dtype), dtype)
-    if colormap is not None:
-        _colours(band, shape[0], dtype, colormap)
+    if palette is not None and shape[0] == 1 and dtype == np.uint8:
+        _colours(band, palette)
     elif shape[0] == 3 and dtype == np.uint8:
         SubElement(band, "ColorInterp").text = ("Red", "Green", "Blue")[number]
     elif number == 0:
@@ -163,17 +166,12 @@ def _band(root: Element, number: int, shape: tuple[int, int, int], dtype: np.dty
     return band
 
 
-def _colours(band: Element, count: int, dtype: np.dtype[Any], colormap: NDArray[np.uint8]) -> None:
-    colours = np.asarray(colormap)
-    if count != 1 or dtype != np.uint8:
-        raise SaveError(f"a colour table takes one band of uint8, got {count} of {dtype}; leave it out")
-    if colours.dtype != np.uint8 or colours.ndim != 2 or colours.shape[1] != 3 or len(colours) > 256:
-        raise SaveError(
-            f"a colour table must be uint8 [n, 3] with n up to 256, got {colours.dtype} {list(colours.shape)}"
-        )
+def _colours(band: Element, palette: NDArray[np.uint8]) -> None:
+    if palette.dtype != np.uint8 or palette.ndim != 2 or palette.shape[1] != 3:
+        raise SaveError(f"a palette must be uint8 [n, 3], got {palette.dtype} {list(palette.shape)}")
     SubElement(band, "ColorInterp").text = "Palette"
     table = SubElement(band, "ColorTable")
-    for red, green, blue in colours.tolist():
+    for red, green, blue in palette[:256].tolist():
         SubElement(table, "Entry", c1=str(red), c2=str(green), c3=str(blue), c4="255")
 
 
@@ -185,7 +183,7 @@ def _items(element: Element, items: Mapping[str, str], **attributes: str) -> Non
             SubElement(metadata, "MDI", key=name.translate(_SPLITTING)).text = text
 
 
-def restore_names(file: BinaryIO | str, told: GeoTiffFacts) -> None:
+def restore_names(file: BinaryIO | str, told: RasterMetadata) -> None:
     """Give items their names in a file that GDAL wrote: it ends a name at the first ":" or "="."""
     if any(name.translate(_SPLITTING) != name for name in told.get("metadata") or ()):
         with TiffFile(file, mode="r+") as tiff:

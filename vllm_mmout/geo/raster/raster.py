@@ -9,7 +9,7 @@ import math
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -93,12 +93,10 @@ class GroundControlPoint:
     z: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Raster:
-    """Pixels as stored, and what is known of them."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RasterFacts:
+    """What a file says of its raster, whether the pixels are in memory (`Raster`) or read by windows (`OpenRaster`)."""
 
-    array: NDArray[Any]
-    """[bands, height, width], dtype as in the file."""
     nodata: float | None = None
     """Value that means "no observation"; an ``int`` for integer pixels. None without one."""
     georeference: Georeference | None = None
@@ -107,10 +105,23 @@ class Raster:
     """Description of each band, as long as the bands."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """GDAL's metadata items of the file, among them "TIFFTAG_DATETIME"."""
-    mask: NDArray[np.bool_] | None = None
-    """[height, width], False where the file's alpha band or mask says that there is nothing; None without either."""
     alpha: int | None = None
     """Number, from 1, of the band that is alpha rather than data."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All of them, by name."""
+        return {known.name: getattr(self, known.name) for known in fields(RasterFacts)}
+
+
+@dataclass(frozen=True, eq=False)
+class Raster(RasterFacts):
+    """Pixels as stored, and what is known of them."""
+
+    array: NDArray[Any]
+    """[bands, height, width], dtype as in the file."""
+    mask: NDArray[np.bool_] | None = None
+    """[height, width], False where the file's alpha band or mask says that there is nothing; None without either."""
 
     def __post_init__(self) -> None:
         if self.array.ndim != 3:

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.raster import Raster, Window, band_places
-
-if TYPE_CHECKING:
-    from vllm_mmout.geo.raster.georeference import Georeference
-
+from vllm_mmout.geo.raster.raster import Raster, RasterFacts, Window, band_places
 
 Arrays: TypeAlias = Generator[tuple[NDArray[Any], NDArray[np.bool_] | None], None, None]
 """The pixels [bands, height, width] of windows, and their masks [height, width] where there are any."""
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class OpenRaster(ABC):
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class OpenRaster(RasterFacts, ABC):
     """A raster whose pixels are read when they are asked for; to be closed, by ``close()`` or ``with``.
 
     Several threads may read it at once.
@@ -40,18 +36,13 @@ class OpenRaster(ABC):
     """Height and width, in pixels."""
     dtype: np.dtype[Any]
     """As `Raster.array` has it."""
-    descriptions: tuple[str | None, ...]
-    """Of each band."""
-    nodata: float | None = None
-    georeference: Georeference | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    alpha: int | None = None
-    """Number, from 1, of the band that is alpha rather than data."""
     block: tuple[int, int]
     """Height and width of what is decoded at once."""
     block_bytes: int
     """Bytes of one block, decoded, of all bands."""
-    closed: bool = field(default=False, init=False)
+
+    closed = False
+    """Whether it was closed."""
 
     def __post_init__(self) -> None:
         if self.georeference is not None and not self.georeference.is_usable(self.size):
@@ -140,17 +131,12 @@ class OpenRaster(ABC):
             for window in windows:
                 self._check_open()
                 array, mask = next(arrays)
-                yield Raster(
-                    array,
-                    nodata=self.nodata,
-                    georeference=None
-                    if self.georeference is None
-                    else self.georeference.shifted(window.row, window.col),
-                    descriptions=tuple(self.descriptions[place] for place in chosen),
-                    metadata=self.metadata,
-                    mask=mask,
-                    alpha=self.alpha if places is None else None,
-                )
+                facts = self.facts
+                if self.georeference is not None:
+                    facts["georeference"] = self.georeference.shifted(window.row, window.col)
+                if places is not None:
+                    facts |= {"descriptions": tuple(self.descriptions[place] for place in places), "alpha": None}
+                yield Raster(array, mask, **facts)
 
     @abstractmethod
     def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
@@ -219,7 +205,7 @@ class OpenArray(OpenRaster):
             dtype=raster.array.dtype,
             block=size,
             block_bytes=raster.array.nbytes,
-            **{fact: getattr(raster, fact) for fact in ("descriptions", "nodata", "georeference", "metadata", "alpha")},
+            **raster.facts,
         )
         self._raster: Raster | None = raster
 

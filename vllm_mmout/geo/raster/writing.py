@@ -23,7 +23,7 @@ from vllm_mmout.errors import SaveError
 from vllm_mmout.geo.raster.files import atomic_file
 from vllm_mmout.geo.raster.geotiff import (
     BLOCK_SIDE,
-    GeoTiffFacts,
+    RasterMetadata,
     block_side,
     cog_options,
     is_whole,
@@ -82,7 +82,7 @@ class GeoTiffBlocks:
             self._pixels.write(row * BLOCK_SIDE, col * BLOCK_SIDE, pixels)
         self._written.add((row, col))
 
-    def finish(self, **told: Unpack[GeoTiffFacts]) -> Path:
+    def finish(self, **told: Unpack[RasterMetadata]) -> Path:
         """Make the file of all blocks, in the folder, for the caller to move or remove; none after an error."""
         if not self._forget.alive:
             raise SaveError("the raster was finished or discarded before")
@@ -133,7 +133,7 @@ class GeoTiffBlocks:
             ) from error
 
 
-def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **told: Unpack[GeoTiffFacts]) -> None:
+def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **told: Unpack[RasterMetadata]) -> None:
     """Write a cloud-optimised GeoTIFF: deflate, tiles, statistics of each band.
 
     Where it is larger than 512 it has tiles of 512 and overviews, each half as large, until one fits a tile. A path
@@ -162,7 +162,7 @@ def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **told: Un
     target.write(file.getbuffer())
 
 
-def write_geotiff_here(path: Path, array: NDArray[Any], **told: Unpack[GeoTiffFacts]) -> None:
+def write_geotiff_here(path: Path, array: NDArray[Any], **told: Unpack[RasterMetadata]) -> None:
     """Write a GeoTIFF under its name at once; for those who rename it, or remove it after an error."""
     pixels = _private(path.absolute().with_name(f"{path.name}.pixels"))
     try:
@@ -171,7 +171,7 @@ def write_geotiff_here(path: Path, array: NDArray[Any], **told: Unpack[GeoTiffFa
         Path(pixels).unlink(missing_ok=True)
 
 
-def _save(pixels: str, target: str, array: NDArray[Any], told: GeoTiffFacts) -> None:
+def _save(pixels: str, target: str, array: NDArray[Any], told: RasterMetadata) -> None:
     whole = np.asarray(array)
     if whole.ndim != 3 or 0 in whole.shape:
         raise SaveError(f"a GeoTIFF takes an array [bands, height, width] that is not empty, got shape {whole.shape}")
@@ -225,7 +225,7 @@ class PixelsFile:
         with _gdal(self.name, pixels.nbytes):
             self._file.write(pixels.astype(self._kept, copy=False), window=window)
 
-    def save(self, target: str, given: np.dtype[Any], told: GeoTiffFacts) -> None:
+    def save(self, target: str, given: np.dtype[Any], told: RasterMetadata) -> None:
         """Make the COG, when all is written."""
         from rasterio.shutil import copy
 

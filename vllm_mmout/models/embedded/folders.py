@@ -33,7 +33,7 @@ def embedded_scene(path: str | Path, scene: Scene | None = None) -> Path:
         scene.array,
         georeference=Georeference(crs=scene.crs, transform=scene.transform),
         nodata=scene.nodata,
-        descriptions=scene.bands,
+        band_names=scene.bands,
         metadata={"TITLE": "Generated scene of a river in flood"},
     )
     return target

@@ -9,20 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
+from typing import TYPE_CHECKING, BinaryIO
 from xml.sax.saxutils import escape
 
-import numpy as np
-from numpy.typing import NDArray
-
 from vllm_mmout.geo import checked_xml, write_geotiff, write_geotiff_here
-from vllm_mmout.outputs.base import as_numpy
 from vllm_mmout.outputs.formats import FORMATS, Format
 
 if TYPE_CHECKING:
-    from vllm_mmout.geo import GeoTiffFacts
     from vllm_mmout.outputs.polygons import PolygonsOutput
-    from vllm_mmout.outputs.raster import RasterMetadata, RasterOutput
+    from vllm_mmout.outputs.raster import RasterOutput
 
 PAM = ".aux.xml"
 """What GDAL appends to a file's name for what the file cannot hold."""
@@ -31,40 +26,15 @@ _OTHERS = (".ovr", ".msk")
 
 def write(output: RasterOutput, target: Path | BinaryIO, _form: Format) -> None:
     """Write a raster that is in memory, to an open file or a new one."""
-    told = geotiff_options(output.count, output.dtype, **output.described)
     if isinstance(target, Path):
-        write_geotiff_here(target, output.array, **told)
+        write_geotiff_here(target, output.array, **output.described)
     else:
-        write_geotiff(target, output.array, **told)
+        write_geotiff(target, output.array, **output.described)
 
 
 def write_classes(output: PolygonsOutput, file: BinaryIO, form: Format) -> None:
     """Write the raster that polygons are traced in."""
     file.write(output.classes.to_bytes(form.name))
-
-
-def geotiff_options(count: int, dtype: np.dtype[Any], **known: Unpack[RasterMetadata]) -> GeoTiffFacts:
-    """What `write_geotiff` and `GeoTiffBlocks.finish` are told of a raster of so many bands of a dtype."""
-    palette, names = known.get("palette"), known.get("class_names")
-    coloured = palette is not None and count == 1 and dtype in (np.uint8, np.bool_)
-    return {
-        "georeference": known.get("georeference"),
-        "nodata": known.get("nodata"),
-        "descriptions": known.get("band_names", ()),
-        "units": known.get("units", ()),
-        "categories": names,
-        "colormap": as_numpy(palette)[:256] if coloured else None,
-        "metadata": known.get("metadata"),
-        "classes": are_classes(dtype, names, palette) or None,  # what was bool is still known where the file is made
-    }
-
-
-def are_classes(
-    dtype: np.dtype[Any], class_names: Sequence[str] | None = None, palette: NDArray[np.uint8] | None = None
-) -> bool:
-    """Whether numbers name classes, which have no mean: integers that have names or colours, and bool."""
-    named = class_names is not None or palette is not None
-    return dtype == np.bool_ or (dtype.kind in "iu" and named)
 
 
 def geotiff_sidecars(class_names: Sequence[str] | None) -> dict[str, bytes | None]:

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import JSONResponse, Response
 
 from vllm_mmout.errors import InputError, MMOutError
-from vllm_mmout.geo import Window, open_raster
+from vllm_mmout.geo import Window, are_classes, open_raster
 from vllm_mmout.messages import shown
 from vllm_mmout.outputs import ImageOutput, PolygonsOutput, RasterOutput, StructuredOutput
 from vllm_mmout.outputs.areas import AreasOutput, ClassArea
-from vllm_mmout.outputs.formats.geotiff import are_classes
 from vllm_mmout.outputs.formats.pictures import encode_picture
 from vllm_mmout.outputs.rendering import PREVIEW
 from vllm_mmout.serving.errors import ApiError
