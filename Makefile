@@ -1,7 +1,7 @@
 # Each target prepares its environment first; when it is prepared already that takes no time and installs nothing.
 # Another interpreter than the first suitable one on PATH: make demo PYTHON=/path/to/python3.12
 
-.PHONY: help demo check test test-all test-python test-rasterio test-engines test-v2 \
+.PHONY: help demo check test test-all test-python test-rasterio test-engines test-release test-v2 \
 	test-terratorch lint bench bench-peers \
 	setup setup-dev setup-check setup-terratorch clean distclean
 .NOTPARALLEL:
@@ -50,6 +50,11 @@ test-rasterio:  ## the tests of rasters with rasterio 1.4 and with the newest th
 
 test-engines: setup-dev  ## the hook's tests against each vLLM release of scripts/engine_sources.py
 	.venv/bin/python scripts/test_engines.py $(PYTEST_ARGS)
+
+test-release: setup-dev  ## all tests of engines and servers on another vLLM: make test-release VLLM=0.31.0
+	@.venv/bin/python scripts/engine_sources.py $(VLLM)
+	@bash scripts/setup.sh release $(VLLM)
+	.venv-vllm-$(VLLM)/bin/python -m pytest -n 2 -m engine $(PYTEST_ARGS)
 
 test-v2: setup-dev  ## what runs a model, on Model Runner V2: by Triton's interpreter where there is no GPU
 	$(ON_V2) $(PYTEST) -m "not slow" $(V2_TESTS) $(PYTEST_ARGS)

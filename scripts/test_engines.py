@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine_sources import ENGINES, SourcesError, fetch, say
+from engine_sources import ENGINES, SourcesError, fetch, say, untried
 
 SCRIPTS = Path(__file__).resolve().parent
 HOOK_TESTS = ("tests/vllm_releases", "tests/properties/test_hooks.py")
@@ -120,6 +120,8 @@ def main(arguments: list[str]) -> int:
         with ThreadPoolExecutor(min(len(cases), os.cpu_count() or 1)) as pool:
             results = pool.map(lambda case: run(case, arguments), cases)
             good = [report(case, result) for case, result in zip(cases, results, strict=True)]
+    if warning := untried():
+        say(f"test-engines: {warning}")
     return 0 if all(good) else 1
 
 

