@@ -94,4 +94,4 @@ clean:  ## what tests, builds and the demo leave behind
 	find vllm_mmout tests benchmarks examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## that, and the environments
-	rm -rf .venv .venv-check* .venv-terratorch
+	rm -rf .venv .venv-check* .venv-terratorch .venv-vllm-*

@@ -194,6 +194,12 @@ def test_colours_that_a_geotiff_cannot_hold_are_left_out(bands: int, dtype: str)
             )
 
 
+def test_an_unknown_keyword_is_named() -> None:
+    """As Python would name it, with those that there are."""
+    with pytest.raises(TypeError, match="no descriptions; known: nodata, georeference, band_names"):
+        written(CLASSES, descriptions=["class"])
+
+
 def test_an_error_leaves_the_older_file_and_nothing_else(tmp_path: Path) -> None:
     """A write that fails changes nothing in the folder."""
     target = tmp_path / "mask.tif"

@@ -108,7 +108,8 @@ def source_xml(
     """The VRT of a raster [bands, height, width] whose pixels, of a `stored_dtype`, lie in a file."""
     bands, height, width = shape
     if unknown := told.keys() - RasterMetadata.__annotations__:
-        raise TypeError(f"unknown: {', '.join(sorted(unknown))}")
+        known = ", ".join(RasterMetadata.__annotations__)
+        raise TypeError(f"a GeoTIFF has no {', '.join(sorted(unknown))}; known: {known}")
     for name, texts in (("band_names", told.get("band_names")), ("units", told.get("units"))):
         if texts and len(texts) != bands:
             raise SaveError(f"{name} must be one a band, {bands}, got {len(texts)}")
