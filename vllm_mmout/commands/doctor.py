@@ -67,18 +67,24 @@ def _runner() -> tuple[bool, str]:
     except ImportError:
         return True, "runner: not asked, as there is no engine"
     from vllm_mmout.engine.hooks.hook_table import hooks
+    from vllm_mmout.engine.hooks.install import is_native
 
     asked: bool | None = envs.VLLM_USE_V2_MODEL_RUNNER
     why = (
         "no Triton" if asked is None and not HAS_TRITON else "vLLM's choice" if asked is None else "by the environment"
     )
     version = 2 if (HAS_TRITON if asked is None else asked) else 1
-    state = "a model's state by vLLM's own get_model_state_cls; " if version == 2 else ""
+    native = ["a model's state by get_model_state_cls"] if version == 2 else []
     try:
-        wrapped = ", ".join(row.name for row in hooks() if row.wrap is not None)
-    except HookError:  # said of the hooks
+        rows = [row for row in hooks() if row.wrap is not None]
+        native += [row.name for row in rows if is_native(row)]
+        wrapped = ", ".join(row.name for row in rows if row.name not in native)
+    except (HookError, ImportError):  # said of the hooks
         wrapped = "not known"
-    return True, f"runner: Model Runner V{version} ({why}); {state}wrapped: {wrapped}"
+    return (
+        True,
+        f"runner: Model Runner V{version} ({why}); native: {', '.join(native) or 'nothing'}; wrapped: {wrapped}",
+    )
 
 
 def _hooks() -> tuple[bool, str]:

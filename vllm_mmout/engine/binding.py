@@ -250,10 +250,10 @@ def rebase(obj: Any, ours: Any) -> None:
     """Let an object be of a class of ours, above the class that it had."""
     if not isinstance(obj, ours):
         theirs: Any = type(obj)
-        obj.__class__ = _rebased(ours, theirs)
+        obj.__class__ = rebased(ours, theirs)
 
 
 @cache
-def _rebased(ours: Any, theirs: Any) -> Any:
-    """The one class of objects that had the class ``theirs``."""
+def rebased(ours: Any, theirs: Any) -> Any:
+    """The one class of objects that had the class ``theirs``, or would have."""
     return ours if issubclass(ours, theirs) else type(theirs)(ours.__name__, (ours, theirs), {})

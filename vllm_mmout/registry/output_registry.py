@@ -11,12 +11,15 @@ from vllm_mmout.registry.processor_names import InstalledProcessors
 from vllm_mmout.registry.registration import ProcessorTarget, Registration, make_registration, with_added
 
 if TYPE_CHECKING:
-    from vllm.config import ModelConfig
+    from vllm.config import ModelConfig, VllmConfig
 
     from vllm_mmout.processors.base import OutputProcessor
 
 MAKER = "vllm_mmout.engine.model_class:create_output_processor"
 """What makes an output processor of a model's configuration; named, since the engine stands on the registries."""
+
+ROUTER = "vllm_mmout.engine.hooks.native:output_router"
+"""What makes an engine's output processor for a patched vLLM; named, as above."""
 
 Model = TypeVar("Model", bound=type)
 
@@ -137,6 +140,25 @@ class OutputRegistry:
         """
         make: Any = import_path(MAKER, "maker of output processors")
         made: OutputProcessor | type = make(self, model_config, engine_table)
+        return made
+
+    def output_router(self, vllm_config: VllmConfig, *, in_process: bool = False) -> Callable[..., Any] | None:
+        """What a patched vLLM asks before it starts an engine: who makes its output processor, None for vLLM itself.
+
+        Args:
+            vllm_config: of the engine.
+            in_process: whether the model runs in this process.
+
+        Returns:
+            To be called as vLLM's class ``vllm.v1.engine.output_processor.OutputProcessor``, of which it makes a
+            subclass; None for a model without an output processor (text), and where the hooks are not installed.
+
+        Raises:
+            OptionError, RegistrationError: as `create_output_processor`.
+
+        """
+        make: Any = import_path(ROUTER, "maker of routers")
+        made: Callable[..., Any] | None = make(vllm_config, in_process=in_process)
         return made
 
 

@@ -33,6 +33,8 @@ class Hook:
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
     """Makes the replacement of the original; None: the row is only verified."""
     where: str = FRONTEND
+    native: str = ""
+    """A name of vLLM, with its module, that does what ``wrap`` would: where it is there, nothing is installed."""
 
     @property
     def target(self) -> str:

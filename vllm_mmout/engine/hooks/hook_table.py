@@ -14,6 +14,9 @@ from vllm_mmout.wing import extensions
 FULL_STEPS = "vLLM takes several requests in one message"
 PLUGIN_FIRST = "vLLM has an output registry of its own"
 
+SEAM = "vllm.v1.engine.output_processor.create_output_processor"
+"""What a vLLM has that was patched by ``patches/``: it makes our output processor, and tells it of each start."""
+
 _OBJECT = "overridden on a bound engine's object"
 
 
@@ -42,6 +45,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         "0.11",
         PLUGIN_FIRST,
         wrappers.async_llm_init,
+        native=SEAM,
     ),
     Hook(
         "vllm.v1.engine.llm_engine",
@@ -51,6 +55,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         "0.11",
         PLUGIN_FIRST,
         wrappers.llm_engine_init,
+        native=SEAM,
     ),
     Hook(
         "vllm.entrypoints.pooling.offline",
@@ -60,6 +65,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         "0.30",
         PLUGIN_FIRST,
         wrappers.pooling_offline_init,
+        native=SEAM,
     ),
     Hook(
         "vllm.plugins",

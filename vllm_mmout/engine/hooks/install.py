@@ -43,13 +43,14 @@ def install(
     rows = [hook for hook in (all_hooks() if hooks is None else hooks) if hook.where not in left_out]
     places = verify(rows, attributes)
     for hook in rows:
-        if hook.wrap is not None and hook.target not in _installed:
+        if hook.wrap is not None and hook.target not in _installed and not is_native(hook):
             owner, name = places[hook.target]
             _replace(hook.target, owner, name, hook.wrap(getattr(owner, name)))
     for attribute in attributes:
-        if attribute.target not in _installed:
-            owner, name = places[attribute.target]
-            _replace(attribute.target, owner, name, attribute.value())
+        owner, name = places[attribute.target]
+        value = attribute.value()
+        if attribute.target not in _installed and getattr(owner, name, ABSENT) is not value:  # else vLLM has it itself
+            _replace(attribute.target, owner, name, value)
 
 
 def uninstall() -> None:
@@ -60,6 +61,12 @@ def uninstall() -> None:
             delattr(owner, name)
         else:
             setattr(owner, name, before)
+
+
+def is_native(hook: Hook) -> bool:
+    """Whether this vLLM does itself what the row would have it do."""
+    module, _, name = hook.native.rpartition(".")
+    return bool(module) and hasattr(importlib.import_module(module), name)
 
 
 def is_installed() -> bool:

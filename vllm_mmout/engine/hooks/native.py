@@ -1,0 +1,56 @@
+"""What a vLLM that was patched by ``patches/`` asks for, in place of the hooks around its engines' constructors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.engine.binding import EngineBinding, check_extensions, make_binding, rebased
+from vllm_mmout.engine.hooks.bind import bind_async_llm, bind_llm, bind_llm_engine
+from vllm_mmout.engine.hooks.install import is_installed
+from vllm_mmout.engine.hooks.startup import hearing
+from vllm_mmout.importing import import_path
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+class ToldOfStarts:
+    """What vLLM tells the output processor of an engine that it starts."""
+
+    starts: EngineBinding
+
+    def starting(self) -> AbstractContextManager[None]:
+        """Around the start of the engine's processes."""
+        return hearing()
+
+    def started(self, engine: Any) -> None:
+        """Bind what has started."""
+        kinds = {base.__name__ for base in type(engine).__mro__}  # their modules cost a second to import
+        if "AsyncLLM" in kinds:
+            bind_async_llm(engine, self.starts)
+        elif "LLMEngine" in kinds:
+            bind_llm_engine(engine, self.starts)
+        else:
+            bind_llm(engine)
+
+
+def output_router(vllm_config: VllmConfig, *, in_process: bool) -> Callable[..., Any] | None:
+    """See `OutputRegistry.output_router`."""
+    if not is_installed():  # VLLM_PLUGINS leaves the plugin out, or vLLM has drifted
+        return None
+    from vllm.v1.engine.output_processor import OutputProcessor
+
+    binding = make_binding(vllm_config, in_process=in_process)
+    check_extensions(vllm_config, bound=binding is not None)
+    if binding is None:
+        return None
+    router: Any = import_path(binding.output_processor, "class of a bound engine")
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        processor = rebased(ToldOfStarts, rebased(router, OutputProcessor))(*args, **kwargs)
+        processor.starts = binding
+        return processor
+
+    return make
