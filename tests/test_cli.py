@@ -314,7 +314,7 @@ def test_doctor(tmp_path):
     said = ["plugin:", "engine:", "runner:", "hooks:", "packages:", "wings:", "VLLM_PLUGINS:", "codecs:"]
     assert [line.split()[1] for line in printed] == said
     assert printed[2].startswith(
-        "ok    runner: Model Runner V1 (no Triton); wrapped: EngineArgs.create_engine_config, "
+        "ok    runner: Model Runner V1 (no Triton); native: nothing; wrapped: EngineArgs.create_engine_config, "
     )
 
 
