@@ -1,7 +1,7 @@
 # Each target prepares its environment first; when it is prepared already that takes no time and installs nothing.
 # Another interpreter than the first suitable one on PATH: make demo PYTHON=/path/to/python3.12
 
-.PHONY: help demo check test test-all test-python test-rasterio test-engines test-release test-v2 \
+.PHONY: help demo check test test-all test-python test-rasterio test-engines test-release test-patches test-v2 \
 	test-terratorch lint bench bench-peers \
 	setup setup-dev setup-check setup-terratorch clean distclean
 .NOTPARALLEL:
@@ -55,6 +55,9 @@ test-release: setup-dev  ## all tests of engines and servers on another vLLM: ma
 	@.venv/bin/python scripts/engine_sources.py $(VLLM)
 	@bash scripts/setup.sh release $(VLLM)
 	.venv-vllm-$(VLLM)/bin/python -m pytest -n 2 -m engine $(PYTEST_ARGS)
+
+test-patches: setup-dev  ## the series of patches/ applied to a copy of vLLM, tested, and reverted
+	.venv/bin/python scripts/test_patches.py $(PYTEST_ARGS)
 
 test-v2: setup-dev  ## what runs a model, on Model Runner V2: by Triton's interpreter where there is no GPU
 	$(ON_V2) $(PYTEST) -m "not slow" $(V2_TESTS) $(PYTEST_ARGS)
