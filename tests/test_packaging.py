@@ -283,7 +283,7 @@ class TestSetupRefuses:
 
 LINTED = ("setup-dev", "test-engines", "lint")
 """Targets in the order in which what they print is shown."""
-ALL = (*LINTED, "test-terratorch", "test-v2", "test-all")
+ALL = (*LINTED, "test-terratorch", "test-v2", "test-patches", "test-all")
 
 
 @pytest.mark.parametrize(
@@ -293,8 +293,9 @@ ALL = (*LINTED, "test-terratorch", "test-v2", "test-all")
         ("setup-dev", ALL[:1]),
         ("lint", LINTED),
         ("test-engines", LINTED),
-        ("test-terratorch", ALL[:-2]),
-        ("test-v2", ALL[:-1]),
+        ("test-terratorch", ALL[:-3]),
+        ("test-v2", ALL[:-2]),
+        ("test-patches", ALL[:-1]),
         ("test-all", ALL),
     ],
 )
