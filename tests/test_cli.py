@@ -246,17 +246,21 @@ REFUSED_BY_THE_ENGINE = {
 
 
 ONE_AFTER_THE_OTHER = """
-import contextlib, io, json, sys
+import contextlib, json, sys, tempfile
 from vllm_mmout.cli import main
 
 for arguments in json.loads(sys.argv[1]):
-    printed, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
-        try:
-            status = main(arguments)
-        except SystemExit as ended:
-            status = ended.code
-    print(json.dumps([status, printed.getvalue().splitlines(), errors.getvalue().splitlines()]), flush=True)
+    with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as errors:  # vLLM may ask for a fileno
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
+            try:
+                status = main(arguments)
+            except SystemExit as ended:
+                status = ended.code
+        said = []
+        for file in (printed, errors):
+            file.seek(0)
+            said.append(file.read().splitlines())
+    print(json.dumps([status, *said]), flush=True)
 """
 """What takes most of a command's time is to import the engine: once for all of these."""
 

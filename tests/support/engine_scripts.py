@@ -131,17 +131,27 @@ def _describe(engine, reports, **answer):
     }
 
 
-def text(model):
-    """Generate with ``LLM``, profiled if the profiler is there."""
+@contextmanager
+def _llm(model, **options):
+    """``LLM``, shut down in the end: an interpreter that ends beside vLLM's thread that watches the core may crash."""
     from vllm import LLM
 
-    llm = LLM(model, distributed_executor_backend="mp", **TEXT, **SMALL)
-    llm.generate("w11", _sampling()[0], use_tqdm=False)
-    if "PROFILED" not in os.environ:
-        return _describe(llm.llm_engine, {}, said=_said(llm.generate(PROMPTS, _sampling(), use_tqdm=False)))
-    with profiling() as reports:
-        said = _said(llm.generate(PROMPTS, _sampling(), use_tqdm=False))
-    return _describe(llm.llm_engine, reports, said=said)
+    llm = LLM(model, **options, **SMALL)
+    try:
+        yield llm
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+
+
+def text(model):
+    """Generate with ``LLM``, profiled if the profiler is there."""
+    with _llm(model, distributed_executor_backend="mp", **TEXT) as llm:
+        llm.generate("w11", _sampling()[0], use_tqdm=False)
+        if "PROFILED" not in os.environ:
+            return _describe(llm.llm_engine, {}, said=_said(llm.generate(PROMPTS, _sampling(), use_tqdm=False)))
+        with profiling() as reports:
+            said = _said(llm.generate(PROMPTS, _sampling(), use_tqdm=False))
+        return _describe(llm.llm_engine, reports, said=said)
 
 
 def text_async(model):
@@ -173,14 +183,13 @@ def text_async(model):
 def routed(model):
     """Decode with ``LLM``, profiled: the control of the two above."""
     import numpy as np
-    from vllm import LLM
 
-    llm = LLM(model, distributed_executor_backend="mp", **SMALL)
     images = [np.full((6, 32, 32), 100, np.uint16)] * 2
-    llm.generate(images, use_tqdm=False)
-    with profiling() as reports:
-        results = llm.generate(images, use_tqdm=False)
-    return _describe(llm.llm_engine, reports, said=[str(result.outputs.array.shape) for result in results])
+    with _llm(model, distributed_executor_backend="mp") as llm:
+        llm.generate(images, use_tqdm=False)
+        with profiling() as reports:
+            results = llm.generate(images, use_tqdm=False)
+        return _describe(llm.llm_engine, reports, said=[str(result.outputs.array.shape) for result in results])
 
 
 def drifted(model, routed_model):
@@ -191,23 +200,28 @@ def drifted(model, routed_model):
 
     from vllm_mmout.engine.hooks import install as hooks
 
-    llm = LLM(model, distributed_executor_backend="mp", **TEXT, **SMALL)
-    outputs = llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=16, ignore_eos=True), use_tqdm=False)
-    attempts = {
-        "install": hooks.install,
-        "LLM": lambda: LLM(routed_model, **SMALL),
-        "AsyncLLM": lambda: AsyncLLM.from_engine_args(AsyncEngineArgs(routed_model, **SMALL)),
-    }
-    errors = {}
-    for name, attempt in attempts.items():
-        try:
-            attempt()
-        except Exception as error:  # noqa: BLE001 - the test looks at whatever it is
-            errors[name] = [type(error).__name__, str(error)]
-    again = llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=16, ignore_eos=True), use_tqdm=False)
-    return _describe(
-        llm.llm_engine, {}, said=_said(outputs), again=_said(again), errors=errors, installed=sorted(hooks._installed)
-    )
+    with _llm(model, distributed_executor_backend="mp", **TEXT) as llm:
+        outputs = llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=16, ignore_eos=True), use_tqdm=False)
+        attempts = {
+            "install": hooks.install,
+            "LLM": lambda: LLM(routed_model, **SMALL),
+            "AsyncLLM": lambda: AsyncLLM.from_engine_args(AsyncEngineArgs(routed_model, **SMALL)),
+        }
+        errors = {}
+        for name, attempt in attempts.items():
+            try:
+                attempt()
+            except Exception as error:  # noqa: BLE001 - the test looks at whatever it is
+                errors[name] = [type(error).__name__, str(error)]
+        again = llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=16, ignore_eos=True), use_tqdm=False)
+        return _describe(
+            llm.llm_engine,
+            {},
+            said=_said(outputs),
+            again=_said(again),
+            errors=errors,
+            installed=sorted(hooks._installed),
+        )
 
 
 def _attempt(call):
@@ -221,32 +235,31 @@ def _attempt(call):
 def stream_interval(model, table):
     """Ask an engine that streams every fourth token only, for raw and, on a bound one, for decoded output."""
     import numpy as np
-    from vllm import LLM
 
     image = np.full((6, 32, 32), 100, np.uint16)
-    llm = LLM(model, stream_interval=4, distributed_executor_backend="uni", additional_config={"mmout": table}, **SMALL)
     prompt = {"prompt_token_ids": [1], "multi_modal_data": {"image": image}}
-    answer = {
-        "encode": _attempt(
-            lambda: llm.encode(prompt, pooling_task="plugin", use_tqdm=False)[0].outputs.data.shape,
-        )
-    }
-    if table.get("output_processor") != "none":
-        answer["generate"] = _attempt(lambda: llm.generate(image, use_tqdm=False)[0].outputs.array.shape)
-    return answer
+    options = {"stream_interval": 4, "distributed_executor_backend": "uni", "additional_config": {"mmout": table}}
+    with _llm(model, **options) as llm:
+        answer = {
+            "encode": _attempt(
+                lambda: llm.encode(prompt, pooling_task="plugin", use_tqdm=False)[0].outputs.data.shape,
+            )
+        }
+        if table.get("output_processor") != "none":
+            answer["generate"] = _attempt(lambda: llm.generate(image, use_tqdm=False)[0].outputs.array.shape)
+        return answer
 
 
 def token_only(model, table):
     """Send nothing but a token to a model that takes pictures, then a picture."""
     import numpy as np
-    from vllm import LLM
 
-    llm = LLM(model, distributed_executor_backend="uni", additional_config={"mmout": table}, **SMALL)
     image = {"prompt_token_ids": [1], "multi_modal_data": {"image": np.full((6, 32, 32), 100, np.uint16)}}
-    return {
-        name: _attempt(lambda: llm.encode(prompt, pooling_task="plugin", use_tqdm=False)[0].outputs.data.shape)  # noqa: B023
-        for name, prompt in {"tokens": {"prompt_token_ids": [1]}, "image": image}.items()
-    }
+    with _llm(model, distributed_executor_backend="uni", additional_config={"mmout": table}) as llm:
+        return {
+            name: _attempt(lambda: llm.encode(prompt, pooling_task="plugin", use_tqdm=False)[0].outputs.data.shape)  # noqa: B023
+            for name, prompt in {"tokens": {"prompt_token_ids": [1]}, "image": image}.items()
+        }
 
 
 if __name__ == "__main__":

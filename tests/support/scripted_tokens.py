@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
+
+up_to_the_stop = pytest.mark.skipif(
+    not hasattr(OutputProcessor, "_trim_surplus_tokens"),
+    reason="vLLM before 0.32 keeps the tokens of a step that follow a stop string",
+)
 
 
 class Scripted(AdapterLogitsProcessor):

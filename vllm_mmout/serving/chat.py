@@ -18,9 +18,10 @@ PATHS: Final = ("/v1/chat/completions", "/v1/chat/completions/batch")
 
 
 def attach(app: FastAPI) -> None:
-    """Have vLLM's routes of chats look at ``modalities`` first; a plugin's route replaces that of the same path."""
+    """Have vLLM's routes of chats look at ``modalities`` first."""
     for route in list(app.routes):
         if isinstance(route, APIRoute) and route.path in PATHS and "POST" in route.methods:
+            app.router.routes.remove(route)  # 0.31 keeps a replaced route, in front
             app.add_api_route(
                 route.path,
                 route.endpoint,

@@ -44,7 +44,7 @@ _SMALL = 1 << 16
 
 
 def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
-    """Put our route in front of vLLM's, which goes on answering what is not for ours."""
+    """Put our route in the place of vLLM's, which goes on answering what is not for ours."""
     before = next(
         (
             route
@@ -56,6 +56,7 @@ def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
     if before is None:  # the model has no such task
         return
     vllms = before
+    app.router.routes.remove(vllms)  # 0.31 keeps a replaced route, in front
 
     async def pooling(request: Request) -> Response:
         """Any JSON in, the model's answer out."""

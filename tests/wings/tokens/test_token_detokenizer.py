@@ -53,7 +53,10 @@ def made(kind, request):
         return IncrementalDetokenizer.from_new_request(None, request)
     with pytest.MonkeyPatch.context() as patch:
         if kind == "slow":
-            patch.setattr(detokenizer, "uses_fast_detokenizer", lambda tokenizer: False)
+            if hasattr(detokenizer, "uses_fast_detokenizer"):
+                patch.setattr(detokenizer, "uses_fast_detokenizer", lambda tokenizer: False)
+            else:  # before 0.32
+                patch.setattr(detokenizer, "USE_FAST_DETOKENIZER", False)
         return IncrementalDetokenizer.from_new_request(tokenizer(), request)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from model_folders import kept_engine
-from scripted_tokens import scripted
+from scripted_tokens import scripted, up_to_the_stop
 from token_models import AUDIO_CODES, AUDIO_LAYOUT, BEGIN, END, ENGINE, audio_model
 from token_streams import SOUND, in_one_step, of_text
 
@@ -50,6 +50,7 @@ def test_a_sound_is_one_whatever_words_are_in_it(speaker):
     np.testing.assert_array_equal(sound.samples, decoded(speaker, 6))
 
 
+@up_to_the_stop
 def test_a_stop_string_inside_a_sound(speaker, monkeypatch):
     """What was spoken before it is delivered, also where the codes behind it came in the same step."""
     tokens = [*spoken("one ", "two ", "three "), END]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from model_folders import kept_engine
-from scripted_tokens import scripted
+from scripted_tokens import scripted, up_to_the_stop
 from token_models import AUDIO_LAYOUT, BEGIN, END, ENGINE, FIRST, ROW_END, audio_model, image_model
 from token_streams import PICTURE, SOUND, TEXT, codes, fail_on, in_one_step, of_text, seen
 from vllm import SamplingParams
@@ -266,6 +266,7 @@ def test_options_that_cannot_be_honoured(painter, options, said):
     assert not painter.llm_engine.has_unfinished_requests()
 
 
+@up_to_the_stop
 def test_media_behind_a_stop_string_are_dropped_with_their_tokens(painter, monkeypatch):
     """Where a step brings several tokens, vLLM drops those behind a stop string; an object of them goes too."""
     before, behind = PICTURE.build((codes(2, 2),)), PICTURE.build((codes(1, 3),))

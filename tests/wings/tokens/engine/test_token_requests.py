@@ -8,7 +8,7 @@ import time
 
 import pytest
 from model_folders import kept_engine
-from scripted_tokens import scripted
+from scripted_tokens import scripted, up_to_the_stop
 from token_models import ENGINE, image_model
 from token_streams import PICTURE, codes, fail_on, in_one_step, of_text
 
@@ -82,6 +82,7 @@ def test_a_result_is_waited_for_while_it_is_made(painter, router, monkeypatch):
     assert not painter.llm_engine.has_unfinished_requests()
 
 
+@up_to_the_stop
 def test_an_error_behind_a_stop_string_is_none(painter, monkeypatch):
     """Where a step brings several tokens, vLLM drops those behind a stop string; what is wrong with them is nothing."""
     tokens = [*DRAWN, *of_text("stop"), PICTURE.first]
