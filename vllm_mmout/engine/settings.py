@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
 from vllm_mmout.errors import OptionError
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Compile: TypeAlias = Literal["off", "on", "auto"]
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,6 +26,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         max_scenes: scenes that are cut into tiles at once; further ones wait, single inputs do not.
         max_tiles: tiles of all scenes between reading and joining; by default twice the engine's ``max_num_seqs``.
         max_tile_bytes: bytes of their input.
+        compile: whether ``forward`` of a model that is not written for vLLM is compiled at the start, for inputs of the
+            largest size; "auto" keeps it where it was faster then.
 
     """
 
@@ -35,6 +38,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_scenes: Positive = 4
     max_tiles: Positive | None = None
     max_tile_bytes: Positive = 64 << 20
+    compile: Compile = "off"
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> EngineSettings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -17,6 +17,7 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from vllm_mmout.errors import InputError, MMOutError, ModelError, message_of, type_and_message
 from vllm_mmout.models.author import build, load_strictly, run
+from vllm_mmout.models.compiled import compiled
 from vllm_mmout.models.config import config_json
 from vllm_mmout.models.inputs.model_inputs import FIELD, Keywords, as_tensor, tensors_of
 from vllm_mmout.models.model_folders import served_class
@@ -59,6 +60,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         config = config_json(vllm_config.model_config.hf_config)
         self.model = build(author, config)
         self.pooler = PlainPooler()
+        self._forward: Callable[[Sequence[Mapping[str, torch.Tensor]]], Raw] = partial(run, self.model)
         self._keywords = Keywords.of(author, config).names
         self._dtype = getattr(self.model, "dtype", None) if isinstance(self.model, PreTrainedModel) else None
         self._model_config = vllm_config.model_config
@@ -119,7 +121,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
 
     def _run(self, alike: list[dict[str, torch.Tensor]]) -> Outcome:
         try:
-            return run(self.model, alike)
+            return self._forward(alike)
         except (InputError, ModelError) as error:
             if self.measuring:
                 raise ModelError(
@@ -155,13 +157,30 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
 
     def try_out(self) -> None:
         """Run the model on its dummy input, if it has one: on a CPU vLLM never does before a request."""
+        if (dummy := self._dummy()) is not None:
+            with torch.inference_mode():
+                run(self.model, [dummy])
+
+    def compile_forward(self, max_batch: int, *, if_faster: bool) -> None:
+        """Compile the author's model for its dummy input, in batches of up to so many."""
+        if (dummy := self._dummy()) is None:
+            logger.warning(
+                "%s is not compiled: nothing says how large its inputs are; give its mapper `inputs`", self.architecture
+            )
+            return
+        with torch.inference_mode():
+            forward = compiled(self.model, dummy, max_batch, if_faster=if_faster)
+        if forward is not None:
+            self._forward = forward.run
+
+    def _dummy(self) -> dict[str, torch.Tensor] | None:
+        """The tensors of an input of the largest size, as ``forward`` gets them, without axis 0."""
         inputs = inputs_of(self._model_config)
         if (dummy := inputs.dummy()) is None:
-            return
+            return None
         mapped = inputs.map(dummy, OutputParams())
         tensors = self._taken({name: as_tensor(value).to(self._device) for name, value in mapped.tensors.items()})
-        with torch.inference_mode():
-            run(self.model, [{name: tensors[name] for name in self._keywords if name in tensors}])
+        return {name: tensors[name] for name in self._keywords if name in tensors}
 
 
 def _parts(output: Any, count: int) -> list[Outcome]:

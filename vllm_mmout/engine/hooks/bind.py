@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.engine.binding import log_binding, rebase, resolve_choice
 from vllm_mmout.engine.hooks.compat import can_make_dummies
 from vllm_mmout.engine.model_class import config_of
+from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.importing import import_path
 from vllm_mmout.models.announced import serve_announced
@@ -65,6 +66,7 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
 
         serve_by_v2(vllm_config)
     worker.mmout = choice.create(config_of(vllm_config.model_config))
+    worker.compile = EngineSettings.from_mapping(choice.settings).compile
     rebase(worker, BoundWorker)
 
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.worker.worker_base import WorkerBase
 
 from vllm_mmout.engine.hooks.startup import telling
+from vllm_mmout.engine.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vllm_mmout.engine.settings import Compile
     from vllm_mmout.processors.base import OutputProcessor
 
 
@@ -20,6 +22,7 @@ class BoundWorker(WorkerBase):
     """Tries the model out when it has been loaded, and puts the reducing pooler around its own."""
 
     mmout: Mapping[str, OutputProcessor]
+    compile: Compile
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """As vLLM's."""
@@ -40,6 +43,12 @@ class BoundWorker(WorkerBase):
         result = super().compile_or_warm_up_model()
         model: Any = self.get_model()
         model.measuring = False
+        if self.compile != "off":
+            if hasattr(model, "compile_forward"):
+                most = self.vllm_config.scheduler_config.max_num_seqs
+                model.compile_forward(most, if_faster=self.compile == "auto")
+            else:
+                logger.warning("%s is written for vLLM and not compiled by `compile`", type(model).__name__)
         return result
 
 

@@ -38,6 +38,11 @@ class TerratorchModel(nn.Module):
         """The keywords of a folder's model."""
         return TerratorchConfig.of(config).keywords
 
+    @property
+    def compiled_part(self) -> nn.Module:
+        """What is compiled: behind the scaling all inputs of a size are alike, whatever their files hold."""
+        return self.network
+
     def forward(self, **inputs: Tensor) -> Tensor:
         """Run the network.
 
