@@ -23,7 +23,7 @@ MEASUREMENTS = (
     "token_media",
     "modules_crossed",
 )
-ELSEWHERE = ("peers", "peer_faults")
+ELSEWHERE = ("peers", "peer_faults", "compiled")
 """Measurements that need another environment: ``make bench-peers``."""
 
 
