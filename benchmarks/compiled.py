@@ -1,7 +1,8 @@
 """Compiled forwards against eager ones: Prithvi tiny with UPerNet, a U-Net (ResNet-18), ViT-B/16; random weights.
 
 Eager and compiled take turns, in batches of 1 and 4; the engine's own `CompiledForward` compiles for 1, 2 and 4. Needs
-TerraTorch: ``make bench-peers BENCH_ARGS=compiled``. ``COMPILED_ROUNDS`` and ``COMPILED_DTYPES`` make shorter runs.
+TerraTorch: ``.venv-terratorch/bin/python -m benchmarks compiled``. ``COMPILED_ROUNDS`` and ``COMPILED_DTYPES`` make
+shorter runs.
 Kernels are compiled anew for each, in a cache of its own; a second start takes them from there.
 """
 
