@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from vllm_mmout.engine.log import logger
 from vllm_mmout.engine.model_class import check_inputs_of_generating, choose, config_of, model_inputs
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.importing import import_path
+from vllm_mmout.log import logger
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.base import OwnInputsProcessor
 from vllm_mmout.registry import MULTIMODAL_OUTPUT_REGISTRY

@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial, wraps
 from typing import Any, TypeAlias, TypeVar
 
-from vllm_mmout.engine.log import logger
 from vllm_mmout.errors import AbortedError, DecodeError
+from vllm_mmout.log import logger
 
 T = TypeVar("T")
 

@@ -25,6 +25,7 @@ import torch
 
 from vllm_mmout.errors import OptionError, ReduceError
 from vllm_mmout.params import OutputParams
+from vllm_mmout.processors.raw import named
 
 if TYPE_CHECKING:
     from vllm.pooling_params import PoolingParams
@@ -103,7 +104,7 @@ def pack(picks: Mapping[str, Raw]) -> torch.Tensor:
         ReduceError: a dtype cannot travel, or a buffer would be larger than ``MAX_BYTES``.
 
     """
-    tensors = [tensor for raw in picks.values() for _, tensor in _items(raw)]
+    tensors = [tensor for raw in picks.values() for tensor in named(raw).values()]
     halved = [_can_be_halved(tensor) for tensor in tensors]
     header, starts, total = _plan(picks, halved)
     first = tensors[0]
@@ -169,10 +170,6 @@ def _header(buffer: torch.Tensor) -> Header:
         raise ReduceError(f"a result of {buffer.shape[0]} bytes has a header that cannot be read ({error})") from None
 
 
-def _items(raw: Raw) -> list[tuple[str, torch.Tensor]]:
-    return [("", raw)] if isinstance(raw, torch.Tensor) else list(raw.items())
-
-
 def _can_be_halved(tensor: torch.Tensor) -> bool:
     """Whether two elements fit one byte, and that pays."""
     if tensor.dtype != torch.uint8 or not _WORTH_HALVING <= tensor[:1].numel() <= MAX_BYTES:
@@ -199,7 +196,7 @@ def _whole(part: torch.Tensor, count: int) -> torch.Tensor:
 
 def _plan(picks: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int], int]:
     """Header, first byte of each tensor, and size of a buffer; offsets depend on the header's length, so twice."""
-    tensors = [tensor for raw in picks.values() for _, tensor in _items(raw)]
+    tensors = [tensor for raw in picks.values() for tensor in named(raw).values()]
     sizes = [tensor[0].numel() * tensor.element_size() if tensor.shape[0] else 0 for tensor in tensors]
     sizes = [-(-size // 2) if half else size for size, half in zip(sizes, halved, strict=True)]
     header, room = b"", 0
@@ -217,7 +214,7 @@ def _plan(picks: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int
                 isinstance(raw, torch.Tensor),
                 tuple(
                     TensorHeader(key, _dtype_name(tensor), tuple(tensor.shape[1:]), next(offsets), next(halves))
-                    for key, tensor in _items(raw)
+                    for key, tensor in named(raw).items()
                 ),
             )
             for name, raw in picks.items()

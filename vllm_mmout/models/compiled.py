@@ -9,14 +9,16 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import nn
-from vllm.logger import init_logger
 
 from vllm_mmout.errors import ModelError, type_and_message
+from vllm_mmout.log import logger
 from vllm_mmout.models.author import run
+from vllm_mmout.processors.raw import each, named
 
 if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
@@ -33,7 +35,6 @@ PAYS = 1.05
 """How many times as fast as eager a compiled forward must be to be kept, where that is asked."""
 _LARGEST = 32
 _ROUNDS = 5
-logger = init_logger("vllm.mmout")
 
 
 class CompiledForward:
@@ -67,9 +68,9 @@ class CompiledForward:
             while done < len(alike):
                 size, count = self._next(len(alike) - done)
                 part = [*alike[done : done + count]]
-                outputs.append(_first(self._batch(part + part[-1:] * (size - count)), count))
+                outputs.append(each(itemgetter(slice(count)), self._batch(part + part[-1:] * (size - count))))
                 done += count
-        return outputs[0] if len(outputs) == 1 else _joined(outputs)
+        return outputs[0] if len(outputs) == 1 else each(lambda *tensors: torch.cat(tensors), *outputs)
 
     def remove(self) -> None:
         """Give the model its own ``forward`` back."""
@@ -86,8 +87,7 @@ class CompiledForward:
         if not self._graphs:
             return run(self.model, alike)
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        output = run(self.model, alike)  # in the graph's own memory, which the next one writes over
-        return {name: one.clone() for name, one in output.items()} if isinstance(output, dict) else output.clone()
+        return each(torch.clone, run(self.model, alike))  # the next one writes over the graph's memory
 
     def _compile(self, dummy: Inputs) -> float:
         """Compile for each size, and hold it to eager; gives how many times as fast the largest one is."""
@@ -141,24 +141,8 @@ def _likeness(tensors: Inputs) -> tuple[tuple[str, torch.Size], ...]:
     return tuple((name, tensor.shape) for name, tensor in tensors.items())
 
 
-def _tensors(output: Raw) -> list[torch.Tensor]:
-    return [output] if isinstance(output, torch.Tensor) else [*output.values()]
-
-
-def _first(output: Raw, count: int) -> Raw:
-    if isinstance(output, torch.Tensor):
-        return output[:count]
-    return {name: tensor[:count] for name, tensor in output.items()}
-
-
-def _joined(outputs: Sequence[Any]) -> Raw:
-    if isinstance(outputs[0], torch.Tensor):
-        return torch.cat([*outputs])
-    return {name: torch.cat([output[name] for output in outputs]) for name in outputs[0]}
-
-
 def _check_close(given: Raw, eager: Raw) -> None:
-    for one, wanted in zip(_tensors(given), _tensors(eager), strict=True):
+    for one, wanted in zip(named(given).values(), named(eager).values(), strict=True):
         if one.dtype != wanted.dtype or one.shape != wanted.shape:
             raise ModelError(f"compiled it gives {one.dtype} {[*one.shape]}, not {wanted.dtype} {[*wanted.shape]}")
         if wanted.dtype not in TOLERANCE or not wanted.numel():

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from vllm.logger import init_logger
 from vllm.model_executor.layers.pooler import IdentityPooler
 from vllm.model_executor.models.interfaces import IsAttentionFree, SupportsMultiModal
 from vllm.model_executor.models.interfaces_base import is_vllm_model
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from vllm_mmout.errors import InputError, MMOutError, ModelError, message_of, type_and_message
+from vllm_mmout.log import logger
 from vllm_mmout.models.author import build, load_strictly, run
 from vllm_mmout.models.compiled import compiled
 from vllm_mmout.models.config import config_json
@@ -23,6 +24,7 @@ from vllm_mmout.models.inputs.model_inputs import FIELD, Keywords, as_tensor, te
 from vllm_mmout.models.model_folders import served_class
 from vllm_mmout.models.processing import SinglePassDummyInputs, SinglePassInfo, SinglePassProcessor, inputs_of
 from vllm_mmout.params import OutputParams
+from vllm_mmout.processors.raw import each
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -186,12 +188,8 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
 def _parts(output: Any, count: int) -> list[Outcome]:
     if isinstance(output, MMOutError):
         return [output] * count
-    if isinstance(output, dict):
-        return [{name: tensor[row] for name, tensor in output.items()} for row in range(count)]
-    return list(output)
+    return [each(itemgetter(row), output) for row in range(count)]
 
-
-logger = init_logger("vllm.mmout")
 
 Outcome: TypeAlias = "Raw | MMOutError"
 """What forward gave for a request, or what it failed with."""

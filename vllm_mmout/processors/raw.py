@@ -9,6 +9,8 @@ import numpy as np
 from vllm_mmout.errors import DecodeError, MMOutError, OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from vllm_mmout.params import OutputParams
@@ -25,14 +27,27 @@ def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
     return next(iter(raw.values()))
 
 
+def named(raw: Raw) -> dict[str, torch.Tensor]:
+    """The tensors of a raw output by their names; one that is no dict has the name ""."""
+    return raw if isinstance(raw, dict) else {"": raw}
+
+
+def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
+    """What a function gives for the tensor of raw outputs that are alike; of dicts for those of each name."""
+    first = alike[0]
+    if isinstance(first, dict):
+        return {name: call(*(named(raw)[name] for raw in alike)) for name in first}
+    return call(*alike)
+
+
 def checked_group(raw: object, count: int, giver: str, error: type[MMOutError]) -> Raw:
     """Check what a group of requests was given: a tensor, or a dict of tensors by name, the requests on axis 0."""
     import torch
 
-    named = raw if isinstance(raw, dict) else {"": raw}
-    if not named or not all(isinstance(name, str) for name in named):
-        raise error(f"{giver} must return a dict of at least one tensor by name (str), got names {list(named)}")
-    for tensor in named.values():
+    tensors = named(cast("Raw", raw))
+    if not tensors or not all(isinstance(name, str) for name in tensors):
+        raise error(f"{giver} must return a dict of at least one tensor by name (str), got names {list(tensors)}")
+    for tensor in tensors.values():
         if not isinstance(tensor, torch.Tensor):
             raise error(f"{giver} must return a tensor or a dict of tensors, got {type(tensor).__name__}")
         if tensor.dim() == 0 or tensor.shape[0] != count:

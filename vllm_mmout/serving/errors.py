@@ -10,8 +10,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-from vllm_mmout.engine.log import logger
 from vllm_mmout.errors import AbortedError, InputError, MMOutError, OptionError, SaveError, message_of
+from vllm_mmout.log import logger
 
 # vLLM's names where it has one of its own; its others are the phrases of HTTP.
 _TYPES = {

@@ -9,13 +9,13 @@ from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllm_mmout.engine.hooks.compat import may_be_sent_again
-from vllm_mmout.engine.log import logger
 from vllm_mmout.engine.observer import Observer
 from vllm_mmout.engine.parts.budgets import Credits, TileBudget
 from vllm_mmout.engine.parts.parts_request import Driver
 from vllm_mmout.engine.parts.schedule import Batch, Run, Schedule
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 from vllm_mmout.errors import AbortedError
+from vllm_mmout.log import logger
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding

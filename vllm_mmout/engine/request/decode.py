@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from vllm_mmout.engine import wire
-from vllm_mmout.engine.log import logger
 from vllm_mmout.engine.observer import Observer, blame
 from vllm_mmout.errors import DecodeError, ForwardError, InputError, MMOutError, ReduceError, type_and_message
+from vllm_mmout.log import logger
 from vllm_mmout.processors.base import Part
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.worker.worker_base import WorkerBase
 
 from vllm_mmout.engine.hooks.startup import telling
-from vllm_mmout.engine.log import logger
+from vllm_mmout.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,6 +7,7 @@ of the one request that it belongs to.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -14,11 +15,11 @@ from torch import nn
 from vllm.model_executor.layers.pooler import Pooler
 
 from vllm_mmout.engine import wire
-from vllm_mmout.engine.log import logger
 from vllm_mmout.errors import MMOutError, ReduceError, message_of
+from vllm_mmout.log import logger
 from vllm_mmout.models.single_pass import Outcome, PerRequest, plain
 from vllm_mmout.params import OutputParams
-from vllm_mmout.processors.raw import checked_group
+from vllm_mmout.processors.raw import checked_group, each, named
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -112,7 +113,8 @@ class ReducingPooler(Pooler):
             return outcome
         if count == 1:
             return [wire.pack_failure(outcome)]
-        return [self._reduce_group(_rows(raw, row), 1, params)[0] for row in range(count)]
+        single = (each(itemgetter(slice(row, row + 1)), raw) for row in range(count))
+        return [self._reduce_group(one, 1, params)[0] for one in single]
 
     def _reduce(self, raw: Raw, count: int, params: OutputParams) -> torch.Tensor | wire.Failure:
         picks: dict[str, Raw] = {}
@@ -145,8 +147,7 @@ def _failure(processor: str, error: BaseException) -> wire.Failure:
 
 
 def _shapes(raw: Raw) -> tuple[object, ...]:
-    items = [("", raw)] if isinstance(raw, torch.Tensor) else sorted(raw.items())
-    return tuple((key, tensor.shape, tensor.dtype) for key, tensor in items)
+    return tuple((name, tensor.shape, tensor.dtype) for name, tensor in sorted(named(raw).items()))
 
 
 def _stack(pooled: Pooled, rows: list[int]) -> Raw:
@@ -154,12 +155,4 @@ def _stack(pooled: Pooled, rows: list[int]) -> Raw:
     if isinstance(pooled, torch.Tensor):
         return pooled if len(rows) == pooled.shape[0] else pooled[rows]
     chosen: list[Any] = [pooled[row] for row in rows]
-    if isinstance(chosen[0], torch.Tensor):
-        return torch.stack(chosen)
-    return {key: torch.stack([raw[key] for raw in chosen]) for key in chosen[0]}
-
-
-def _rows(raw: Raw, row: int) -> Raw:
-    if isinstance(raw, torch.Tensor):
-        return raw[row : row + 1]
-    return {key: tensor[row : row + 1] for key, tensor in raw.items()}
+    return each(lambda *tensors: torch.stack(tensors), *chosen)

@@ -20,7 +20,7 @@ from starlette.concurrency import iterate_in_threadpool
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
-from vllm_mmout.engine.log import logger
+from vllm_mmout.log import logger
 from vllm_mmout.serving.options import ServingOptions, flag
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, SOUND_TYPES, Encoded
 

@@ -1,4 +1,4 @@
-"""The logger of the engine part: below vLLM's own, so that it is set up with it."""
+"""The logger of what runs in an engine: below vLLM's own, so that it is set up with it."""
 
 from __future__ import annotations
 
