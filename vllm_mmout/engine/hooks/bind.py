@@ -83,7 +83,8 @@ def _bind_parts(engine: Any, binding: EngineBinding, end: Callable[[], None]) ->
         rebase(engine.renderer, NoChat)
     _rebase(engine.output_processor, binding.output_processor)
     engine.output_processor.setup(binding)
-    weakref.finalize(engine, engine.output_processor.close)
+    closing = weakref.finalize(engine, engine.output_processor.close)
+    closing.atexit = False  # a thread that wakes while the interpreter ends may abort it
     return binding
 
 
