@@ -15,7 +15,7 @@ from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_cache
 
 from vllm_mmout import MULTIMODAL_INPUT_REGISTRY
-from vllm_mmout.errors import ModelError
+from vllm_mmout.errors import ModelError, OptionError
 from vllm_mmout.models import compiled as compiling
 from vllm_mmout.models.compiled import TOLERANCE, CompiledForward, compiled
 
@@ -194,6 +194,6 @@ def test_what_does_not_pay_runs_as_it_was(said, monkeypatch):
 def test_an_unknown_value_is_refused(tmp_path):
     """Before anything is started."""
     folder, _ = folder_of(tmp_path / "model", SmallUNet, mmout={"output_processor": "tensor"})
-    with pytest.raises(Exception, match="compile") as raised:
+    with pytest.raises(OptionError, match="compile") as raised:
         engine_elsewhere(folder, additional_config={"mmout": {"compile": "fast"}})
     says(raised.value, "fast", "compile")

@@ -69,6 +69,11 @@ class TerratorchMapper(RasterMapper):
         frames = () if self.num_frames is None else (self.num_frames,)
         return {RAW.format(one.name): TensorSpec((len(one.bands), *frames, *self.crop), DTYPES) for one in self.images}
 
+    def dummy(self) -> dict[str, NDArray[Any]]:
+        """The tensors of a file that says where it lies, as most do, but not when it was taken."""
+        place = {LOCATION: np.zeros(2, np.float32)} if LOCATION in self.extras and self.metadata else {}
+        return {name: spec.zeros() for name, spec in self.inputs.items()} | place
+
     @property
     def options(self) -> tuple[str, ...]:
         """Location and dates where the model takes them; statistics where it has one image."""

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_mmout.engine.log import logger
 from vllm_mmout.engine.threads import in_thread
+from vllm_mmout.log import logger
 from vllm_mmout.outputs.partial_images import PreviewRequest
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.options import flag
