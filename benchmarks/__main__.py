@@ -23,8 +23,8 @@ MEASUREMENTS = (
     "token_media",
     "modules_crossed",
 )
-ELSEWHERE = ("peers", "peer_faults", "compiled")
-"""Measurements that need another environment: ``make bench-peers``."""
+ELSEWHERE = ("peers", "peer_faults", "compiled", "gpu")
+"""Measurements that need another environment (``make bench-peers``) or a GPU."""
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
     options = parser.parse_args()
     unknown = [name for name in options.names if name not in (*MEASUREMENTS, *ELSEWHERE)]
     if unknown:
-        parser.error(f"unknown measurements {', '.join(unknown)} (known: {', '.join(MEASUREMENTS)})")
+        parser.error(f"unknown measurements {', '.join(unknown)} (known: {', '.join((*MEASUREMENTS, *ELSEWHERE))})")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")]))
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")

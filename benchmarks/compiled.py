@@ -44,7 +44,7 @@ def run() -> list[Row]:
         Network("U-Net", _unet, (6, 256, 256)),
         Network("ViT-B/16", _vit, (3, 224, 224)),
     )
-    return [row for network in networks for dtype in DTYPES for row in _rows(network, dtype)]
+    return [row for network in networks for dtype in DTYPES for row in rows(network, dtype)]
 
 
 def _prithvi() -> nn.Module:
@@ -105,25 +105,26 @@ def _own_cache() -> Iterator[None]:
         yield
 
 
-def _rows(network: Network, dtype: str) -> Iterator[Row]:
+def rows(network: Network, dtype: str, device: str = "cpu", batches: Sequence[int] = BATCHES) -> Iterator[Row]:
+    """A network's figures by batch, of a single-pass model as the engine compiles it."""
     import torch
 
     from vllm_mmout.models.author import run as eager
     from vllm_mmout.models.compiled import CompiledForward
 
     def inputs(count: int) -> list[dict[str, Any]]:
-        return [{"pixel_values": torch.randn(network.shape, dtype=kind)} for _ in range(count)]
+        return [{"pixel_values": torch.randn(network.shape, dtype=kind, device=device)} for _ in range(count)]
 
     torch.manual_seed(0)
     kind = getattr(torch, dtype)
-    plain = _served(network.make()).to(kind)
+    plain = _served(network.make()).to(device, kind)
     ours = _served(plain.network)
     with _own_cache():
         eager(plain, inputs(1))
         started = time.perf_counter()
-        forward = CompiledForward(ours, inputs(1)[0], max(BATCHES))
+        forward = CompiledForward(ours, inputs(1)[0], max(batches))
         start_s = time.perf_counter() - started
-        for batch in BATCHES:
+        for batch in batches:
             pairs = [_pair(lambda given: eager(plain, given), forward.run, inputs(batch)) for _ in range(ROUNDS)]
             ratios = sorted(one / other for one, other, *_ in pairs)
             figures = {
@@ -140,6 +141,18 @@ def _rows(network: Network, dtype: str) -> Iterator[Row]:
         forward.remove()
 
 
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of a call and what it gives; of a CUDA device's work until it is done."""
+    import torch
+
+    settle = torch.cuda.synchronize if torch.cuda.is_available() else int
+    settle()
+    started = time.perf_counter()
+    result = call()
+    settle()
+    return time.perf_counter() - started, result
+
+
 def _pair(
     eager: Callable[[Sequence[Any]], Any], compiled: Callable[[Sequence[Any]], Any], given: Sequence[Any]
 ) -> tuple[float, float, float, int]:
@@ -147,12 +160,9 @@ def _pair(
 
     A tie is a margin of at most twice the largest difference.
     """
-    started = time.perf_counter()
-    wanted = eager(given).float()
-    between = time.perf_counter()
-    found = compiled(given).float()
-    ended = time.perf_counter()
+    eager_s, wanted = timed(lambda: eager(given).float())
+    compiled_s, found = timed(lambda: compiled(given).float())
     off = float((found - wanted).abs().max())
     first, second = wanted.topk(2, dim=1).values.unbind(1)
     differing = (found.argmax(1) != wanted.argmax(1)) & (first - second > 2 * off)
-    return between - started, ended - between, off / float(wanted.abs().max()), int(differing.sum())
+    return eager_s, compiled_s, off / float(wanted.abs().max()), int(differing.sum())

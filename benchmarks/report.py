@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -43,6 +45,9 @@ def write(rows: list[Row], folder: Path) -> None:
     """Write ``results.json`` and ``results.md``."""
     folder.mkdir(parents=True, exist_ok=True)
     machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
+    if torch.cuda.is_available():
+        machine |= {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
     document = {"date": time.strftime("%Y-%m-%d"), **machine, "rows": [asdict(row) for row in rows]}
     (folder / "results.json").write_text(json.dumps(document, indent=1) + "\n")
-    (folder / "results.md").write_text(as_table(rows))
+    title = ", ".join(f"{name} {value}" for name, value in document.items() if name != "rows")
+    (folder / "results.md").write_text(f"{title}\n\n{as_table(rows)}")
