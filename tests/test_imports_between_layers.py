@@ -21,7 +21,7 @@ MODULES = {
 }
 
 LAYERS = (
-    {"private_names", "errors", "importing", "lazy", "messages", "version"},
+    {"private_names", "errors", "importing", "lazy", "log", "messages", "version"},
     {"wing"},
     {"geo", "params", "params_parts", "request_options"},
     {"outputs"},

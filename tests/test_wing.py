@@ -84,7 +84,7 @@ def test_a_wing_that_does_not_work_takes_no_text_model_with_it(install, caplog, 
     from vllm_mmout.engine.binding import check_extensions
 
     install("from vllm_mmout.wing import Wing\nWING = Wing(name='acme', engine='acme_no_engine')\n")
-    monkeypatch.setattr("vllm_mmout.engine.log.logger.propagate", True)
+    monkeypatch.setattr("vllm_mmout.log.logger.propagate", True)
     check_extensions(None, bound=False)
     assert "the wing 'acme' does not work" in caplog.text
     with pytest.raises(RegistrationError, match="the wing 'acme' does not work"):

@@ -7,6 +7,7 @@ import signal
 import httpx
 import psutil
 import pytest
+import vllm
 from asked_server import metric
 from scenes_for_tests import pixels, write
 from serving import served, stop
@@ -28,6 +29,7 @@ def api_servers(server):
     return {one.pid: one.io_counters().write_chars for one in listening}
 
 
+@pytest.mark.skipif(vllm.__version_tuple__ < (0, 32), reason="before 0.32 connections are not shared out evenly")
 def test_two_servers_answer_as_one(tmp_path):
     """Requests reach both, a stored result comes from either, metrics are the sum, and both end with the server."""
     scene = write(tmp_path / "scene.tif", pixels(51)).read_bytes()
