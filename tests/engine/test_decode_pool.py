@@ -238,14 +238,16 @@ def test_close_fails_what_runs_and_what_waits(make, release):
 
 
 def test_close_ends_the_threads_of_an_idle_pool(make):
-    """Nothing of a closed pool runs on; a second close does nothing."""
+    """Threads that decode nothing have ended when it is closed, the watchdog soon; a second close does nothing."""
     before = set(threading.enumerate())
     pool, done = make(4), outcomes()
     for _ in range(8):
         pool.submit(int, done.put)
     assert [done.get(timeout=LONG) for _ in range(8)] == [0] * 8
 
+    until(lambda: not pool._running, "all threads wait")
     pool.close()
+    assert "mmout-decode" not in {thread.name for thread in set(threading.enumerate()) - before}
     pool.close()
     until(lambda: set(threading.enumerate()) <= before, "all threads have ended")
 

@@ -83,6 +83,8 @@ def giving_way(work: Callable[[], None]) -> Callable[[], None]:
 
 Outcome: TypeAlias = Any
 
+_ENDS_S = 1.0
+"""How long threads that are to end are waited for."""
 MAX_ABANDONED = 32
 """Threads that may hang at once before new jobs are refused."""
 
@@ -144,7 +146,7 @@ class DecodePool:
         self._changed = threading.Condition(self._lock)
         self._running: dict[threading.Thread, Job] = {}
         self._abandoned: set[threading.Thread] = set()
-        self._workers = 0
+        self._workers: list[threading.Thread] = []
         self._watchdog: threading.Thread | None = None
         self._closed = False
 
@@ -160,17 +162,25 @@ class DecodePool:
         return job
 
     def close(self) -> None:
-        """End the threads; queued and running jobs end with an AbortedError."""
+        """End the threads; queued and running jobs end with an AbortedError.
+
+        Threads that decode nothing have ended when this returns: one that ends together with the interpreter, beneath
+        torch's C++, may abort it.
+        """
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            running = list(self._running.values())
+            running = dict(self._running)
             self._changed.notify_all()
-        for job in running + self._drain():
+        for job in [*running.values(), *self._drain()]:
             job.settle(_shut_down())
-        for _ in range(self._workers):
+        for _ in self._workers:
             self._jobs.put(None)
+        deadline = time.monotonic() + _ENDS_S
+        for worker in self._workers:
+            if worker not in running and worker is not threading.current_thread():
+                worker.join(max(0.0, deadline - time.monotonic()))
 
     def _drain(self) -> list[Job]:
         jobs = []
@@ -192,13 +202,14 @@ class DecodePool:
             watchdog = threading.Thread(target=self._watch, name="mmout-watchdog", daemon=True)
             watchdog.start()
             self._watchdog = watchdog
-        if self._workers < self.threads:
+        if len(self._workers) < self.threads:
             self._start_worker()
         return None
 
     def _start_worker(self) -> None:
-        background_thread(self._work, "decode").start()
-        self._workers += 1  # after the start: a Ctrl-C between the two costs no thread
+        worker = background_thread(self._work, "decode")
+        worker.start()
+        self._workers.append(worker)  # after the start: a Ctrl-C between the two costs no thread
 
     def _work(self) -> None:
         thread = threading.current_thread()
@@ -239,7 +250,7 @@ class DecodePool:
                 for thread in overdue:
                     del self._running[thread]
                     self._abandoned.add(thread)
-                    self._workers -= 1
+                    self._workers.remove(thread)
                     with suppress(RuntimeError):  # the system has no thread to spare: the next job starts it
                         self._start_worker()
             for job in overdue.values():
