@@ -16,11 +16,8 @@ def runner(llm):
 
 def test_the_largest_batch_is_measured(runner, monkeypatch):
     """The model runs once, on as many inputs of the largest size as a step can hold, and the pooler on what it gave."""
-    from vllm_mmout.models import single_pass
-
-    batches = []
-    run = single_pass.run
-    monkeypatch.setattr(single_pass, "run", lambda model, alike: batches.append(alike) or run(model, alike))
+    batches, forward = [], runner.model._forward
+    monkeypatch.setattr(runner.model, "_forward", lambda alike: batches.append(alike) or forward(alike))
     runner.profile_run()
     (batch,) = batches
     assert len(batch) == runner.max_num_reqs == runner.max_num_tokens
@@ -39,13 +36,12 @@ def test_a_model_that_does_not_fit_ends_the_start(runner, monkeypatch):
     import torch
 
     from vllm_mmout.errors import ModelError
-    from vllm_mmout.models import single_pass
 
-    def too_much(model, alike):
+    def too_much(alike):
         raise ModelError("out of memory") from torch.OutOfMemoryError("no")
 
     assert not runner.model.measuring, "the engine has started"
-    monkeypatch.setattr(single_pass, "run", too_much)
+    monkeypatch.setattr(runner.model, "_forward", too_much)
     runner.profile_run()
     monkeypatch.setattr(runner.model, "measuring", True)
     with pytest.raises(ModelError, match=rf"out of memory\. .* {runner.max_num_reqs}: .* lower max_num_seqs"):
