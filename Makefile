@@ -62,7 +62,7 @@ test-patches: setup-dev  ## the series of patches/ applied to a copy of vLLM, te
 test-v2: setup-dev  ## what runs a model, on Model Runner V2: by Triton's interpreter where there is no GPU
 	$(ON_V2) $(PYTEST) -m "not slow" $(V2_TESTS) $(PYTEST_ARGS)
 	@if [ -x .venv-terratorch/bin/python ]; then $(ON_V2) .venv-terratorch/bin/python -m pytest -n 2 \
-		tests/wings/terratorch/engine/test_terratorch_tasks.py $(PYTEST_ARGS); \
+		$(addprefix tests/wings/terratorch/engine/test_terratorch_,tasks.py compiled.py) $(PYTEST_ARGS); \
 	else echo "TerraTorch's models on Model Runner V2: make setup-terratorch first"; fi
 
 test-terratorch: setup-terratorch  ## the tests of TerraTorch's models, where TerraTorch is installed

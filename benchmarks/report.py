@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -43,6 +41,8 @@ def as_table(rows: Iterable[Row]) -> str:
 
 def write(rows: list[Row], folder: Path) -> None:
     """Write ``results.json`` and ``results.md``."""
+    import torch  # not before memory has been measured
+
     folder.mkdir(parents=True, exist_ok=True)
     machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
     if torch.cuda.is_available():

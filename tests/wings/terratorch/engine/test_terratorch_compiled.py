@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_tiles_of_a_scene_run_compiled(flood, plain, scene, monkeypatch):
-    """Those of a file that says where it lies, whatever its dtype; nothing is compiled after the start."""
+    """Those of a file that says where it lies; nothing is compiled after the start."""
     from torch._dynamo.utils import counters
 
     from vllm_mmout.models.compiled import CompiledForward
