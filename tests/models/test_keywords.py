@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from vllm_mmout.errors import InputError, RegistrationError
-from vllm_mmout.models.inputs.model_inputs import Keywords
+from vllm_mmout.models.inputs.keywords import Keywords
 
 
 class Net:

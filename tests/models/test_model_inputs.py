@@ -69,6 +69,19 @@ def test_raw_and_tensors_are_the_same():
         np.testing.assert_array_equal(np.asarray(tensor), PIXELS)
 
 
+def test_a_dict_of_other_keys_is_the_mappers_own():
+    """One that is no tensors by keyword of forward reaches the author's mapper as it is; one that is does not."""
+
+    def mapper(data, params):
+        return {"pixel_values": np.full((2, 4, 5), len(data["text"]), np.float32)}
+
+    inputs = inputs_of(mapping(mapper))
+    (tensor,) = inputs.map({"text": "three words here"}, OutputParams()).tensors.values()
+    assert tensor[0, 0, 0] == 16
+    (tensor,) = inputs.map({"pixel_values": PIXELS}, OutputParams()).tensors.values()
+    np.testing.assert_array_equal(tensor, PIXELS)
+
+
 def test_embeddings_are_tensors_of_their_keyword():
     """A keyword of forward that the mapper does not know goes as it is."""
     mapped = inputs_of(RASTER).map({"image_embeds": torch.ones(3, 7)}, OutputParams())

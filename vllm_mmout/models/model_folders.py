@@ -161,3 +161,12 @@ def family_of(config: Mapping[str, Any]) -> ModelFamily | None:
     first = architectures[0] if isinstance(architectures, list) and architectures else None
     families = extensions("model_families", first) if isinstance(first, str) else ()
     return next((made for made in (family() for family in families) if made.serves(config)), None)
+
+
+def as_ours(config: Mapping[str, Any], folder: str, asked: Any = None) -> dict[str, Any] | None:
+    """``config.json`` of a folder that a wing serves, as one of ours; None for most folders.
+
+    ``asked`` is what the engine argument names as output processor.
+    """
+    found = (take(config, folder, asked=asked) for take in extensions("folders"))
+    return next((taken for taken in found if taken is not None), None)

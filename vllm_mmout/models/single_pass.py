@@ -20,7 +20,8 @@ from vllm_mmout.log import logger
 from vllm_mmout.models.author import build, load_strictly, run
 from vllm_mmout.models.compiled import compiled
 from vllm_mmout.models.config import config_json
-from vllm_mmout.models.inputs.model_inputs import FIELD, Keywords, as_tensor, tensors_of
+from vllm_mmout.models.inputs.keywords import Keywords
+from vllm_mmout.models.inputs.model_inputs import FIELD, as_tensor, tensors_of
 from vllm_mmout.models.model_folders import served_class
 from vllm_mmout.models.processing import SinglePassDummyInputs, SinglePassInfo, SinglePassProcessor, inputs_of
 from vllm_mmout.params import OutputParams

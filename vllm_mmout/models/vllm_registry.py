@@ -36,8 +36,17 @@ class AuthorsModel(_BaseRegisteredModel):
         return adapter_of(self.architecture)
 
 
-def announce(config: Mapping[str, Any]) -> None:
-    """Find the class that serves a folder and make it known to vLLM, here and in processes that are started later."""
+def is_of_vllm(architecture: str) -> bool:
+    """Whether vLLM has a class for an architecture, even where one of ours stands for it now."""
+    stands = ModelRegistry.models.get(architecture)
+    return architecture in _of_vllm or (stands is not None and not isinstance(stands, AuthorsModel))
+
+
+def announce(config: Mapping[str, Any], *, instead: bool = False) -> None:
+    """Find the class that serves a folder and make it known to vLLM, here and in processes that are started later.
+
+    ``instead``: also in the place of a class of vLLM's.
+    """
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
         raise OptionError(
@@ -47,7 +56,7 @@ def announce(config: Mapping[str, Any]) -> None:
     architecture = architectures[0]
     if (path := path_of(architecture, config)) is not None:
         stands = getattr(ModelRegistry.models.get(architecture), "module_name", "")
-        if stands.startswith("vllm.") and of_wings().get(architecture) != path:
+        if stands.startswith("vllm.") and not instead and of_wings().get(architecture) != path:
             raise RegistrationError(
                 f"vLLM has a model of its own called {architecture!r}, which {path} would replace; write another name"
                 ' into "architectures" of config.json'

@@ -33,6 +33,8 @@ NAMES: tuple[Contact, ...] = (
         "ModelRegistry.models ModelRegistry._normalize_arch _BaseRegisteredModel _ModelInfo",
         "put classes of authors into vLLM's registry of models",
     ),
+    _names("vllm.transformers_utils.config", "get_config_parser register_config_parser", "read folders of wings"),
+    _names("vllm.transformers_utils.config_parser_base", "ConfigParserBase", "read folders of wings"),
     _names("vllm.model_executor.layers.pooler", "IdentityPooler Pooler", "run reduce in the worker"),
     _names("vllm.multimodal", "MULTIMODAL_REGISTRY", "register the inputs of a model"),
     _names(

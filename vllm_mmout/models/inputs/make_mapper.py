@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from vllm_mmout.models.inputs.context import InputContext
+    from vllm_mmout.models.inputs.keywords import Keywords
     from vllm_mmout.models.inputs.mapper import InputMapper
-    from vllm_mmout.models.inputs.model_inputs import Keywords
     from vllm_mmout.params import OutputParams
     from vllm_mmout.registry.input_registry import MapperChoice
 

@@ -183,6 +183,11 @@ class RasterMapper:
         """Names of the inputs of a model that takes several, each of files of its own; none of other models."""
         return ()
 
+    @property
+    def one_for_all(self) -> bool:
+        """Whether the one band of an input stands for all of the model's."""
+        return False
+
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
         """Map one input that fits one forward.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -12,9 +11,10 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError
+from vllm_mmout.errors import InputError, MMOutError, OptionError
 from vllm_mmout.models.inputs.context import InputContext, dummy_of, processed, tokens_of
 from vllm_mmout.models.inputs.input_forms import are_named_files
+from vllm_mmout.models.inputs.keywords import Keywords
 from vllm_mmout.models.inputs.make_mapper import AutoProcessorMapper, failed, make_mapper, refuse_reading_options
 from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper, TensorSpec
 from vllm_mmout.params import OutputParams
@@ -34,58 +34,6 @@ class Raw:
     """What the input mapper of an author gets as it is: a table too, whose keys are no keywords of ``forward``."""
 
     value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Keywords:
-    """The keywords of one class's ``forward``."""
-
-    model: str
-    """Name of the class, for messages."""
-    names: tuple[str, ...]
-    """All of them, in the order of the signature."""
-    required: frozenset[str]
-    """Those without a default."""
-
-    @classmethod
-    def of(cls, model: type, config: Mapping[str, Any] | None = None) -> Keywords:
-        """Read the signature of ``model.forward``; a class with ``keywords_of(config)`` names them, all optional."""
-        if (named_by := getattr(model, "keywords_of", None)) is not None:
-            return cls(model.__name__, named_by(config or {}), frozenset())
-        # A class need not have `forward` as far as its type says.
-        parameters = list(inspect.signature(getattr(model, "forward")).parameters.values())[1:]  # noqa: B009
-        if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters):
-            raise RegistrationError(f"{model.__name__}.forward takes tensors by position only; drop the '/'")
-        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        if not named:
-            raise RegistrationError(
-                f"{model.__name__}.forward must take its tensors by keyword, as forward(self, pixel_values)"
-            )
-        required = frozenset(parameter.name for parameter in named if parameter.default is parameter.empty)
-        return cls(model.__name__, tuple(parameter.name for parameter in named), required)
-
-    def check_declared(self, declared: Iterable[str]) -> None:
-        """Check the names that an input mapper says it gives."""
-        unknown = [name for name in declared if name not in self.names]
-        if unknown:
-            raise RegistrationError(
-                f"the input mapper of {self.model} gives {', '.join(map(repr, unknown))}, its forward takes"
-                f" {', '.join(self.names)}; use the same names"
-            )
-
-    def check(self, given: Iterable[str]) -> None:
-        """Check the names of one input's tensors."""
-        names = list(given)
-        unknown = [name for name in names if name not in self.names]
-        missing = [name for name in self.names if name in self.required and name not in names]
-        if unknown or missing or not names:
-            faults = [f"it does not know {', '.join(map(repr, unknown))}"] if unknown else []
-            faults += [f"it needs {', '.join(map(repr, missing))}"] if missing else []
-            takes = ", ".join(name if name in self.required else f"{name} (optional)" for name in self.names)
-            raise InputError(
-                f"{self.model}.forward takes {takes}; got {', '.join(map(str, names)) or 'nothing'}:"
-                f" {' and '.join(faults) or 'give at least one'}"
-            )
 
 
 class ModelInputs:
@@ -128,7 +76,7 @@ class ModelInputs:
             )
         if raw:
             return self._checked_input(self._mapped(data, params))
-        if _is_tensors(data) and not self._are_files(data):
+        if _is_tensors(data) and not self._are_files(data) and not self._is_of_mapper(data):
             refuse_reading_options(params, "this input is tensors already")
             return self._checked_input(MappedInput(_without_batch_axis(data)))
         if self.rasters is not None:  # what else it raises is that of a file object of the caller's
@@ -146,7 +94,9 @@ class ModelInputs:
     def opens_files(self) -> bool:
         """Whether an input is files, so that a text in it names one; a mapper of an author's own takes anything."""
         first = getattr(self.registered.mapper, "function", None) is not None
-        return first or isinstance(self._mapper, RasterMapper | AutoProcessorMapper)
+        return first or getattr(
+            self._mapper, "opens_files", isinstance(self._mapper, RasterMapper | AutoProcessorMapper)
+        )
 
     @property
     def takes(self) -> str:
@@ -161,14 +111,19 @@ class ModelInputs:
             return False
         return set(data) <= set(mapper.modalities) or not set(data) & set(self.keywords.names)
 
+    def _is_of_mapper(self, data: Any) -> bool:
+        """Whether a dict is one that the author's own mapper takes: it has keys that no keyword of forward is named."""
+        own = self._mapper is not None and not isinstance(self._mapper, RasterMapper | AutoProcessorMapper)
+        return own and isinstance(data, Mapping) and not set(data) <= set(self.keywords.names)
+
     def whole(self, view: RasterView) -> MappedInput:
         """Map an open raster that fits one forward, and close it."""
         with view:
-            return self._checked_input(self._mapper.whole(view))
+            return self._checked_input(view.mapper.whole(view))
 
     def tile(self, view: RasterView, pixels: NDArray[Any]) -> MappedInput:
         """Map the pixels of one tile of a view, [bands, height, width]."""
-        return self._checked_input(MappedInput(self._mapper.tensors(view, pixels)))
+        return self._checked_input(MappedInput(view.mapper.tensors(view, pixels)))
 
     def _checked_input(self, mapped: MappedInput) -> MappedInput:
         if self._adapted:

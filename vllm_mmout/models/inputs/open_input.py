@@ -41,7 +41,7 @@ def opened_planes(data: Any, params: OutputParams, mapper: RasterMapper) -> tupl
     The caller closes the raster; with it come the numbers, from 1, of its bands that are the model's planes: the first
     band of all dates, then the second of all dates, and so on.
     """
-    choice = BandChoice(mapper.model, mapper.bands, params)
+    choice = BandChoice(mapper.model, mapper.bands, params, mapper.one_for_all)
     with ExitStack() as opened:
         layers = _planes(data, choice, mapper.num_frames, opened)
         raster, places = layers[0].raster, tuple(layer.place + 1 for layer in layers)

@@ -73,6 +73,8 @@ class BandChoice:
     wanted: tuple[str, ...]
     """Names of the model's bands, in its order."""
     params: OutputParams
+    one_for_all: bool = False
+    """Whether the one band of an input stands for all of the model's, as grey does for colours."""
 
     @property
     def asked(self) -> tuple[int | str, ...] | None:
@@ -101,6 +103,8 @@ class BandChoice:
             if not there.usual:
                 raise self._not_named(there, named)
             places = list(there.usual)
+            if self.one_for_all and len(places) == 1:
+                places *= len(self.wanted)
         if len(places) != dates * len(self.wanted):
             raise self._miscounted(there, len(places), dates)
         return places

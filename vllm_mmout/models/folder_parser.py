@@ -1,0 +1,47 @@
+"""FolderConfigParser: how vLLM reads the ``config.json`` of a folder of another form, which a wing serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from transformers import PretrainedConfig
+from vllm.transformers_utils.config import get_config_parser, register_config_parser
+from vllm.transformers_utils.config_parser_base import ConfigParserBase
+
+from vllm_mmout.errors import OptionError
+from vllm_mmout.models.config import MMOutConfig
+
+FORMAT = "mmout"
+"""Its name among vLLM's ``config_format``."""
+
+
+class FolderConfigParser(ConfigParserBase):
+    """Gives the configuration that a folder was taken with; vLLM calls it in the frontend alone."""
+
+    taken: ClassVar[dict[str, dict[str, Any]]] = {}
+    """Folder or hub id -> its ``config.json`` as one of ours."""
+
+    def parse(
+        self,
+        model: str | Path,
+        trust_remote_code: bool,  # noqa: FBT001 - vLLM's signature
+        revision: str | None = None,
+        code_revision: str | None = None,
+        **kwargs: Any,
+    ) -> tuple[dict[str, Any], PretrainedConfig]:
+        """The entries, and the configuration that is made of them."""
+        entries = self.taken.get(str(model))
+        if entries is None:
+            raise OptionError(f'config_format="{FORMAT}" is set by vllm_mmout alone; leave config_format out')
+        return entries, MMOutConfig.from_dict(entries)
+
+
+def take(model: str, entries: dict[str, Any]) -> str:
+    """Have vLLM read a folder as one of ours; the ``config_format`` that does so."""
+    try:
+        get_config_parser(FORMAT)
+    except ValueError:
+        register_config_parser(FORMAT)(FolderConfigParser)
+    FolderConfigParser.taken[model] = entries
+    return FORMAT

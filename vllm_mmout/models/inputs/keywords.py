@@ -1,0 +1,62 @@
+"""Keywords: what the ``forward`` of a model takes by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_mmout.errors import InputError, RegistrationError
+
+
+@dataclass(frozen=True, slots=True)
+class Keywords:
+    """The keywords of one class's ``forward``."""
+
+    model: str
+    """Name of the class, for messages."""
+    names: tuple[str, ...]
+    """All of them, in the order of the signature."""
+    required: frozenset[str]
+    """Those without a default."""
+
+    @classmethod
+    def of(cls, model: type, config: Mapping[str, Any] | None = None) -> Keywords:
+        """Read the signature of ``model.forward``; a class with ``keywords_of(config)`` names them, all optional."""
+        if (named_by := getattr(model, "keywords_of", None)) is not None:
+            return cls(model.__name__, named_by(config or {}), frozenset())
+        # A class need not have `forward` as far as its type says.
+        parameters = list(inspect.signature(getattr(model, "forward")).parameters.values())[1:]  # noqa: B009
+        if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters):
+            raise RegistrationError(f"{model.__name__}.forward takes tensors by position only; drop the '/'")
+        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        if not named:
+            raise RegistrationError(
+                f"{model.__name__}.forward must take its tensors by keyword, as forward(self, pixel_values)"
+            )
+        required = frozenset(parameter.name for parameter in named if parameter.default is parameter.empty)
+        return cls(model.__name__, tuple(parameter.name for parameter in named), required)
+
+    def check_declared(self, declared: Iterable[str]) -> None:
+        """Check the names that an input mapper says it gives."""
+        unknown = [name for name in declared if name not in self.names]
+        if unknown:
+            raise RegistrationError(
+                f"the input mapper of {self.model} gives {', '.join(map(repr, unknown))}, its forward takes"
+                f" {', '.join(self.names)}; use the same names"
+            )
+
+    def check(self, given: Iterable[str]) -> None:
+        """Check the names of one input's tensors."""
+        names = list(given)
+        unknown = [name for name in names if name not in self.names]
+        missing = [name for name in self.names if name in self.required and name not in names]
+        if unknown or missing or not names:
+            faults = [f"it does not know {', '.join(map(repr, unknown))}"] if unknown else []
+            faults += [f"it needs {', '.join(map(repr, missing))}"] if missing else []
+            takes = ", ".join(name if name in self.required else f"{name} (optional)" for name in self.names)
+            raise InputError(
+                f"{self.model}.forward takes {takes}; got {', '.join(map(str, names)) or 'nothing'}:"
+                f" {' and '.join(faults) or 'give at least one'}"
+            )
