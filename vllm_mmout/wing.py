@@ -44,6 +44,9 @@ class Wing:
     """Prefix -> `registry.registration.ProcessorFamily` of the output processors whose names begin so."""
     model_families: Mapping[str, str] = field(default_factory=dict)
     """Architecture -> `models.model_folders.ModelFamily` of folders that are of another form than ours."""
+    folders: str = ""
+    """A function ``(config, folder, asked=...)`` that gives the ``config.json`` of a folder of another form as that of
+    one of ours, or None for a folder that is none of its kind."""
     command: str = ""
     """A module with ``add_parser``: a command of ``vllm-mmout``."""
     routes: str = ""

@@ -7,11 +7,13 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vllm_mmout.engine.binding import OPTIONS_KEY
 from vllm_mmout.errors import OptionError
 from vllm_mmout.models.config import MODEL_TYPE
-from vllm_mmout.models.model_folders import family_of
+from vllm_mmout.models.model_folders import as_ours, family_of, is_served
 from vllm_mmout.registry.registration import NONE
 from vllm_mmout.registry.resolve import KEY
+from vllm_mmout.wing import wings
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import EngineArgs
@@ -39,16 +41,20 @@ def fill_in(engine_args: EngineArgs) -> None:
     vLLM passes every default explicitly, so a field that has vLLM's own default counts as not set.
     """
     config = _config(engine_args)
-    family = family_of(config)
+    family, taken = family_of(config), None
     if config.get("model_type") != MODEL_TYPE and family is None:
-        _refuse_another_type(config)
-        return
+        taken = _taken(engine_args, config)
+        if taken is None:
+            _refuse_another_type(config)
+            _leave_to_vllm(config)
+            return
+        config = taken
     from vllm_mmout.models.vllm_registry import announce, withdraw  # no text model needs it
 
     if family is not None and _switched_off(engine_args, config):
         withdraw(config["architectures"][0])
         return
-    announce(config)
+    announce(config, instead=taken is not None)
     device = _device()
     wanted = dict(ALL_DEVICES, max_num_seqs=MAX_NUM_SEQS[device], **(CPU if device == "cpu" else {}))
     # vLLM's "auto" takes float16 on a CPU: wrong above 2048, and far slower.
@@ -60,10 +66,47 @@ def fill_in(engine_args: EngineArgs) -> None:
     _fit_tokens_to_requests(engine_args, untouched["max_num_batched_tokens"])
 
 
+def _taken(engine_args: EngineArgs, config: dict[str, Any]) -> dict[str, Any] | None:
+    """``config.json`` of a folder of another form as one of ours; None for those that are vLLM's.
+
+    The engine argument may name a wing as output processor, to have it serve what vLLM could serve too; the processor
+    is then that of the folder.
+    """
+    if engine_args.config_format not in ("auto", "hf") or _switched_off(engine_args, config):
+        return None
+    asked = _engine_table(engine_args).get(KEY)
+    entries = as_ours(config, engine_args.model, asked)
+    if entries is None:
+        return None
+    from vllm_mmout.models.folder_parser import take  # no text model needs it
+
+    engine_args.config_format = take(engine_args.model, entries)
+    if asked in [wing.name for wing in wings()]:
+        table = {name: value for name, value in _engine_table(engine_args).items() if name != KEY}
+        engine_args.additional_config = {**engine_args.additional_config, OPTIONS_KEY: table}
+    return entries
+
+
+def _leave_to_vllm(config: dict[str, Any]) -> None:
+    """Let vLLM's own class serve a folder, where an engine before this one had ours serve its architecture."""
+    architectures = config.get("architectures")
+    for architecture in architectures if isinstance(architectures, list) else ():
+        if isinstance(architecture, str) and is_served(architecture):
+            from vllm_mmout.models.vllm_registry import withdraw
+
+            withdraw(architecture)
+
+
+def _engine_table(engine_args: EngineArgs) -> dict[str, Any]:
+    """Our table in the engine argument ``additional_config``."""
+    additional = engine_args.additional_config
+    table = additional.get(OPTIONS_KEY) if isinstance(additional, dict) else None
+    return table if isinstance(table, dict) else {}
+
+
 def _switched_off(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
     """Whether the user, or else the folder, wants no output processor; vLLM's own class serves the model then."""
-    additional = engine_args.additional_config
-    for table in (additional.get("mmout") if isinstance(additional, dict) else None, config, config.get("mmout")):
+    for table in (_engine_table(engine_args), config, config.get("mmout")):
         named = table.get(KEY) if isinstance(table, dict) else None
         if named is not None:
             return bool(named == NONE)

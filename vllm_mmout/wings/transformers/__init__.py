@@ -1,0 +1,23 @@
+"""Model folders of transformers, served as ``save_pretrained`` wrote them: any head that answers in one forward.
+
+Taken are folders whose architecture is in one of transformers' auto tables and that vLLM cannot serve itself; with the
+engine argument ``additional_config={"mmout": {"output_processor": "transformers"}}`` those that it can, too. Inputs go
+through the folder's own processor, results through its own ``post_process_*``.
+"""
+
+from __future__ import annotations
+
+from vllm_mmout.wing import Wing
+
+_PACKAGE = "vllm_mmout.wings.transformers"
+
+WING = Wing(
+    name="transformers",
+    folders=f"{_PACKAGE}.folders:as_ours",
+    output_processors={
+        "semantic-segmentation": f"{_PACKAGE}.processors.dense:SemanticSegmentationProcessor",
+        "depth-estimation": f"{_PACKAGE}.processors.dense:DepthEstimationProcessor",
+        "image-to-image": f"{_PACKAGE}.processors.dense:ImageToImageProcessor",
+        "object-detection": f"{_PACKAGE}.processors.objects:ObjectDetectionProcessor",
+    },
+)

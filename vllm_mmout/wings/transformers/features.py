@@ -1,0 +1,182 @@
+"""From a sound, a text, a video or arrays to the tensors of a model of transformers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vllm_mmout.errors import InputError, OptionError, RegistrationError, type_and_message
+from vllm_mmout.models.inputs.input_forms import as_local_path, is_open_file
+from vllm_mmout.models.inputs.mapper import MappedInput
+from vllm_mmout.params import OutputParams
+from vllm_mmout.wings.transformers.heads import Takes
+from vllm_mmout.wings.transformers.loading import image_processor_of, keywords_of_network
+
+
+@dataclass(frozen=True, slots=True)
+class FeaturesMapper:
+    """Maps one input through the folder's own feature extractor, tokenizer or processor.
+
+    - A sound is a file, or ``{"audio": float [n], "sampling_rate": Hz}``; it is brought to the model's rate and to one
+      channel. An array alone is taken to have the model's rate.
+    - A text is a ``str``, or ``{"text": ..., "text_pair": ...}``.
+    - A video is a list of pictures, or uint8 [frames, height, width, 3]; of more frames than the model takes as many
+      are chosen, evenly, as the pipeline of transformers does.
+    - Tensors are a dict by keyword of ``forward``, without the batch axis, or an array of the first keyword.
+    """
+
+    model: str
+    takes: Takes
+    folder: str
+    longest: int | None = None
+    """Tokens of a text that the model has positions for."""
+    frames: int | None = None
+    """Pictures that a video is to have."""
+
+    @property
+    def opens_files(self) -> bool:
+        """Whether a text names a file."""
+        return self.takes in ("audio", "video")
+
+    def __call__(self, data: Any, params: OutputParams) -> MappedInput:
+        """Map one input; InputError where it is of another kind, empty or too long."""
+        for option in params.reads:
+            raise OptionError(f"{option} says how a raster is read, and the model takes {self.takes}", param=option)
+        making: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {
+            "audio": self._of_sound,
+            "text": self._of_text,
+            "video": self._of_video,
+            "tensors": self._of_array,
+        }
+        features = making[self.takes](data)
+        known = keywords_of_network(self.model)
+        return MappedInput({name: np.asarray(value)[0] for name, value in features.items() if name in known})
+
+    def _of_sound(self, data: Any) -> Mapping[str, Any]:
+        extractor = _loaded(self.folder, "AutoFeatureExtractor")
+        rate = int(extractor.sampling_rate)
+        samples = _samples(data, rate)
+        features: Mapping[str, Any] = extractor(samples, sampling_rate=rate, return_tensors="np")
+        return features
+
+    def _of_text(self, data: Any) -> Mapping[str, Any]:
+        texts = data if isinstance(data, Mapping) else {"text": data}
+        if not set(texts) <= {"text", "text_pair"} or not all(isinstance(text, str) for text in texts.values()):
+            raise InputError(f'the model takes a text, or {{"text": ..., "text_pair": ...}}, got {data!r:.200}')
+        features: Mapping[str, Any] = _loaded(self.folder, "AutoTokenizer")(**texts, return_tensors="np")
+        tokens = np.asarray(features["input_ids"]).shape[1]
+        if not tokens:
+            raise InputError("the text is empty, and the model's tokenizer makes no token of it; give one with words")
+        if self.longest is not None and tokens > self.longest:
+            raise InputError(f"the text has {tokens} tokens, the model takes {self.longest}; shorten or split it")
+        return features
+
+    def _of_video(self, data: Any) -> Mapping[str, Any]:
+        if isinstance(data, str | os.PathLike | bytes) or is_open_file(data):
+            raise InputError("a video must be a list of pictures, or uint8 [frames, height, width, 3]; decode the file")
+        frames = [_frame(frame) for frame in data]
+        if not frames:
+            raise InputError("the video has no frames; give one at least")
+        if self.frames is not None and len(frames) != self.frames:
+            chosen = np.linspace(0, len(frames) - 1, self.frames).astype(np.int64)
+            frames = [frames[number] for number in chosen]
+        features: Mapping[str, Any] = image_processor_of(self.folder)(frames, return_tensors="np")
+        return features
+
+    def _of_array(self, data: Any) -> Mapping[str, Any]:
+        if not hasattr(data, "shape"):
+            raise InputError(
+                f"the model takes tensors by keyword ({', '.join(keywords_of_network(self.model))}), got"
+                f" {type(data).__name__}"
+            )
+        return {keywords_of_network(self.model)[0]: np.asarray(data)[np.newaxis]}
+
+
+@cache
+def _loaded(folder: str, auto: str) -> Any:
+    """The folder's tokenizer or feature extractor, one for all who ask for it; no code of the folder is run."""
+    import transformers
+
+    try:
+        return getattr(transformers, auto).from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:
+        raise RegistrationError(
+            f"no {auto.removeprefix('Auto')} of transformers can be loaded from {folder}: {type_and_message(error)};"
+            ' put there what its save_pretrained("FOLDER") writes'
+        ) from error
+
+
+def _samples(data: Any, rate: int) -> NDArray[np.float32]:
+    """A sound as float32 [n] of one channel, at a rate in Hz."""
+    given = rate
+    if isinstance(data, Mapping):
+        if not {"audio", "sampling_rate"} == set(data):
+            raise InputError(f'a sound is {{"audio": array, "sampling_rate": Hz}}, got the keys {list(data)}')
+        data, given = data["audio"], data["sampling_rate"]
+        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+            raise InputError(f"sampling_rate must be a whole number of Hz above 0, got {given!r}")
+    if isinstance(data, str | os.PathLike | bytes | bytearray) or is_open_file(data):
+        samples, given = _decoded(data)
+    else:
+        samples = np.asarray(data)
+    if samples.dtype.kind != "f" or samples.ndim not in (1, 2) or not samples.size:
+        raise InputError(
+            f"a sound must be floating point [n] or [channels, n], full scale from -1 to 1, got {samples.dtype}"
+            f" {list(samples.shape)}"
+        )
+    if not np.isfinite(samples).all():
+        raise InputError("the sound holds NaN or infinity; give finite samples")
+    one = samples if samples.ndim == 1 else samples.mean(axis=0)
+    return one.astype(np.float32) if given == rate else _resampled(one, given, rate)
+
+
+def _decoded(data: Any) -> tuple[NDArray[np.float32], int]:
+    try:
+        import soundfile
+    except ModuleNotFoundError as error:
+        raise InputError(
+            'sounds are decoded by soundfile: pip install "vllm-mmout[audio]", or give {"audio": array,'
+            ' "sampling_rate": Hz}'
+        ) from error
+    source: Any = BytesIO(data) if isinstance(data, bytes | bytearray) else data
+    if isinstance(source, str | Path):
+        source = str(as_local_path(source))
+    try:
+        samples, rate = soundfile.read(source, dtype="float32", always_2d=True)
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"the sound cannot be decoded: {error}; give a WAV, FLAC, Ogg or MP3") from error
+    return samples.T, rate
+
+
+def _resampled(samples: NDArray[np.float32], given: int, rate: int) -> NDArray[np.float32]:
+    try:
+        import soxr
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"the sound has {given} Hz, the model takes {rate}, and soxr resamples it: pip install"
+            ' "vllm-mmout[audio]", or give it at that rate'
+        ) from error
+    resampled: NDArray[np.float32] = soxr.resample(samples.astype(np.float32), given, rate)
+    if not resampled.size:
+        raise InputError(f"the sound of {len(samples)} samples at {given} Hz is too short; give a longer one")
+    return resampled
+
+
+def _frame(frame: Any) -> Any:
+    """One picture of a video, as the processor takes it."""
+    from PIL import Image
+
+    if hasattr(frame, "getbands"):
+        return frame.convert("RGB")
+    array = np.asarray(frame)
+    if array.dtype != np.uint8 or array.ndim != len("hwc") or array.shape[2] != len("rgb"):
+        raise InputError(f"a frame must be a picture, or uint8 [height, width, 3], got {array.dtype} {array.shape}")
+    return Image.fromarray(array)

@@ -1,0 +1,144 @@
+"""From what a user gives to the tensors of a model of transformers, through its folder's own processor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.models.inputs.mapper import RasterMapper, TensorSpec
+from vllm_mmout.models.inputs.open_input import opened_planes
+from vllm_mmout.models.inputs.raster_view import RasterView
+from vllm_mmout.params import OutputParams
+from vllm_mmout.wings.transformers.features import FeaturesMapper
+from vllm_mmout.wings.transformers.heads import Head, described
+from vllm_mmout.wings.transformers.loading import image_processor_of, keywords_of_network
+
+SIZE: Final = "target_sizes"
+"""Keyword of (height, width) of the input in pixels, as transformers' ``post_process_*`` call it."""
+
+_BANDS = ("red", "green", "blue")
+_ANY = Head("image", "tensor")
+_SIDE = 256
+"""Of tiles, where the processor resizes nothing."""
+_LARGEST = 8192
+"""Height and width up to which a picture goes through the processor whole."""
+
+
+def mapper_of(config: Mapping[str, Any]) -> PictureMapper | FeaturesMapper:
+    """The input mapper of a folder."""
+    head, said = described(config)
+    if head.takes != "image":
+        longest, frames = config.get("max_position_embeddings"), config.get("num_frames")
+        return FeaturesMapper(config["architectures"][0], head.takes, said["folder"], longest, frames)
+    processor = image_processor_of(said["folder"])
+    crop = _sides(getattr(processor, "crop_size", None)) if getattr(processor, "do_center_crop", False) else None
+    resized = _sides(getattr(processor, "size", None)) if getattr(processor, "do_resize", False) else None
+    return PictureMapper(
+        model=config["architectures"][0],
+        bands=_BANDS,
+        max_size=_LARGEST,
+        tile_size=max(crop or resized or (_SIDE,)),
+        head=head,
+        folder=said["folder"],
+        cropped=crop,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PictureMapper(RasterMapper):
+    """Maps pictures and rasters of red, green and blue; a grey one stands for all three.
+
+    A picture goes through the processor whole, as with transformers. A raster that has a place, and a head with a
+    result for each pixel or of boxes, is cut into tiles of the size that the processor scales to, so that the model
+    sees it at its own resolution; the request's ``tile`` asks for it with any picture.
+    """
+
+    head: Head = _ANY
+    folder: str = ""
+    cropped: tuple[int, int] | None = None
+    """What the processor crops to."""
+    whole_only: bool = False
+    """Whether this input is not cut."""
+
+    @property
+    def inputs(self) -> dict[str, TensorSpec]:
+        """Not said: sizes are the processor's."""
+        return {}
+
+    def dummy(self) -> NDArray[np.uint8]:
+        """A black picture of the size that the processor scales to."""
+        return np.zeros((3, *self.tile_sides(None)), np.uint8)
+
+    @property
+    def one_for_all(self) -> bool:
+        """A grey picture stands for all three colours."""
+        return True
+
+    def open(self, data: Any, params: OutputParams) -> RasterView:
+        """Open one picture or raster."""
+        raster, planes = opened_planes(data, params, self)
+        try:
+            whole = not self.head.tiled or (raster.georeference is None and params.tile is None)
+            view = RasterView(raster, planes, params, replace(self, whole_only=whole))
+            _check_values(view)
+        except BaseException:
+            raster.close()
+            raise
+        return view
+
+    def fits(self, size: tuple[int, int]) -> bool:
+        """Whether (height, width) goes through the processor whole."""
+        return max(size) <= (_LARGEST if self.whole_only else max(self.tile_sides(None)))
+
+    def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
+        """What the processor makes of [3, height, width], and the size."""
+        processor = image_processor_of(self.folder)
+        options: dict[str, Any] = {}
+        if self.cropped is not None and not self.whole_only:  # what is cropped off has no result
+            options = {"do_center_crop": False, "size": dict(zip(("height", "width"), self.cropped, strict=True))}
+        picture = np.ascontiguousarray(np.moveaxis(planes, 0, -1))
+        try:
+            features = processor(images=_picture(picture), return_tensors="np", **options)
+        except (ValueError, TypeError, ZeroDivisionError) as error:
+            height, width = planes.shape[1:]
+            raise InputError(
+                f"{type(processor).__name__} takes no picture of {height} x {width} pixels: {error}; give one of usual"
+                " proportions"
+            ) from error
+        known = keywords_of_network(self.model)
+        tensors = {name: np.asarray(value)[0] for name, value in features.items() if name in known}
+        size = {SIZE: np.array(planes.shape[1:], np.int64)} if self.head.sized else {}
+        return {**tensors, **size}
+
+
+def _picture(array: NDArray[Any]) -> Any:
+    from PIL import Image
+
+    return Image.fromarray(array) if array.dtype == np.uint8 else array
+
+
+def _check_values(view: RasterView) -> None:
+    """Refuse values that the processor, which takes bytes, would scale wrongly."""
+    if view.raster.dtype != np.uint8 and view.params.scale is None and view.params.offset is None:
+        raise OptionError(
+            f"the input's dtype is {view.raster.dtype}, and the model's processor takes pictures of 0 to 255; bring it"
+            " there with scale=..., as scale=255/10000 for reflectance in steps of 0.0001",
+            param="scale",
+        )
+
+
+def _sides(size: Any) -> tuple[int, int] | None:
+    """(height, width) of what a processor says of a size."""
+    if size is None:
+        return None
+    if isinstance(size, int):
+        return size, size
+    sizes = dict(size)
+    edge = sizes.get("shortest_edge") or sizes.get("longest_edge")
+    height, width = sizes.get("height", edge), sizes.get("width", edge)
+    return (int(height), int(width)) if height and width else None

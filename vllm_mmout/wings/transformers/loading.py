@@ -1,0 +1,70 @@
+"""The processor of a folder of transformers."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.errors import RegistrationError, type_and_message
+
+if TYPE_CHECKING:
+    import torch
+
+_NOT_INPUTS = frozenset({"labels", "return_dict", "output_attentions", "output_hidden_states", "past_key_values"})
+_PIL = "image_processing_pil_"
+
+
+@cache
+def keywords_of_network(architecture: str) -> tuple[str, ...]:
+    """The keywords of ``forward`` of a class of transformers that name inputs."""
+    import transformers
+
+    parameters = inspect.signature(getattr(transformers, architecture).forward).parameters.values()
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return tuple(name for name in named[1:] if name not in _NOT_INPUTS)
+
+
+@cache
+def image_processor_of(folder: str) -> Any:
+    """What prepares pictures, and makes results of them: the folder's image processor, one for all who ask for it.
+
+    Its Pillow variant where torchvision is missing; no code of the folder is run. RegistrationError: there is none.
+    """
+    import transformers
+
+    auto: Any = transformers.AutoImageProcessor
+    try:
+        return auto.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:
+        if (variant := _pillow_variant(folder)) is not None:
+            return variant.from_pretrained(folder)
+        raise RegistrationError(
+            f"no image processor of transformers can be loaded from {folder}: {type_and_message(error)}; put there what"
+            ' processor.save_pretrained("FOLDER") writes, and install what it needs'
+        ) from error
+
+
+def output_of(tensors: Mapping[str, torch.Tensor]) -> Any:
+    """Tensors by name as an output of a model of transformers, which ``post_process_*`` take."""
+    from transformers.utils import generic
+
+    made: Any = generic.ModelOutput
+    return made(tensors)
+
+
+def _pillow_variant(folder: str) -> Any:
+    """The class that does without torchvision: some are there, and transformers says that they need it."""
+    import transformers
+    from transformers.models.auto.image_processing_auto import get_image_processor_config
+
+    named = get_image_processor_config(folder).get("image_processor_type") or ""
+    family = named.removesuffix("Fast").removesuffix("Pil").removesuffix("ImageProcessor")
+    for file in Path(transformers.__file__).parent.glob(f"models/*/{_PIL}*.py"):
+        if file.stem.removeprefix(_PIL).replace("_", "") == family.lower():
+            module = importlib.import_module(f"transformers.models.{file.parent.name}.{file.stem}")
+            return getattr(module, f"{family}ImageProcessorPil", None)
+    return None

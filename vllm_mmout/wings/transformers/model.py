@@ -1,0 +1,72 @@
+"""TransformersModel: a model of transformers with the head that its folder names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from vllm_mmout.errors import ModelError
+from vllm_mmout.models.author import load_strictly
+from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
+from vllm_mmout.wings.transformers.heads import described
+from vllm_mmout.wings.transformers.inputs import SIZE, mapper_of
+from vllm_mmout.wings.transformers.loading import keywords_of_network
+
+_REMEDY = 'Save them as transformers does: model.save_pretrained("FOLDER")'
+
+
+@MULTIMODAL_INPUT_REGISTRY.register_input_mapper(mapper_of)
+class TransformersModel(nn.Module):
+    """Holds the model of transformers; gives the tensors of its output that its head is about."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._head, said = described(config)
+        entries = {key: value for key, value in config.items() if key not in ("model_type", "mmout", "transformers")}
+        known: Any = transformers.AutoConfig.for_model(said["model_type"])
+        made: Any = getattr(transformers, config["architectures"][0])
+        self.network: nn.Module = made(type(known).from_dict(entries)).eval()
+
+    @classmethod
+    def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """The keywords of the network's ``forward``, and the size of the input."""
+        return (*keywords_of_network(config["architectures"][0]), SIZE)
+
+    @property
+    def compiled_part(self) -> nn.Module:
+        """What is compiled."""
+        return self.network
+
+    def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
+        """Run the network; of its output the head's tensors, and ``target_sizes``, int64 [n, 2], where it has one."""
+        sizes = inputs.pop(SIZE, None)
+        count = len(next(iter(inputs.values())))
+        dtype = next(self.network.parameters()).dtype
+        given = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
+        output = self.network(**given)
+        wanted = self._head.outputs
+        found = dict(_tensors(output, count))
+        kept = {name: tensor for name, tensor in found.items() if name in wanted} if wanted else found
+        if not kept:
+            raise ModelError(
+                f"{type(self.network).__name__} gave {', '.join(found) or 'no tensors'} of {count} requests; its head"
+                f" needs {' or '.join(wanted) or 'one'}"
+            )
+        return kept if sizes is None else {**kept, SIZE: sizes}
+
+    def load_from(self, stored: Mapping[str, Any]) -> None:
+        """Load what ``save_pretrained`` wrote."""
+        load_strictly(self.network, stored, _REMEDY)
+
+
+def _tensors(output: Any, count: int) -> list[tuple[str, Tensor]]:
+    """The tensors of an output that have the requests on axis 0; those of a tuple are numbered: "feature_maps.0"."""
+    found: list[tuple[str, Tensor]] = []
+    for name, value in output.items():
+        numbered = [(f"{name}.{number}", one) for number, one in enumerate(value)] if isinstance(value, tuple) else []
+        found += numbered or [(name, value)]
+    return [(name, one) for name, one in found if isinstance(one, torch.Tensor) and one.shape[:1] == (count,)]
