@@ -112,9 +112,9 @@ class ModelInputs:
         return set(data) <= set(mapper.modalities) or not set(data) & set(self.keywords.names)
 
     def _is_of_mapper(self, data: Any) -> bool:
-        """Whether a dict is one that the author's own mapper takes: it has keys that no keyword of forward is named."""
+        """Whether a dict is one that the author's own mapper takes: no key of it is a keyword of forward."""
         own = self._mapper is not None and not isinstance(self._mapper, RasterMapper | AutoProcessorMapper)
-        return own and isinstance(data, Mapping) and not set(data) <= set(self.keywords.names)
+        return own and isinstance(data, Mapping) and bool(data) and not set(data) & set(self.keywords.names)
 
     def whole(self, view: RasterView) -> MappedInput:
         """Map an open raster that fits one forward, and close it."""
