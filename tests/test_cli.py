@@ -305,6 +305,10 @@ def test_processors(tmp_path):
         ["embedding", "tensor"],
         ["vq_image", "image"],
         ["codec_audio", "audio"],
+        ["semantic-segmentation", "raster"],
+        ["depth-estimation", "raster"],
+        ["image-to-image", "raster"],
+        ["object-detection", "structured"],
     ]
     assert "classes, probabilities, confidence" in printed[3]
     assert "vllm_mmout.processors.segmentation:SegmentationProcessor (built in)" in printed[3]
