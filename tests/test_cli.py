@@ -309,6 +309,16 @@ def test_processors(tmp_path):
         ["depth-estimation", "raster"],
         ["image-to-image", "raster"],
         ["object-detection", "structured"],
+        ["zero-shot-object-detection", "structured"],
+        ["zero-shot-classification", "structured"],
+        ["text-segmentation", "raster"],
+        ["mask-generation", "raster"],
+        ["keypoint-detection", "structured"],
+        ["pose-estimation", "structured"],
+        ["keypoint-matching", "tensor"],
+        ["normal-estimation", "raster"],
+        ["image-matting", "raster"],
+        ["text-to-waveform", "audio"],
     ]
     assert "classes, probabilities, confidence" in printed[3]
     assert "vllm_mmout.processors.segmentation:SegmentationProcessor (built in)" in printed[3]

@@ -171,7 +171,10 @@ def test_pooling_that_does_not_suit_the_output_is_refused(pool, shape, says):
         (torch.zeros(1, 2, 3, 4, 5), "got float32 [1, 2, 3, 4, 5]"),
         (torch.zeros(1, 0, 8), "got float32 [1, 0, 8]"),
         (torch.zeros(1, 8, dtype=torch.int64), "got int64 [1, 8]"),
-        ({"tokens": torch.zeros(1, 5, 8), "map": torch.zeros(1)}, "got a dict of 2 tensors (map, tokens)"),
+        (
+            {"tokens": torch.zeros(1, 5, 8), "map": torch.zeros(1)},
+            "the model emits tokens, map: set the option tensor to one of them",
+        ),
     ],
 )
 def test_other_output_is_refused_with_what_is_taken(output, says):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference, epsg_code
     from vllm_mmout.geo.raster.geotiff import BLOCK_SIDE, RasterMetadata, are_classes
     from vllm_mmout.geo.raster.opened import declared_size, open_raster, read_raster
-    from vllm_mmout.geo.raster.picture import PICTURE_ERRORS
+    from vllm_mmout.geo.raster.picture import PICTURE_ERRORS, turned_upright
     from vllm_mmout.geo.raster.raster import (
         Affine,
         GroundControlPoint,
@@ -72,7 +72,7 @@ __all__ = [
     "folders_in", "format_nodata", "gdal_files", "is_address", "is_gdal_name", "is_tiff", "open_raster", "open_remote",
     "pixel_area", "pixel_areas", "printable_name", "proj_crs", "proxy_of", "rasters_in", "rasters_of",
     "read_directories", "read_raster", "reflected", "retry_after_s", "status_phrase", "timeout_phrase",
-    "trace_polygons", "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here",
+    "trace_polygons", "turned_upright", "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here",
 ]  # fmt: skip
 
 _HOMES = {
@@ -88,7 +88,7 @@ _HOMES = {
     "vllm_mmout.geo.raster.georeference": "Georeference epsg_code",
     "vllm_mmout.geo.raster.geotiff": "BLOCK_SIDE RasterMetadata are_classes",
     "vllm_mmout.geo.raster.opened": "declared_size open_raster read_raster",
-    "vllm_mmout.geo.raster.picture": "PICTURE_ERRORS",
+    "vllm_mmout.geo.raster.picture": "PICTURE_ERRORS turned_upright",
     "vllm_mmout.geo.raster.raster": (
         "Affine GroundControlPoint Raster Window as_pixels_have_it as_window can_hold format_nodata"
     ),

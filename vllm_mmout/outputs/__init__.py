@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.classification import ClassificationOutput, ClassScore
     from vllm_mmout.outputs.detection import Detection, DetectionOutput
     from vllm_mmout.outputs.image import ImageOutput
+    from vllm_mmout.outputs.keypoints import Keypoint, KeypointsOutput
     from vllm_mmout.outputs.polygons import PolygonsOutput
     from vllm_mmout.outputs.raster import RasterOutput
     from vllm_mmout.outputs.structured import StructuredOutput
@@ -27,6 +28,8 @@ __all__ = [
     "Detection",
     "DetectionOutput",
     "ImageOutput",
+    "Keypoint",
+    "KeypointsOutput",
     "MediaOutput",
     "PolygonsOutput",
     "RasterOutput",
@@ -42,6 +45,7 @@ _HOMES = {
     "vllm_mmout.outputs.classification": "ClassScore ClassificationOutput",
     "vllm_mmout.outputs.detection": "Detection DetectionOutput",
     "vllm_mmout.outputs.image": "ImageOutput",
+    "vllm_mmout.outputs.keypoints": "Keypoint KeypointsOutput",
     "vllm_mmout.outputs.polygons": "PolygonsOutput",
     "vllm_mmout.outputs.raster": "RasterOutput",
     "vllm_mmout.outputs.structured": "StructuredOutput",

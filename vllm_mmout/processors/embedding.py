@@ -8,7 +8,7 @@ from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import TensorOutput
 from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.processors.option_values import checked_switch
-from vllm_mmout.processors.raw import describe, not_of_reduce, only_tensor, own_array
+from vllm_mmout.processors.raw import describe, named, not_of_reduce, only_tensor, own_array
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +35,7 @@ class EmbeddingProcessor(OutputProcessor):
     All is computed in `reduce`, on the device, in float32: one vector a request travels.
 
     Args:
+        tensor: name of the output that holds them, of a model that gives several: "pooler_output".
         pool: "mean" over all tokens (a class token among them) or all pixels; "max" of each component over them; "cls"
             for the first token.
         normalize: divide each vector by its length (L2), so that dot products are cosines. The zero vector stays as
@@ -49,11 +50,16 @@ class EmbeddingProcessor(OutputProcessor):
     name: ClassVar[str] = "embedding"
     modality: ClassVar[str] = "tensor"
 
-    def __init__(self, *, pool: str | None = None, normalize: bool = False, dtype: str = "float32") -> None:
+    def __init__(
+        self, *, tensor: str | None = None, pool: str | None = None, normalize: bool = False, dtype: str = "float32"
+    ) -> None:
+        if tensor is not None and (not isinstance(tensor, str) or not tensor):
+            raise OptionError(f"tensor must be the name of an output of the model, or left out, got {tensor!r}")
         if pool is not None and pool not in _POOLS:
             raise OptionError(f"pool must be one of {', '.join(_POOLS)}, or left out, got {pool!r}")
         if dtype not in _DTYPES:
             raise OptionError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
+        self._tensor = tensor
         self._pool = pool
         self._normalize = checked_switch("normalize", normalize)
         self._dtype = dtype
@@ -62,7 +68,7 @@ class EmbeddingProcessor(OutputProcessor):
         """Pool and normalise: ``dtype`` [n, dim]; ReduceError, too, where a component is too large for float16."""
         import torch
 
-        features = only_tensor(output, _TAKES, ReduceError)
+        features = self._features(output)
         if not _VECTORS <= features.ndim <= _MAP or not features.is_floating_point() or 0 in features.shape[1:]:
             raise ReduceError(f"{_TAKES}, got {describe(features)}")
         self._check_pool(features)
@@ -77,6 +83,16 @@ class EmbeddingProcessor(OutputProcessor):
         if array.dtype != self._dtype or array.ndim != 1:
             raise not_of_reduce(f"an embedding must come as {self._dtype} [dim] from reduce", tensor)
         return TensorOutput(array)
+
+    def _features(self, output: Raw) -> torch.Tensor:
+        given = named(output)
+        if self._tensor is None:
+            if len(given) > 1:
+                raise ReduceError(f"{_TAKES}; the model emits {', '.join(given)}: set the option tensor to one of them")
+            return only_tensor(output, _TAKES, ReduceError)
+        if self._tensor not in given:
+            raise ReduceError(f"the model emits {', '.join(filter(None, given)) or 'one tensor'}, not {self._tensor!r}")
+        return given[self._tensor]
 
     def _check_pool(self, features: torch.Tensor) -> None:
         if features.ndim == _VECTORS:

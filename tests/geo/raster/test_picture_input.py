@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from PIL import Image
+from PIL import Image, ImageOps
 from rasterio.io import MemoryFile
 
 from vllm_mmout.geo.raster.opened import read_raster
+from vllm_mmout.geo.raster.picture import upright
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 
@@ -116,6 +117,21 @@ def test_the_orientation_is_the_stored_one() -> None:
     exif[0x0112] = 6
     data = encoded(Image.fromarray(RGB), "JPEG", exif=exif)
     assert read_raster(data).array.shape == (3, 30, 41)
+
+
+@pytest.mark.parametrize("turned", range(1, 9))
+def test_a_picture_is_turned_as_pillow_turns_it(turned: int) -> None:
+    """Where a caller asks for it; the metadata, which says so as GDAL's do, is then gone."""
+    exif = Image.Exif()
+    exif[0x0112] = turned
+    alpha = np.arange(30 * 41, dtype="uint8").reshape(30, 41, 1) % 3
+    data = encoded(Image.fromarray(np.concatenate([RGB, alpha], axis=2)), "PNG", exif=exif)
+    seen = upright(read_raster(data))
+    with Image.open(BytesIO(data)) as picture:
+        expected = np.asarray(ImageOps.exif_transpose(picture))
+    np.testing.assert_array_equal(seen.array, np.moveaxis(expected, -1, 0))
+    np.testing.assert_array_equal(seen.valid(), expected[..., 3] > 0)
+    assert "EXIF_Orientation" not in seen.metadata
 
 
 def test_of_a_moving_picture_the_first_frame_is_read() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from vllm_mmout.geo.raster.coded_headers import boxes, coded_size, codestream
 from vllm_mmout.geo.raster.formats import JPEG2000, gdal_format
 from vllm_mmout.geo.raster.raster import Raster
 from vllm_mmout.geo.raster.segments import DECODER_ERRORS as OF_SEGMENTS
+from vllm_mmout.geo.raster.windowed import OpenArray, OpenRaster
 
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.files import SharedFile
@@ -30,6 +31,19 @@ _TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 """What some of its plugins raise of themselves when they open a file."""
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "JPEG2000", "PPM", "AVIF")
 """Formats of pictures. Others that Pillow opens stay out: EPS would start a PostScript interpreter on the file."""
+EXIF_ORIENTATION = "EXIF_Orientation"
+"""The item of the metadata, as GDAL has it."""
+_TAG = 0x0112
+_TURNS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "2": lambda array: array[..., ::-1],
+    "3": lambda array: array[..., ::-1, ::-1],
+    "4": lambda array: array[..., ::-1, :],
+    "5": lambda array: array.swapaxes(-1, -2),
+    "6": lambda array: array.swapaxes(-1, -2)[..., ::-1],
+    "7": lambda array: array.swapaxes(-1, -2)[..., ::-1, ::-1],
+    "8": lambda array: array.swapaxes(-1, -2)[..., ::-1, :],
+}
+"""How a picture is turned, by what EXIF says; an array ends in (height, width)."""
 _AS_STORED = frozenset({"L", "RGB", "RGBA", "LA", "I;16", "I", "F"})
 _ALPHA = {"LA": 2, "RGBA": 4}
 
@@ -85,7 +99,8 @@ def read_picture(file: BinaryIO, name: str) -> Raster | None:
     """Read the first frame of a picture.
 
     Grey, RGB, 16-bit and floating-point pictures are read as stored; palettes become RGB, bilevel ones grey 0 and 255,
-    CMYK, YCbCr and the rest RGB. Transparency becomes an alpha band.
+    CMYK, YCbCr and the rest RGB. Transparency becomes an alpha band. How EXIF says that it is to be turned stands in
+    the metadata, under GDAL's name.
     """
     try:
         image = _opened(file, file.read(16))
@@ -95,6 +110,7 @@ def read_picture(file: BinaryIO, name: str) -> Raster | None:
             _check_size(image, name)
             image.load()
             deep = _deep_png(image, file)
+            turned = _orientation(image)
             picture = _plain(image)
             array = np.asarray(picture) if deep is None else deep
     except InputError:
@@ -105,7 +121,35 @@ def read_picture(file: BinaryIO, name: str) -> Raster | None:
         raise _damaged(name, error) from error
     bands = array[np.newaxis] if array.ndim == 2 else np.ascontiguousarray(np.moveaxis(array, 2, 0))
     alpha = len(bands) if len(bands) in _ALPHA.values() else None
-    return Raster(bands, mask=None if alpha is None else bands[alpha - 1] != 0, alpha=alpha)
+    mask = None if alpha is None else bands[alpha - 1] != 0
+    return Raster(bands, mask=mask, alpha=alpha, metadata={EXIF_ORIENTATION: str(turned)} if turned > 1 else {})
+
+
+def turned_upright(raster: OpenRaster) -> OpenRaster:
+    """A raster as it is to be seen: a picture that EXIF turns is read, turned and closed; any other one is itself."""
+    if EXIF_ORIENTATION not in raster.metadata:
+        return raster
+    with raster:
+        return OpenArray(upright(raster.read()), raster.name)
+
+
+def upright(raster: Raster) -> Raster:
+    """A picture as EXIF says that it is to be seen; itself where that is how it is stored."""
+    turned = _TURNS.get(raster.metadata.get(EXIF_ORIENTATION, ""))
+    if turned is None:
+        return raster
+    others = {name: text for name, text in raster.metadata.items() if name != EXIF_ORIENTATION}
+    mask = None if raster.mask is None else np.ascontiguousarray(turned(raster.mask))
+    return replace(raster, array=np.ascontiguousarray(turned(raster.array)), mask=mask, metadata=others)
+
+
+def _orientation(image: Image.Image) -> int:
+    """What EXIF says, from 1 to 8; 1 where it says nothing that can be read."""
+    try:
+        said = image.getexif().get(_TAG, 1)
+    except (*PICTURE_ERRORS, struct.error):
+        return 1
+    return said if said in range(1, 9) else 1
 
 
 def _check_size(image: Image.Image, name: str) -> None:

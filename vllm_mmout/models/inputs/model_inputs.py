@@ -112,7 +112,10 @@ class ModelInputs:
         return set(data) <= set(mapper.modalities) or not set(data) & set(self.keywords.names)
 
     def _is_of_mapper(self, data: Any) -> bool:
-        """Whether a dict is one that the author's own mapper takes: no key of it is a keyword of forward."""
+        """Whether a dict is one that the mapper takes: of its fields, or without a keyword of forward."""
+        fields = getattr(self._mapper, "fields", ())
+        if fields and isinstance(data, Mapping) and fields[0] in data:
+            return True
         own = self._mapper is not None and not isinstance(self._mapper, RasterMapper | AutoProcessorMapper)
         return own and isinstance(data, Mapping) and bool(data) and not set(data) & set(self.keywords.names)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from vllm_mmout.geo import Affine, Georeference, Polygons
     from vllm_mmout.outputs.detection import DetectionOutput
+    from vllm_mmout.outputs.keypoints import KeypointsOutput
     from vllm_mmout.outputs.polygons import PolygonsOutput, TracedPolygons
 
 _LON_LAT = "urn:ogc:def:crs:OGC:1.3:CRS84"
@@ -35,8 +36,8 @@ def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None
         _write_features(file, output.traced(folder), crs)
 
 
-def write_boxes(output: DetectionOutput, file: BinaryIO, _form: Format) -> None:
-    """Write a FeatureCollection of boxes."""
+def write_boxes(output: DetectionOutput | KeypointsOutput, file: BinaryIO, _form: Format) -> None:
+    """Write a FeatureCollection of boxes or points."""
     file.write(json.dumps(output.geojson, allow_nan=False).encode())
 
 
@@ -46,9 +47,9 @@ def check(georeference: Georeference | None, _form: Format, instead: str) -> Non
 
 
 def feature_collection(
-    boxes: Iterable[tuple[tuple[float, float, float, float], Mapping[str, Any]]], georeference: Georeference | None
+    shapes: Iterable[tuple[tuple[float, ...], Mapping[str, Any]]], georeference: Georeference | None
 ) -> dict[str, Any]:
-    """A FeatureCollection of boxes (xmin, ymin, xmax, ymax in pixels) with their properties.
+    """A FeatureCollection of boxes (xmin, ymin, xmax, ymax in pixels) or points (x, y) with their properties.
 
     The coordinate system stands in the member ``crs`` of the GeoJSON of 2008, which GDAL writes and reads: RFC 7946
     knows longitude and latitude alone.
@@ -58,9 +59,9 @@ def feature_collection(
         {
             "type": "Feature",
             "properties": dict(properties),
-            "geometry": {"type": "Polygon", "coordinates": [_ring(edges, transform)]},
+            "geometry": _geometry(shape, transform),
         }
-        for edges, properties in boxes
+        for shape, properties in shapes
     ]
     return {
         "type": "FeatureCollection",
@@ -88,14 +89,28 @@ def placement(georeference: Georeference | None, *, instead: str) -> tuple[str, 
     return _LON_LAT if code == 4326 else f"urn:ogc:def:crs:EPSG::{code}", georeference.transform
 
 
+def _geometry(shape: tuple[float, ...], transform: Affine) -> dict[str, Any]:
+    """A box or a point in coordinates."""
+    if len(shape) == 2:
+        (point,) = _placed([(shape[0], shape[1])], transform)
+        return {"type": "Point", "coordinates": point}
+    left, top, right, bottom = shape
+    return {"type": "Polygon", "coordinates": [_ring((left, top, right, bottom), transform)]}
+
+
+def _placed(points: Iterable[tuple[float, float]], transform: Affine) -> list[list[float]]:
+    a, b, c, d, e, f = transform
+    return [[a * col + b * row + c, d * col + e * row + f] for col, row in points]
+
+
 def _ring(edges: tuple[float, float, float, float], transform: Affine) -> list[list[float]]:
     """The closed outline of a rectangle in coordinates, counterclockwise as RFC 7946 wants it."""
-    a, b, c, d, e, f = transform
+    a, b, _, d, e, _ = transform
     left, top, right, bottom = edges
     corners = [(left, top), (left, bottom), (right, bottom), (right, top)]
     if a * e - b * d > 0:  # the transform does not turn over: what is counterclockwise in rows and columns is not here
         corners.reverse()
-    ring = [[a * col + b * row + c, d * col + e * row + f] for col, row in corners]
+    ring = _placed(corners, transform)
     return [*ring, ring[0]]
 
 

@@ -17,8 +17,9 @@ from vllm_mmout.errors import InputError, OptionError, RegistrationError, type_a
 from vllm_mmout.models.inputs.input_forms import as_local_path, is_open_file
 from vllm_mmout.models.inputs.mapper import MappedInput
 from vllm_mmout.params import OutputParams
-from vllm_mmout.wings.transformers.heads import Takes
+from vllm_mmout.wings.transformers.heads import Head
 from vllm_mmout.wings.transformers.loading import image_processor_of, keywords_of_network
+from vllm_mmout.wings.transformers.prompts import TEXTS, as_tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,12 @@ class FeaturesMapper:
     - A text is a ``str``, or ``{"text": ..., "text_pair": ...}``.
     - A video is a list of pictures, or uint8 [frames, height, width, 3]; of more frames than the model takes as many
       are chosen, evenly, as the pipeline of transformers does.
+    - A text with choices is ``{"text": ..., "choices": [...]}``.
     - Tensors are a dict by keyword of ``forward``, without the batch axis, or an array of the first keyword.
     """
 
     model: str
-    takes: Takes
+    head: Head
     folder: str
     longest: int | None = None
     """Tokens of a text that the model has positions for."""
@@ -44,27 +46,46 @@ class FeaturesMapper:
     @property
     def opens_files(self) -> bool:
         """Whether a text names a file."""
-        return self.takes in ("audio", "video")
+        return self.head.takes in ("audio", "video")
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
         """Map one input; InputError where it is of another kind, empty or too long."""
         for option in params.reads:
-            raise OptionError(f"{option} says how a raster is read, and the model takes {self.takes}", param=option)
+            raise OptionError(
+                f"{option} says how a raster is read, and the model takes {self.head.takes}", param=option
+            )
         making: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {
             "audio": self._of_sound,
             "text": self._of_text,
             "video": self._of_video,
             "tensors": self._of_array,
         }
-        features = making[self.takes](data)
+        choices = "choices" in self.head.needs
+        features = self._of_choices(data) if choices else making[self.head.takes](data)
         known = keywords_of_network(self.model)
-        return MappedInput({name: np.asarray(value)[0] for name, value in features.items() if name in known})
+        tensors = {name: np.asarray(value) for name, value in features.items() if name in known}
+        if choices:
+            return MappedInput({**tensors, TEXTS: as_tensor(data["choices"])})
+        return MappedInput(tensors if self.head.alone else {name: value[0] for name, value in tensors.items()})
 
     def _of_sound(self, data: Any) -> Mapping[str, Any]:
         extractor = _loaded(self.folder, "AutoFeatureExtractor")
         rate = int(extractor.sampling_rate)
         samples = _samples(data, rate)
         features: Mapping[str, Any] = extractor(samples, sampling_rate=rate, return_tensors="np")
+        return features
+
+    def _of_choices(self, data: Any) -> Mapping[str, Any]:
+        """The text with each choice: tensors [choices, tokens]."""
+        choices = data.get("choices") if isinstance(data, Mapping) else None
+        if not isinstance(choices, list | tuple) or not choices or set(data) != {"text", "choices"}:
+            raise InputError(f'the model takes {{"text": ..., "choices": [...]}}, got {data!r:.200}')
+        for choice in choices:
+            self._of_text({"text": data["text"], "text_pair": choice})
+        tokenizer = _loaded(self.folder, "AutoTokenizer")
+        features: Mapping[str, Any] = tokenizer(
+            [data["text"]] * len(choices), list(choices), padding=True, return_tensors="np"
+        )
         return features
 
     def _of_text(self, data: Any) -> Mapping[str, Any]:

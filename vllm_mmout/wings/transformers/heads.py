@@ -30,16 +30,67 @@ class Head:
     """Whether the results need the input's size in pixels."""
     text: bool = False
     """Whether vLLM's own text models may serve architectures of the table that its registry does not name."""
+    prompt: tuple[str, ...] = ()
+    """What a request may say beside its picture."""
+    needs: tuple[str, ...] = ()
+    """Of ``prompt`` what a request says one of at least."""
+    alone: bool = False
+    """Whether the processor's tensors are of one request as a whole: they keep their batch axis, and each request is
+    a forward of its own."""
+    repeated: bool = False
+    """Whether the picture goes in once for each text."""
+    padding: str = ""
+    """How texts are brought to one length, where the processor must be told."""
 
 
-_CLASSES = ("logits", "logits_per_image")
 _BOXES = ("logits", "pred_boxes")
+_CLASSES = ("logits", "logits_per_image")
+_TEXT = ("text",)
+_POINTS = ("input_points", "input_labels", "input_boxes")
+_GROUNDED = (*_BOXES, "input_ids", "decoder_class_logits", "decoder_coord_logits", "classes_structure")
+_MATCHES = ("mask", "matches", "matching_scores", "keypoints")
 
 TABLES: Final[Mapping[str, Head]] = {
     "SEMANTIC_SEGMENTATION": Head("image", "semantic-segmentation", ("logits",), tiled=True, sized=True),
     "DEPTH_ESTIMATION": Head("image", "depth-estimation", tiled=True, sized=True),
     "IMAGE_TO_IMAGE": Head("image", "image-to-image", ("reconstruction",), tiled=True, sized=True),
     "OBJECT_DETECTION": Head("image", "object-detection", _BOXES, tiled=True, sized=True),
+    "ZERO_SHOT_OBJECT_DETECTION": Head(
+        "image", "zero-shot-object-detection", _GROUNDED, tiled=True, sized=True, prompt=_TEXT, needs=_TEXT, alone=True
+    ),
+    "ZERO_SHOT_IMAGE_CLASSIFICATION": Head(
+        "image",
+        "zero-shot-classification",
+        ("logits_per_image",),
+        prompt=_TEXT,
+        needs=_TEXT,
+        alone=True,
+        padding="longest",
+    ),
+    "VISUAL_QUESTION_ANSWERING": Head("image", "classification", ("logits",), prompt=_TEXT, needs=_TEXT),
+    "DOCUMENT_QUESTION_ANSWERING": Head(
+        "image", "tensor", ("start_logits", "end_logits"), prompt=("text", "text_pair", "boxes"), needs=_TEXT
+    ),
+    "MASK_GENERATION": Head(
+        "image",
+        "mask-generation",
+        ("pred_masks", "iou_scores"),
+        sized=True,
+        prompt=_POINTS,
+        needs=("input_points", "input_boxes"),
+        alone=True,
+    ),
+    "KEYPOINT_DETECTION": Head(
+        "image", "keypoint-detection", ("keypoints", "scores", "descriptors", "mask"), sized=True
+    ),
+    "KEYPOINT_MATCHING": Head(
+        "image", "keypoint-matching", _MATCHES, sized=True, prompt=("other_image",), needs=("other_image",), alone=True
+    ),
+    "POSE_ESTIMATION": Head(
+        "image", "pose-estimation", ("heatmaps",), prompt=("boxes",), needs=("boxes",), sized=True, alone=True
+    ),
+    "IMAGE_MATTING": Head("image", "image-matting", ("alphas", "foregrounds"), sized=True),
+    "NORMAL_ESTIMATION": Head("image", "normal-estimation", ("normals",), tiled=True, sized=True),
     "IMAGE_CLASSIFICATION": Head("image", "classification", _CLASSES),
     "VIDEO_CLASSIFICATION": Head("video", "classification", _CLASSES),
     "AUDIO_CLASSIFICATION": Head("audio", "classification", _CLASSES),
@@ -52,6 +103,7 @@ TABLES: Final[Mapping[str, Head]] = {
     "CTC": Head("audio", "tensor", ("logits",)),
     "TOKEN_CLASSIFICATION": Head("text", "tensor", ("logits",), text=True),
     "QUESTION_ANSWERING": Head("text", "tensor", ("start_logits", "end_logits"), text=True),
+    "MULTIPLE_CHOICE": Head("text", "zero-shot-classification", ("logits",), needs=("choices",), text=True),
     "MASKED_LM": Head("text", "tensor", ("logits",), text=True),
     "NEXT_SENTENCE_PREDICTION": Head("text", "tensor", ("logits",)),
     "TIME_SERIES_CLASSIFICATION": Head("tensors", "tensor"),
@@ -61,6 +113,33 @@ TABLES: Final[Mapping[str, Head]] = {
 }
 """Name of an auto table, as in ``MODEL_FOR_..._MAPPING_NAMES``, to its head; an architecture has the first that it is
 in. Not here are tables of models that write tokens, which are vLLM's own."""
+
+
+ARCHITECTURES: Final[Mapping[str, Head]] = {
+    "CLIPSegForImageSegmentation": Head(
+        "image",
+        "text-segmentation",
+        ("logits",),
+        tiled=True,
+        sized=True,
+        prompt=_TEXT,
+        needs=_TEXT,
+        alone=True,
+        repeated=True,
+        padding="max_length",
+    ),
+    "VitMatteForImageMatting": Head(
+        "image", "image-matting", ("alphas",), sized=True, prompt=("trimaps",), needs=("trimaps",)
+    ),
+    "VitsModel": Head("text", "text-to-waveform", ("waveform", "sequence_lengths"), alone=True),
+    "FastSpeech2ConformerWithHifiGan": Head("text", "text-to-waveform", ("waveform",), alone=True),
+    **{
+        f"{family}Model": Head("audio", "tensor")
+        for family in ("AST", "Data2VecAudio", "Hubert", "SEW", "UniSpeech", "UniSpeechSat", "Wav2Vec2", "Wav2Vec2Bert")
+    },
+    **{f"{family}Model": Head("audio", "tensor") for family in ("Wav2Vec2Conformer", "WavLM")},
+}
+"""Architectures that are in none of these tables."""
 
 
 def head_of(architecture: str) -> Head | None:
@@ -89,7 +168,7 @@ def folder_of(config: Mapping[str, Any]) -> str:
 def _heads() -> dict[str, Head]:
     from transformers.models.auto import modeling_auto
 
-    found: dict[str, Head] = {}
+    found = dict(ARCHITECTURES)
     for name, head in TABLES.items():
         table: Mapping[str, Any] = getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES", {})
         for classes in table.values():

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.geo import turned_upright
 from vllm_mmout.models.inputs.mapper import RasterMapper, TensorSpec
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.models.inputs.raster_view import RasterView
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.transformers.features import FeaturesMapper
 from vllm_mmout.wings.transformers.heads import Head, described
-from vllm_mmout.wings.transformers.loading import image_processor_of, keywords_of_network
+from vllm_mmout.wings.transformers.loading import image_processor_of, keywords_of_network, processor_of
+from vllm_mmout.wings.transformers.prompts import IMAGE, PICTURES, TEXTS, as_tensor, checked, example, processed
 
 SIZE: Final = "target_sizes"
 """Keyword of (height, width) of the input in pixels, as transformers' ``post_process_*`` call it."""
+
+PASSED: Final[tuple[str, ...]] = (SIZE, TEXTS, "reshaped_input_sizes", "boxes")
+"""Keywords that go past the network, to its output processor."""
 
 _BANDS = ("red", "green", "blue")
 _ANY = Head("image", "tensor")
@@ -34,7 +39,7 @@ def mapper_of(config: Mapping[str, Any]) -> PictureMapper | FeaturesMapper:
     head, said = described(config)
     if head.takes != "image":
         longest, frames = config.get("max_position_embeddings"), config.get("num_frames")
-        return FeaturesMapper(config["architectures"][0], head.takes, said["folder"], longest, frames)
+        return FeaturesMapper(config["architectures"][0], head, said["folder"], longest, frames)
     processor = image_processor_of(said["folder"])
     crop = _sides(getattr(processor, "crop_size", None)) if getattr(processor, "do_center_crop", False) else None
     resized = _sides(getattr(processor, "size", None)) if getattr(processor, "do_resize", False) else None
@@ -56,6 +61,8 @@ class PictureMapper(RasterMapper):
     A picture goes through the processor whole, as with transformers. A raster that has a place, and a head with a
     result for each pixel or of boxes, is cut into tiles of the size that the processor scales to, so that the model
     sees it at its own resolution; the request's ``tile`` asks for it with any picture.
+
+    What a head takes beside its picture stands with it in a dict: ``{"image": ..., "text": [...]}``.
     """
 
     head: Head = _ANY
@@ -64,15 +71,24 @@ class PictureMapper(RasterMapper):
     """What the processor crops to."""
     whole_only: bool = False
     """Whether this input is not cut."""
+    prompt: Mapping[str, Any] = field(default_factory=dict)
+    """What this input's request says beside the picture."""
 
     @property
     def inputs(self) -> dict[str, TensorSpec]:
         """Not said: sizes are the processor's."""
         return {}
 
-    def dummy(self) -> NDArray[np.uint8]:
-        """A black picture of the size that the processor scales to."""
-        return np.zeros((3, *self.tile_sides(None)), np.uint8)
+    def dummy(self) -> Any:
+        """A picture of noise of the size that the processor scales to, with what must stand beside it."""
+        picture = np.random.default_rng(0).integers(0, 256, (3, *self.tile_sides(None)), np.uint8)
+        needs = self.head.needs[:1]
+        return {IMAGE: picture, **{name: example(name, picture) for name in needs}} if needs else picture
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The keys of a dict that is a request."""
+        return (IMAGE, *self.head.prompt)
 
     @property
     def one_for_all(self) -> bool:
@@ -80,11 +96,16 @@ class PictureMapper(RasterMapper):
         return True
 
     def open(self, data: Any, params: OutputParams) -> RasterView:
-        """Open one picture or raster."""
-        raster, planes = opened_planes(data, params, self)
+        """Open one picture or raster, and what stands beside it."""
+        beside = dict(data) if isinstance(data, Mapping) and IMAGE in data else {}
+        said = {name: value for name, value in beside.items() if name != IMAGE}
+        prompt = checked(said, self.head.prompt, self.head.needs, question=not self.head.alone)
+        prompt = {name: self._picture(name, value) if name in PICTURES else value for name, value in prompt.items()}
+        raster, planes = opened_planes(beside.get(IMAGE, data), params, self)
+        raster = turned_upright(raster)
         try:
             whole = not self.head.tiled or (raster.georeference is None and params.tile is None)
-            view = RasterView(raster, planes, params, replace(self, whole_only=whole))
+            view = RasterView(raster, planes, params, replace(self, whole_only=whole, prompt=prompt))
             _check_values(view)
         except BaseException:
             raster.close()
@@ -96,29 +117,52 @@ class PictureMapper(RasterMapper):
         return max(size) <= (_LARGEST if self.whole_only else max(self.tile_sides(None)))
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """What the processor makes of [3, height, width], and the size."""
-        processor = image_processor_of(self.folder)
+        """What the processor makes of [3, height, width], and what goes past the network."""
+        features = self._features(planes)
+        sizes = [planes.shape[1:], *(other.size[::-1] for name, other in self.prompt.items() if name == "other_image")]
+        texts = self.prompt.get("text")
+        return {
+            **{name: value if self.head.alone else value[0] for name, value in features.items()},
+            **({SIZE: np.array(sizes if len(sizes) > 1 else sizes[0], np.int64)} if self.head.sized else {}),
+            **({TEXTS: as_tensor(texts)} if texts and self.head.alone else {}),
+            **({"boxes": np.array(self.prompt["boxes"])} if self.head.alone and "boxes" in self.prompt else {}),
+        }
+
+    def _features(self, planes: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """What the folder's processor makes of a picture."""
+        picture = _picture(planes)
+        processor = processor_of(self.folder) if self.head.prompt else image_processor_of(self.folder)
         options: dict[str, Any] = {}
         if self.cropped is not None and not self.whole_only:  # what is cropped off has no result
             options = {"do_center_crop": False, "size": dict(zip(("height", "width"), self.cropped, strict=True))}
-        picture = np.ascontiguousarray(np.moveaxis(planes, 0, -1))
         try:
-            features = processor(images=_picture(picture), return_tensors="np", **options)
+            if self.head.prompt:
+                padding = self.head.padding
+                features = processed(processor, picture, self.prompt, repeated=self.head.repeated, padding=padding)
+            else:
+                features = processor(images=picture, return_tensors="np", **options)
         except (ValueError, TypeError, ZeroDivisionError) as error:
             height, width = planes.shape[1:]
             raise InputError(
-                f"{type(processor).__name__} takes no picture of {height} x {width} pixels: {error}; give one of usual"
-                " proportions"
+                f"{type(processor).__name__} takes no picture of {height} x {width} pixels"
+                f"{' with ' + ', '.join(self.prompt) if self.prompt else ''}: {error}; give one of usual proportions"
             ) from error
-        known = keywords_of_network(self.model)
-        tensors = {name: np.asarray(value)[0] for name, value in features.items() if name in known}
-        size = {SIZE: np.array(planes.shape[1:], np.int64)} if self.head.sized else {}
-        return {**tensors, **size}
+        known = (*keywords_of_network(self.model), *PASSED)
+        return {name: np.asarray(value) for name, value in features.items() if name in known}
+
+    def _picture(self, name: str, data: Any) -> Any:
+        """Another picture of a request, whole; a trimap in grey."""
+        plain = replace(self, head=_ANY)
+        with plain.open(data, OutputParams()) as view:
+            picture = _picture(view.read().array)
+        return picture.convert("L") if name == "trimaps" else picture
 
 
-def _picture(array: NDArray[Any]) -> Any:
+def _picture(planes: NDArray[Any]) -> Any:
+    """[3, height, width] as a processor takes a picture."""
     from PIL import Image
 
+    array = np.ascontiguousarray(np.moveaxis(planes, 0, -1))
     return Image.fromarray(array) if array.dtype == np.uint8 else array
 
 

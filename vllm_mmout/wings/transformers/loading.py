@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,12 +48,32 @@ def image_processor_of(folder: str) -> Any:
         ) from error
 
 
+@cache
+def processor_of(folder: str) -> Any:
+    """What prepares pictures and what is said beside them: the folder's processor, else its image processor."""
+    import transformers
+    from transformers.processing_utils import ProcessorMixin
+
+    auto: Any = transformers.AutoProcessor
+    try:
+        processor = auto.from_pretrained(folder, trust_remote_code=False)
+    except Exception:  # noqa: BLE001 - whatever it is, the image processor says what is missing
+        return image_processor_of(folder)
+    return processor if isinstance(processor, ProcessorMixin) else image_processor_of(folder)
+
+
 def output_of(tensors: Mapping[str, torch.Tensor]) -> Any:
     """Tensors by name as an output of a model of transformers, which ``post_process_*`` take."""
     from transformers.utils import generic
 
     made: Any = generic.ModelOutput
     return made(tensors)
+
+
+def called(post_process: Callable[..., Any], output: Any, **options: Any) -> Any:
+    """What a ``post_process_*`` gives, with those of the options that it takes."""
+    takes = inspect.signature(post_process).parameters
+    return post_process(output, **{name: value for name, value in options.items() if name in takes})
 
 
 def _pillow_variant(folder: str) -> Any:

@@ -13,7 +13,7 @@ from vllm_mmout.errors import ModelError
 from vllm_mmout.models.author import load_strictly
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.wings.transformers.heads import described
-from vllm_mmout.wings.transformers.inputs import SIZE, mapper_of
+from vllm_mmout.wings.transformers.inputs import PASSED, mapper_of
 from vllm_mmout.wings.transformers.loading import keywords_of_network
 
 _REMEDY = 'Save them as transformers does: model.save_pretrained("FOLDER")'
@@ -33,8 +33,8 @@ class TransformersModel(nn.Module):
 
     @classmethod
     def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """The keywords of the network's ``forward``, and the size of the input."""
-        return (*keywords_of_network(config["architectures"][0]), SIZE)
+        """The keywords of the network's ``forward``, and those that go past it."""
+        return tuple(dict.fromkeys((*keywords_of_network(config["architectures"][0]), *PASSED)))
 
     @property
     def compiled_part(self) -> nn.Module:
@@ -42,31 +42,42 @@ class TransformersModel(nn.Module):
         return self.network
 
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """Run the network; of its output the head's tensors, and ``target_sizes``, int64 [n, 2], where it has one."""
-        sizes = inputs.pop(SIZE, None)
-        count = len(next(iter(inputs.values())))
+        """Run the network; of its output the head's tensors, and what goes past it as it came."""
+        known = keywords_of_network(type(self.network).__name__)
+        passed = {name: inputs.pop(name) for name in PASSED if name in inputs and name not in known}
         dtype = next(self.network.parameters()).dtype
         given = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
-        output = self.network(**given)
+        if not self._head.alone:
+            return {**self._kept(self.network(**given), len(next(iter(inputs.values())))), **passed}
+        rows = range(len(next(iter(inputs.values()))))
+        outputs = [self._kept(self.network(**{name: value[row] for name, value in given.items()})) for row in rows]
+        return {**{name: torch.stack([one[name] for one in outputs]) for name in outputs[0]}, **passed}
+
+    def _kept(self, output: Any, count: int | None = None) -> dict[str, Tensor]:
+        """What the head is about, of ``count`` requests; None: of one."""
         wanted = self._head.outputs
         found = dict(_tensors(output, count))
         kept = {name: tensor for name, tensor in found.items() if name in wanted} if wanted else found
         if not kept:
             raise ModelError(
-                f"{type(self.network).__name__} gave {', '.join(found) or 'no tensors'} of {count} requests; its head"
+                f"{type(self.network).__name__} gave {', '.join(found) or 'no tensors'} of its requests; its head"
                 f" needs {' or '.join(wanted) or 'one'}"
             )
-        return kept if sizes is None else {**kept, SIZE: sizes}
+        return kept
 
     def load_from(self, stored: Mapping[str, Any]) -> None:
         """Load what ``save_pretrained`` wrote."""
         load_strictly(self.network, stored, _REMEDY)
 
 
-def _tensors(output: Any, count: int) -> list[tuple[str, Tensor]]:
-    """The tensors of an output that have the requests on axis 0; those of a tuple are numbered: "feature_maps.0"."""
+def _tensors(output: Any, count: int | None) -> list[tuple[str, Tensor]]:
+    """The tensors of an output, those with ``count`` requests on axis 0; of a tuple numbered: "feature_maps.0"."""
     found: list[tuple[str, Tensor]] = []
     for name, value in output.items():
         numbered = [(f"{name}.{number}", one) for number, one in enumerate(value)] if isinstance(value, tuple) else []
         found += numbered or [(name, value)]
-    return [(name, one) for name, one in found if isinstance(one, torch.Tensor) and one.shape[:1] == (count,)]
+    return [
+        (name, one)
+        for name, one in found
+        if isinstance(one, torch.Tensor) and (count is None or one.shape[:1] == (count,))
+    ]

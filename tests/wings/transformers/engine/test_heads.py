@@ -100,6 +100,16 @@ def test_a_folder_gives_what_transformers_gives(architecture, tmp_path):
     check(architecture, processor, inputs[0], raws[0], alone.outputs)
 
 
+def test_one_of_several_outputs_is_an_embedding(tmp_path):
+    """The vector of an encoder, by the name that transformers has for it."""
+    model, processor = head("ViTModel")
+    asked = {"output_processor": "embedding", "tensor": "pooler_output"}
+    llm = engine_here(saved(tmp_path, model, processor), additional_config={"mmout": asked})
+    (found,) = llm.generate(PICTURES[:1], use_tqdm=False)
+    expected = by_transformers(model, processor, PICTURES[0]).pooler_output[0]
+    np.testing.assert_allclose(found.outputs.array, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_the_page_runs_as_it_stands(tmp_path, monkeypatch):
     """The first lines of transformers.md, with a small folder of the name that they have."""
     page = (Path(__file__).parents[4] / "docs" / "transformers.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 import rasterio
 import torch
 from model_folders import engine_here
-from PIL import Image
+from PIL import Image, ImageOps
 from rasterio.transform import Affine
 from small_heads import head, saved
 
@@ -178,6 +178,30 @@ def test_pictures_of_other_modes_are_those_of_pillow(start, pixels, mode):
     with torch.inference_mode():
         raw = model(**processor(picture.convert("RGB"), return_tensors="pt")).logits[0].softmax(0)
     assert one(llm, picture).score == pytest.approx(float(raw.max()), abs=1e-6)
+
+
+def test_a_picture_that_exif_turns_is_seen_upright(start, pixels, tmp_path):
+    """As pipelines of transformers see a file: a mask of the upright picture."""
+    llm, model, processor = start("SegformerForSemanticSegmentation")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    Image.fromarray(np.ascontiguousarray(np.moveaxis(pixels, 0, -1))).save(tmp_path / "turned.png", exif=exif)
+    with Image.open(tmp_path / "turned.png") as file:
+        upright = ImageOps.exif_transpose(file)
+    with torch.inference_mode():
+        raw = model(**processor(upright, return_tensors="pt"))
+    (expected,) = processor.post_process_semantic_segmentation(raw, target_sizes=[upright.size[::-1]])
+    np.testing.assert_array_equal(one(llm, tmp_path / "turned.png").array[0], expected)
+
+
+def test_of_an_animation_the_first_picture_is_seen(start, pixels, tmp_path):
+    """As ``Image.open`` gives it."""
+    llm, model, processor = start("ViTForImageClassification")
+    frames = [Image.fromarray(np.ascontiguousarray(np.moveaxis(pixels // part, 0, -1))) for part in (1, 2, 4)]
+    frames[0].save(tmp_path / "moving.png", save_all=True, append_images=frames[1:])
+    with torch.inference_mode():
+        raw = model(**processor(frames[0], return_tensors="pt")).logits[0].softmax(0)
+    assert one(llm, tmp_path / "moving.png").score == pytest.approx(float(raw.max()), abs=1e-6)
 
 
 def test_pictures_that_cannot_be_scaled_are_refused(start):

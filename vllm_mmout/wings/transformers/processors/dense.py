@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -12,12 +11,13 @@ from vllm_mmout.errors import ReduceError
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.processors.base import OutputProcessor, Parts
 from vllm_mmout.processors.option_values import Labels
-from vllm_mmout.processors.raw import only_tensor, own_array
+from vllm_mmout.processors.raw import not_of_reduce, only_tensor, own_array
 from vllm_mmout.processors.regression import RegressionProcessor
 from vllm_mmout.processors.segmentation import SegmentationProcessor
 from vllm_mmout.wings.transformers.heads import folder_of
 from vllm_mmout.wings.transformers.inputs import SIZE
-from vllm_mmout.wings.transformers.loading import image_processor_of, output_of
+from vllm_mmout.wings.transformers.loading import called, image_processor_of, output_of
+from vllm_mmout.wings.transformers.prompts import TEXTS, as_texts
 
 if TYPE_CHECKING:
     import torch
@@ -66,6 +66,8 @@ class DepthEstimationProcessor(RegressionProcessor):
     """
 
     name: ClassVar[str] = "depth-estimation"
+    output: ClassVar[str] = "predicted_depth"
+    """What of the model's output, and of the processor's result, the values are."""
     _folder = ""
 
     @classmethod
@@ -82,20 +84,46 @@ class DepthEstimationProcessor(RegressionProcessor):
         tensors, size = _of_one_size(output)
         count = len(next(iter(tensors.values())))
         rows = ({name: tensor[row : row + 1].float() for name, tensor in tensors.items()} for row in range(count))
-        return super().reduce(torch.stack([self._depth(row, size) for row in rows]), params)
+        return super().reduce(torch.stack([self._planes(row, size) for row in rows]), params)
 
-    def _depth(self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int]) -> torch.Tensor:
-        """[height, width] of one request."""
+    def _planes(self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int]) -> torch.Tensor:
+        """[height, width] or [bands, height, width] of one request."""
         processor = image_processor_of(self._folder)
-        post_process = getattr(processor, "post_process_depth_estimation", None)
+        post_process = getattr(processor, f"post_process_{self.name.replace('-', '_')}", None)
         if post_process is None:
-            return _scaled(tensors["predicted_depth"].unsqueeze(1), *size, mode="bicubic")[0, 0]
-        sizes = {"target_sizes": [size]}
-        if "source_sizes" in inspect.signature(post_process).parameters:
-            sizes["source_sizes"] = [size]
-        (found,) = post_process(output_of(tensors), **sizes)
-        depth: torch.Tensor = found["predicted_depth"]
-        return depth
+            return self._without_processor(tensors[self.output], size)
+        (found,) = called(post_process, output_of(tensors), target_sizes=[size], source_sizes=[size])
+        planes: torch.Tensor = found[self.output]
+        return planes
+
+    def _without_processor(self, planes: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+        return _scaled(planes.unsqueeze(1), *size, mode="bicubic")[0, 0]
+
+
+class NormalEstimationProcessor(DepthEstimationProcessor):
+    """Surface normals of each pixel, x, y and z from -1 to 1.
+
+    Options are those of `RegressionProcessor`.
+    """
+
+    name: ClassVar[str] = "normal-estimation"
+    output: ClassVar[str] = "normals"
+
+    def _without_processor(self, planes: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+        return _scaled(planes, *size)[0]
+
+
+class ImageMattingProcessor(DepthEstimationProcessor):
+    """How much of each pixel is foreground, from 0 to 1.
+
+    Options are those of `RegressionProcessor`.
+    """
+
+    name: ClassVar[str] = "image-matting"
+    output: ClassVar[str] = "alphas"
+
+    def _without_processor(self, planes: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+        return planes[0, 0, : size[0], : size[1]]  # the processor pads at the lower and right end
 
 
 class ImageToImageProcessor(OutputProcessor):
@@ -136,6 +164,35 @@ class ImageToImageProcessor(OutputProcessor):
         if isinstance(parts, Parts) and params.of_part().blends:
             return parts.mosaic(params, lambda joined: _coloured(np.rint(joined.array).astype(np.uint8)))
         return super().assemble(parts, params)
+
+
+class TextSegmentationProcessor(RegressionProcessor):
+    """How likely each pixel is what a text of the request says: a band a text, from 0 to 1.
+
+    The sigmoid of the model's logits, scaled to the input bilinearly. Options are those of `RegressionProcessor`; the
+    bands are named by the texts.
+    """
+
+    name: ClassVar[str] = "text-segmentation"
+
+    def reduce(self, output: Raw, params: OutputParams) -> Any:
+        """Scale to the input's size, then as `RegressionProcessor.reduce`; the texts go with it."""
+        import torch
+
+        tensors, (height, width) = _of_one_size(output)
+        texts = tensors.pop(TEXTS)
+        logits = only_tensor(tensors, "segmentation by text takes logits", ReduceError)
+        logits = logits.reshape(len(logits), -1, *logits.shape[-2:]).float()
+        planes = torch.cat([_scaled(one, height, width).sigmoid() for one in torch.split(logits, 1)])
+        return {"values": super().reduce(planes, params), TEXTS: texts}
+
+    def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> RasterOutput:
+        """Make a `RasterOutput` of [texts, height, width]."""
+        if not isinstance(raw, dict) or TEXTS not in raw:
+            raise not_of_reduce(f"segmentation by text takes values and {TEXTS} from reduce")
+        made = super().decode(raw["values"], params)
+        made.band_names = tuple(as_texts(raw[TEXTS]))
+        return made
 
 
 def _coloured(array: NDArray[Any]) -> RasterOutput:

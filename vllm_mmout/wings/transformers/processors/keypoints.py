@@ -1,0 +1,140 @@
+"""Points: of interest, of poses, and those that two pictures share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from vllm_mmout.errors import DecodeError
+from vllm_mmout.outputs import TensorOutput
+from vllm_mmout.processors.base import OutputProcessor
+from vllm_mmout.processors.option_values import Labels, checked_part
+from vllm_mmout.processors.raw import own_array
+from vllm_mmout.wings.transformers.heads import folder_of
+from vllm_mmout.wings.transformers.inputs import SIZE
+from vllm_mmout.wings.transformers.loading import called, image_processor_of, output_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from vllm_mmout.outputs.keypoints import KeypointsOutput
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.base import Raw
+
+
+class KeypointDetectionProcessor(OutputProcessor):
+    """Points of interest in a picture, as ``post_process_keypoint_detection`` of the folder's processor gives them.
+
+    Args:
+        threshold: points with a lower score are left out.
+
+    Raises:
+        OptionError: an option is malformed.
+
+    """
+
+    name: ClassVar[str] = "keypoint-detection"
+    modality: ClassVar[str] = "structured"
+
+    def __init__(self, *, threshold: float = 0.0) -> None:
+        self._threshold = checked_part("threshold", threshold)
+        self._labels = Labels()
+        self._folder = ""
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
+        """Make the instance of a process, with the names of config.json."""
+        made = cls(**options)
+        made._labels = Labels().or_those_of(config)
+        made._folder = folder_of(config)
+        return made
+
+    def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> KeypointsOutput:
+        """Make a `KeypointsOutput` in pixels of the input."""
+        from vllm_mmout.outputs.keypoints import Keypoint, KeypointsOutput
+
+        tensors, (height, width) = _with_size(raw)
+        post_process = image_processor_of(self._folder).post_process_keypoint_detection
+        (found,) = post_process(output_of({name: tensor[None] for name, tensor in tensors.items()}), [(height, width)])
+        rows = zip(found["keypoints"].tolist(), found["scores"].tolist(), strict=True)
+        kept = [Keypoint(x=x, y=y, score=score) for (x, y), score in rows if score >= self._threshold]
+        return KeypointsOutput(keypoints=kept, size=(height, width))
+
+
+class PoseEstimationProcessor(KeypointDetectionProcessor):
+    """The joints of the persons in a request's boxes, as ``post_process_pose_estimation`` gives them.
+
+    ``boxes`` of a request are (left, top, width, height) in pixels, one a person, as the processor takes them.
+
+    Args:
+        threshold: points with a lower score are left out.
+
+    Raises:
+        OptionError: an option is malformed.
+
+    """
+
+    name: ClassVar[str] = "pose-estimation"
+
+    def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> KeypointsOutput:
+        """Make a `KeypointsOutput` in pixels of the input; ``object`` is the person."""
+        from vllm_mmout.outputs.keypoints import Keypoint, KeypointsOutput
+
+        tensors, size = _with_size(raw)
+        boxes = tensors.pop("boxes").numpy()
+        (persons,) = called(
+            image_processor_of(self._folder).post_process_pose_estimation,
+            output_of(tensors),
+            boxes=[boxes],
+            source_sizes=[size],
+        )
+        found = [
+            Keypoint(x=x, y=y, score=score, id=number, label=self._labels.of(number), object=person)
+            for person, one in enumerate(persons)
+            for (x, y), score, number in zip(
+                one["keypoints"].tolist(), one["scores"].tolist(), one["labels"].tolist(), strict=True
+            )
+            if score >= self._threshold
+        ]
+        return KeypointsOutput(keypoints=found, size=size)
+
+
+class KeypointMatchingProcessor(KeypointDetectionProcessor):
+    """The points that a picture and ``other_image`` share, as ``post_process_keypoint_matching`` gives them.
+
+    Arrays by name: "keypoints0" and "keypoints1", [n, 2] (x, y) in pixels of the one and the other picture, and
+    "matching_scores" [n].
+
+    Args:
+        threshold: matches with a lower score are left out.
+
+    Raises:
+        OptionError: an option is malformed.
+
+    """
+
+    name: ClassVar[str] = "keypoint-matching"
+    modality: ClassVar[str] = "tensor"
+
+    def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> TensorOutput:  # type: ignore[override]
+        """Make a `TensorOutput`."""
+        if not isinstance(raw, dict) or SIZE not in raw:
+            raise DecodeError(_LACKS)
+        sizes = [tuple(map(tuple, raw[SIZE].tolist()))]
+        post_process = image_processor_of(self._folder).post_process_keypoint_matching
+        tensors = output_of({name: tensor for name, tensor in raw.items() if name != SIZE})
+        (found,) = post_process(tensors, sizes, threshold=self._threshold)
+        return TensorOutput({name: own_array(tensor) for name, tensor in found.items()})
+
+
+_LACKS = f"the model's output lacks {SIZE}; name this processor for heads of transformers only"
+
+
+def _with_size(raw: Raw) -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
+    """The tensors of a request, and its height and width."""
+    if not isinstance(raw, dict) or SIZE not in raw:
+        raise DecodeError(_LACKS)
+    height, width = raw[SIZE].tolist()
+    floats = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in raw.items()}
+    floats.pop(SIZE)
+    return floats, (height, width)

@@ -1,0 +1,106 @@
+"""What a request says beside its picture: texts, points, boxes, another picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vllm_mmout.errors import InputError
+
+IMAGE: Final = "image"
+"""The field of the picture itself."""
+TEXTS: Final = "texts"
+"""Keyword of the texts of a request, which name its results: JSON of a list, as uint8 [bytes]."""
+PICTURES: Final = frozenset({"other_image", "trimaps"})
+"""The fields that are pictures."""
+_NUMBERS: Final = {"input_points": 3, "input_labels": 2, "input_boxes": 2, "boxes": 2}
+"""The fields of numbers, and their axes: objects, points of one, x and y."""
+
+
+def checked(prompt: Mapping[str, Any], takes: Sequence[str], needs: Sequence[str], *, question: bool) -> dict[str, Any]:
+    """The fields beside the picture, in the forms that `processed` takes; InputError names what is wrong.
+
+    ``question``: the text is one, not a list.
+    """
+    said = {name: value for name, value in prompt.items() if value is not None}
+    if needs and not said.keys() & set(needs):
+        raise InputError(
+            f'the model needs {" or ".join(needs)} beside the picture: {{"image": ..., "{needs[0]}": ...}}'
+        )
+    if unknown := [name for name in said if name not in takes]:
+        beside = ", ".join(takes) or "nothing"
+        raise InputError(f"the model takes {beside} beside the picture, got {', '.join(unknown)}; leave it out")
+    made = {name: _checked_field(name, value) for name, value in said.items()}
+    if question and "text" in made:
+        if len(made["text"]) > 1:
+            raise InputError(f"text must be one text, got {len(made['text'])}; send a request for each")
+        made["text"] = made["text"][0]
+    return made
+
+
+def example(name: str, picture: NDArray[Any]) -> Any:
+    """What a request may say in a field, for a first forward."""
+    height, width = picture.shape[-2:]
+    if name in PICTURES:
+        return picture
+    if name in _NUMBERS:
+        return [[width // 2, height // 2]] if name == "input_points" else [[0, 0, width, height]]
+    return ["a"]
+
+
+def as_tensor(texts: Sequence[str]) -> NDArray[np.uint8]:
+    """Texts as an array, to travel beside the results that they name."""
+    return np.frombuffer(json.dumps(list(texts)).encode(), np.uint8)
+
+
+def as_texts(tensor: Any) -> list[str]:
+    """What `as_tensor` made an array of."""
+    texts: list[str] = json.loads(bytes(tensor.tolist()))
+    return texts
+
+
+def processed(processor: Any, picture: Any, prompt: Mapping[str, Any], *, repeated: bool, padding: str) -> Any:
+    """What a folder's processor makes of one picture and its prompt.
+
+    ``repeated``: the picture is given once for each text.
+    """
+    given = {name: value for name, value in prompt.items() if name != "other_image"}
+    nested = {name: [value] if name in _NUMBERS else value for name, value in given.items()}
+    texts = prompt.get("text")
+    if padding:
+        nested["padding"] = padding
+    elif isinstance(texts, list):
+        nested["text"] = [texts]  # those of the one picture
+    images = [[picture, prompt["other_image"]]] if "other_image" in prompt else picture
+    return processor(images=[picture] * len(texts) if texts and repeated else images, **nested, return_tensors="np")
+
+
+def _checked_field(name: str, value: Any) -> Any:
+    if name in PICTURES:
+        return value
+    if name in _NUMBERS:
+        return _checked_numbers(name, value)
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not texts or not all(isinstance(one, str) and one for one in texts):
+        raise InputError(f"{name} must be a text, or a list of texts, none of them empty, got {value!r:.200}")
+    return list(texts)
+
+
+def _checked_numbers(name: str, value: Any) -> Any:
+    try:
+        numbers = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        numbers = np.empty(0)
+    axes = _NUMBERS[name]
+    if numbers.ndim == axes - 1:  # of one object
+        numbers = numbers[np.newaxis]
+    last = {"input_points": 2, "input_boxes": 4, "boxes": 4}.get(name)
+    fits = numbers.ndim == axes and numbers.size and (last is None or numbers.shape[-1] == last)
+    if not fits or not np.isfinite(numbers).all():
+        shape = ", ".join(("objects", "points", "2")[:axes] if last is None or last == 2 else ("objects", "4"))
+        raise InputError(f"{name} must be finite numbers [{shape}] in pixels of the picture, got {value!r:.200}")
+    return numbers.astype(np.int64).tolist() if name == "input_labels" else numbers.tolist()
