@@ -13,7 +13,7 @@ from vllm_mmout.processors.base import OutputProcessor, Parts
 from vllm_mmout.processors.option_values import Labels
 from vllm_mmout.processors.raw import not_of_reduce, only_tensor, own_array
 from vllm_mmout.processors.regression import RegressionProcessor
-from vllm_mmout.processors.segmentation import SegmentationProcessor
+from vllm_mmout.processors.segmentation import SegmentationProcessor, best_of
 from vllm_mmout.wings.transformers.heads import folder_of
 from vllm_mmout.wings.transformers.inputs import SIZE
 from vllm_mmout.wings.transformers.loading import called, image_processor_of, output_of
@@ -52,11 +52,14 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
 
         tensors, (height, width) = _of_one_size(output)
         logits = only_tensor(tensors, "semantic segmentation takes logits", ReduceError)
-        reduced = [
-            super(SemanticSegmentationProcessor, self).reduce(_scaled(one, height, width), params)
-            for one in torch.split(logits.float(), 1)
-        ]
-        return torch.cat(reduced)
+        return torch.cat([self._of_one(one, height, width, params) for one in torch.split(logits.float(), 1)])
+
+    def _of_one(self, logits: torch.Tensor, height: int, width: int, params: OutputParams) -> torch.Tensor:
+        """Of one request; the logits of all classes at the input's size may be gigabytes, those of one are not."""
+        if self.travels(params) != "classes":
+            return super().reduce(_scaled(logits, height, width), params)
+        classes = self.checked_logits(logits).shape[1]
+        return best_of((_scaled(logits[:, one, None], height, width)[:, 0] for one in range(classes)), classes)
 
 
 class DepthEstimationProcessor(RegressionProcessor):
