@@ -119,6 +119,24 @@ def prompted(architecture, folder):
             cls.config_class(**VIT, vocab_size=len(_WORDS), image_size=32, patch_size=16, num_labels=4),
             transformers.ViltProcessor(processor_of("vilt", {"size": {"shortest_edge": 32}}), bert_tokenizer(folder)),
         ),
+        "LayoutLMv3ForQuestionAnswering": lambda: (
+            cls.config_class(
+                **VIT,
+                vocab_size=64,
+                max_position_embeddings=40,
+                max_2d_position_embeddings=101,
+                coordinate_size=2,
+                shape_size=4,
+                input_size=32,
+                patch_size=16,
+                pad_token_id=0,
+                bos_token_id=1,
+                eos_token_id=2,
+            ),
+            transformers.LayoutLMv3Processor(
+                processor_of("layoutlmv3", {"size": square, "apply_ocr": False}), layout_tokenizer()
+            ),
+        ),
         "BertForMultipleChoice": lambda: (
             cls.config_class(**VIT, vocab_size=len(_WORDS), initializer_range=0.5),
             bert_tokenizer(folder),
@@ -150,6 +168,14 @@ def prompted(architecture, folder):
     }
     config, processor = made[architecture]()
     return cls(config).eval().requires_grad_(requires_grad=False), processor
+
+
+def layout_tokenizer():
+    """A tokenizer of letters, as LayoutLMv3's."""
+    from transformers import LayoutLMv3Tokenizer
+
+    tokens = ["<pad>", "<s>", "</s>", "<unk>", "<mask>", *"\u0120abcdefghijklmnopqrstuvwxyz"]
+    return LayoutLMv3Tokenizer(vocab={token: number for number, token in enumerate(tokens)}, merges=[])
 
 
 def vits_tokenizer(folder):

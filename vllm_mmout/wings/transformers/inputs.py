@@ -82,8 +82,8 @@ class PictureMapper(RasterMapper):
     def dummy(self) -> Any:
         """A picture of noise of the size that the processor scales to, with what must stand beside it."""
         picture = np.random.default_rng(0).integers(0, 256, (3, *self.tile_sides(None)), np.uint8)
-        needs = self.head.needs[:1]
-        return {IMAGE: picture, **{name: example(name, picture) for name in needs}} if needs else picture
+        beside = self.head.needs[:1] if self.head.alone else self.head.prompt
+        return {IMAGE: picture, **{name: example(name, picture) for name in beside}}
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -137,8 +137,14 @@ class PictureMapper(RasterMapper):
             options = {"do_center_crop": False, "size": dict(zip(("height", "width"), self.cropped, strict=True))}
         try:
             if self.head.prompt:
-                padding = self.head.padding
-                features = processed(processor, picture, self.prompt, repeated=self.head.repeated, padding=padding)
+                features = processed(
+                    processor,
+                    picture,
+                    self.prompt,
+                    question=not self.head.alone,
+                    repeated=self.head.repeated,
+                    padding=self.head.padding,
+                )
             else:
                 features = processor(images=picture, return_tensors="np", **options)
         except (ValueError, TypeError, ZeroDivisionError) as error:

@@ -63,18 +63,19 @@ def as_texts(tensor: Any) -> list[str]:
     return texts
 
 
-def processed(processor: Any, picture: Any, prompt: Mapping[str, Any], *, repeated: bool, padding: str) -> Any:
+def processed(
+    processor: Any, picture: Any, prompt: Mapping[str, Any], *, question: bool, repeated: bool, padding: str
+) -> Any:
     """What a folder's processor makes of one picture and its prompt.
 
-    ``repeated``: the picture is given once for each text.
+    ``question``: as of `checked`. ``repeated``: the picture is given once for each text.
     """
     given = {name: value for name, value in prompt.items() if name != "other_image"}
-    nested = {name: [value] if name in _NUMBERS else value for name, value in given.items()}
+    of_one = {name: [value] for name, value in given.items() if name in _NUMBERS or (name == "text" and not padding)}
+    nested = given if question else given | of_one
     texts = prompt.get("text")
     if padding:
         nested["padding"] = padding
-    elif isinstance(texts, list):
-        nested["text"] = [texts]  # those of the one picture
     images = [[picture, prompt["other_image"]]] if "other_image" in prompt else picture
     return processor(images=[picture] * len(texts) if texts and repeated else images, **nested, return_tensors="np")
 
@@ -92,15 +93,21 @@ def _checked_field(name: str, value: Any) -> Any:
 
 def _checked_numbers(name: str, value: Any) -> Any:
     try:
-        numbers = np.asarray(value, np.float64)
+        numbers = np.asarray(value)
     except (TypeError, ValueError):
         numbers = np.empty(0)
     axes = _NUMBERS[name]
     if numbers.ndim == axes - 1:  # of one object
         numbers = numbers[np.newaxis]
     last = {"input_points": 2, "input_boxes": 4, "boxes": 4}.get(name)
-    fits = numbers.ndim == axes and numbers.size and (last is None or numbers.shape[-1] == last)
+    fits = (
+        numbers.dtype.kind in "iuf"
+        and numbers.ndim == axes
+        and numbers.size
+        and (last is None or numbers.shape[-1] == last)
+    )
     if not fits or not np.isfinite(numbers).all():
         shape = ", ".join(("objects", "points", "2")[:axes] if last is None or last == 2 else ("objects", "4"))
         raise InputError(f"{name} must be finite numbers [{shape}] in pixels of the picture, got {value!r:.200}")
-    return numbers.astype(np.int64).tolist() if name == "input_labels" else numbers.tolist()
+    whole = name == "input_labels" or numbers.dtype.kind in "iu"
+    return numbers.astype(np.int64 if whole else np.float64).tolist()

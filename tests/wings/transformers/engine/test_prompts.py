@@ -222,6 +222,16 @@ def test_a_question_is_answered_of_a_picture(tmp_path):
         )
 
 
+def test_a_question_is_answered_of_a_document(tmp_path):
+    """Where the answer begins and ends among the tokens of its words."""
+    llm, model, processor = started("LayoutLMv3ForQuestionAnswering", tmp_path)
+    words, boxes = ["wet", "field"], [[0, 0, 50, 20], [50, 0, 100, 20]]
+    (found,) = results(llm, [{"image": SQUARE, "text": "dry", "text_pair": words, "boxes": boxes}])
+    raw = by_transformers(model, **processor(SQUARE, "dry", text_pair=words, boxes=boxes, return_tensors="pt"))
+    for name in ("start_logits", "end_logits"):
+        np.testing.assert_allclose(found.arrays[name], raw[name][0], rtol=1e-5, atol=1e-5)
+
+
 def test_choices_are_weighed(tmp_path):
     """Each choice follows the text."""
     llm, model, tokenizer = started("BertForMultipleChoice", tmp_path)
