@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
 import errno
 import gc
 import io
@@ -13,8 +15,11 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
+import pydantic
 import pytest
+import torch
 from on_disk import CLASSES, PALETTE, PLACE, stored
 from PIL import Image
 from rasterio.io import MemoryFile
@@ -455,8 +460,68 @@ def test_to_response_has_the_format_it_has():
 def test_without_to_response_the_method_is_named():
     """An object without a form over HTTP is refused by an error that names what its author can define."""
     assert response_of(object(), OutputParams()) is None
-    with pytest.raises(OptionError, match=r"returns dict, which has no form over HTTP.*to_response\(output, params\)"):
-        encode({"a": 1}, FormatChoice(), None)
+    for given in (object(), {"a": object()}, [lambda: None]):
+        with pytest.raises(OptionError, match=r"which has no form over HTTP.*to_response\(output, params\)"):
+            encode(given, FormatChoice(), None)
+
+
+class _Point(msgspec.Struct):
+    x: int
+
+
+class _Place(pydantic.BaseModel):
+    name: str
+    when: dt.date
+
+
+@dataclasses.dataclass
+class _Pair:
+    left: float
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"a": [1, None, "b"], "n": float("nan")}, {"a": [1, None, "b"], "n": None}),
+        ([_Point(3), _Pair(0.5)], [{"x": 3}, {"left": 0.5}]),
+        (_Place(name="Sen", when=dt.date(2026, 1, 2)), {"name": "Sen", "when": "2026-01-02"}),
+        ({"mean": np.float32(0.5), "counts": np.arange(3), "ids": torch.tensor([[1, 2]])}, None),
+        ("wet", "wet"),
+        (3, 3),
+        (None, None),
+    ],
+)
+def test_plain_data_are_json(given, expected):
+    """What a processor returns needs no ``to_response`` where JSON has it, numpy's and torch's numbers inside too."""
+    if expected is None and given is not None:
+        expected = {"mean": 0.5, "counts": [0, 1, 2], "ids": [[1, 2]]}
+    encoded = encode(given, FormatChoice(), None)
+    assert encoded.format == "json"
+    assert json.loads(encoded.read(0, encoded.nbytes)) == expected
+    with pytest.raises(OptionError, match="png"):
+        encode(given, FormatChoice("png"), None)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "1", "CMYK"])
+def test_a_plain_picture_is_a_picture(mode):
+    """Of any mode of Pillow, in any format of pictures."""
+    picture = Image.frombytes("RGB", (2, 1), bytes([255, 0, 0, 0, 0, 255])).convert(mode)
+    for asked, name in ((None, "PNG"), ("webp", "WEBP"), ("jpeg", "JPEG")):
+        encoded = encode(picture, FormatChoice(asked, flat=True), None)
+        with Image.open(io.BytesIO(encoded.read(0, encoded.nbytes))) as found:
+            assert (found.format, found.size) == (name, (2, 1))
+            if asked is None:
+                assert found.convert("RGB").tobytes() == picture.convert("RGB").tobytes()
+
+
+@pytest.mark.parametrize("given", [np.arange(6.0).reshape(2, 3), torch.arange(6.0).reshape(2, 3)])
+def test_plain_arrays_are_files_of_numpy(given):
+    """One array is an NPY or JSON; several by name an NPZ."""
+    encoded = encode(given, FormatChoice("npy"), None)
+    np.testing.assert_array_equal(np.load(io.BytesIO(encoded.read(0, encoded.nbytes))), np.asarray(given))
+    several = encode({"a": given, "b": given}, FormatChoice("npz"), None)
+    assert set(np.load(io.BytesIO(several.read(0, several.nbytes)))) == {"a", "b"}
+    assert encode(given, FormatChoice(), None).format == "json"
 
 
 def _raise(_):

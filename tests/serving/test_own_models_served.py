@@ -92,6 +92,28 @@ def test_to_response_gives_bytes_of_any_kind(client):
     assert pooled["media_type"] == "text/tab-separated-values; charset=utf-8"
 
 
+def test_a_picture_of_pillow_needs_no_to_response(client):
+    """In any format of pictures, and as bare bytes for who asks for them."""
+    for name in ("png", "webp", "jpeg"):
+        extra = {"processor": "painted", "output_format": name}
+        answer = client.images.edit(image=png(), prompt="", extra_body=extra)
+        assert (answer.output_format, answer.size) == (name, "7x1")
+        assert Image.open(io.BytesIO(content(answer))).format == name.upper()
+    url = f"{client.base_url}images/edits"
+    data, accept = {"processor": "painted"}, {"Accept": "image/png"}
+    bare = httpx.post(url, files={"image": png()}, data=data, headers=accept)
+    assert Image.open(io.BytesIO(bare.content)).convert("L").tobytes() == b"picture"
+
+
+def test_data_need_no_to_response(client):
+    """A dict with numpy's numbers is JSON, as a file of an edit and as the data of ``/pooling``."""
+    expected = {"mean": 98.0, "first": [97.0, 98.0], "count": 3}
+    answer = client.images.edit(image=png(b"abc"), prompt="", extra_body={"processor": "counted"})
+    assert (answer.output_format, json.loads(content(answer))) == ("json", expected)
+    url = str(client.base_url).replace("/v1/", "/pooling")
+    assert httpx.post(url, json={"data": "abc", "processor": "counted"}).json()["data"] == expected
+
+
 @pytest.mark.parametrize("route", ["edits", "generations", "pooling"])
 def test_an_object_without_a_form_is_refused(client, route):
     """Without ``to_response`` the error names the method and the field that chooses another processor."""

@@ -25,6 +25,8 @@ PROCESSORS = {
     "numbers": "tensor",
     "echo": "Echo",
     "chart": "Chart",
+    "painted": "Painted",
+    "counted": "Counted",
     "mute": "Mute",
     "failing": "Failing",
 }
@@ -82,6 +84,20 @@ class Mute(OutputProcessor):
         return Letters(raw)
 
 
+class Painted(OutputProcessor):
+    """Gives a picture of Pillow's."""
+
+    def decode(self, raw, params, state=None):
+        return Image.fromarray(np.atleast_2d(raw.numpy()).astype(np.uint8)).convert("RGB")
+
+
+class Counted(OutputProcessor):
+    """Gives a dict, with numpy's numbers in it."""
+
+    def decode(self, raw, params, state=None):
+        return {"mean": raw.numpy().mean(), "first": raw.numpy().reshape(-1)[:2], "count": raw.numel()}
+
+
 class Echo(Mute):
     """What the mapper was given, as JSON."""
 
@@ -107,6 +123,8 @@ class Failing(Mute):
 @MULTIMODAL_OUTPUT_REGISTRY.register_processor(Chart)
 @MULTIMODAL_OUTPUT_REGISTRY.register_processor(Echo)
 @MULTIMODAL_OUTPUT_REGISTRY.register_processor(Mute)
+@MULTIMODAL_OUTPUT_REGISTRY.register_processor(Counted)
+@MULTIMODAL_OUTPUT_REGISTRY.register_processor(Painted)
 @register_output_processor(Picture)
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(lambda config: mapped)
 class AnyNet(nn.Module):

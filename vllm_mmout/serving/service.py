@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.response.events import Kind
     from vllm_mmout.serving.response.store import ResultStore
 
-Field: TypeAlias = Literal["image", "data", "prompt"]
+Field: TypeAlias = Literal["image", "data", "prompt", "input"]
 """The field of a request that holds its input: files, any JSON, or a text."""
+_TEXTS = ("prompt", "input")
 
 
 class _Closable(Protocol):
@@ -98,7 +99,8 @@ class ForwardService(Service):
     def gives(self) -> str:
         """What the model does, and where it is asked, for messages."""
         kinds = " and ".join(dict.fromkeys(processor.modality for processor in self.binding.processors.values()))
-        return f"the model {self.binding.model!r} answers with {kinds}, and speaks no text; ask /v1/images/edits"
+        route = "/v1/audio/speech" if kinds == "audio" else "/v1/images/edits"
+        return f"the model {self.binding.model!r} answers with {kinds}, and speaks no text; ask {route}"
 
     async def generated_images(self, request: Request) -> Response:
         """Answer ``/v1/images/generations`` of a model whose mapper takes text."""
@@ -119,11 +121,13 @@ class ForwardService(Service):
         own = self.binding.own_inputs(params)
         inputs = self.binding.inputs
         files = own is not None or inputs is None or inputs.opens_files
-        if own is None and (field == "prompt" or (field == "data" and not files)):
+        if own is None and (field in _TEXTS or (field == "data" and not files)):
             # Wrapped, so that nothing in it is taken for a prompt of vLLM's or for tensors by keyword.
             yield data if inputs is None else Raw(data)
             return
-        with nullcontext(data) if field == "prompt" else self.sources.opened(data, texts=files) as opened:
+        words, pictures = ((), True) if inputs is None or own is not None else (inputs.words, inputs.pictures)
+        sources = self.sources.opened(data, texts=files, words=words, pictures=pictures)
+        with nullcontext(data) if field in _TEXTS else sources as opened:
             if own is not None and not is_open_file(opened):  # an IO plugin would read any path or address
                 raise InputError(
                     f"output processor {own[0]!r} takes one file from a client; send it, or its address or data URL"

@@ -99,6 +99,16 @@ class ModelInputs:
         )
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """The keys of a dict whose texts name no file."""
+        return getattr(self._mapper, "words", ())
+
+    @property
+    def pictures(self) -> bool:
+        """Whether files are pictures or rasters, so that their headers can be checked."""
+        return getattr(self._mapper, "pictures", True)
+
+    @property
     def takes(self) -> str:
         """What the model takes, in words."""
         if isinstance(self._mapper, RasterMapper):

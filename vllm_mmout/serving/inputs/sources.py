@@ -6,7 +6,7 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -164,14 +164,17 @@ class Sources:
         self._fetching = replace(fetching, limit=min(fetching.limit, options.max_upload), redirects=redirects)
 
     @contextmanager
-    def opened(self, data: Any, *, texts: bool = True) -> Iterator[Any]:
+    def opened(
+        self, data: Any, *, texts: bool = True, words: Collection[str] = (), pictures: bool = True
+    ) -> Iterator[Any]:
         """Open what a request holds or names, in lists and dicts too; blocks while headers are fetched and read.
 
         What is given is the same with an open file, at its start, in place of each `Upload` and, where ``texts`` name
-        files, of each text. All are closed at the end.
+        files, of each text but those under a key of ``words``. All are closed at the end. The headers of ``pictures``
+        are checked; what is none is left to who reads it.
         """
         with ExitStack() as stack:
-            yield _Request(self, stack, texts=texts).walked(data, 0)
+            yield _Request(self, stack, texts=texts, words=words, pictures=pictures).walked(data, 0)
 
     def open_text(self, text: str) -> BinaryIO:
         """Open what a text names."""
@@ -212,10 +215,14 @@ class Sources:
 class _Request:
     """What one request has open."""
 
-    def __init__(self, sources: Sources, stack: ExitStack, *, texts: bool) -> None:
+    def __init__(
+        self, sources: Sources, stack: ExitStack, *, texts: bool, words: Collection[str], pictures: bool
+    ) -> None:
         self._sources = sources
         self._stack = stack
         self._texts = texts
+        self._words = words
+        self._pictures = pictures
         self._count = 0
         self._values = 0
 
@@ -243,7 +250,7 @@ class _Request:
         return made if isinstance(data, list) else tuple(made)
 
     def _of_dict(self, data: dict[Any, Any], depth: int) -> Any:
-        made = {name: self.walked(part, depth) for name, part in data.items()}
+        made = {name: part if name in self._words else self.walked(part, depth) for name, part in data.items()}
         return data if all(made[name] is data[name] for name in data) else made
 
     def _open(self, opening: Callable[[], BinaryIO]) -> BinaryIO:
@@ -251,7 +258,8 @@ class _Request:
         if self._count > _MOST:
             raise InputError(f"the input has more than {_MOST} files; send fewer, as one file with several bands")
         file = self._stack.enter_context(opening())
-        self._sources.check(file)
+        if self._pictures:
+            self._sources.check(file)
         return file
 
 

@@ -20,6 +20,7 @@ from vllm_mmout.outputs.formats import FORMATS, listed
 from vllm_mmout.outputs.formats.pictures import encode_picture, flattened
 from vllm_mmout.outputs.stored import StoredRaster
 from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.response.plain import as_json, as_media
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded, own_folder
 
 if TYPE_CHECKING:
@@ -184,8 +185,10 @@ def encode(
     What is too large for memory is a file: a raster on disk as GeoTIFF hands its own file over, polygons are written
     as they are traced. The output is not closed.
     """
+    if to_response is None:
+        output = as_media(output)
     if not isinstance(output, Savable) or not output.formats:
-        return _by_author(output, asked, to_response)
+        return _by_author(output, asked, to_response or as_json)
     name = chosen_format(output.formats, asked)
     try:
         if name in PICTURES and isinstance(output, ImageOutput | RasterOutput | StructuredOutput):
@@ -253,14 +256,8 @@ def _check_memory(raster: StoredRaster) -> None:
         )
 
 
-def _by_author(output: Any, asked: FormatChoice, to_response: ToResponse | None) -> Encoded:
+def _by_author(output: Any, asked: FormatChoice, to_response: ToResponse) -> Encoded:
     """What a processor makes of an output that is none of our classes."""
-    if to_response is None:
-        raise OptionError(
-            f"the processor returns {type(output).__name__}, which has no form over HTTP; choose another processor, or"
-            " define its to_response(output, params), which returns (bytes, media type) or JSON",
-            param="processor",
-        )
     try:
         given = to_response(output)
     except MMOutError:  # says itself what is wrong

@@ -8,18 +8,23 @@ from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError, RegistrationError, type_and_message
+from vllm_mmout.geo import turned_upright
 from vllm_mmout.models.inputs.input_forms import as_local_path, is_open_file
 from vllm_mmout.models.inputs.mapper import MappedInput
+from vllm_mmout.models.inputs.open_input import opened_raster
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.transformers.heads import Head
 from vllm_mmout.wings.transformers.loading import image_processor_of, keywords_of_network
 from vllm_mmout.wings.transformers.prompts import TEXTS, as_tensor
+
+_MOST_SAMPLES: Final = 2**27
+"""Of all channels of a file: 46 minutes of 48 kHz."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,11 @@ class FeaturesMapper:
     def opens_files(self) -> bool:
         """Whether a text names a file."""
         return self.head.takes in ("audio", "video")
+
+    @property
+    def pictures(self) -> bool:
+        """Whether its files are pictures."""
+        return self.head.takes == "video"
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
         """Map one input; InputError where it is of another kind, empty or too long."""
@@ -139,9 +149,9 @@ def _samples(data: Any, rate: int) -> NDArray[np.float32]:
     """A sound as float32 [n] of one channel, at a rate in Hz."""
     given = rate
     if isinstance(data, Mapping):
-        if not {"audio", "sampling_rate"} == set(data):
+        if not {"audio"} <= set(data) <= {"audio", "sampling_rate"}:
             raise InputError(f'a sound is {{"audio": array, "sampling_rate": Hz}}, got the keys {list(data)}')
-        data, given = data["audio"], data["sampling_rate"]
+        data, given = data["audio"], data.get("sampling_rate", rate)
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
             raise InputError(f"sampling_rate must be a whole number of Hz above 0, got {given!r}")
     if isinstance(data, str | os.PathLike | bytes | bytearray) or is_open_file(data):
@@ -171,7 +181,10 @@ def _decoded(data: Any) -> tuple[NDArray[np.float32], int]:
     if isinstance(source, str | Path):
         source = str(as_local_path(source))
     try:
-        samples, rate = soundfile.read(source, dtype="float32", always_2d=True)
+        with soundfile.SoundFile(source) as file:
+            if file.frames * file.channels > _MOST_SAMPLES:
+                raise InputError(f"the sound has {file.frames} samples of {file.channels} channels; cut it into parts")
+            samples, rate = file.read(dtype="float32", always_2d=True), file.samplerate
     except (OSError, RuntimeError) as error:
         raise InputError(f"the sound cannot be decoded: {error}; give a WAV, FLAC, Ogg or MP3") from error
     return samples.T, rate
@@ -197,7 +210,11 @@ def _frame(frame: Any) -> Any:
 
     if hasattr(frame, "getbands"):
         return frame.convert("RGB")
-    array = np.asarray(frame)
+    if isinstance(frame, str | os.PathLike | bytes) or is_open_file(frame):
+        with turned_upright(opened_raster(frame)) as file:
+            bands = file.read().array[:3]
+        frame = np.moveaxis(np.repeat(bands[:1], 3, axis=0) if len(bands) < len("rgb") else bands, 0, -1)
+    array = np.ascontiguousarray(frame)
     if array.dtype != np.uint8 or array.ndim != len("hwc") or array.shape[2] != len("rgb"):
         raise InputError(f"a frame must be a picture, or uint8 [height, width, 3], got {array.dtype} {array.shape}")
     return Image.fromarray(array)

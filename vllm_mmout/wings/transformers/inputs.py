@@ -91,6 +91,11 @@ class PictureMapper(RasterMapper):
         return (IMAGE, *self.head.prompt)
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """The keys of a request whose texts name no file."""
+        return tuple(name for name in self.head.prompt if name not in PICTURES)
+
+    @property
     def one_for_all(self) -> bool:
         """A grey picture stands for all three colours."""
         return True
@@ -149,9 +154,10 @@ class PictureMapper(RasterMapper):
                 features = processor(images=picture, return_tensors="np", **options)
         except (ValueError, TypeError, ZeroDivisionError) as error:
             height, width = planes.shape[1:]
+            beside = f" with this {' and '.join(self.prompt)}" if self.prompt else ""
+            remedy = "; is it too long, or of another form?" if self.prompt else "; give one of usual proportions"
             raise InputError(
-                f"{type(processor).__name__} takes no picture of {height} x {width} pixels"
-                f"{' with ' + ', '.join(self.prompt) if self.prompt else ''}: {error}; give one of usual proportions"
+                f"{type(processor).__name__} takes no picture of {height} x {width} pixels{beside}: {error}{remedy}"
             ) from error
         known = (*keywords_of_network(self.model), *PASSED)
         return {name: np.asarray(value) for name, value in features.items() if name in known}

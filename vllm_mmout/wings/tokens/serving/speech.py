@@ -1,9 +1,10 @@
-"""``POST /v1/audio/speech`` of a model that generates tokens: a text in, a sound out."""
+"""``POST /v1/audio/speech``: a text in, a sound out, of a model that generates tokens or answers in one forward."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from starlette.responses import Response
 
 from vllm_mmout.errors import DecodeError, SaveError
 from vllm_mmout.outputs.audio import AudioOutput
+from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.image_routes import answered
 from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import bare_response, unless_gone
 from vllm_mmout.serving.response.result_files import SOUND_TYPES, Encoded
-from vllm_mmout.serving.service import request_id
+from vllm_mmout.serving.service import ForwardService, Service, Work, request_id
 from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 from vllm_mmout.wings.tokens.serving.fields import RESPONSE_FORMATS, SpeechRequest, sampling_params, speech_request
 from vllm_mmout.wings.tokens.serving.generations import PARTIAL, nothing_made
@@ -26,14 +29,39 @@ from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 
 async def speech(request: Request) -> Response:
     """A text in, the model's sound out."""
-    return await answered(request, TokenService, lambda service, _: _spoken(request, service))
+    return await answered(request, Service, lambda service, _: _spoken(request, service))
 
 
-async def _spoken(request: Request, service: TokenService) -> Response:
+async def _spoken(request: Request, service: Service) -> Response:
     body = await read_json(request, service.options)
+    if isinstance(service, ForwardService):
+        return await unless_gone(request, _answer_of_forward(request, service, speech_request(body)))
+    if not isinstance(service, TokenService):
+        raise ApiError(400, service.gives, param="model")
     maker = service.maker("audio")
     asked = speech_request(body)
     return await unless_gone(request, _answer(request, service, maker, asked))
+
+
+async def _answer_of_forward(request: Request, service: ForwardService, asked: SpeechRequest) -> Response:
+    inputs = service.binding.inputs
+    name = request_id(request, "speech")
+    work = Work(service, asked.input, OutputParams(), FormatChoice(), name, service.adapter(asked.model), "input")
+    processor = service.binding.processors[work.names[0]]
+    if processor.modality != "audio" or (inputs is not None and inputs.opens_files):
+        raise ApiError(400, service.gives, param="model")
+    given = [*asked.sampling, *(["instructions"] if asked.instructions is not None else [])]
+    if given:
+        raise ApiError(400, f"the model takes a text alone; leave {given[0]} out", param=given[0])
+    await asyncio.to_thread(check_format, asked.response_format, getattr(processor, "sampling_rate", None))
+    async with aclosing(work.running()) as outputs:
+        async for output in outputs:
+            last = output
+    try:
+        entry = await asyncio.to_thread(encoded, joined([last.outputs]), asked.response_format)
+    except Exception as error:
+        raise api_error(error, name) from error
+    return bare_response(entry, name="speech")
 
 
 async def _answer(request: Request, service: TokenService, maker: Maker, asked: SpeechRequest) -> Response:

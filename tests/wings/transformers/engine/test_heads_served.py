@@ -1,0 +1,103 @@
+"""Heads of transformers on a server: texts beside pictures, sounds, and a text that is spoken."""
+
+from __future__ import annotations
+
+import base64
+import io
+import wave
+from contextlib import closing
+
+import httpx
+import numpy as np
+import openai
+import pytest
+import soundfile
+import torch
+from PIL import Image
+from prompted_heads import prompted
+from serving import served
+from small_heads import head, saved
+
+pytestmark = pytest.mark.engine
+RANDOM = np.random.default_rng(6)
+PICTURE = Image.fromarray(RANDOM.integers(0, 256, (40, 56, 3), np.uint8))
+
+
+def data_url(kind, content):
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def png(picture):
+    buffer = io.BytesIO()
+    picture.save(buffer, "png")
+    return data_url("image/png", buffer.getvalue())
+
+
+def pooled(server, data, **fields):
+    answer = httpx.post(f"{server.url}/pooling", json={"data": data, **fields}, timeout=60)
+    return answer.status_code, answer.json()
+
+
+def test_a_picture_and_texts_over_http(tmp_path, nursery):
+    """A dict reaches the mapper: its picture is opened, its texts are not, whatever they look like."""
+    model, processor = prompted("OwlViTForObjectDetection", tmp_path)
+    folder = saved(tmp_path / "model", model, processor)
+    texts = ["a field", "file:///a.png"]
+    features = processor(images=PICTURE, text=[texts], return_tensors="pt")
+    with torch.inference_mode():
+        raw = model(**features)
+    (expected,) = processor.post_process_grounded_object_detection(raw, threshold=0.0, target_sizes=[(40, 56)])
+    options = '{"mmout": {"threshold": 0.0}}'
+    with served(folder, "--additional-config", options, nursery=nursery) as server:
+        status, answer = pooled(server, {"image": png(PICTURE), "text": texts})
+        assert status == 200, answer
+        found = answer["data"]["detections"]
+        boxes = expected["boxes"].numpy().clip(0, [56, 40, 56, 40])
+        inside = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
+        assert inside.any()
+        np.testing.assert_allclose([one["box"] for one in found], boxes[inside], rtol=1e-5, atol=1e-4)
+        assert [one["label"] for one in found] == [texts[label] for label in expected["labels"][inside]]
+        status, answer = pooled(server, {"image": png(PICTURE)})
+        assert (status, "needs text" in answer["error"]["message"]) == (400, True)
+        status, answer = pooled(server, {"image": "/etc/passwd", "text": ["a"]})
+        assert (status, "nothing that this server reads" in answer["error"]["message"]) == (400, True)
+
+
+def test_a_sound_over_http(tmp_path, nursery):
+    """As a data URL, alone or with a name, and as numbers."""
+    model, extractor = head("ASTForAudioClassification")
+    folder = saved(tmp_path, model, extractor)
+    samples = RANDOM.normal(0, 0.1, 1600).astype(np.float32)
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, 16000, "FLOAT", format="WAV")
+    url = data_url("audio/wav", buffer.getvalue())
+    with torch.inference_mode():
+        expected = model(**extractor(samples, sampling_rate=16000, return_tensors="pt")).logits[0].softmax(0)
+    with served(folder, nursery=nursery) as server:
+        for data in (url, {"audio": url}, {"audio": samples.tolist(), "sampling_rate": 16000}):
+            status, answer = pooled(server, data)
+            assert status == 200, answer
+            found = {one["id"]: one["score"] for one in answer["data"]["classes"]}
+            assert found == pytest.approx(dict(enumerate(expected.tolist())), abs=1e-5)
+        status, answer = pooled(server, png(PICTURE))
+        assert (status, "WAV" in answer["error"]["message"]) == (400, True)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+def test_a_text_is_spoken_to_openais_client(tmp_path, nursery):
+    """In one forward, at ``/v1/audio/speech``; what has no meaning there is refused."""
+    model, tokenizer = prompted("VitsModel", tmp_path)
+    folder = saved(tmp_path / "model", model, tokenizer)
+    with torch.inference_mode():
+        expected = model(**tokenizer("a wet field", return_tensors="pt")).waveform[0].numpy()
+    with (
+        served(folder, "--served-model-name", "vits", nursery=nursery) as server,
+        closing(openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)) as client,
+    ):
+        spoken = client.audio.speech.create(model="vits", voice="x", input="a wet field", response_format="wav")
+        with wave.open(io.BytesIO(spoken.content)) as file:
+            assert (file.getframerate(), file.getnchannels()) == (8000, 1)
+            heard = np.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768
+        np.testing.assert_allclose(heard, expected.clip(-1, 1), atol=1 / 32000)
+        with pytest.raises(openai.BadRequestError, match="leave instructions out"):
+            client.audio.speech.create(model="vits", voice="x", input="a", instructions="softly")

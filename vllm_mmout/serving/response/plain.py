@@ -1,0 +1,60 @@
+"""The form over HTTP of what a processor returns plainly: a picture, an array, data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from vllm_mmout.errors import OptionError
+from vllm_mmout.outputs import ImageOutput, TensorOutput
+from vllm_mmout.serving.response.result_files import MEDIA_TYPES
+
+
+def as_media(output: Any) -> Any:
+    """A PIL image and arrays as outputs of ours, with their formats; anything else as it is."""
+    if hasattr(output, "getbands"):
+        mode = "RGBA" if output.has_transparency_data else output.mode
+        return ImageOutput(np.asarray(output if mode in ("L", "RGB") else output.convert(_mode(mode))))
+    arrays = list(output.values()) if isinstance(output, Mapping) else [output]
+    named = arrays and all(_is_array(array) for array in arrays)
+    return TensorOutput(output) if named else output
+
+
+def as_json(output: Any) -> tuple[bytes, str]:
+    """Data as JSON, with its media type: dicts, lists, texts and numbers, dataclasses, objects of msgspec and pydantic.
+
+    Numbers that are none become null. OptionError: the data hold something else.
+    """
+    try:
+        return msgspec.json.encode(output, enc_hook=_plain), MEDIA_TYPES["json"]
+    except (TypeError, NotImplementedError, ValueError, OverflowError, RecursionError) as error:
+        raise OptionError(
+            f"the processor returns {type(output).__name__}, which has no form over HTTP ({error}); choose another"
+            " processor, or define its to_response(output, params), which returns (bytes, media type) or JSON",
+            param="processor",
+        ) from error
+
+
+def _mode(mode: str) -> str:
+    return "RGBA" if mode == "RGBA" else "L" if mode in ("1", "LA", "La") else "RGB"
+
+
+def _is_array(value: Any) -> bool:
+    return (isinstance(value, np.ndarray) and not value.dtype.hasobject) or (
+        hasattr(value, "detach") and hasattr(value, "cpu")
+    )
+
+
+def _plain(value: Any) -> Any:
+    """What msgspec does not know."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if _is_array(value):
+        array = value.detach().cpu().float().numpy() if hasattr(value, "detach") else value
+        return array.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(f"{type(value).__name__} is none of JSON")
