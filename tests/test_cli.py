@@ -306,6 +306,7 @@ def test_processors(tmp_path):
         ["vq_image", "image"],
         ["codec_audio", "audio"],
         ["semantic-segmentation", "raster"],
+        ["image-segmentation", "raster"],
         ["depth-estimation", "raster"],
         ["image-to-image", "raster"],
         ["object-detection", "structured"],

@@ -77,7 +77,7 @@ class SegmentationProcessor(OutputProcessor):
 
     def formats(self, params: OutputParams) -> Mapping[str, str]:
         """The formats of what ``params.output`` asks for."""
-        asked = asked_output(self, "segmentation", params)
+        asked = asked_output(self, self.name, params)
         if asked == "areas":
             from vllm_mmout.outputs import AreasOutput
 
@@ -120,7 +120,7 @@ class SegmentationProcessor(OutputProcessor):
         return (
             self._classes(array)
             if params.part
-            else _vectors(self._classes(array), asked_output(self, "segmentation", params), params)
+            else as_vectors(self._classes(array), asked_output(self, "segmentation", params), params)
         )
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
@@ -131,7 +131,7 @@ class SegmentationProcessor(OutputProcessor):
         finish = None
         if asked != "probabilities" and params.of_part().blends:
             finish = self._finished_confidence if asked == "confidence" else self._finished_classes
-        return _vectors(parts.mosaic(params, finish), asked, params)
+        return as_vectors(parts.mosaic(params, finish), asked, params)
 
     def _finished_classes(self, probabilities: RasterOutput) -> RasterOutput:
         planes = probabilities.array
@@ -213,7 +213,8 @@ def best_of(planes: Iterable[torch.Tensor], classes: int) -> torch.Tensor:
     return ids.to(getattr(torch, _dtype(classes)))
 
 
-def _vectors(raster: RasterOutput, asked: str, params: OutputParams) -> Any:
+def as_vectors(raster: RasterOutput, asked: str, params: OutputParams) -> Any:
+    """Polygons or areas of a raster of classes, where they are asked for."""
     if asked == "polygons":
         return PolygonsOutput(raster, simplify=params.simplify)
     if asked == "areas":

@@ -16,6 +16,7 @@ WING = Wing(
     folders=f"{_PACKAGE}.folders:as_ours",
     output_processors={
         "semantic-segmentation": f"{_PACKAGE}.processors.dense:SemanticSegmentationProcessor",
+        "image-segmentation": f"{_PACKAGE}.processors.segments:ImageSegmentationProcessor",
         "depth-estimation": f"{_PACKAGE}.processors.dense:DepthEstimationProcessor",
         "image-to-image": f"{_PACKAGE}.processors.dense:ImageToImageProcessor",
         "object-detection": f"{_PACKAGE}.processors.objects:ObjectDetectionProcessor",

@@ -111,7 +111,7 @@ class FeaturesMapper:
         return features
 
     def _of_video(self, data: Any) -> Mapping[str, Any]:
-        if isinstance(data, str | os.PathLike | bytes) or is_open_file(data):
+        if _is_file(data):
             raise InputError("a video must be a list of pictures, or uint8 [frames, height, width, 3]; decode the file")
         frames = [_frame(frame) for frame in data]
         if not frames:
@@ -149,12 +149,13 @@ def _samples(data: Any, rate: int) -> NDArray[np.float32]:
     """A sound as float32 [n] of one channel, at a rate in Hz."""
     given = rate
     if isinstance(data, Mapping):
-        if not {"audio"} <= set(data) <= {"audio", "sampling_rate"}:
+        keys = {"audio"} if _is_file(data.get("audio")) else {"audio", "sampling_rate"}
+        if not keys <= set(data) <= {"audio", "sampling_rate"}:
             raise InputError(f'a sound is {{"audio": array, "sampling_rate": Hz}}, got the keys {list(data)}')
         data, given = data["audio"], data.get("sampling_rate", rate)
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
             raise InputError(f"sampling_rate must be a whole number of Hz above 0, got {given!r}")
-    if isinstance(data, str | os.PathLike | bytes | bytearray) or is_open_file(data):
+    if _is_file(data):
         samples, given = _decoded(data)
     else:
         samples = np.asarray(data)
@@ -204,13 +205,17 @@ def _resampled(samples: NDArray[np.float32], given: int, rate: int) -> NDArray[n
     return resampled
 
 
+def _is_file(data: Any) -> bool:
+    return isinstance(data, str | os.PathLike | bytes | bytearray) or is_open_file(data)
+
+
 def _frame(frame: Any) -> Any:
     """One picture of a video, as the processor takes it."""
     from PIL import Image
 
     if hasattr(frame, "getbands"):
         return frame.convert("RGB")
-    if isinstance(frame, str | os.PathLike | bytes) or is_open_file(frame):
+    if _is_file(frame):
         with turned_upright(opened_raster(frame)) as file:
             bands = file.read().array[:3]
         frame = np.moveaxis(np.repeat(bands[:1], 3, axis=0) if len(bands) < len("rgb") else bands, 0, -1)

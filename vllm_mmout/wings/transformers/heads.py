@@ -45,6 +45,7 @@ class Head:
 
 _BOXES = ("logits", "pred_boxes")
 _CLASSES = ("logits", "logits_per_image")
+_SEGMENTS = ("class_queries_logits", "masks_queries_logits", "logits", "pred_masks", "pred_boxes")
 _TEXT = ("text",)
 _POINTS = ("input_points", "input_labels", "input_boxes")
 _GROUNDED = (*_BOXES, "input_ids", "decoder_class_logits", "decoder_coord_logits", "classes_structure")
@@ -52,6 +53,10 @@ _MATCHES = ("mask", "matches", "matching_scores", "keypoints")
 
 TABLES: Final[Mapping[str, Head]] = {
     "SEMANTIC_SEGMENTATION": Head("image", "semantic-segmentation", ("logits",), tiled=True, sized=True),
+    **dict.fromkeys(
+        ("UNIVERSAL_SEGMENTATION", "INSTANCE_SEGMENTATION", "IMAGE_SEGMENTATION"),
+        Head("image", "image-segmentation", _SEGMENTS, tiled=True, sized=True),
+    ),
     "DEPTH_ESTIMATION": Head("image", "depth-estimation", tiled=True, sized=True),
     "IMAGE_TO_IMAGE": Head("image", "image-to-image", ("reconstruction",), tiled=True, sized=True),
     "OBJECT_DETECTION": Head("image", "object-detection", _BOXES, tiled=True, sized=True),

@@ -160,7 +160,8 @@ class PictureMapper(RasterMapper):
                 f"{type(processor).__name__} takes no picture of {height} x {width} pixels{beside}: {error}{remedy}"
             ) from error
         known = (*keywords_of_network(self.model), *PASSED)
-        return {name: np.asarray(value) for name, value in features.items() if name in known}
+        arrays = {name: np.asarray(value) for name, value in features.items() if name in known}
+        return {name: array for name, array in arrays.items() if array.size}  # EoMT's has no offsets of patches
 
     def _picture(self, name: str, data: Any) -> Any:
         """Another picture of a request, whole; a trimap in grey."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vllm_mmout.errors import RegistrationError, type_and_message
-
-if TYPE_CHECKING:
-    import torch
 
 _NOT_INPUTS = frozenset({"labels", "return_dict", "output_attentions", "output_hidden_states", "past_key_values"})
 _PIL = "image_processing_pil_"
@@ -62,12 +59,13 @@ def processor_of(folder: str) -> Any:
     return processor if isinstance(processor, ProcessorMixin) else image_processor_of(folder)
 
 
-def output_of(tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Tensors by name as an output of a model of transformers, which ``post_process_*`` take."""
-    from transformers.utils import generic
+class Output(dict[str, Any]):
+    """An output of a model of transformers, as ``post_process_*`` take one: what the model does not give is None."""
 
-    made: Any = generic.ModelOutput
-    return made(tensors)
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.get(name)
 
 
 def called(post_process: Callable[..., Any], output: Any, **options: Any) -> Any:

@@ -16,7 +16,7 @@ from vllm_mmout.processors.regression import RegressionProcessor
 from vllm_mmout.processors.segmentation import SegmentationProcessor, best_of
 from vllm_mmout.wings.transformers.heads import folder_of
 from vllm_mmout.wings.transformers.inputs import SIZE
-from vllm_mmout.wings.transformers.loading import called, image_processor_of, output_of
+from vllm_mmout.wings.transformers.loading import Output, called, image_processor_of
 from vllm_mmout.wings.transformers.prompts import TEXTS, as_texts
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
         """Scale logits to the input's size, then as `SegmentationProcessor.reduce`; a request after the other."""
         import torch
 
-        tensors, (height, width) = _of_one_size(output)
+        tensors, (height, width) = of_one_size(output)
         logits = only_tensor(tensors, "semantic segmentation takes logits", ReduceError)
         return torch.cat([self._of_one(one, height, width, params) for one in torch.split(logits.float(), 1)])
 
@@ -84,7 +84,7 @@ class DepthEstimationProcessor(RegressionProcessor):
         """Depth at the input's size, then as `RegressionProcessor.reduce`; a request after the other."""
         import torch
 
-        tensors, size = _of_one_size(output)
+        tensors, size = of_one_size(output)
         count = len(next(iter(tensors.values())))
         rows = ({name: tensor[row : row + 1].float() for name, tensor in tensors.items()} for row in range(count))
         return super().reduce(torch.stack([self._planes(row, size) for row in rows]), params)
@@ -95,7 +95,7 @@ class DepthEstimationProcessor(RegressionProcessor):
         post_process = getattr(processor, f"post_process_{self.name.replace('-', '_')}", None)
         if post_process is None:
             return self._without_processor(tensors[self.output], size)
-        (found,) = called(post_process, output_of(tensors), target_sizes=[size], source_sizes=[size])
+        (found,) = called(post_process, Output(tensors), target_sizes=[size], source_sizes=[size])
         planes: torch.Tensor = found[self.output]
         return planes
 
@@ -153,7 +153,7 @@ class ImageToImageProcessor(OutputProcessor):
         """Bytes, or float32 where tiles are averaged first: [n, 3, height, width]."""
         import torch
 
-        tensors, (height, width) = _of_one_size(output)
+        tensors, (height, width) = of_one_size(output)
         picture = only_tensor(tensors, "image to image takes a reconstruction", ReduceError)
         picture = picture[..., : height * self._times, : width * self._times].float().clamp(0, 1) * 255
         return picture if params.blends else picture.round().to(torch.uint8)
@@ -182,7 +182,7 @@ class TextSegmentationProcessor(RegressionProcessor):
         """Scale to the input's size, then as `RegressionProcessor.reduce`; the texts go with it."""
         import torch
 
-        tensors, (height, width) = _of_one_size(output)
+        tensors, (height, width) = of_one_size(output)
         texts = tensors.pop(TEXTS)
         logits = only_tensor(tensors, "segmentation by text takes logits", ReduceError)
         logits = logits.reshape(len(logits), -1, *logits.shape[-2:]).float()
@@ -202,7 +202,7 @@ def _coloured(array: NDArray[Any]) -> RasterOutput:
     return RasterOutput(array, band_names=("red", "green", "blue") if len(array) == len("rgb") else ())
 
 
-def _of_one_size(output: Raw) -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
+def of_one_size(output: Raw) -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
     """The tensors of requests without their size in pixels, and this; requests of several sizes are reduced alone."""
     if not isinstance(output, dict) or SIZE not in output:
         raise ReduceError(f"the model's output lacks {SIZE}; name the output processor of a head of transformers only")

@@ -12,7 +12,7 @@ from vllm_mmout.processors.option_values import Labels, checked_part
 from vllm_mmout.processors.raw import own_array
 from vllm_mmout.wings.transformers.heads import folder_of
 from vllm_mmout.wings.transformers.inputs import SIZE
-from vllm_mmout.wings.transformers.loading import called, image_processor_of, output_of
+from vllm_mmout.wings.transformers.loading import Output, called, image_processor_of
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +55,7 @@ class KeypointDetectionProcessor(OutputProcessor):
 
         tensors, (height, width) = _with_size(raw)
         post_process = image_processor_of(self._folder).post_process_keypoint_detection
-        (found,) = post_process(output_of({name: tensor[None] for name, tensor in tensors.items()}), [(height, width)])
+        (found,) = post_process(Output({name: tensor[None] for name, tensor in tensors.items()}), [(height, width)])
         rows = zip(found["keypoints"].tolist(), found["scores"].tolist(), strict=True)
         kept = [Keypoint(x=x, y=y, score=score) for (x, y), score in rows if score >= self._threshold]
         return KeypointsOutput(keypoints=kept, size=(height, width))
@@ -84,7 +84,7 @@ class PoseEstimationProcessor(KeypointDetectionProcessor):
         boxes = tensors.pop("boxes").numpy()
         (persons,) = called(
             image_processor_of(self._folder).post_process_pose_estimation,
-            output_of(tensors),
+            Output(tensors),
             boxes=[boxes],
             source_sizes=[size],
         )
@@ -122,7 +122,7 @@ class KeypointMatchingProcessor(KeypointDetectionProcessor):
             raise DecodeError(_LACKS)
         sizes = [tuple(map(tuple, raw[SIZE].tolist()))]
         post_process = image_processor_of(self._folder).post_process_keypoint_matching
-        tensors = output_of({name: tensor for name, tensor in raw.items() if name != SIZE})
+        tensors = Output({name: tensor for name, tensor in raw.items() if name != SIZE})
         (found,) = post_process(tensors, sizes, threshold=self._threshold)
         return TensorOutput({name: own_array(tensor) for name, tensor in found.items()})
 

@@ -11,7 +11,7 @@ from vllm_mmout.processors.boxes import joined_boxes
 from vllm_mmout.processors.option_values import Labels, checked_count, checked_part
 from vllm_mmout.wings.transformers.heads import folder_of
 from vllm_mmout.wings.transformers.inputs import SIZE
-from vllm_mmout.wings.transformers.loading import called, image_processor_of, output_of, processor_of
+from vllm_mmout.wings.transformers.loading import Output, called, image_processor_of, processor_of
 from vllm_mmout.wings.transformers.prompts import TEXTS, as_texts
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class ObjectDetectionProcessor(OutputProcessor):
     def _found(self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int]) -> Iterator[_Row]:
         """What the processor of the folder finds: number and name of the class, score, box."""
         post_process = image_processor_of(self._folder).post_process_object_detection
-        output = output_of({name: tensor[None] for name, tensor in tensors.items()})
+        output = Output({name: tensor[None] for name, tensor in tensors.items()})
         (found,) = post_process(output, threshold=self._threshold, target_sizes=[size])
         numbers = found["labels"].tolist()
         yield from zip(numbers, map(self._labels.of, numbers), found["scores"], found["boxes"], strict=True)
@@ -124,7 +124,7 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
         texts = as_texts(tensors[TEXTS])
         (found,) = called(
             processor_of(self._folder).post_process_grounded_object_detection,
-            output_of({name: tensor for name, tensor in tensors.items() if name != TEXTS}),
+            Output({name: tensor for name, tensor in tensors.items() if name != TEXTS}),
             target_sizes=[size],
             text_labels=[texts],
             **self._options,

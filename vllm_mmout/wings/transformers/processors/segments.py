@@ -1,0 +1,159 @@
+"""ImageSegmentationProcessor: instance and panoptic segments, one raster of numbers for a picture or a whole scene."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from vllm_mmout.errors import DecodeError, OptionError, ReduceError
+from vllm_mmout.outputs import RasterOutput
+from vllm_mmout.processors.base import Parts
+from vllm_mmout.processors.option_values import Labels, PaletteOption, checked_part
+from vllm_mmout.processors.raw import asked_output, not_of_reduce, own_array
+from vllm_mmout.processors.segmentation import as_vectors
+from vllm_mmout.wings.transformers.heads import folder_of
+from vllm_mmout.wings.transformers.loading import Output, called, image_processor_of
+from vllm_mmout.wings.transformers.processors.dense import SemanticSegmentationProcessor, of_one_size
+from vllm_mmout.wings.transformers.processors.join_segments import Segment, joined_segments
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.base import Part, Raw
+
+_TASKS = ("panoptic", "instance")
+_MOST = 2**16 - 1
+
+
+class ImageSegmentationProcessor(SemanticSegmentationProcessor):
+    """The segments of a picture, as ``post_process_panoptic_segmentation`` or ``..._instance_...`` makes them.
+
+    A raster of uint16 with the number of the segment that each pixel is of, from 1; 0, its nodata, is none. Class names
+    are the segments' labels, by number; the item "segments" of its metadata says of each ``id``, ``label_id``,
+    ``label`` and ``score``, as JSON. "polygons" and "areas" are made of that raster, "classes" by
+    ``post_process_semantic_segmentation``.
+
+    Args:
+        task: "panoptic" or "instance"; by default the first of them that the folder's processor knows.
+        threshold: segments with a lower score are left out; None: the processor's own, 0.5 to 0.8.
+        class_names: of "classes", by default those of ``id2label`` in config.json.
+        palette: colours of "classes".
+
+    Raises:
+        OptionError: an option is malformed.
+
+    """
+
+    name: ClassVar[str] = "image-segmentation"
+    outputs: ClassVar[tuple[str, ...]] = ("segments", "classes", "polygons", "areas")
+
+    def __init__(
+        self,
+        *,
+        task: str | None = None,
+        threshold: float | None = None,
+        class_names: Sequence[str] | None = None,
+        palette: PaletteOption | None = None,
+    ) -> None:
+        super().__init__(class_names=class_names, palette=palette)
+        if task not in (None, *_TASKS):
+            raise OptionError(f"task must be one of {', '.join(_TASKS)}, or left out, got {task!r}")
+        self._task = task
+        self._options = {} if threshold is None else {"threshold": checked_part("threshold", threshold)}
+        self._labels = Labels()
+        self._folder = ""
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
+        """Make the instance of a process, with the names of config.json."""
+        made = super().from_config(config, options)
+        made._labels, made._folder = Labels().or_those_of(config), folder_of(config)  # noqa: SLF001 - of our own class
+        return made
+
+    def travels(self, params: OutputParams) -> str:
+        """What `reduce` gives of a request: classes or segments."""
+        return "classes" if asked_output(self, self.name, params) == "classes" else "segments"
+
+    def reduce(self, output: Raw, params: OutputParams) -> Any:
+        """Classes, uint8 or uint16 [n, height, width]; or "ids", int32 of the same shape, and "segments".
+
+        "segments" are float32 [n, queries, 2]: class and score of the segments from 1, -1 after the last.
+        """
+        import torch
+
+        tensors, size = of_one_size(output)
+        count = len(next(iter(tensors.values())))
+        rows = ({name: tensor[row : row + 1].float() for name, tensor in tensors.items()} for row in range(count))
+        if self.travels(params) == "classes":
+            post_process = self._post_process("semantic")
+            dtype = torch.uint8 if len(self._class_names or ()) <= np.iinfo(np.uint8).max else torch.uint16
+            return torch.stack([called(post_process, Output(row), target_sizes=[size])[0] for row in rows]).to(dtype)
+        ids, segments = zip(*(self._segments(row, size) for row in rows), strict=True)
+        return {"ids": torch.stack(ids), "segments": torch.stack(segments)}
+
+    def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> Any:
+        """Make a `RasterOutput` of one request, or what is made of it."""
+        if self.travels(params) == "classes":
+            return super().decode(raw, params)
+        if not isinstance(raw, dict) or set(raw) != {"ids", "segments"}:
+            raise not_of_reduce("segments take ids and segments from reduce")
+        found = [
+            Segment(int(label), self._labels.of(int(label)), score)
+            for label, score in raw["segments"].tolist()
+            if label >= 0
+        ]
+        made = _raster(own_array(raw["ids"]), found)
+        return made if params.part else as_vectors(made, asked_output(self, self.name, params), params)
+
+    def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
+        """Join tiles: segments of one label that lie against each other where tiles meet are one."""
+        if not isinstance(parts, Parts) or self.travels(params) == "classes":
+            return super().assemble(parts, params)
+        return as_vectors(_raster(*joined_segments(parts)), asked_output(self, self.name, params), params)
+
+    def _post_process(self, task: str) -> Any:
+        processor = image_processor_of(self._folder)
+        method = getattr(processor, f"post_process_{task}_segmentation", None)
+        if method is None:
+            raise ReduceError(f"{type(processor).__name__} of this model makes no {task} segmentation; ask for another")
+        return method
+
+    def _segments(self, row: Mapping[str, torch.Tensor], size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of one request, int32 [height, width] and float32 [queries, 2]."""
+        import torch
+
+        processor = image_processor_of(self._folder)
+        known = [task for task in _TASKS if hasattr(processor, f"post_process_{task}_segmentation")]
+        post_process = self._post_process(self._task or next(iter(known), _TASKS[0]))
+        (found,) = called(post_process, Output(row), target_sizes=[size], **self._options)
+        queries = next(tensor.shape[1] for name, tensor in row.items() if "logits" in name)
+        ids = torch.zeros(size, dtype=torch.int32)
+        table = torch.full((queries, 2), -1.0)
+        for number, one in enumerate(found["segments_info"], start=1):
+            ids[(found["segmentation"] == one["id"]).cpu()] = number
+            table[number - 1] = torch.tensor([float(one["label_id"]), float(one["score"])])
+        return ids, table
+
+
+def _raster(ids: NDArray[Any], found: Sequence[Segment]) -> RasterOutput:
+    """A raster of the numbers of segments, from 1."""
+    if len(found) > _MOST:
+        raise DecodeError(
+            f"{len(found)} segments are more than a raster of uint16 can number; ask for a smaller window"
+        )
+    told = [
+        {"id": number, "label_id": one.label_id, "label": one.label, "score": round(one.score, 6)}
+        for number, one in enumerate(found, start=1)
+    ]
+    return RasterOutput(
+        ids.astype(np.uint16)[np.newaxis],
+        nodata=0,
+        band_names=("segments",),
+        class_names=("", *(one.label for one in found)),
+        metadata={"segments": json.dumps(told)},
+    )
