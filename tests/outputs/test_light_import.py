@@ -15,6 +15,8 @@ WITH_PYDANTIC = (
     "ClassificationOutput",
     "Detection",
     "DetectionOutput",
+    "Keypoint",
+    "KeypointsOutput",
     "StructuredOutput",
 )
 USE = """
