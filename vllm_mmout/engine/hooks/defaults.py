@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.engine.binding import OPTIONS_KEY
 from vllm_mmout.errors import OptionError
 from vllm_mmout.models.config import MODEL_TYPE
-from vllm_mmout.models.model_folders import as_ours, family_of, is_served
+from vllm_mmout.models.model_folders import as_ours, family_of, is_served, served_class
 from vllm_mmout.registry.registration import NONE
 from vllm_mmout.registry.resolve import KEY
 from vllm_mmout.wing import wings
@@ -59,6 +59,9 @@ def fill_in(engine_args: EngineArgs) -> None:
     wanted = dict(ALL_DEVICES, max_num_seqs=MAX_NUM_SEQS[device], **(CPU if device == "cpu" else {}))
     # vLLM's "auto" takes float16 on a CPU: wrong above 2048, and far slower.
     wanted["dtype"] = config.get("dtype") or config.get("torch_dtype") or "float32"
+    architecture = config["architectures"][0]
+    if is_served(architecture) and getattr(served_class(architecture), "loads_itself", False):
+        wanted["load_format"] = "dummy"  # vLLM looks for no weights
     untouched = {field.name: _default(field) for field in fields(engine_args)}
     for name, value in wanted.items():
         if getattr(engine_args, name) == untouched[name]:

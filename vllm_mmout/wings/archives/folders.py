@@ -1,0 +1,107 @@
+"""Which folders and files are archives, and what their ``config.json`` is as one of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from vllm_mmout.errors import OptionError
+from vllm_mmout.wings.archives import mlm
+from vllm_mmout.wings.archives.contents import SUFFIX, Contents, Size, contents_of
+
+ARCHITECTURE: Final = "ExportedProgram"
+FILE: Final = "archive"
+"""Entry of ``config.json``: the archive, a name in the folder."""
+ORDER: Final = "dim_order"
+_MODEL: Final = "vllm_mmout.wings.archives.model:ExportedModel"
+_AXES: Final = {4: ("batch", "channel", "height", "width"), 5: ("batch", "channel", "time", "height", "width")}
+_TILE: Final = 512
+_LARGEST: Final = 1024
+"""Sides in pixels where the program bounds them not."""
+
+
+def as_ours(config: Mapping[str, Any], folder: str, *, asked: str | None) -> dict[str, Any] | None:
+    """``config.json`` of a folder with an archive; None for what is none."""
+    del asked  # no one else serves archives
+    place = Path(folder)
+    if "architectures" in config:
+        return None
+    if place.is_file() and place.suffix == SUFFIX:
+        raise OptionError(f"{folder} is an archive; give its folder as the model: {place.absolute().parent}")
+    files = sorted(place.glob(f"*{SUFFIX}")) if place.is_dir() else []
+    if not files:
+        return None
+    said, beside = _said(config, place)
+    named = said.get(FILE) or (beside and mlm.archive_named(beside))
+    chosen = next((file for file in files if file.name == named), files[0] if len(files) == 1 else None)
+    if chosen is None or (said.get(FILE) and chosen.name != named):
+        raise OptionError(
+            f"the folder {folder} holds {', '.join(file.name for file in files)}, and which is meant is not said; name"
+            f' it in config.json: "{FILE}": "{files[0].name}"'
+        )
+    contents = contents_of(chosen)
+    if beside is not None:
+        said = mlm.entries_of(beside, [len(output.sizes) for output in contents.outputs]) | said
+    table = said.get("mmout")
+    ours = {"output_processor": "tensor", **(table if isinstance(table, Mapping) else {}), "model": _MODEL}
+    made = {**said, **_raster(contents, said), "dtype": said.get("dtype", "float32")}
+    return {**made, "architectures": [ARCHITECTURE], FILE: str(chosen.absolute()), "mmout": ours}
+
+
+def _said(config: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
+    """What JSON says of an archive: the entries of config.json, and an item of MLM; either may be missing."""
+    if mlm.is_item(config):
+        return {}, config
+    items = filter(mlm.is_item, map(_json, sorted(folder.glob("*.json"))))
+    return dict(config), next(items, None)
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _raster(contents: Contents, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Bands and sizes of a program of one image, from its shape; empty of one with other inputs."""
+    if len(contents.inputs) != 1 or len(contents.inputs[0].sizes) not in _AXES:
+        return {}
+    sizes = contents.inputs[0].sizes
+    order = tuple(said.get(ORDER) or _AXES[len(sizes)])
+    if sorted(order) != sorted(_AXES[len(sizes)]):
+        raise OptionError(
+            f'"{ORDER}" must name {", ".join(_AXES[len(sizes)])} in the program\'s order, got {list(order)}'
+        )
+    axes = dict(zip(order, sizes, strict=True))
+    count = axes["channel"].fixed
+    if count is None:
+        return {}
+    bands = said.get("bands") or [f"band {number}" for number in range(1, count + 1)]
+    if len(bands) != count:
+        raise OptionError(f"the program takes {count} bands, and {len(bands)} are named: {', '.join(map(str, bands))}")
+    frames = {"num_frames": _frames(axes["time"], said)} if "time" in axes else {}
+    return {ORDER: list(order), "bands": list(bands), **frames, **_sides(axes["height"], axes["width"], said)}
+
+
+def _frames(size: Size, said: Mapping[str, Any]) -> int:
+    found = size.fixed or said.get("num_frames")
+    if not isinstance(found, int):
+        raise OptionError(
+            'the program takes any number of dates; say in config.json how many a request has: "num_frames"'
+        )
+    return found
+
+
+def _sides(height: Size, width: Size, said: Mapping[str, Any]) -> dict[str, int]:
+    least, most = max(height.least, width.least), min(height.most, width.most)
+    if least > most:
+        raise OptionError(
+            f"the program takes {height.least} x {width.least} pixels; programs of squares, or of any size, are served:"
+            " export it with dynamic_shapes"
+        )
+    most = min(most, max(_LARGEST, least))
+    found = {"min_size": least, "max_size": most, "tile_size": min(max(_TILE, least), most)}
+    return found | {name: said[name] for name in found if name in said}

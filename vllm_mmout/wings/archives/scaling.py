@@ -1,0 +1,82 @@
+"""How values are scaled before a network sees them: ``value_scaling`` of STAC's MLM extension, band by band."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_mmout.errors import OptionError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_KINDS: Final[Mapping[str, tuple[tuple[str, ...], Callable[..., tuple[float, float, float, float]]]]] = {
+    "min-max": (("minimum", "maximum"), lambda least, most: (least, most - least, -math.inf, math.inf)),
+    "z-score": (("mean", "stddev"), lambda mean, std: (mean, std, -math.inf, math.inf)),
+    "clip": (("minimum", "maximum"), lambda least, most: (0.0, 1.0, least, most)),
+    "clip-min": (("minimum",), lambda least: (0.0, 1.0, least, math.inf)),
+    "clip-max": (("maximum",), lambda most: (0.0, 1.0, -math.inf, most)),
+    "offset": (("value",), lambda value: (value, 1.0, -math.inf, math.inf)),
+    "scale": (("value",), lambda value: (0.0, value, -math.inf, math.inf)),
+}
+"""Kind -> its numbers, as in the table "Value Scaling Object" of MLM 1.4, and what is made of them: see `Scaling`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """(value - subtract) / divide, then within least and most; a number for each band."""
+
+    subtract: tuple[float, ...]
+    divide: tuple[float, ...]
+    least: tuple[float, ...]
+    most: tuple[float, ...]
+
+    @classmethod
+    def of(cls, said: Any, bands: int) -> Scaling | None:
+        """Read ``value_scaling``: a table, or a list of one for all bands or one for each; OptionError: it is none."""
+        entries = [said] if isinstance(said, Mapping) else said
+        if not entries:
+            return None
+        if not isinstance(entries, Sequence) or isinstance(entries, str) or len(entries) not in (1, bands):
+            raise OptionError(
+                f"value_scaling must be a list of 1 entry or {bands}, one for each band, got {said!r:.200}"
+            )
+        rows = [_numbers(entry) for entry in entries] * (bands if len(entries) == 1 else 1)
+        return cls(*zip(*rows, strict=True))
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Scale [n, bands, ...] in float32."""
+        scaled = values.float()
+
+        def laid_out(numbers: tuple[float, ...]) -> Tensor:
+            return scaled.new_tensor(numbers).reshape(-1, *(1,) * (values.ndim - 2))
+
+        if any(self.subtract):
+            scaled = scaled - laid_out(self.subtract)
+        if set(self.divide) != {1.0}:
+            scaled = scaled / laid_out(self.divide)
+        if any(map(math.isfinite, (*self.least, *self.most))):
+            scaled = scaled.clamp(laid_out(self.least), laid_out(self.most))
+        return scaled
+
+
+def _numbers(entry: Any) -> tuple[float, float, float, float]:
+    """What a band's values are diminished and divided by, and their least and most."""
+    kind = entry.get("type") if isinstance(entry, Mapping) else ""
+    if kind is None:
+        return 0.0, 1.0, -math.inf, math.inf
+    if kind not in _KINDS:
+        raise OptionError(
+            f"value_scaling has {entry!r:.200}; its type must be one of {', '.join(_KINDS)}, or null: expressions are"
+            " not evaluated"
+        )
+    names, made_of = _KINDS[kind]
+    found = [entry.get(name) for name in names]
+    if not all(isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one) for one in found):
+        raise OptionError(f"value_scaling of type {kind!r} needs the numbers {', '.join(names)}, got {entry!r:.200}")
+    subtract, divide, least, most = map(float, made_of(*found))
+    if divide == 0:
+        raise OptionError(f"value_scaling divides by 0: {entry!r:.200}")
+    return subtract, divide, least, most
