@@ -43,10 +43,11 @@ class Head:
     """How texts are brought to one length, where the processor must be told."""
 
 
-_BOXES = ("logits", "pred_boxes")
+_BOXES = ("logits", "pred_boxes", "order_logits", "out_masks")
 _CLASSES = ("logits", "logits_per_image")
 _SEGMENTS = ("class_queries_logits", "masks_queries_logits", "logits", "pred_masks", "pred_boxes")
 _TEXT = ("text",)
+_TASK = ("task_inputs",)
 _POINTS = ("input_points", "input_labels", "input_boxes")
 _GROUNDED = (*_BOXES, "input_ids", "decoder_class_logits", "decoder_coord_logits", "classes_structure")
 _MATCHES = ("mask", "matches", "matching_scores", "keypoints")
@@ -132,6 +133,15 @@ ARCHITECTURES: Final[Mapping[str, Head]] = {
         alone=True,
         repeated=True,
         padding="max_length",
+    ),
+    **{
+        f"PPOCR{family}DetForObjectDetection": Head(
+            "image", "object-detection", ("last_hidden_state",), tiled=True, sized=True
+        )
+        for family in ("V5Mobile", "V5Server", "V6Small", "V6Medium")
+    },
+    "OneFormerForUniversalSegmentation": Head(
+        "image", "image-segmentation", _SEGMENTS, tiled=True, sized=True, prompt=_TASK, needs=_TASK
     ),
     "VitMatteForImageMatting": Head(
         "image", "image-matting", ("alphas",), sized=True, prompt=("trimaps",), needs=("trimaps",)

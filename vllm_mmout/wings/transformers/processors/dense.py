@@ -70,7 +70,9 @@ class DepthEstimationProcessor(RegressionProcessor):
 
     name: ClassVar[str] = "depth-estimation"
     output: ClassVar[str] = "predicted_depth"
-    """What of the model's output, and of the processor's result, the values are."""
+    """What of the model's output the values are."""
+    result: ClassVar[str] = "predicted_depth"
+    """What of the processor's result they are."""
     _folder = ""
 
     @classmethod
@@ -96,7 +98,7 @@ class DepthEstimationProcessor(RegressionProcessor):
         if post_process is None:
             return self._without_processor(tensors[self.output], size)
         (found,) = called(post_process, Output(tensors), target_sizes=[size], source_sizes=[size])
-        planes: torch.Tensor = found[self.output]
+        planes: torch.Tensor = found[self.result]
         return planes
 
     def _without_processor(self, planes: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
@@ -111,6 +113,7 @@ class NormalEstimationProcessor(DepthEstimationProcessor):
 
     name: ClassVar[str] = "normal-estimation"
     output: ClassVar[str] = "normals"
+    result: ClassVar[str] = "normals"
 
     def _without_processor(self, planes: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
         return _scaled(planes, *size)[0]
@@ -124,6 +127,7 @@ class ImageMattingProcessor(DepthEstimationProcessor):
 
     name: ClassVar[str] = "image-matting"
     output: ClassVar[str] = "alphas"
+    result: ClassVar[str] = "alpha"
 
     def _without_processor(self, planes: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
         return planes[0, 0, : size[0], : size[1]]  # the processor pads at the lower and right end

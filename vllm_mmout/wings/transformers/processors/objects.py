@@ -78,9 +78,11 @@ class ObjectDetectionProcessor(OutputProcessor):
 
     def _found(self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int]) -> Iterator[_Row]:
         """What the processor of the folder finds: number and name of the class, score, box."""
+        import torch
+
         post_process = image_processor_of(self._folder).post_process_object_detection
         output = Output({name: tensor[None] for name, tensor in tensors.items()})
-        (found,) = post_process(output, threshold=self._threshold, target_sizes=[size])
+        (found,) = post_process(output, threshold=self._threshold, target_sizes=torch.tensor([size]))
         numbers = found["labels"].tolist()
         yield from zip(numbers, map(self._labels.of, numbers), found["scores"], found["boxes"], strict=True)
 
