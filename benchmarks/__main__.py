@@ -22,6 +22,7 @@ MEASUREMENTS = (
     "serving_gone",
     "token_media",
     "modules_crossed",
+    "heads",
 )
 ELSEWHERE = ("peers", "peer_faults", "compiled", "gpu")
 """Measurements that need another environment (``make bench-peers``) or a GPU."""

@@ -1,0 +1,1 @@
+"""Tries each architecture of transformers."""

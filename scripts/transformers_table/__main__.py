@@ -1,0 +1,101 @@
+"""Try each architecture of transformers that a folder may be of, small and with random weights; a table of what works.
+
+Each is built with its default configuration, of few layers where that can be, saved with its own processor as a user
+would, started by ``vllm.LLM`` and asked for two inputs of different sizes, in a batch and alone. The results are held
+to those of transformers, called directly with the processor of the same folder. Each runs in a process of its own.
+``--resume`` goes on where a run was ended; ``--write`` makes the page of the rows that are there.
+
+    python -m scripts.transformers_table --rows rows.jsonl --tables DEPTH_ESTIMATION,BACKBONE
+    python -m scripts.transformers_table --rows rows.jsonl --only ViTModel,SamModel
+    python -m scripts.transformers_table --rows rows.jsonl --resume --jobs 2
+    python -m scripts.transformers_table --rows rows.jsonl --write docs/transformers-table.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import tempfile
+import time
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from scripts.transformers_table.page import page
+from scripts.transformers_table.trying import architectures, leave_row
+
+LIMIT_S = 240
+"""Of one architecture."""
+
+
+def main() -> None:
+    """Run, or write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rows", type=Path, default=Path("transformers-table.jsonl"))
+    parser.add_argument("--tables", default="")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args()
+    if options.write:
+        options.write.write_text(page(options.rows))
+        return
+    done = {json.loads(line)["architecture"] for line in options.rows.open()} if options.resume else set()
+    if not options.resume:
+        options.rows.unlink(missing_ok=True)
+    tables, names = set(options.tables.split(",")) - {""}, set(options.only.split(",")) - {""}
+    todo = [
+        name
+        for name, table in architectures().items()
+        if name not in done and (not tables or table in tables) and (not names or name in names)
+    ]
+    run_all(todo, options.rows, options.jobs)
+
+
+def run_all(todo: list[str], rows: Path, jobs: int) -> None:
+    """Try architectures, some at a time, each in a process that is forked from one with all imports."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}  # of each of those that run together
+    context: ForkServerContext = get_context("forkserver")
+    context.set_forkserver_preload(["vllm.v1.worker.cpu_worker", "vllm.entrypoints.llm", "transformers.models.auto"])
+    running: dict[str, tuple[ForkServerProcess, float, Path]] = {}
+    waiting = list(todo)
+    with tempfile.TemporaryDirectory() as folder:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                name = waiting.pop(0)
+                file = Path(folder, f"{name}.json")
+                process = context.Process(target=leave_row, args=(name, str(file)))
+                process.start()
+                running[name] = process, time.monotonic(), file
+            time.sleep(0.1)
+            for name, (process, started, file) in list(running.items()):
+                late = time.monotonic() - started > LIMIT_S
+                if process.is_alive() and not late:
+                    continue
+                process.kill()
+                process.join()
+                del running[name]
+                _keep(rows, name, file, _ended(late, process.exitcode))
+
+
+def _ended(late: bool, status: int | None) -> str:  # noqa: FBT001 - of a process
+    if late:
+        return f"longer than {LIMIT_S} s"
+    return "takes more memory than there is" if status == -signal.SIGKILL else f"ends with {status}"
+
+
+def _keep(rows: Path, name: str, file: Path, otherwise: str) -> None:
+    row: dict[str, Any] = {"architecture": name, "table": architectures()[name], "result": otherwise}
+    if file.is_file():
+        row = json.loads(file.read_text())
+    with rows.open("a") as kept:
+        kept.write(json.dumps(row) + "\n")
+    print(name, row["result"], flush=True)  # noqa: T201 - how far it is
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Models of transformers with few layers and random weights, each with its family's processor and default values."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+LARGEST = 400_000_000
+"""Parameters of a model that is tried."""
+_LAYERS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_encoder_layers", "num_decoder_layers")
+_PARTS = ("text_config", "vision_config", "audio_config", "qformer_config", "backbone_config", "encoder_config")
+_VIT = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
+_SAPIENS = {**_VIT, "num_key_value_attention_heads": 2, "num_first_full_attention_layers": 1}
+_SAPIENS |= {"num_hidden_layers": 2, "num_last_full_attention_layers": 1}
+_SAPIENS |= {"head_config": {"upsample_out_channels": [32, 16], "conv_out_channels": [16]}}
+_OCR_BLOCKS = {
+    "reduce_channel": [1, 1, 0],
+    "return_channel": [1, 1, 0],
+    **{
+        f"{way}_{ratio}": [kernel, [1, 1], [side // 2 for side in kernel]]
+        for ratio, long in (("longratio", 7), ("midratio", 5), ("shortratio", 3))
+        for way, kernel in (
+            ("vertical_long_to_small_conv", [long, 1]),
+            ("horizontal_small_to_long_conv", [1, long]),
+            ("symmetric_conv_long", [long, long]),
+        )
+    },
+}
+ENTRIES = {
+    "BeitForSemanticSegmentation": {**_VIT, "num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]},
+    "Data2VecVisionForSemanticSegmentation": {**_VIT, "num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]},
+    "EomtForUniversalSegmentation": {**_VIT, "num_hidden_layers": 4, "num_blocks": 2},
+    "EomtDinov3ForUniversalSegmentation": {"num_hidden_layers": 4, "num_blocks": 2},
+    "LwDetrForObjectDetection": {"projector_scale_factors": [1.0]},
+    "PPOCRV5ServerDetForObjectDetection": {"intraclass_block_config": _OCR_BLOCKS, "kernel_list": [3, 2, 2]},
+    "PPOCRV6MediumDetForObjectDetection": {"intraclass_block_config": _OCR_BLOCKS, "kernel_list": [3, 2, 2]},
+    "Owlv2ForObjectDetection": {"vision_config": {"image_size": 960, "num_hidden_layers": 2}},
+    "PPDocLayoutV2ForObjectDetection": {"class_thresholds": [0.5] * 25, "class_order": list(range(25))},
+    **{
+        f"Sapiens2For{task}": _SAPIENS
+        for task in ("SemanticSegmentation", "NormalEstimation", "PoseEstimation", "PointmapEstimation")
+    },
+    "Sapiens2ForImageMatting": {**_SAPIENS, "num_labels": 4},
+}
+"""Entries of configurations, where those by default make no model that works."""
+_OF_ANOTHER = {"d_fine": "rt_detr", "dab-detr": "conditional_detr", "rt_detr_v2": "rt_detr"}
+"""Families that name no image processor -> the one whose processor their checkpoints have."""
+_SQUARE = {"eomt": 640, "eomt_dinov3": 640, "lw_detr": 640, "omdet-turbo": 640, "rf_detr": 560}
+"""Families whose networks take only some sizes -> the side of their checkpoints' pictures."""
+_QUIET = {"noise_scale": 0.0, "noise_scale_duration": 0.0, "use_stochastic_duration_prediction": False}
+"""Of models that draw lots, so that two runs are alike."""
+_LARGE = 1000
+_SMALLER = {"shortest_edge": 256, "longest_edge": 352}
+"""What pictures are brought to instead of more than so many pixels, as of DETR and its kin."""
+_WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>", "<s>", "wet", "dry", "field", "a", "of")
+
+
+def candidates(architecture: str) -> Iterator[Any]:
+    """Models: of few layers, then as the configuration is by default; ValueError: none can be built."""
+    import torch
+    import transformers
+
+    cls = getattr(transformers, architecture)
+    failed: list[str] = []
+    for small in (True, False):
+        config = cls.config_class(**ENTRIES.get(architecture, {}))
+        for name, value in _QUIET.items():
+            if hasattr(config, name):
+                setattr(config, name, value)
+        if small and architecture not in ENTRIES:
+            shrink(config)
+        try:
+            with torch.device("meta"):
+                count = sum(parameter.numel() for parameter in cls(config).parameters())
+            if count > LARGEST:
+                raise ValueError(f"{count / 1e6:.0f} million parameters")  # noqa: TRY301
+            torch.manual_seed(0)
+            model = cls(config).eval().float()
+        except Exception as error:  # noqa: BLE001 - the next form may do
+            failed.append(f"{type(error).__name__}: {error}")
+        else:
+            yield model
+        if architecture in ENTRIES:
+            break
+    if failed:
+        raise ValueError(failed[-1])
+
+
+def shrink(config: Any, depth: int = 0) -> None:
+    """Leave few layers, where nothing counts on more."""
+    outs = getattr(config, "out_indices", None) or getattr(config, "backbone_out_indices", None)
+    for name in _LAYERS:
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value > 2 and not outs:
+            setattr(config, name, 2)
+    if isinstance(getattr(config, "depths", None), list | tuple):
+        config.depths = [1] * len(config.depths)
+    for name in _PARTS:
+        part = getattr(config, name, None)
+        if part is not None and hasattr(part, "to_dict") and depth < 3:
+            shrink(part, depth + 1)
+
+
+def save_processor(head: Any, config: Any, folder: str) -> None:
+    """The processor that the model's own family has, with its default values."""
+    import transformers
+    from transformers.models.auto import feature_extraction_auto, image_processing_auto, processing_auto
+
+    kind = config.model_type
+    if head.takes == "text":
+        tokenizer().save_pretrained(folder)
+    elif head.takes == "audio":
+        name = feature_extraction_auto.FEATURE_EXTRACTOR_MAPPING_NAMES.get(kind, "Wav2Vec2FeatureExtractor")
+        getattr(transformers, name)().save_pretrained(folder)
+    elif head.takes in ("image", "video"):
+        named = image_processing_auto.IMAGE_PROCESSOR_MAPPING_NAMES.get(_OF_ANOTHER.get(kind, kind))
+        made = image_processor(named, kind)
+        if kind == "oneformer":
+            classes = {str(number): {"name": f"class {number}", "isthing": 1} for number in range(config.num_labels)}
+            Path(folder, "classes.json").write_text(json.dumps(classes))
+            made = type(made)(repo_path=folder, class_info_file="classes.json", size=_SMALLER)
+        named = processing_auto.PROCESSOR_MAPPING_NAMES.get(kind)
+        if head.prompt and named:
+            cls = getattr(transformers, named)
+            parts = inspect.signature(cls.__init__).parameters
+            given = {"image_processor": made, "tokenizer": tokenizer()}
+            made = cls(**{name: part for name, part in given.items() if name in parts})
+        made.save_pretrained(folder)
+
+
+def image_processor(named: Any, kind: str) -> Any:
+    """By default values; that of ViT for families that have none of their own, as backbones."""
+    import transformers
+
+    names = list(named.values()) if isinstance(named, Mapping) else list(named or ())
+    for name in [one for one in names if one] or ["ViTImageProcessor"]:
+        try:
+            cls = getattr(transformers, name)
+            made = cls()
+        except (ImportError, AttributeError):
+            continue
+        if kind in _SQUARE:
+            return cls(size={"height": _SQUARE[kind], "width": _SQUARE[kind]})
+        size = dict(getattr(made, "size", None) or {})
+        return cls(size=_SMALLER) if size.get("longest_edge", 0) > _LARGE else made
+    raise ValueError(f"{kind} has no image processor that can be made here")
+
+
+def tokenizer() -> Any:
+    """A tokenizer of a few words, of no family."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(_WORDS)}, unk_token="[UNK]"))  # noqa: S106 - a token of text
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "eos": "</s>"}
+    special["bos"] = "<s>"
+    named = {f"{name}_token": token for name, token in special.items()}
+    return PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=16, **named)
