@@ -3,6 +3,7 @@
 Each is built with its default configuration, of few layers where that can be, saved with its own processor as a user
 would, started by ``vllm.LLM`` and asked for two inputs of different sizes, in a batch and alone. The results are held
 to those of transformers, called directly with the processor of the same folder. Each runs in a process of its own.
+``--served`` asks a server too.
 ``--resume`` goes on where a run was ended; ``--write`` makes the page of the rows that are there.
 
     python -m scripts.transformers_table --rows rows.jsonl --tables DEPTH_ESTIMATION,BACKBONE
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--write", type=Path)
+    parser.add_argument("--served", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     if options.write:
@@ -53,10 +55,10 @@ def main() -> None:
         for name, table in architectures().items()
         if name not in done and (not tables or table in tables) and (not names or name in names)
     ]
-    run_all(todo, options.rows, options.jobs)
+    run_all(todo, options.rows, options.jobs, served=options.served)
 
 
-def run_all(todo: list[str], rows: Path, jobs: int) -> None:
+def run_all(todo: list[str], rows: Path, jobs: int, *, served: bool) -> None:
     """Try architectures, some at a time, each in a process that is forked from one with all imports."""
     os.environ |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}  # of each of those that run together
     context: ForkServerContext = get_context("forkserver")
@@ -68,7 +70,7 @@ def run_all(todo: list[str], rows: Path, jobs: int) -> None:
             while waiting and len(running) < jobs:
                 name = waiting.pop(0)
                 file = Path(folder, f"{name}.json")
-                process = context.Process(target=leave_row, args=(name, str(file)))
+                process = context.Process(target=leave_row, args=(name, str(file)), kwargs={"served": served})
                 process.start()
                 running[name] = process, time.monotonic(), file
             time.sleep(0.1)

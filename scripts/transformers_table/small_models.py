@@ -48,8 +48,15 @@ ENTRIES = {
 """Entries of configurations, where those by default make no model that works."""
 _OF_ANOTHER = {"d_fine": "rt_detr", "dab-detr": "conditional_detr", "rt_detr_v2": "rt_detr"}
 """Families that name no image processor -> the one whose processor their checkpoints have."""
-_SQUARE = {"eomt": 640, "eomt_dinov3": 640, "lw_detr": 640, "omdet-turbo": 640, "rf_detr": 560}
-"""Families whose networks take only some sizes -> the side of their checkpoints' pictures."""
+_OPTIONS = {
+    "eomt": {"do_pad": True},
+    "eomt_dinov3": {"do_pad": True},
+    **{
+        kind: {"size": {"height": side, "width": side}}
+        for kind, side in {"lw_detr": 640, "omdet-turbo": 640, "rf_detr": 560, "vitpose_backbone": 256}.items()
+    },
+}
+"""Families whose networks take only what their checkpoints' processors give -> what these are made with."""
 _QUIET = {"noise_scale": 0.0, "noise_scale_duration": 0.0, "use_stochastic_duration_prediction": False}
 """Of models that draw lots, so that two runs are alike."""
 _LARGE = 1000
@@ -142,8 +149,8 @@ def image_processor(named: Any, kind: str) -> Any:
             made = cls()
         except (ImportError, AttributeError):
             continue
-        if kind in _SQUARE:
-            return cls(size={"height": _SQUARE[kind], "width": _SQUARE[kind]})
+        if kind in _OPTIONS:
+            return cls(**_OPTIONS[kind])
         size = dict(getattr(made, "size", None) or {})
         return cls(size=_SMALLER) if size.get("longest_edge", 0) > _LARGE else made
     raise ValueError(f"{kind} has no image processor that can be made here")

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from scripts.transformers_table import compared, small_models
+from scripts.transformers_table.served import over_http
 
 IMAGES = (
     "SEMANTIC_SEGMENTATION", "UNIVERSAL_SEGMENTATION", "INSTANCE_SEGMENTATION", "IMAGE_SEGMENTATION",
     "DEPTH_ESTIMATION", "NORMAL_ESTIMATION", "IMAGE_MATTING", "IMAGE_TO_IMAGE", "OBJECT_DETECTION",
     "ZERO_SHOT_OBJECT_DETECTION", "ZERO_SHOT_IMAGE_CLASSIFICATION", "MASK_GENERATION", "KEYPOINT_DETECTION",
-    "KEYPOINT_MATCHING", "POSE_ESTIMATION", "IMAGE_CLASSIFICATION", "MASKED_IMAGE_MODELING", "BACKBONE", "IMAGE",
+    "KEYPOINT_MATCHING", "POSE_ESTIMATION", "POINTMAP_ESTIMATION", "TEXT_RECOGNITION",
+    "IMAGE_CLASSIFICATION", "MASKED_IMAGE_MODELING", "BACKBONE", "IMAGE",
 )  # fmt: skip
 """Tables of pictures; all others are counted apart."""
 OWN = "of their own"
@@ -36,8 +38,11 @@ def architectures() -> dict[str, str]:
     return found | {name: OWN for name in ARCHITECTURES if name not in found}
 
 
-def row_of(architecture: str) -> dict[str, Any]:
-    """Architecture, table, and what became of it: "works", "runs" where nothing can be compared, or why not."""
+def row_of(architecture: str, *, served: bool = False) -> dict[str, Any]:
+    """Architecture, table, and what became of it: "works", "runs" where nothing can be compared, or why not.
+
+    ``served``: over HTTP too.
+    """
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -49,7 +54,7 @@ def row_of(architecture: str) -> dict[str, Any]:
     try:
         for model in small_models.candidates(architecture):
             with tempfile.TemporaryDirectory() as folder:
-                result = _tried(architecture, head, model, folder)
+                result = _tried(architecture, head, model, folder, served=served)
             if not result.startswith("transformers itself"):
                 break
     except ValueError as error:
@@ -57,7 +62,7 @@ def row_of(architecture: str) -> dict[str, Any]:
     return row | {"result": result}
 
 
-def _tried(architecture: str, head: Any, model: Any, folder: str) -> str:
+def _tried(architecture: str, head: Any, model: Any, folder: str, *, served: bool) -> str:
     try:
         model.save_pretrained(folder)
         small_models.save_processor(head, model.config, folder)
@@ -65,19 +70,21 @@ def _tried(architecture: str, head: Any, model: Any, folder: str) -> str:
         expected = [compared.expected_of(head, model, folder, given) for given in inputs]
     except Exception as error:  # noqa: BLE001 - it is a row
         return f"transformers itself: {said(error)}"
-    return _result_of(head, folder, inputs, expected)
+    return _result_of(head, folder, inputs, expected, served=served)
 
 
-def leave_row(architecture: str, file: str) -> None:
+def leave_row(architecture: str, file: str, *, served: bool) -> None:
     """Try one in a process of its own, which this ends; its row is left as JSON, what was printed beside it."""
     with Path(f"{file}.log").open("w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    Path(file).write_text(json.dumps(row_of(architecture)))
+    Path(file).write_text(json.dumps(row_of(architecture, served=served)))
     os._exit(0)  # vLLM's threads may wait
 
 
-def _result_of(head: Any, folder: str, inputs: list[Any], expected: list[compared.Case]) -> str:
+def _result_of(  # noqa: PLR0911 - each step has an end of its own
+    head: Any, folder: str, inputs: list[Any], expected: list[compared.Case], *, served: bool
+) -> str:
     from vllm import LLM
 
     from vllm_mmout.errors import MMOutError
@@ -113,8 +120,13 @@ def _result_of(head: Any, folder: str, inputs: list[Any], expected: list[compare
         ]
     except Exception as error:  # noqa: BLE001 - as above
         return f"runs; transformers' post-processing: {said(error)}"
-    if differs := next(filter(None, told), ""):
+    ties = compared.ties_of([said or "" for said in told])
+    if (differs := next(filter(None, told), "")) and not ties:
         return f"differs: {differs}"
+    if served and (differs := over_http(folder, options, together, found[: len(together)])):
+        return f"differs: {differs}"
+    if ties:
+        return f"works; in a batch ties fall otherwise, {ties}"
     return "works" if None not in told else "runs"
 
 

@@ -97,6 +97,8 @@ TABLES: Final[Mapping[str, Head]] = {
     ),
     "IMAGE_MATTING": Head("image", "image-matting", ("alphas", "foregrounds"), sized=True),
     "NORMAL_ESTIMATION": Head("image", "normal-estimation", ("normals",), tiled=True, sized=True),
+    "POINTMAP_ESTIMATION": Head("image", "tensor"),
+    "TEXT_RECOGNITION": Head("image", "tensor"),
     "IMAGE_CLASSIFICATION": Head("image", "classification", _CLASSES),
     "VIDEO_CLASSIFICATION": Head("video", "classification", _CLASSES),
     "AUDIO_CLASSIFICATION": Head("audio", "classification", _CLASSES),
@@ -147,6 +149,7 @@ ARCHITECTURES: Final[Mapping[str, Head]] = {
         "image", "image-matting", ("alphas",), sized=True, prompt=("trimaps",), needs=("trimaps",)
     ),
     "VitsModel": Head("text", "text-to-waveform", ("waveform", "sequence_lengths"), alone=True),
+    "FastSpeech2ConformerModel": Head("text", "tensor", ("spectrogram",), alone=True),
     "FastSpeech2ConformerWithHifiGan": Head("text", "text-to-waveform", ("waveform",), alone=True),
     **{
         f"{family}Model": Head("audio", "tensor")

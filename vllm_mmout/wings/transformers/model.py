@@ -29,6 +29,7 @@ class TransformersModel(nn.Module):
         entries = {key: value for key, value in config.items() if key not in ("model_type", "mmout", "transformers")}
         known: Any = transformers.AutoConfig.for_model(said["model_type"])
         made: Any = getattr(transformers, config["architectures"][0])
+        self._not_of_requests: set[str] = set()
         self.network: nn.Module = made(type(known).from_dict(entries)).eval()
 
     @classmethod
@@ -56,7 +57,12 @@ class TransformersModel(nn.Module):
     def _kept(self, output: Any, count: int | None = None) -> dict[str, Tensor]:
         """What the head is about, of ``count`` requests; None: of one."""
         wanted = self._head.outputs
-        found = dict(_tensors(output, count))
+        found = dict(_tensors(output))
+        if count is not None:
+            # An output of each layer has as many on axis 0 as there are layers, by chance as many as requests: once it
+            # had another number, it is none of the requests'.
+            self._not_of_requests |= {name for name, tensor in found.items() if tensor.shape[:1] != (count,)}
+            found = {name: tensor for name, tensor in found.items() if name not in self._not_of_requests}
         kept = {name: tensor for name, tensor in found.items() if name in wanted} if wanted else found
         if not kept:
             raise ModelError(
@@ -70,14 +76,10 @@ class TransformersModel(nn.Module):
         load_strictly(self.network, stored, _REMEDY)
 
 
-def _tensors(output: Any, count: int | None) -> list[tuple[str, Tensor]]:
-    """The tensors of an output, those with ``count`` requests on axis 0; of a tuple numbered: "feature_maps.0"."""
+def _tensors(output: Any) -> list[tuple[str, Tensor]]:
+    """The tensors of an output; of a tuple numbered: "feature_maps.0"."""
     found: list[tuple[str, Tensor]] = []
     for name, value in output.items():
         numbered = [(f"{name}.{number}", one) for number, one in enumerate(value)] if isinstance(value, tuple) else []
         found += numbered or [(name, value)]
-    return [
-        (name, one)
-        for name, one in found
-        if isinstance(one, torch.Tensor) and (count is None or one.shape[:1] == (count,))
-    ]
+    return [(name, one) for name, one in found if isinstance(one, torch.Tensor)]

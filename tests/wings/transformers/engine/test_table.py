@@ -1,0 +1,60 @@
+"""The table of architectures: its script finds here, for a few, what the page says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from pages import ROOT
+
+from vllm_mmout.wings.transformers.heads import ARCHITECTURES, TABLES
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+PAGE = ROOT / "docs" / "transformers-table.md"
+TRIED = ("ViTModel", "CLIPModel", "PatchTSTForRegression", "VitsModel", "FNetForTokenClassification")
+"""Of different tables, each a second or two."""
+
+
+def rows():
+    """Architecture -> its table, and its result, of the page."""
+    cells = (line.strip("| \n").split(" | ") for line in PAGE.read_text(encoding="utf-8").splitlines())
+    return {row[0]: (row[1], row[2]) for row in cells if len(row) == 3 and not row[0].startswith("arch")}
+
+
+def test_the_script_finds_what_the_page_says(tmp_path):
+    """Each is built, saved, started, asked and compared anew."""
+    found = tmp_path / "rows.jsonl"
+    command = ("-m", "scripts.transformers_table", "--rows", str(found), "--only", ",".join(TRIED), "--jobs", "2")
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=900
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = {row["architecture"]: row["result"] for row in map(json.loads, found.open())}
+    assert results == {name: rows()[name][1] for name in TRIED}
+    assert set(results.values()) == {"works"}
+
+
+def test_most_of_what_the_tables_have_works():
+    """The page has every architecture of each table that is served, and the shares that are promised."""
+    from transformers.models.auto import modeling_auto
+
+    page = rows()
+    wanted = set(ARCHITECTURES)
+    for name in TABLES:
+        for classes in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES").values():
+            wanted |= {classes} if isinstance(classes, str) else set(classes)
+    assert page.keys() == wanted
+    assert not [result for _, result in page.values() if result.startswith("ends the engine")]
+    from_pictures = {name: result for name, (table, result) in page.items() if table in IMAGES}
+    others = {name: result for name, (table, result) in page.items() if table not in IMAGES}
+    for results, share in ((from_pictures, 0.85), (others, 0.6)):
+        assert sum(result.startswith("works") for result in results.values()) >= share * len(results)
+
+
+IMAGES = {name for name, head in TABLES.items() if head.takes == "image"} - {
+    "VISUAL_QUESTION_ANSWERING",
+    "DOCUMENT_QUESTION_ANSWERING",
+}
+"""Tables of pictures, as the page counts them."""
