@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 - scripts are no package
 """Try each architecture of transformers that a folder may be of, small and with random weights; a table of what works.
 
 Each is built with its default configuration, of few layers where that can be, saved with its own processor as a user
@@ -6,10 +7,10 @@ to those of transformers, called directly with the processor of the same folder.
 ``--served`` asks a server too.
 ``--resume`` goes on where a run was ended; ``--write`` makes the page of the rows that are there.
 
-    python -m scripts.transformers_table --rows rows.jsonl --tables DEPTH_ESTIMATION,BACKBONE
-    python -m scripts.transformers_table --rows rows.jsonl --only ViTModel,SamModel
-    python -m scripts.transformers_table --rows rows.jsonl --resume --jobs 2
-    python -m scripts.transformers_table --rows rows.jsonl --write docs/transformers-table.md
+    python scripts/transformers_table --rows rows.jsonl --tables DEPTH_ESTIMATION,BACKBONE
+    python scripts/transformers_table --rows rows.jsonl --only ViTModel,SamModel
+    python scripts/transformers_table --rows rows.jsonl --resume --jobs 2
+    python scripts/transformers_table --rows rows.jsonl --write docs/transformers-table.md
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from scripts.transformers_table.page import page
-from scripts.transformers_table.trying import architectures, leave_row
+from page import page
+from trying import architectures, leave_row
 
 LIMIT_S = 240
 """Of one architecture."""

@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 - scripts are no package
 """What a user of transformers would call for the same request, and where a result differs from that."""
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def inputs_of(architecture: str, head: Any, folder: str) -> list[Any]:
     if head.takes == "audio":
         return [random.normal(0, 0.1, count).astype(np.float32) for count in (16_000, 20_000)]
     if head.takes == "video":
-        return [list(random.integers(0, 256, (16, *size, 3), np.uint8)) for size in SIZES]
+        frames = json.loads(Path(folder, "config.json").read_text()).get("num_frames") or 16
+        return [list(random.integers(0, 256, (frames, *size, 3), np.uint8)) for size in SIZES]
     if head.takes == "text":
         if "choices" in head.needs:
             return [{"text": "a field", "choices": ["wet", "dry"]}, {"text": "dry", "choices": ["wet", "a", "of"]}]
@@ -100,7 +102,7 @@ def _beside(head: Any, pictures: list[Any]) -> dict[str, Any]:
     }
 
 
-def _features(head: Any, folder: str, given: Any) -> tuple[Any, Any]:
+def _features(head: Any, folder: str, given: Any) -> tuple[Any, Any]:  # noqa: PLR0911 - each kind in its own way
     """The tensors that a user of transformers would give the model, and the processor."""
     import torch
     import transformers
@@ -110,6 +112,9 @@ def _features(head: Any, folder: str, given: Any) -> tuple[Any, Any]:
         processor = auto.from_pretrained(folder)
         return _of_picture(head, processor, given), processor
     if head.takes == "video":
+        if Path(folder, "video_preprocessor_config.json").exists():
+            processor = transformers.AutoVideoProcessor.from_pretrained(folder)
+            return processor(np.stack(given), return_tensors="pt"), processor
         processor = transformers.AutoImageProcessor.from_pretrained(folder)
         return processor(given, return_tensors="pt"), processor
     if head.takes == "audio":
@@ -154,6 +159,8 @@ def _series(architecture: str, folder: str, random: Any) -> dict[str, Any]:
     config = json.loads(Path(folder, "config.json").read_text())
     length = config.get("context_length") or 32
     names = keywords_of_network(architecture)
+    if "timesfm" in config["model_type"]:
+        return {names[0]: random.normal(0, 1, length).astype(np.float32)}
     channels = config.get("num_input_channels") or config.get("input_size") or 1
     return {names[0]: random.normal(0, 1, (length, channels)).astype(np.float32)}
 

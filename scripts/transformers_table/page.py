@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 - scripts are no package
 """The page of docs/ that says which architectures work."""
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from scripts.transformers_table.trying import IMAGES, architectures
+from trying import IMAGES, architectures
 
 WORDS = ("works", "runs", "neither", "transformers itself fails", "not tried")
 
@@ -30,7 +31,7 @@ def page(rows: Path) -> str:
         "# Architectures of transformers, tried",
         "",
         (
-            f"By `python -m scripts.transformers_table` on {time.strftime('%Y-%m-%d')}: transformers"
+            f"By `python scripts/transformers_table` on {time.strftime('%Y-%m-%d')}: transformers"
             f" {version('transformers')}, torch {version('torch')}, vLLM {vllm.__version__}. Small, random weights, two"
             " inputs of different sizes, in a batch and alone. *works*: equal to transformers called directly with the"
             " same processor (labels, their order and pixels exactly; floats within 1e-5, of the largest value where"

@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 - scripts are no package
 """The same requests over HTTP: what the server of ``vllm-mmout serve`` answers is what ``LLM.generate`` gave."""
 
 from __future__ import annotations

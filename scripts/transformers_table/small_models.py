@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 - scripts are no package
 """Models of transformers with few layers and random weights, each with its family's processor and default values."""
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ ENTRIES = {
     "Data2VecVisionForSemanticSegmentation": {**_VIT, "num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]},
     "EomtForUniversalSegmentation": {**_VIT, "num_hidden_layers": 4, "num_blocks": 2},
     "EomtDinov3ForUniversalSegmentation": {"num_hidden_layers": 4, "num_blocks": 2},
+    "Wav2Vec2BertForCTC": {"vocab_size": 32, "num_hidden_layers": 2},
+    "Wav2Vec2ConformerForCTC": {"vocab_size": 32, "num_hidden_layers": 2},
     "LwDetrForObjectDetection": {"projector_scale_factors": [1.0]},
     "PPOCRV5ServerDetForObjectDetection": {"intraclass_block_config": _OCR_BLOCKS, "kernel_list": [3, 2, 2]},
     "PPOCRV6MediumDetForObjectDetection": {"intraclass_block_config": _OCR_BLOCKS, "kernel_list": [3, 2, 2]},
@@ -48,12 +51,20 @@ ENTRIES = {
 """Entries of configurations, where those by default make no model that works."""
 _OF_ANOTHER = {"d_fine": "rt_detr", "dab-detr": "conditional_detr", "rt_detr_v2": "rt_detr"}
 """Families that name no image processor -> the one whose processor their checkpoints have."""
+_EXTRACTORS = {"wav2vec2-bert": "SeamlessM4TFeatureExtractor"}
 _OPTIONS = {
     "eomt": {"do_pad": True},
+    "layoutlmv3": {"apply_ocr": False},
     "eomt_dinov3": {"do_pad": True},
     **{
         kind: {"size": {"height": side, "width": side}}
-        for kind, side in {"lw_detr": 640, "omdet-turbo": 640, "rf_detr": 560, "vitpose_backbone": 256}.items()
+        for kind, side in {
+            "lw_detr": 640,
+            "omdet-turbo": 640,
+            "rf_detr": 560,
+            "videoprism_vision_model": 288,
+            "vitpose_backbone": 256,
+        }.items()
     },
 }
 """Families whose networks take only what their checkpoints' processors give -> what these are made with."""
@@ -114,14 +125,24 @@ def shrink(config: Any, depth: int = 0) -> None:
 def save_processor(head: Any, config: Any, folder: str) -> None:
     """The processor that the model's own family has, with its default values."""
     import transformers
-    from transformers.models.auto import feature_extraction_auto, image_processing_auto, processing_auto
+    from transformers.models.auto import (
+        feature_extraction_auto,
+        image_processing_auto,
+        processing_auto,
+        video_processing_auto,
+    )
 
     kind = config.model_type
+    family = kind.removesuffix("_vision_model")
     if head.takes == "text":
         tokenizer().save_pretrained(folder)
     elif head.takes == "audio":
-        name = feature_extraction_auto.FEATURE_EXTRACTOR_MAPPING_NAMES.get(kind, "Wav2Vec2FeatureExtractor")
+        names = feature_extraction_auto.FEATURE_EXTRACTOR_MAPPING_NAMES
+        name = _EXTRACTORS.get(kind) or names.get(kind, "Wav2Vec2FeatureExtractor")
         getattr(transformers, name)().save_pretrained(folder)
+    elif head.takes == "video" and (named := video_processing_auto.VIDEO_PROCESSOR_MAPPING_NAMES.get(family)):
+        name = next(iter(named.values())) if isinstance(named, Mapping) else named
+        getattr(transformers, name)(do_sample_frames=False, **_OPTIONS.get(kind, {})).save_pretrained(folder)
     elif head.takes in ("image", "video"):
         named = image_processing_auto.IMAGE_PROCESSOR_MAPPING_NAMES.get(_OF_ANOTHER.get(kind, kind))
         made = image_processor(named, kind)

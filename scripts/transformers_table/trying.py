@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 - scripts are no package
 """Trying one architecture: built, saved as a user would, started by ``vllm.LLM``, asked, and compared."""
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from scripts.transformers_table import compared, small_models
-from scripts.transformers_table.served import over_http
+import compared
+import small_models
+from served import over_http
 
 IMAGES = (
     "SEMANTIC_SEGMENTATION", "UNIVERSAL_SEGMENTATION", "INSTANCE_SEGMENTATION", "IMAGE_SEGMENTATION",
@@ -89,11 +91,7 @@ def _result_of(  # noqa: PLR0911 - each step has an end of its own
 
     from vllm_mmout.errors import MMOutError
 
-    options: dict[str, Any] = {"output_processor": "transformers"}
-    if head.processor in _WITH_THRESHOLD:
-        options["threshold"] = compared.THRESHOLD
-    if head.processor == "zero-shot-object-detection":
-        options["text_threshold"] = compared.THRESHOLD
+    options = _options(head)
     try:
         llm = LLM(
             folder,
@@ -128,6 +126,18 @@ def _result_of(  # noqa: PLR0911 - each step has an end of its own
     if ties:
         return f"works; in a batch ties fall otherwise, {ties}"
     return "works" if None not in told else "runs"
+
+
+def _options(head: Any) -> dict[str, Any]:
+    """What is asked of the output processor."""
+    options: dict[str, Any] = {"output_processor": "transformers"}
+    if head.processor in _WITH_THRESHOLD:
+        options["threshold"] = compared.THRESHOLD
+    if head.processor == "text-to-waveform":
+        options["sampling_rate"] = 16_000  # some config.json say none
+    if head.processor == "zero-shot-object-detection":
+        options["text_threshold"] = compared.THRESHOLD
+    return options
 
 
 def said(error: BaseException) -> str:

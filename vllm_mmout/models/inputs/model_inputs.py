@@ -70,6 +70,8 @@ class ModelInputs:
                 )
         if raw := isinstance(data, Raw):
             data = data.value
+        if data is None or (isinstance(data, Mapping) and not data):
+            raise InputError(f"the input is {data!r}; model {self.keywords.model} takes {self.takes}")
         if self.registered.input_processor is not None:
             data = self._given(
                 partial(processed, self.context, self.registered.input_processor, data), "input processor"
@@ -124,7 +126,7 @@ class ModelInputs:
     def _is_of_mapper(self, data: Any) -> bool:
         """Whether a dict is one that the mapper takes: of its fields, or without a keyword of forward."""
         fields = getattr(self._mapper, "fields", ())
-        if fields and isinstance(data, Mapping) and fields[0] in data:
+        if fields and isinstance(data, Mapping) and (fields[0] in data or set(data) <= set(fields)):
             return True
         own = self._mapper is not None and not isinstance(self._mapper, RasterMapper | AutoProcessorMapper)
         return own and isinstance(data, Mapping) and bool(data) and not set(data) & set(self.keywords.names)

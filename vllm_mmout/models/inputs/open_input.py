@@ -212,6 +212,8 @@ def _names(raster: OpenRaster, data: Any) -> tuple[str, ...]:
 def opened_raster(data: Any) -> OpenRaster:
     """Open any form of a picture or raster; of a file nothing but its header is read."""
     if isinstance(data, str | Path):
+        if not str(data):
+            raise InputError("the path of the input is empty; name a file")
         return open_raster(without_file_scheme(str(data)))
     if isinstance(data, bytes | bytearray | memoryview):
         return open_raster(bytes(data))
@@ -221,7 +223,7 @@ def opened_raster(data: Any) -> OpenRaster:
     if array.ndim != 3:
         raise InputError(
             f"an array must be [bands, height, width], got shape {list(array.shape)}; a picture [height, width, 3] goes"
-            " through np.moveaxis(picture, -1, 0)"
+            " through np.moveaxis(picture, -1, 0), a grey one [height, width] through picture[None]"
         )
     return open_raster(Raster(array=array))
 

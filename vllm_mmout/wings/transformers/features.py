@@ -47,6 +47,8 @@ class FeaturesMapper:
     """Tokens of a text that the model has positions for."""
     frames: int | None = None
     """Pictures that a video is to have."""
+    least_samples: int = 1
+    """Of a sound, at the model's rate."""
 
     @property
     def opens_files(self) -> bool:
@@ -82,6 +84,11 @@ class FeaturesMapper:
         extractor = _loaded(self.folder, "AutoFeatureExtractor")
         rate = int(extractor.sampling_rate)
         samples = _samples(data, rate)
+        if len(samples) < self.least_samples:
+            raise InputError(
+                f"the sound has {len(samples)} samples at {rate} Hz, the model needs {self.least_samples}; give a"
+                " longer one; an array of several channels is [channels, n]"
+            )
         features: Mapping[str, Any] = extractor(samples, sampling_rate=rate, return_tensors="np")
         return features
 
@@ -102,24 +109,33 @@ class FeaturesMapper:
         texts = data if isinstance(data, Mapping) else {"text": data}
         if not set(texts) <= {"text", "text_pair"} or not all(isinstance(text, str) for text in texts.values()):
             raise InputError(f'the model takes a text, or {{"text": ..., "text_pair": ...}}, got {data!r:.200}')
-        features: Mapping[str, Any] = _loaded(self.folder, "AutoTokenizer")(**texts, return_tensors="np")
+        tokenizer = _loaded(self.folder, "AutoTokenizer")
+        features: Mapping[str, Any] = tokenizer(**texts, return_tensors="np")
         tokens = np.asarray(features["input_ids"]).shape[1]
         if not tokens:
             raise InputError("the text is empty, and the model's tokenizer makes no token of it; give one with words")
-        if self.longest is not None and tokens > self.longest:
-            raise InputError(f"the text has {tokens} tokens, the model takes {self.longest}; shorten or split it")
+        if self.longest is not None:  # some families have positions that no token takes
+            check_length(tokens, min(self.longest, tokenizer.model_max_length))
         return features
 
     def _of_video(self, data: Any) -> Mapping[str, Any]:
         if _is_file(data):
-            raise InputError("a video must be a list of pictures, or uint8 [frames, height, width, 3]; decode the file")
+            raise InputError(
+                "a video must be a list of pictures (within a list of inputs a list of its own), or uint8 [frames,"
+                " height, width, 3]; decode the file"
+            )
         frames = [_frame(frame) for frame in data]
         if not frames:
             raise InputError("the video has no frames; give one at least")
         if self.frames is not None and len(frames) != self.frames:
             chosen = np.linspace(0, len(frames) - 1, self.frames).astype(np.int64)
             frames = [frames[number] for number in chosen]
-        features: Mapping[str, Any] = image_processor_of(self.folder)(frames, return_tensors="np")
+        features: Mapping[str, Any]
+        if "pixel_values_videos" in keywords_of_network(self.model):
+            processor = _loaded(self.folder, "AutoVideoProcessor")
+            features = processor(np.stack([np.asarray(frame) for frame in frames]), return_tensors="np")
+        else:
+            features = image_processor_of(self.folder)(frames, return_tensors="np")
         return features
 
     def _of_array(self, data: Any) -> Mapping[str, Any]:
@@ -129,6 +145,26 @@ class FeaturesMapper:
                 f" {type(data).__name__}"
             )
         return {keywords_of_network(self.model)[0]: np.asarray(data)[np.newaxis]}
+
+
+def check_length(tokens: int, longest: int) -> None:
+    """Refuse a text that the model has no positions for."""
+    if tokens > longest:
+        raise InputError(f"the text has {tokens} tokens, the model takes {longest}; shorten or split it")
+
+
+def least_samples(config: Mapping[str, Any]) -> int:
+    """Samples that the convolutions of a model need for one value, as its ``config.json`` tells them."""
+    frames: int = 1 + sum(
+        (kernel - 1) * dilation
+        for kernel, dilation in zip(config.get("tdnn_kernel") or (), config.get("tdnn_dilation") or (), strict=False)
+        if str(config["architectures"][0]).endswith("XVector")
+    )
+    for kernel, stride in zip(
+        reversed(config.get("conv_kernel") or ()), reversed(config.get("conv_stride") or ()), strict=False
+    ):
+        frames = (frames - 1) * stride + kernel
+    return frames
 
 
 @cache
@@ -180,14 +216,18 @@ def _decoded(data: Any) -> tuple[NDArray[np.float32], int]:
         ) from error
     source: Any = BytesIO(data) if isinstance(data, bytes | bytearray) else data
     if isinstance(source, str | Path):
-        source = str(as_local_path(source))
+        path = as_local_path(source)
+        if not path.is_file():
+            raise InputError(f"there is no such file: {str(source)!r}; give a WAV, FLAC, Ogg or MP3")
+        source = str(path)
     try:
         with soundfile.SoundFile(source) as file:
             if file.frames * file.channels > _MOST_SAMPLES:
                 raise InputError(f"the sound has {file.frames} samples of {file.channels} channels; cut it into parts")
             samples, rate = file.read(dtype="float32", always_2d=True), file.samplerate
     except (OSError, RuntimeError) as error:
-        raise InputError(f"the sound cannot be decoded: {error}; give a WAV, FLAC, Ogg or MP3") from error
+        why = getattr(error, "error_string", str(error)).rstrip(".")
+        raise InputError(f"the sound cannot be decoded: {why}; give a WAV, FLAC, Ogg or MP3") from error
     return samples.T, rate
 
 
@@ -220,6 +260,6 @@ def _frame(frame: Any) -> Any:
             bands = file.read().array[:3]
         frame = np.moveaxis(np.repeat(bands[:1], 3, axis=0) if len(bands) < len("rgb") else bands, 0, -1)
     array = np.ascontiguousarray(frame)
-    if array.dtype != np.uint8 or array.ndim != len("hwc") or array.shape[2] != len("rgb"):
+    if array.dtype != np.uint8 or array.ndim != len("hwc") or array.shape[2] != len("rgb") or not array.size:
         raise InputError(f"a frame must be a picture, or uint8 [height, width, 3], got {array.dtype} {array.shape}")
     return Image.fromarray(array)

@@ -15,7 +15,7 @@ from vllm_mmout.models.inputs.mapper import RasterMapper, TensorSpec
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.models.inputs.raster_view import RasterView
 from vllm_mmout.params import OutputParams
-from vllm_mmout.wings.transformers.features import FeaturesMapper
+from vllm_mmout.wings.transformers.features import FeaturesMapper, check_length, least_samples
 from vllm_mmout.wings.transformers.heads import Head, described
 from vllm_mmout.wings.transformers.loading import image_processor_of, keywords_of_network, processor_of
 from vllm_mmout.wings.transformers.prompts import IMAGE, PICTURES, TEXTS, as_tensor, checked, example, processed
@@ -38,8 +38,14 @@ def mapper_of(config: Mapping[str, Any]) -> PictureMapper | FeaturesMapper:
     """The input mapper of a folder."""
     head, said = described(config)
     if head.takes != "image":
-        longest, frames = config.get("max_position_embeddings"), config.get("num_frames")
-        return FeaturesMapper(config["architectures"][0], head, said["folder"], longest, frames)
+        return FeaturesMapper(
+            config["architectures"][0],
+            head,
+            said["folder"],
+            longest=config.get("max_position_embeddings"),
+            frames=config.get("num_frames"),
+            least_samples=least_samples(config),
+        )
     processor = image_processor_of(said["folder"])
     crop = _sides(getattr(processor, "crop_size", None)) if getattr(processor, "do_center_crop", False) else None
     resized = _sides(getattr(processor, "size", None)) if getattr(processor, "do_resize", False) else None
@@ -51,6 +57,7 @@ def mapper_of(config: Mapping[str, Any]) -> PictureMapper | FeaturesMapper:
         head=head,
         folder=said["folder"],
         cropped=crop,
+        longest=_longest(config),
     )
 
 
@@ -73,6 +80,8 @@ class PictureMapper(RasterMapper):
     """Whether this input is not cut."""
     prompt: Mapping[str, Any] = field(default_factory=dict)
     """What this input's request says beside the picture."""
+    longest: int | None = None
+    """Tokens of a text that the model has positions for."""
 
     @property
     def inputs(self) -> dict[str, TensorSpec]:
@@ -103,6 +112,8 @@ class PictureMapper(RasterMapper):
     def open(self, data: Any, params: OutputParams) -> RasterView:
         """Open one picture or raster, and what stands beside it."""
         beside = dict(data) if isinstance(data, Mapping) and IMAGE in data else {}
+        if not beside and isinstance(data, Mapping) and set(data) <= set(self.fields):
+            raise InputError(f'the request has {" and ".join(data)}, and no picture: {{"image": ..., ...}}')
         said = {name: value for name, value in beside.items() if name != IMAGE}
         prompt = checked(said, self.head.prompt, self.head.needs, question=not self.head.alone)
         prompt = {name: self._picture(name, value) if name in PICTURES else value for name, value in prompt.items()}
@@ -159,6 +170,8 @@ class PictureMapper(RasterMapper):
             raise InputError(
                 f"{type(processor).__name__} takes no picture of {height} x {width} pixels{beside}: {error}{remedy}"
             ) from error
+        if self.longest is not None and "text" in self.prompt:
+            check_length(np.asarray(features["input_ids"]).shape[-1], self.longest)
         known = (*keywords_of_network(self.model), *PASSED)
         arrays = {name: np.asarray(value) for name, value in features.items() if name in known}
         return {name: array for name, array in arrays.items() if array.size}  # EoMT's has no offsets of patches
@@ -175,8 +188,19 @@ def _picture(planes: NDArray[Any]) -> Any:
     """[3, height, width] as a processor takes a picture."""
     from PIL import Image
 
-    array = np.ascontiguousarray(np.moveaxis(planes, 0, -1))
-    return Image.fromarray(array) if array.dtype == np.uint8 else array
+    if planes.dtype != np.uint8:  # scaled: some processors refuse floats, others take them for 0 to 1
+        planes = np.rint(planes).clip(0, 255).astype(np.uint8)
+    return Image.fromarray(np.ascontiguousarray(np.moveaxis(planes, 0, -1)))
+
+
+def _longest(config: Mapping[str, Any]) -> int | None:
+    """Tokens of a text beside a picture."""
+    text = config.get("text_config")
+    limits = [
+        config.get("max_text_len"),
+        (text if isinstance(text, Mapping) else config).get("max_position_embeddings"),
+    ]
+    return min((limit for limit in limits if isinstance(limit, int)), default=None)
 
 
 def _check_values(view: RasterView) -> None:
@@ -184,7 +208,7 @@ def _check_values(view: RasterView) -> None:
     if view.raster.dtype != np.uint8 and view.params.scale is None and view.params.offset is None:
         raise OptionError(
             f"the input's dtype is {view.raster.dtype}, and the model's processor takes pictures of 0 to 255; bring it"
-            " there with scale=..., as scale=255/10000 for reflectance in steps of 0.0001",
+            " there with scale, as 0.0255 (255 / 10000) for reflectance in steps of 0.0001",
             param="scale",
         )
 

@@ -72,6 +72,8 @@ def processed(
     """
     given = {name: value for name, value in prompt.items() if name != "other_image"}
     of_one = {name: [value] for name, value in given.items() if name in _NUMBERS or (name == "text" and not padding)}
+    if len(given.get("text", ())) == 1 and not padding:
+        of_one["text"] = given["text"]  # one text may be a caption of several things: "a boat. a pier."
     nested = given if question else given | of_one
     texts = prompt.get("text")
     if padding:

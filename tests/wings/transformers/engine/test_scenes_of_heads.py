@@ -155,8 +155,15 @@ def test_values_that_are_no_bytes_need_a_scale(start, tmp_path, pixels):
     file = tmp_path / "reflectance.tif"
     with rasterio.open(file, "w", "GTiff", width=64, height=64, count=3, dtype="uint16", **PLACE) as dataset:
         dataset.write(pixels[:, :64, :64].astype(np.uint16) * 4)
-    with pytest.raises(OptionError, match="scale=255/10000"):
+    with pytest.raises(OptionError, match=r"with scale, as 0\.0255"):
         one(llm, file)
+    with rasterio.open(
+        tmp_path / "uneven.tif", "w", "GTiff", width=64, height=64, count=3, dtype="uint16", **PLACE
+    ) as out:
+        out.write(pixels[:, :64, :64].astype(np.uint16) * 39)
+    rounded = np.rint(pixels[:, :64, :64].astype(np.uint16) * 39 * 0.0255).astype(np.uint8)
+    uneven = one(llm, tmp_path / "uneven.tif", scale=0.0255).array
+    np.testing.assert_allclose(uneven, one(llm, np.ascontiguousarray(rounded)).array, rtol=1e-4, atol=1e-4)
     expected = one(llm, np.ascontiguousarray(pixels[:, :64, :64])).array
     np.testing.assert_allclose(one(llm, file, scale=0.25).array, expected, rtol=1e-4, atol=1e-4)
 

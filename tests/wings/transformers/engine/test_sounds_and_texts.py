@@ -68,7 +68,11 @@ def test_a_sound_of_another_rate_is_resampled(listening, tmp_path):
         (np.zeros(8, np.int16), "floating point"),
         (np.full(800, np.nan, np.float32), "NaN"),
         ({"audio": np.zeros(8, np.float32)}, "sampling_rate"),
-        (b"RIFFnothing", "cannot be decoded"),
+        (b"RIFFnothing", "cannot be decoded: Format not recognised; give a WAV"),
+        ("no-such.wav", "no such file: 'no-such.wav'"),
+        ("", "no such file"),
+        (None, "the input is None"),
+        ({}, "the input is {}"),
     ],
 )
 def test_what_is_no_sound_is_refused(listening, sound, said):
@@ -77,6 +81,18 @@ def test_what_is_no_sound_is_refused(listening, sound, said):
     with pytest.raises(InputError, match=said):
         one(llm, sound)
     assert one(llm, np.ones(1600, np.float32)).classes
+
+
+def test_a_sound_that_is_shorter_than_the_convolutions_is_refused(tmp_path):
+    """Before it reaches the network; the shortest that fits is what transformers makes of it."""
+    model, extractor = head("Wav2Vec2ForCTC")
+    llm = engine_here(saved(tmp_path, model, extractor))
+    with pytest.raises(InputError, match=r"has 19 samples at 16000 Hz, the model needs 20; .* \[channels, n\]"):
+        one(llm, np.ones(19, np.float32))
+    samples = np.random.default_rng(3).normal(0, 0.1, 40).astype(np.float32)
+    with torch.inference_mode():
+        expected = model(**extractor(samples, sampling_rate=16000, return_tensors="pt")).logits[0]
+    np.testing.assert_allclose(one(llm, samples).array, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_text_and_a_pair_are_those_of_transformers(reading):
@@ -108,6 +124,9 @@ def test_frames_of_a_longer_video_are_chosen_evenly(tmp_path):
     expected = scores(model, processor(chosen, return_tensors="pt"))
     found = {entry.id: entry.score for entry in one(llm, video).classes}
     assert [found[number] for number in range(3)] == pytest.approx(expected.tolist(), abs=1e-5)
+    for wrong, why in ((np.zeros((8, 0, 4, 3), np.uint8), "a frame must be"), ("a.mp4", "a list of its own")):
+        with pytest.raises(InputError, match=why):
+            one(llm, wrong)
 
 
 def test_a_folder_that_vllm_serves_is_left_to_it(reading, tmp_path):

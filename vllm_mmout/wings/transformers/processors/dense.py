@@ -14,9 +14,9 @@ from vllm_mmout.processors.option_values import Labels
 from vllm_mmout.processors.raw import not_of_reduce, only_tensor, own_array
 from vllm_mmout.processors.regression import RegressionProcessor
 from vllm_mmout.processors.segmentation import SegmentationProcessor, best_of
-from vllm_mmout.wings.transformers.heads import folder_of
 from vllm_mmout.wings.transformers.inputs import SIZE
-from vllm_mmout.wings.transformers.loading import Output, called, image_processor_of
+from vllm_mmout.wings.transformers.loading import Output, called
+from vllm_mmout.wings.transformers.processors.of_folder import OfFolder
 from vllm_mmout.wings.transformers.prompts import TEXTS, as_texts
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
         return best_of((_scaled(logits[:, one, None], height, width)[:, 0] for one in range(classes)), classes)
 
 
-class DepthEstimationProcessor(RegressionProcessor):
+class DepthEstimationProcessor(OfFolder, RegressionProcessor):
     """Depth of each pixel of the input, as the ``post_process_depth_estimation`` of the folder's processor makes it.
 
     Options are those of `RegressionProcessor`.
@@ -73,14 +73,6 @@ class DepthEstimationProcessor(RegressionProcessor):
     """What of the model's output the values are."""
     result: ClassVar[str] = "predicted_depth"
     """What of the processor's result they are."""
-    _folder = ""
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process."""
-        made = cls(**options)
-        made._folder = folder_of(config)
-        return made
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
         """Depth at the input's size, then as `RegressionProcessor.reduce`; a request after the other."""
@@ -93,7 +85,7 @@ class DepthEstimationProcessor(RegressionProcessor):
 
     def _planes(self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int]) -> torch.Tensor:
         """[height, width] or [bands, height, width] of one request."""
-        processor = image_processor_of(self._folder)
+        processor = self.image_processor
         post_process = getattr(processor, f"post_process_{self.name.replace('-', '_')}", None)
         if post_process is None:
             return self._without_processor(tensors[self.output], size)

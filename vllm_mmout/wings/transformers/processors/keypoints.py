@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import DecodeError
 from vllm_mmout.outputs import TensorOutput
-from vllm_mmout.processors.base import OutputProcessor
-from vllm_mmout.processors.option_values import Labels, checked_part
+from vllm_mmout.processors.option_values import checked_part
 from vllm_mmout.processors.raw import own_array
-from vllm_mmout.wings.transformers.heads import folder_of
 from vllm_mmout.wings.transformers.inputs import SIZE
-from vllm_mmout.wings.transformers.loading import Output, called, image_processor_of
+from vllm_mmout.wings.transformers.loading import Output, called
+from vllm_mmout.wings.transformers.processors.of_folder import OfFolder
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
 
 
-class KeypointDetectionProcessor(OutputProcessor):
+class KeypointDetectionProcessor(OfFolder):
     """Points of interest in a picture, as ``post_process_keypoint_detection`` of the folder's processor gives them.
 
     Args:
@@ -38,23 +36,13 @@ class KeypointDetectionProcessor(OutputProcessor):
 
     def __init__(self, *, threshold: float = 0.0) -> None:
         self._threshold = checked_part("threshold", threshold)
-        self._labels = Labels()
-        self._folder = ""
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process, with the names of config.json."""
-        made = cls(**options)
-        made._labels = Labels().or_those_of(config)
-        made._folder = folder_of(config)
-        return made
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> KeypointsOutput:
         """Make a `KeypointsOutput` in pixels of the input."""
         from vllm_mmout.outputs.keypoints import Keypoint, KeypointsOutput
 
         tensors, (height, width) = _with_size(raw)
-        post_process = image_processor_of(self._folder).post_process_keypoint_detection
+        post_process = self.image_processor.post_process_keypoint_detection
         (found,) = post_process(Output({name: tensor[None] for name, tensor in tensors.items()}), [(height, width)])
         rows = zip(found["keypoints"].tolist(), found["scores"].tolist(), strict=True)
         kept = [Keypoint(x=x, y=y, score=score) for (x, y), score in rows if score >= self._threshold]
@@ -83,7 +71,7 @@ class PoseEstimationProcessor(KeypointDetectionProcessor):
         tensors, size = _with_size(raw)
         boxes = tensors.pop("boxes").numpy()
         (persons,) = called(
-            image_processor_of(self._folder).post_process_pose_estimation,
+            self.image_processor.post_process_pose_estimation,
             Output(tensors),
             boxes=[boxes],
             source_sizes=[size],
@@ -121,7 +109,7 @@ class KeypointMatchingProcessor(KeypointDetectionProcessor):
         if not isinstance(raw, dict) or SIZE not in raw:
             raise DecodeError(_LACKS)
         sizes = [tuple(map(tuple, raw[SIZE].tolist()))]
-        post_process = image_processor_of(self._folder).post_process_keypoint_matching
+        post_process = self.image_processor.post_process_keypoint_matching
         tensors = Output({name: tensor for name, tensor in raw.items() if name != SIZE})
         (found,) = post_process(tensors, sizes, threshold=self._threshold)
         return TensorOutput({name: own_array(tensor) for name, tensor in found.items()})

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import OptionError, ReduceError
 from vllm_mmout.outputs import RasterOutput
-from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.processors.raw import not_of_reduce, own_array
-from vllm_mmout.wings.transformers.heads import folder_of
 from vllm_mmout.wings.transformers.inputs import SIZE
-from vllm_mmout.wings.transformers.loading import image_processor_of
+from vllm_mmout.wings.transformers.processors.of_folder import OfFolder
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 _PRESENT = 255
 
 
-class MaskGenerationProcessor(OutputProcessor):
+class MaskGenerationProcessor(OfFolder):
     """A mask for each object that the request's points or boxes say, at the input's size: a band an object.
 
     uint8 [objects, height, width], 255 within; of ``masks="all"`` all that the model proposes, an object's bands one
@@ -43,14 +41,6 @@ class MaskGenerationProcessor(OutputProcessor):
         if masks not in ("best", "all"):
             raise OptionError(f'masks must be "best" or "all", got {masks!r}')
         self._masks = masks
-        self._folder = ""
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process."""
-        made = cls(**options)
-        made._folder = folder_of(config)
-        return made
 
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
         """Masks at the input's size, uint8 [n, objects, masks, height, width], and scores [n, objects, masks]."""
@@ -83,5 +73,5 @@ class MaskGenerationProcessor(OutputProcessor):
         sizes = {"original_sizes": row[SIZE][None]}
         if "reshaped_input_sizes" in row:
             sizes["reshaped_input_sizes"] = row["reshaped_input_sizes"]
-        (made,) = image_processor_of(self._folder).post_process_masks(masks, **sizes)
+        (made,) = self.image_processor.post_process_masks(masks, **sizes)
         return made.to(torch.uint8) * _PRESENT, scores[0]

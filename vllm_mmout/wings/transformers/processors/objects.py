@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import DecodeError
-from vllm_mmout.processors.base import OutputProcessor, Parts
+from vllm_mmout.processors.base import Parts
 from vllm_mmout.processors.boxes import joined_boxes
-from vllm_mmout.processors.option_values import Labels, checked_count, checked_part
-from vllm_mmout.wings.transformers.heads import folder_of
+from vllm_mmout.processors.option_values import checked_count, checked_part
 from vllm_mmout.wings.transformers.inputs import SIZE
-from vllm_mmout.wings.transformers.loading import Output, called, image_processor_of, processor_of
+from vllm_mmout.wings.transformers.loading import Output, called
+from vllm_mmout.wings.transformers.processors.of_folder import OfFolder
 from vllm_mmout.wings.transformers.prompts import TEXTS, as_texts
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     _Row: TypeAlias = tuple[int, str, torch.Tensor, torch.Tensor]
 
 
-class ObjectDetectionProcessor(OutputProcessor):
+class ObjectDetectionProcessor(OfFolder):
     """Objects as boxes, with the labels, scores and order of the folder's own processor.
 
     Args:
@@ -46,16 +46,6 @@ class ObjectDetectionProcessor(OutputProcessor):
         self._threshold = checked_part("threshold", threshold)
         self._most = checked_count("max_detections", max_detections)
         self._iou_threshold = checked_part("iou_threshold", iou_threshold)
-        self._labels = Labels()
-        self._folder = ""
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process, with the names of config.json."""
-        made = cls(**options)
-        made._labels = Labels().or_those_of(config)
-        made._folder = folder_of(config)
-        return made
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> DetectionOutput:
         """Make a `DetectionOutput` in pixels of the input; DecodeError where scores or boxes hold NaN or infinity."""
@@ -80,7 +70,7 @@ class ObjectDetectionProcessor(OutputProcessor):
         """What the processor of the folder finds: number and name of the class, score, box."""
         import torch
 
-        post_process = image_processor_of(self._folder).post_process_object_detection
+        post_process = self.image_processor.post_process_object_detection
         output = Output({name: tensor[None] for name, tensor in tensors.items()})
         (found,) = post_process(output, threshold=self._threshold, target_sizes=torch.tensor([size]))
         numbers = found["labels"].tolist()
@@ -125,7 +115,7 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
     def _found(self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int]) -> Iterator[_Row]:
         texts = as_texts(tensors[TEXTS])
         (found,) = called(
-            processor_of(self._folder).post_process_grounded_object_detection,
+            self.processor.post_process_grounded_object_detection,
             Output({name: tensor for name, tensor in tensors.items() if name != TEXTS}),
             target_sizes=[size],
             text_labels=[texts],

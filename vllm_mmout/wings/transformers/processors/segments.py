@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.processors.base import Parts
-from vllm_mmout.processors.option_values import Labels, PaletteOption, checked_part
+from vllm_mmout.processors.option_values import PaletteOption, checked_part
 from vllm_mmout.processors.raw import asked_output, not_of_reduce, own_array
 from vllm_mmout.processors.segmentation import as_vectors
-from vllm_mmout.wings.transformers.heads import folder_of
-from vllm_mmout.wings.transformers.loading import Output, called, image_processor_of
+from vllm_mmout.wings.transformers.loading import Output, called
 from vllm_mmout.wings.transformers.processors.dense import SemanticSegmentationProcessor, of_one_size
 from vllm_mmout.wings.transformers.processors.join_segments import Segment, joined_segments
+from vllm_mmout.wings.transformers.processors.of_folder import OfFolder
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +30,7 @@ _TASKS = ("panoptic", "instance")
 _MOST = 2**16 - 1
 
 
-class ImageSegmentationProcessor(SemanticSegmentationProcessor):
+class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
     """The segments of a picture, as ``post_process_panoptic_segmentation`` or ``..._instance_...`` makes them.
 
     A raster of uint16 with the number of the segment that each pixel is of, from 1; 0, its nodata, is none. Class names
@@ -65,15 +65,6 @@ class ImageSegmentationProcessor(SemanticSegmentationProcessor):
             raise OptionError(f"task must be one of {', '.join(_TASKS)}, or left out, got {task!r}")
         self._task = task
         self._options = {} if threshold is None else {"threshold": checked_part("threshold", threshold)}
-        self._labels = Labels()
-        self._folder = ""
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process, with the names of config.json."""
-        made = super().from_config(config, options)
-        made._labels, made._folder = Labels().or_those_of(config), folder_of(config)  # noqa: SLF001 - of our own class
-        return made
 
     def travels(self, params: OutputParams) -> str:
         """What `reduce` gives of a request: classes or segments."""
@@ -117,7 +108,7 @@ class ImageSegmentationProcessor(SemanticSegmentationProcessor):
         return as_vectors(_raster(*joined_segments(parts)), asked_output(self, self.name, params), params)
 
     def _post_process(self, task: str) -> Any:
-        processor = image_processor_of(self._folder)
+        processor = self.image_processor
         method = getattr(processor, f"post_process_{task}_segmentation", None)
         if method is None:
             raise ReduceError(f"{type(processor).__name__} of this model makes no {task} segmentation; ask for another")
@@ -127,7 +118,7 @@ class ImageSegmentationProcessor(SemanticSegmentationProcessor):
         """Of one request, int32 [height, width] and float32 [queries, 2]."""
         import torch
 
-        processor = image_processor_of(self._folder)
+        processor = self.image_processor
         known = [task for task in _TASKS if hasattr(processor, f"post_process_{task}_segmentation")]
         post_process = self._post_process(self._task or next(iter(known), _TASKS[0]))
         (found,) = called(post_process, Output(row), target_sizes=[size], **self._options)

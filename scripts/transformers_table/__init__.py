@@ -1,1 +1,0 @@
-"""Tries each architecture of transformers."""
