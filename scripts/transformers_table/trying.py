@@ -59,7 +59,7 @@ def row_of(architecture: str, *, served: bool = False) -> dict[str, Any]:
                 result = _tried(architecture, head, model, folder, served=served)
             if not result.startswith("transformers itself"):
                 break
-    except ValueError as error:
+    except Exception as error:  # noqa: BLE001 - as below
         result = f"transformers itself: {said(error)}" if result.endswith("enough") else result
     return row | {"result": result}
 

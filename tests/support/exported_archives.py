@@ -86,7 +86,7 @@ def rewritten(file, change, program=lambda _: None, add=()):
 
 def item(bands, **entries):
     """An item of MLM about a model of classes."""
-    given = {"name": "image", "bands": bands, "input": {"shape": [-1, len(bands), 64, 64], "data_type": "float32"}}
+    given = {"name": "image", "bands": bands, "input": {"shape": [-1, 4, 64, 64], "data_type": "float32"}}
     classes = [{"value": number, "name": name} for number, name in ((1, "field"), (0, "other"), (2, "edge"))]
     result = {"name": "map", "tasks": ["semantic-segmentation"], "classification:classes": classes}
     return {
@@ -99,3 +99,10 @@ def item(bands, **entries):
         "properties": {"datetime": None, "mlm:name": "fields", "mlm:input": [given | entries], "mlm:output": [result]},
         "assets": {"weights": {"href": "https://example.com/fields.pt2", "roles": ["mlm:model"]}},
     }
+
+
+class Options(nn.Module):
+    """A dict of vectors, a constant and a keyword; a nested answer with what is no tensor."""
+
+    def forward(self, pair, factor, *, shift):
+        return {"scaled": pair["a"] * factor + shift, "rest": [pair["b"], None, 7]}

@@ -1,39 +1,44 @@
-"""What a ``.pt2`` archive holds: the program's inputs and outputs, read from its JSON; needs no torch."""
+"""What a ``.pt2`` archive holds: inputs, outputs and weights of its program, as far as they are taken; no torch."""
 
 from __future__ import annotations
 
 import json
-import re
 import zipfile
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.wings.archives.program import Argument, CallEntry, CallSignature, Payloads, Program, Size, TensorMeta
 
 SUFFIX: Final = ".pt2"
-_MODEL: Final = re.compile(r"models/(.+)\.json")
-_SYMBOL: Final = re.compile(r"Symbol\('(\w+)'")
+UNBOUNDED: Final = 2**31 - 1
+_LARGEST: Final = 2**26
+"""Bytes of a JSON file within."""
 _DTYPES: Final = {
     1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64", 12: "bool",
     13: "bfloat16", 28: "uint16", 34: "uint32", 35: "uint64",
 }  # fmt: skip
 """Numbers of torch.export's schema."""
-_LARGEST: Final = 2**28
-"""Bytes of the JSON of a graph."""
-_UNBOUNDED: Final = 2**31 - 1
+_LEAF: Final[dict[str, Any]] = {"type": None, "context": None, "children_spec": []}
+_REMEDY: Final = (
+    "only raw tensors and torch's own operators on them are taken; export the plain network, with tensors in and"
+    " tensors, or a dict, list or tuple of them, out"
+)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """One axis of a tensor."""
+class Axis:
+    """The sizes of one axis of a tensor."""
 
     least: int
     most: int
-    """`_UNBOUNDED` where nothing bounds it."""
-    plain: bool = True
-    """Whether all sizes between are taken, as far as the archive says it."""
+    """`UNBOUNDED` where nothing bounds it."""
 
     @property
     def fixed(self) -> int | None:
@@ -42,13 +47,13 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
-    """One input or output."""
+class Input:
+    """One input of the program."""
 
     name: str
     dtype: str
-    sizes: tuple[Size, ...]
-    """With the batch axis."""
+    axes: tuple[Axis, ...]
+    """With that of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,78 +63,144 @@ class Contents:
     file: Path
     name: str
     """Of the program, "model" as a rule."""
-    inputs: tuple[Tensor, ...]
-    """In the order of the arguments of ``forward``."""
-    outputs: tuple[Tensor, ...]
-    program: Mapping[str, Any]
-    """``models/NAME.json``."""
-    payloads: Mapping[str, Mapping[str, Any]]
-    """What says of its weights and its constants how they are stored, by the file that says it."""
-    files: tuple[str, ...]
-    """All files within, without the name of the folder that they are in."""
+    inputs: tuple[Input, ...]
+    """The tensors, in the order of ``arguments``."""
+    arguments: tuple[Any, ...]
+    """What the program is called with: None stands for the tensors' places, all else is a value that was constant."""
+    places: tuple[int, ...]
+    """Of the tensors among the arguments."""
+    outputs: tuple[str, ...]
+    """Names of what it gives, "" of a single one; the keys and places in dicts, lists and tuples."""
+    ranks: tuple[int, ...]
+    """Numbers of axes of the outputs that are tensors."""
+    files: Mapping[str, bytes]
+    """What torch is given as the files of this name, instead of what the archive has there."""
 
 
 def contents_of(file: Path) -> Contents:
-    """Read what an archive says of itself; OptionError: it is none, or none with one program for tensors."""
+    """Read an archive; OptionError: it is none, or holds what is not taken."""
     try:
         with zipfile.ZipFile(file) as archive:
-            files = {name.partition("/")[2]: name for name in archive.namelist()}
-            names = [found[1] for found in map(_MODEL.fullmatch, files) if found]
-            if len(names) != 1:
-                raise OptionError(
-                    f"{file.name} holds {len(names)} programs ({', '.join(names) or 'none'}), and one is served; write"
-                    ' it by torch.export.save(program, "FILE.pt2")'
-                )
-            name = names[0]
-            if (size := archive.getinfo(files[f"models/{name}.json"]).file_size) > _LARGEST:
-                raise OptionError(f"the graph of {file.name} has {size} bytes, more than {_LARGEST} are not read")
-            program = json.loads(archive.read(files[f"models/{name}.json"]))
-            configs = [f"data/{kind}/{name}_{kind}_config.json" for kind in ("weights", "constants")]
-            payloads = {path: json.loads(archive.read(files[path]))["config"] for path in configs if path in files}
-    except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
+            return _read(file, archive)
+    except msgspec.ValidationError as error:
+        raise OptionError(f"{file.name} holds what is not taken: {error}; {_REMEDY}") from error
+    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise OptionError(
-            f"{file.name} is no archive that torch.export.save writes: {error}; write it by torch.export.save(program,"
-            ' "FILE.pt2")'
+            f"{file.name} is no archive that torch.export.save of torch 2.9 or later writes:"
+            f' {type(error).__name__}: {error}; write it by torch.export.save(program, "FILE{SUFFIX}")'
         ) from error
-    try:
-        inputs, outputs = _tensors(program)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+
+
+def _read(file: Path, archive: zipfile.ZipFile) -> Contents:
+    entries = {info.filename.partition("/")[2]: info for info in archive.infolist()}
+    names = [path.removeprefix("models/").removesuffix(".json") for path in entries if path.startswith("models/")]
+    if len(names) != 1 or not names[0].isidentifier():
         raise OptionError(
-            f"the program of {file.name} cannot be read ({type(error).__name__}: {error}); export it with the torch"
-            " that vLLM has here"
-        ) from error
-    return Contents(file, name, inputs, outputs, program, payloads, tuple(files))
+            f"{file.name} holds {len(names)} programs ({', '.join(names)}), and one is served; write it by"
+            " torch.export.save"
+        )
+    if any(path.startswith("data/aotinductor/") for path in entries):
+        raise OptionError(f"{file.name} holds compiled machine code (AOTInductor), and {_REMEDY}")
+    (name,) = names
+
+    def decoded(path: str, kind: type[T]) -> T:
+        info = entries[path]
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size > _LARGEST:
+            raise OptionError(f"{path} in {file.name} is compressed, or has more than {_LARGEST} bytes")
+        return msgspec.json.decode(archive.read(info), type=kind)
+
+    model = f"models/{name}.json"
+    program = decoded(model, Program)
+    kinds = [f"data/{kind}/{name}_{kind}_config.json" for kind in ("weights", "constants")]
+    payloads = {path: msgspec.json.encode(decoded(path, Payloads)) for path in kinds}
+    outputs = _outputs(program)
+    arguments, inputs = _flat_inputs(program)
+    _flatten(program, len(arguments), len(outputs))
+    tensors = program.graph_module.graph.tensor_values
+    given = [spec.user_output.arg for spec in program.graph_module.signature.output_specs if spec.user_output]
+    return Contents(
+        file,
+        name,
+        inputs=tuple(inputs.values()),
+        arguments=arguments,
+        places=tuple(inputs),
+        outputs=outputs,
+        ranks=tuple(len(tensors[arg.as_tensor.name].sizes) for arg in given if arg.as_tensor),
+        files={model: msgspec.json.encode(program), **payloads, f"data/sample_inputs/{name}.pt": b""},
+    )
 
 
-def _tensors(program: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The inputs and outputs of a program that are tensors; ValueError where an input is something else."""
-    graph = program["graph_module"]["graph"]
-    specs = program["graph_module"]["signature"]
-    ranges = program["range_constraints"]
-    inputs: list[Tensor] = []
-    for spec in specs["input_specs"]:
-        if (given := spec.get("user_input")) is not None:
-            if "as_tensor" not in given["arg"]:
-                raise ValueError(f"an input of it is {', '.join(given['arg'])}, and tensors alone are served")
-            inputs.append(_tensor(given["arg"]["as_tensor"]["name"], graph, ranges))
-    wanted = [spec["user_output"]["arg"] for spec in specs["output_specs"] if "user_output" in spec]
-    outputs = [_tensor(arg["as_tensor"]["name"], graph, ranges) for arg in wanted if "as_tensor" in arg]
-    return tuple(inputs), tuple(outputs)
+def _flat_inputs(program: Program) -> tuple[tuple[Any, ...], dict[int, Input]]:
+    """The arguments of a program, and its tensors by their place among them."""
+    arguments: list[Any] = []
+    inputs: dict[int, Input] = {}
+    for spec in program.graph_module.signature.input_specs:
+        if spec.user_input:
+            if not spec.user_input.arg.as_tensor:
+                raise OptionError(f"an input of the program is a number of its own, and {_REMEDY}")
+            name = spec.user_input.arg.as_tensor.name
+            inputs[len(arguments)] = _input(name, program.graph_module.graph.tensor_values[name], program)
+            arguments.append(None)
+        elif spec.constant_input:
+            arguments.append(_constant(spec.constant_input.value))
+    return tuple(arguments), inputs
 
 
-def _tensor(name: str, graph: Mapping[str, Any], ranges: Mapping[str, Any]) -> Tensor:
-    said = graph["tensor_values"][name]
-    sizes: Sequence[Mapping[str, Any]] = said["sizes"]
-    return Tensor(name, _DTYPES.get(said["dtype"], "unknown"), tuple(_size(size, ranges) for size in sizes))
+def _constant(value: Argument) -> Any:
+    ((kind, found),) = msgspec.to_builtins(value).items()
+    return None if kind == "as_none" else found
 
 
-def _size(said: Mapping[str, Any], ranges: Mapping[str, Any]) -> Size:
-    if "as_int" in said:
-        return Size(said["as_int"], said["as_int"])
-    expression = said["as_expr"]
-    symbol = _SYMBOL.match(expression["expr_str"])
-    bounds = ranges.get(symbol[1]) if symbol else None
-    if bounds is None:  # of several symbols, or a multiple of one: what it was exported with is known to be right
-        hint = (expression.get("hint") or {}).get("as_int")
-        return Size(1, _UNBOUNDED, plain=False) if hint is None else Size(hint, hint, plain=False)
-    return Size(bounds["min_val"] or 1, bounds["max_val"] or _UNBOUNDED)
+def _input(name: str, meta: TensorMeta, program: Program) -> Input:
+    axes = tuple(_axis(size, program) for size in meta.sizes)
+    return Input(name, _DTYPES.get(meta.dtype, "unknown"), axes)
+
+
+def _axis(size: Size, program: Program) -> Axis:
+    if isinstance(size.as_int, int):
+        return Axis(size.as_int, size.as_int)
+    expression = msgspec.to_builtins(size)["as_expr"]
+    text = expression["expr_str"]
+    symbol = text.removeprefix("Symbol('").partition("'")[0]
+    bounds = program.range_constraints.get(symbol) if text.startswith("Symbol(") else None
+    if bounds is None:  # a multiple of a symbol: the size that it was exported with is known to be right
+        hint = (expression.get("hint") or {}).get("as_int", 1)
+        return Axis(hint, hint)
+    return Axis(bounds.min_val or 1, bounds.max_val or UNBOUNDED)
+
+
+def _outputs(program: Program) -> tuple[str, ...]:
+    """The names of what a program gives, from the tree of its outputs."""
+    signature = program.graph_module.module_call_graph[0].signature
+    if signature is None:
+        raise OptionError("the program says nothing of its outputs; export it again")
+    return tuple(_leaves(json.loads(signature.out_spec)[1], ""))
+
+
+def _leaves(tree: Any, name: str) -> Iterator[str]:
+    kind, children = tree["type"], tree["children_spec"]
+    if kind is None:
+        yield name
+        return
+    keys: Any = range(len(children))
+    if kind in ("builtins.dict", "collections.OrderedDict"):
+        keys = json.loads(tree["context"])
+    elif kind not in ("builtins.tuple", "builtins.list"):
+        raise OptionError(f"an output of the program is of the class {kind}, and {_REMEDY}")
+    single = kind != "builtins.dict" and len(children) == 1
+    for key, child in zip(keys, children, strict=True):
+        yield from _leaves(child, name if single else f"{name}.{key}".removeprefix("."))
+
+
+def _flatten(program: Program, inputs: int, outputs: int) -> None:
+    """Have the program take its arguments one after the other, and give a tuple."""
+
+    def tree(kind: str, children: list[Any]) -> dict[str, Any]:
+        return {"type": f"builtins.{kind}", "context": "null", "children_spec": children}
+
+    none = {**tree("dict", []), "context": "[]"}
+    signature = CallSignature(
+        in_spec=json.dumps([1, tree("tuple", [tree("tuple", [_LEAF] * inputs), none])]),
+        out_spec=json.dumps([1, tree("tuple", [_LEAF] * outputs)]),
+    )
+    program.graph_module.module_call_graph = [CallEntry("", signature)]

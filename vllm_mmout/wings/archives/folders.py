@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.wings.archives import mlm
-from vllm_mmout.wings.archives.contents import SUFFIX, Contents, Size, contents_of
+from vllm_mmout.wings.archives.contents import SUFFIX, Axis, Contents, contents_of
+from vllm_mmout.wings.archives.scaling import Scaling
 
 ARCHITECTURE: Final = "ExportedProgram"
 FILE: Final = "archive"
@@ -43,50 +44,57 @@ def as_ours(config: Mapping[str, Any], folder: str, *, asked: str | None) -> dic
         )
     contents = contents_of(chosen)
     if beside is not None:
-        said = mlm.entries_of(beside, [len(output.sizes) for output in contents.outputs]) | said
+        said = mlm.entries_of(beside, contents.ranks) | said
     table = said.get("mmout")
     ours = {"output_processor": "tensor", **(table if isinstance(table, Mapping) else {}), "model": _MODEL}
     made = {**said, **_raster(contents, said), "dtype": said.get("dtype", "float32")}
     return {**made, "architectures": [ARCHITECTURE], FILE: str(chosen.absolute()), "mmout": ours}
 
 
-def _said(config: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
+def _said(config: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], mlm.Item | None]:
     """What JSON says of an archive: the entries of config.json, and an item of MLM; either may be missing."""
-    if mlm.is_item(config):
-        return {}, config
-    items = filter(mlm.is_item, map(_json, sorted(folder.glob("*.json"))))
+    if (item := mlm.item_of(config)) is not None:
+        return {}, item
+    items = filter(None, (mlm.item_of(_json(file)) for file in sorted(folder.glob("*.json"))))
     return dict(config), next(items, None)
 
 
 def _json(file: Path) -> Any:
     try:
         return json.loads(file.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 
 def _raster(contents: Contents, said: Mapping[str, Any]) -> dict[str, Any]:
     """Bands and sizes of a program of one image, from its shape; empty of one with other inputs."""
-    if len(contents.inputs) != 1 or len(contents.inputs[0].sizes) not in _AXES:
+    if len(contents.inputs) != 1 or len(contents.inputs[0].axes) not in _AXES:
         return {}
-    sizes = contents.inputs[0].sizes
-    order = tuple(said.get(ORDER) or _AXES[len(sizes)])
-    if sorted(order) != sorted(_AXES[len(sizes)]):
+    sizes = contents.inputs[0].axes
+    order = said.get(ORDER) or _AXES[len(sizes)]
+    if not _are_names(order) or sorted(order) != sorted(_AXES[len(sizes)]):
         raise OptionError(
-            f'"{ORDER}" must name {", ".join(_AXES[len(sizes)])} in the program\'s order, got {list(order)}'
+            f'"{ORDER}" must name {", ".join(_AXES[len(sizes)])} in the program\'s order, got {order!r:.200}'
         )
     axes = dict(zip(order, sizes, strict=True))
     count = axes["channel"].fixed
     if count is None:
         return {}
     bands = said.get("bands") or [f"band {number}" for number in range(1, count + 1)]
+    if not _are_names(bands):
+        raise OptionError(f'"bands" must be a list of names, got {bands!r:.200}')
     if len(bands) != count:
-        raise OptionError(f"the program takes {count} bands, and {len(bands)} are named: {', '.join(map(str, bands))}")
+        raise OptionError(f"the program takes {count} bands, and {len(bands)} are named: {', '.join(bands)}")
+    Scaling.of(said.get("value_scaling"), count)  # what is wrong with it is said before a process starts
     frames = {"num_frames": _frames(axes["time"], said)} if "time" in axes else {}
     return {ORDER: list(order), "bands": list(bands), **frames, **_sides(axes["height"], axes["width"], said)}
 
 
-def _frames(size: Size, said: Mapping[str, Any]) -> int:
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+
+
+def _frames(size: Axis, said: Mapping[str, Any]) -> int:
     found = size.fixed or said.get("num_frames")
     if not isinstance(found, int):
         raise OptionError(
@@ -95,7 +103,7 @@ def _frames(size: Size, said: Mapping[str, Any]) -> int:
     return found
 
 
-def _sides(height: Size, width: Size, said: Mapping[str, Any]) -> dict[str, int]:
+def _sides(height: Axis, width: Axis, said: Mapping[str, Any]) -> dict[str, int]:
     least, most = max(height.least, width.least), min(height.most, width.most)
     if least > most:
         raise OptionError(

@@ -1,14 +1,12 @@
-"""From a vetted archive to a network."""
+"""From an archive to a network."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import ModelError, type_and_message
 from vllm_mmout.wings.archives.contents import Contents, contents_of
-from vllm_mmout.wings.archives.vetting import vetted
 
 if TYPE_CHECKING:
     import torch
@@ -16,11 +14,10 @@ if TYPE_CHECKING:
 
 
 def network_of(file: Path, device: torch.device) -> tuple[Contents, nn.Module]:
-    """What an archive holds, and its program as a module with its weights, on a device."""
+    """What an archive holds, and its program with its weights, on a device: it takes its arguments flat."""
     contents = contents_of(file)
-    program = vetted(contents)
     try:
-        exported = _exported(contents, program)
+        exported = _exported(contents)
         if device.type != "cpu":
             from torch.export.passes import move_to_device_pass
 
@@ -36,25 +33,19 @@ def network_of(file: Path, device: torch.device) -> tuple[Contents, nn.Module]:
     return contents, network.requires_grad_(requires_grad=False)
 
 
-def _exported(contents: Contents, program: dict[str, Any]) -> Any:
-    """The program of an archive, as torch makes it of what is given instead of what the archive has there."""
-    # What `torch.export.load` does, which would unpickle the inputs that the program was exported with.
+def _exported(contents: Contents) -> Any:
+    """The program of an archive, as torch makes it of what was vetted."""
+    # What `torch.export.load` does; that would unpickle the inputs that the program was exported with, and read a zip
+    # file in a way of its own: it might find other files there than were vetted.
     from torch.export.pt2_archive import _package
-
-    # Torch reads a zip file in its own way: it is given what was vetted, and not what it may find there.
-    instead = {
-        f"models/{contents.name}.json": json.dumps(program).encode(),
-        f"data/sample_inputs/{contents.name}.pt": b"",
-        **{file: json.dumps({"config": payload}).encode() for file, payload in contents.payloads.items()},
-    }
+    from torch.export.pt2_archive.constants import ARCHIVE_FORMAT_PATH
 
     class Reader(_package.PT2ArchiveReader):
         def get_file_names(self) -> list[str]:
             return list(contents.files)
 
         def read_bytes(self, name: str) -> bytes:
-            found = instead.get(name)
-            return super().read_bytes(name) if found is None else found
+            return super().read_bytes(name) if name == ARCHIVE_FORMAT_PATH else contents.files[name]
 
     with Reader(str(contents.file)) as reader:
         programs = _package._load_exported_programs(reader, reader.get_file_names(), None)  # noqa: SLF001 - as said

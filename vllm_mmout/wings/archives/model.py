@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +16,17 @@ from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper, TensorSpe
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.raw import each
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
-from vllm_mmout.wings.archives.contents import contents_of
+from vllm_mmout.wings.archives.contents import UNBOUNDED, Axis, contents_of
 from vllm_mmout.wings.archives.folders import FILE, ORDER
 from vllm_mmout.wings.archives.loading import network_of
 from vllm_mmout.wings.archives.scaling import Scaling
 
+if TYPE_CHECKING:
+    from vllm_mmout.processors.base import Raw
+
 _RASTER = "pixel_values"
+_LARGEST = 1024
+"""Of an axis without bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +52,13 @@ def mapper_of(config: Mapping[str, Any]) -> RasterMapper | TensorsMapper:
     """The input mapper of an archive: of rasters where it takes one image, else of tensors."""
     if ORDER in config:
         return RasterMapper.from_config(config)
-    contents = contents_of(Path(config[FILE]))
-    return TensorsMapper(
-        {
-            one.name: TensorSpec(tuple(size.fixed or (size.least, size.most) for size in one.sizes[1:]), (one.dtype,))
-            for one in contents.inputs
-        }
-    )
+    inputs = contents_of(Path(config[FILE])).inputs
+    return TensorsMapper({one.name: TensorSpec(tuple(map(_size, one.axes[1:])), (one.dtype,)) for one in inputs})
+
+
+def _size(axis: Axis) -> int | tuple[int, int]:
+    """The sizes of an axis; of one without bounds more are not made up at the start than a usual input has."""
+    return axis.fixed or (axis.least, axis.most if axis.most < UNBOUNDED else max(_LARGEST, axis.least))
 
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(mapper_of)
@@ -64,12 +69,11 @@ class ExportedModel(nn.Module):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        device = torch.get_default_device()
-        self._contents, network = network_of(Path(config[FILE]), device)
+        self._contents, network = network_of(Path(config[FILE]), torch.get_default_device())
         self._held = (network,)  # not as a module of this one, whose weights vLLM would make up
         self._order = tuple(config.get(ORDER, ()))
         self._scaling = Scaling.of(config.get("value_scaling"), len(config.get("bands", ())))
-        batch = {one.sizes[0] for one in self._contents.inputs if one.sizes}
+        batch = {one.axes[0] for one in self._contents.inputs if one.axes}
         if len(batch) != 1:
             raise ModelError("the inputs of the program must have one batch axis, which is the first; export it so")
         (self._batch,) = batch
@@ -84,7 +88,7 @@ class ExportedModel(nn.Module):
         """What is compiled."""
         return self._held[0]
 
-    def forward(self, **inputs: Tensor) -> Any:
+    def forward(self, **inputs: Tensor) -> Raw:
         """Run the program.
 
         Args:
@@ -107,20 +111,22 @@ class ExportedModel(nn.Module):
         dtype: torch.dtype = getattr(torch, self._contents.inputs[0].dtype)
         return values.permute(*(ours.index(axis) for axis in self._order)).to(dtype)
 
-    def _run(self, given: Sequence[Tensor]) -> Any:
+    def _run(self, given: Sequence[Tensor]) -> Raw:
         """A step; one with too few requests is filled up with its last."""
         count = len(given[0])
         lacking = max(self._batch.least - count, 0)
         if lacking:
             given = [torch.cat([one, one[-1:].expand(lacking, *one.shape[1:])]) for one in given]
-        output = _named(self.compiled_part(*given))
-        return each(itemgetter(slice(count)), output) if lacking else output
-
-
-def _named(output: Any) -> Any:
-    """A tensor; or of several a dict, numbered where they have no names."""
-    if isinstance(output, list | tuple) and len(output) == 1:
-        output = output[0]
-    if isinstance(output, list | tuple):
-        output = {str(number): one for number, one in enumerate(output)}
-    return output
+        arguments = list(self._contents.arguments)
+        for place, tensor in zip(self._contents.places, given, strict=True):
+            arguments[place] = tensor
+        outputs = zip(self._contents.outputs, self.compiled_part(*arguments), strict=True)
+        found = {name: one for name, one in outputs if isinstance(one, Tensor)}
+        wrong = [name for name, one in found.items() if one.shape[:1] != (count + lacking,)]
+        if wrong or not found:
+            raise ModelError(
+                f"the program's outputs must be tensors with the batch on axis 0, and {', '.join(wrong) or 'none'} is"
+                " otherwise; export the network so that it gives what is wanted"
+            )
+        named = found.get("", found)
+        return each(itemgetter(slice(count)), named) if lacking else named

@@ -24,6 +24,10 @@ _KINDS: Final[Mapping[str, tuple[tuple[str, ...], Callable[..., tuple[float, flo
 """Kind -> its numbers, as in the table "Value Scaling Object" of MLM 1.4, and what is made of them: see `Scaling`."""
 
 
+_LARGEST: Final = 3.4e38
+"""Of float32."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scaling:
     """(value - subtract) / divide, then within least and most; a number for each band."""
@@ -67,16 +71,18 @@ def _numbers(entry: Any) -> tuple[float, float, float, float]:
     kind = entry.get("type") if isinstance(entry, Mapping) else ""
     if kind is None:
         return 0.0, 1.0, -math.inf, math.inf
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise OptionError(
             f"value_scaling has {entry!r:.200}; its type must be one of {', '.join(_KINDS)}, or null: expressions are"
             " not evaluated"
         )
     names, made_of = _KINDS[kind]
     found = [entry.get(name) for name in names]
-    if not all(isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one) for one in found):
+    if not all(isinstance(one, int | float) and not isinstance(one, bool) and abs(one) < _LARGEST for one in found):
         raise OptionError(f"value_scaling of type {kind!r} needs the numbers {', '.join(names)}, got {entry!r:.200}")
     subtract, divide, least, most = map(float, made_of(*found))
     if divide == 0:
         raise OptionError(f"value_scaling divides by 0: {entry!r:.200}")
+    if least > most:
+        raise OptionError(f"the minimum of value_scaling is above its maximum: {entry!r:.200}")
     return subtract, divide, least, most

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import rasterio
 import torch
-from exported_archives import Bands, Dated, LastBands, Pair, archive, item
+from exported_archives import Bands, Dated, LastBands, Options, Pair, archive, item
 from model_folders import engine_here
 from quick_engines import quick_engines
 from rasterio.transform import Affine
@@ -126,6 +126,43 @@ def test_other_inputs_go_by_the_names_of_the_program(tmp_path):
     for asked, why in zip(wrong, (r"first must be float32 \[3\]", "tensors by name"), strict=True):
         with pytest.raises(InputError, match=why):
             llm.generate(asked, use_tqdm=False)
+
+
+def test_dicts_constants_and_keywords_are_laid_flat(tmp_path):
+    """Inputs are named by what they stood in; what was no tensor stays as it was; outputs are named by their places."""
+    free = {0: ANY}
+    example, shift = ({"a": torch.rand(2, 3), "b": torch.rand(2, 3)}, 2.0), torch.rand(2, 3)
+    shapes = {"pair": {"a": free, "b": free}, "factor": None, "shift": free}
+    program = torch.export.export(Options(), example, {"shift": shift}, dynamic_shapes=shapes)
+    torch.export.save(program, tmp_path / "model.pt2")
+    llm = engine_here(tmp_path, max_num_seqs=4)
+    requests = [{name: RANDOM.random(3).astype(np.float32) for name in ("pair_a", "pair_b", "shift")} for _ in range(3)]
+    for asked, found in zip(requests, generated(llm, requests), strict=True):
+        assert found.arrays.keys() == {"scaled", "rest.0"}
+        np.testing.assert_allclose(found.arrays["scaled"], asked["pair_a"] * 2 + asked["shift"], rtol=1e-6)
+        np.testing.assert_array_equal(found.arrays["rest.0"], asked["pair_b"])
+
+
+@pytest.mark.parametrize(
+    ("entries", "why"),
+    [
+        ({"resize_type": "crop"}, '"resize_type" of the MLM item'),
+        ({"statistics": [{"mean": 1}]}, r'"statistics" .*MLM 1\.4'),
+        ({"pre_processing_function": {"format": "python", "expression": "a:b"}}, "no code that an item names"),
+        ({"bands": [{"name": "ndvi", "expression": "(a-b)/(a+b)"}] * 4}, "is an expression"),
+        ({"bands": 5}, r"malformed: Expected `array`.*bands"),
+        ({"bands": [{}] * 4}, "missing required field `name`"),
+        ({"value_scaling": [{"type": []}]}, "its type must be one of"),
+        ({"value_scaling": [{"type": "scale", "value": 10**400}]}, "needs the numbers value"),
+        ({"value_scaling": [{"type": "clip", "minimum": 2, "maximum": 1}]}, "above its maximum"),
+    ],
+)
+def test_what_an_item_asks_for_and_nobody_does_is_refused(entries, why, tmp_path):
+    """With what it says, instead of results of other values."""
+    archive(tmp_path, Bands, IMAGE, batch=ANY, name="fields.pt2")
+    (tmp_path / "item.json").write_text(json.dumps(item(**{"bands": ["red", "green", "blue", "nir"], **entries})))
+    with pytest.raises(OptionError, match=why):
+        engine_here(tmp_path)
 
 
 def test_an_engine_in_processes_of_its_own(tmp_path):

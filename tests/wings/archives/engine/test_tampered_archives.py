@@ -71,7 +71,7 @@ def test_what_it_was_exported_with_is_not_unpickled(file, tmp_path):
     trap = tmp_path / "sprung"
     rewritten(file, renamed("sample_inputs/model.pt", pickle.dumps(Trap(trap))))
     _, network = network_of(file, CPU)
-    assert network(torch.rand(2, 4, 64, 64)).shape == (2, 3, 64, 64)
+    assert network(torch.rand(2, 4, 64, 64))[0].shape == (2, 3, 64, 64)
     assert not trap.exists()
     with pytest.raises(Exception):  # noqa: B017, PT011 - the trap is real: whatever torch says of it
         torch.export.load(file)
@@ -85,6 +85,10 @@ def test_what_it_was_exported_with_is_not_unpickled(file, tmp_path):
         "torch.load",
         "torch.ops.load_library",
         "torch.ops.aten.from_file.default",
+        "torch.ops.aten.save.default",
+        "torch.ops.aten.segment_reduce.default",
+        "torch.ops.aten._nested_view_from_buffer.default",
+        "torch.ops.aten._sparse_coo_tensor_unsafe.default",
         "torch.ops.mine.run.default",
         "torch.ops.aten.add.__class__",
         "torch.ops.aten.__class__.mro",
@@ -98,7 +102,7 @@ def test_what_it_was_exported_with_is_not_unpickled(file, tmp_path):
 def test_only_torchs_operators_on_tensors_are_taken(target, file):
     """A name below torch may be any function."""
     rewritten(file, dict, set_target(target))
-    with pytest.raises(OptionError, match=f"holds a call of {target}"):
+    with pytest.raises(OptionError, match=f"a call of '{target}'"):
         network_of(file, CPU)
 
 
@@ -110,6 +114,11 @@ def test_only_torchs_operators_on_tensors_are_taken(target, file):
         "Integer(1) if open('/tmp/x') else 2",
         "[Integer(1) for _ in ()]",
         "Pow(Integer(9), Integer(999999999))",
+        "Pow(Integer(9), Integer('9'))",
+        "Pow(Integer(2), Mul(Integer(99999), Integer(99999)))",
+        "Pow(Pow(Integer(9), Integer(8)), Integer(8))",
+        "Abs('os.system')",
+        "-" * 3900 + "1",
         "Symbol('a b')",
         "Function('f')(Integer(1))",
         "1 +",
@@ -119,7 +128,7 @@ def test_only_torchs_operators_on_tensors_are_taken(target, file):
 def test_sizes_are_arithmetic_alone(text, file):
     """Torch gives them to sympy, which evaluates them as Python."""
     rewritten(file, dict, set_size(text))
-    with pytest.raises(OptionError, match="holds the size"):
+    with pytest.raises(OptionError, match="not taken: the size"):
         network_of(file, CPU)
 
 
@@ -132,36 +141,120 @@ def test_guards_are_not_evaluated(file, tmp_path):
     assert not trap.exists()
 
 
-def pickled(kind):
-    """Says of one payload that it is pickled."""
+CODE = "image=__import__('os').system('true')"
+NAMES = {
+    "an input": lambda program: graph_of(program)["inputs"][-1]["as_tensor"].update(name=CODE),
+    "a call": lambda program: graph_of(program)["nodes"][-1].update(name=CODE),
+    "an argument": lambda program: graph_of(program)["nodes"][-1]["inputs"][0].update(name=CODE),
+    "a shape": lambda program: graph_of(program)["tensor_values"].update({CODE: tensor_of(program)}),
+    "a weight": lambda program: spec_of(program)["parameter"].update(parameter_name='c" if 1 else "c'),
+}
+"""Where a name becomes Python source."""
 
-    def change(files):
+
+def tensor_of(program):
+    return next(iter(graph_of(program)["tensor_values"].values()))
+
+
+def spec_of(program):
+    return program["graph_module"]["signature"]["input_specs"][0]
+
+
+@pytest.mark.parametrize("change", NAMES.values(), ids=NAMES)
+def test_names_are_names(change, file):
+    """Torch writes them into source, and runs it."""
+    rewritten(file, dict, change)
+    with pytest.raises(OptionError, match="matching regex"):
+        network_of(file, CPU)
+
+
+@pytest.mark.parametrize("kind", ["as_operator", "as_custom_obj", "as_anything"])
+def test_operators_and_objects_are_no_arguments(kind, file):
+    """An operator as an argument may be any that is registered."""
+    rewritten(
+        file, dict, lambda program: graph_of(program)["nodes"][-1]["inputs"][0].update(arg={kind: "torch.ops.aten.x"})
+    )
+    with pytest.raises(OptionError, match="Argument of a kind that is not taken"):
+        network_of(file, CPU)
+
+
+def trees(program):
+    return program["graph_module"]["module_call_graph"][0]["signature"]
+
+
+def test_trees_of_inputs_and_outputs_name_no_classes(file):
+    """Torch imports what they name: that of inputs is not read, that of outputs is one of containers."""
+    evil = '{"type": "collections.namedtuple", "context": {"__enum__": true, "fqn": "x:Y"}, "children_spec": []}'
+    rewritten(file, dict, lambda program: trees(program).update(in_spec=f"[1, {evil}]", forward_arg_names=[CODE]))
+    _, network = network_of(file, CPU)
+    assert network(torch.rand(2, 4, 64, 64))[0].shape == (2, 3, 64, 64)
+    rewritten(file, dict, lambda program: trees(program).update(out_spec=f"[1, {evil}]"))
+    with pytest.raises(OptionError, match=r"is of the class collections\.namedtuple"):
+        network_of(file, CPU)
+
+
+def table_of(change):
+    """Changes what is said of one weight."""
+
+    def changed(files):
         (name,) = [name for name in files if name.endswith("weights_config.json")]
         table = json.loads(files[name])
-        entry = next(iter(table["config"].values()))
-        entry |= {"use_pickle": True} if kind == "pickle" else {"path_name": kind}
+        change(table["config"])
         return files | {name: json.dumps(table).encode()}
 
-    return change
+    return changed
+
+
+def said_of_first(**entries):
+    return table_of(lambda config: next(iter(config.values())).update(entries))
+
+
+def without(end):
+    return lambda files: {name: content for name, content in files.items() if not name.endswith(end)}
 
 
 @pytest.mark.parametrize(
     ("change", "add", "what"),
     [
-        (pickled("pickle"), (), "as a pickled object"),
-        (pickled("custom_obj_0"), (), "as a pickled object"),
-        (pickled("weight_0/../../constants/x"), (), "as a pickled object"),
-        (dict, [("data/weights/model.pt", b"")], "pickled weights"),
+        (said_of_first(use_pickle=True), (), "a pickled object"),
+        (said_of_first(path_name="custom_obj_0"), (), "path_name"),
+        (said_of_first(path_name="weight_0/../../constants/x"), (), "path_name"),
+        (table_of(lambda config: config.update({CODE: next(iter(config.values()))})), (), "matching regex"),
+        (without("weights_config.json"), [("data/weights/model.pt", b"")], r"torch 2\.9 or later"),
         (dict, [("data/aotinductor/model/a.so", b"")], "compiled machine code"),
         (dict, [("models/other.json", b"{}")], r"holds 2 programs \(model, other\)"),
-        (renamed("models/model.json", b"{"), (), "is no archive that torch.export.save writes"),
-        (renamed("models/model.json", b"{}"), (), "cannot be read"),
+        (dict, [("models/evil.jsox", b"{}")], "holds 2 programs"),
+        (dict, [("models/evil\n.json", b"{}")], "holds 2 programs"),
+        (renamed("models/model.json", b"{"), (), "is no archive that torch.export.save"),
+        (renamed("models/model.json", b"{}"), (), "missing required field"),
+        (renamed("models/model.json", b"{" * 100_000), (), "is no archive that torch.export.save"),
+        (renamed("weights_config.json", b"[]"), (), "Expected `object`"),
     ],
 )
 def test_what_is_no_raw_tensor_is_refused(change, add, what, file):
     """Nothing is unpickled, and no library loaded."""
     rewritten(file, change, add=add)
     with pytest.raises(OptionError, match=what):
+        network_of(file, CPU)
+
+
+def test_what_lies_beside_the_program_is_not_read(file, tmp_path):
+    """An older form of weights, and another program's inputs, are pickles: they stay where they are."""
+    trap = tmp_path / "sprung"
+    beside = [(f"data/{kind}.pt", pickle.dumps(Trap(trap))) for kind in ("weights/model", "sample_inputs/evil")]
+    rewritten(file, dict, add=beside)
+    network_of(file, CPU)
+    assert not trap.exists()
+
+
+def test_compressed_files_are_refused(file):
+    """Torch stores them as they are: a small file that grows is none of torch's."""
+    with zipfile.ZipFile(file) as archive_:
+        files = {name: archive_.read(name) for name in archive_.namelist()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive_:
+        for name, content in files.items():
+            archive_.writestr(name, content)
+    with pytest.raises(OptionError, match="is compressed"):
         network_of(file, CPU)
 
 

@@ -1,0 +1,75 @@
+"""Sizes as torch.export writes them, ``srepr`` of sympy: arithmetic of symbols and whole numbers, and nothing else.
+
+torch gives them to sympy, which evaluates them as Python.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Final
+
+_LONGEST: Final = 4000
+"""Characters."""
+_DEEPEST: Final = 40
+_LARGEST_NUMBER: Final = 2**63
+_LARGEST_POWER: Final = 8
+_FUNCTIONS: Final = frozenset(
+    """Add Mul Min Max Abs Mod Rational floor ceiling And Or Not Equality Unequality StrictLessThan LessThan
+    StrictGreaterThan GreaterThan FloorDiv ModularIndexing Where PythonMod CleanDiv CeilDiv CeilToInt FloorToInt
+    TruncToInt TruncToFloat RoundToInt IntTrueDiv FloatTrueDiv FloatPow ToFloat Identity
+    OpaqueUnaryFn_sqrt OpaqueUnaryFn_log2 OpaqueUnaryFn_log OpaqueUnaryFn_exp""".split()  # noqa: SIM905 - a list of words
+)
+"""Of sympy, and of torch beside it."""
+_VALUES: Final = frozenset({"true", "false"})
+
+
+def check_expression(text: str) -> None:
+    """Raise ValueError where a text is more than arithmetic of sizes."""
+    if len(text) > _LONGEST or not text.isascii():
+        raise ValueError(_refused(text))
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise ValueError(_refused(text)) from None
+    if not _is_arithmetic(tree, _DEEPEST):
+        raise ValueError(_refused(text))
+
+
+def _is_arithmetic(node: ast.AST, deepest: int) -> bool:  # noqa: PLR0911 - a return for each form
+    if deepest == 0:
+        return False
+    match node:
+        case ast.Call(func=ast.Name(id="Symbol"), args=[ast.Constant(value=str(name))], keywords=keywords):
+            return name.isidentifier() and all(isinstance(one.value, ast.Constant) for one in keywords)
+        case ast.Call(func=ast.Name(id="Integer"), args=[number], keywords=[]):
+            return _is_number(number)
+        case ast.Call(func=ast.Name(id="Float"), args=[ast.Constant(value=str(number))], keywords=keywords):
+            return _is_decimal(number) and all(isinstance(one.value, ast.Constant) for one in keywords)
+        case ast.Call(func=ast.Name(id="Pow"), args=[base, ast.Call(func=ast.Name(id="Integer"), args=[exponent])]):
+            power = exponent.operand if isinstance(exponent, ast.UnaryOp) else exponent
+            small = isinstance(power, ast.Constant) and isinstance(power.value, int) and power.value <= _LARGEST_POWER
+            plain = not any(isinstance(part, ast.Name) and part.id == "Pow" for part in ast.walk(base))
+            return small and plain and _is_number(exponent) and _is_arithmetic(base, deepest - 1)
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+            return name in _FUNCTIONS and all(_is_arithmetic(one, deepest - 1) for one in arguments)
+        case ast.Name(id=name):
+            return name in _VALUES
+    return _is_number(node)
+
+
+def _is_number(node: ast.AST) -> bool:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        node = node.operand
+    value = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
+    return isinstance(value, int | float) and abs(value) < _LARGEST_NUMBER
+
+
+def _is_decimal(text: str) -> bool:
+    try:
+        return abs(float(text)) < _LARGEST_NUMBER and len(text) <= 40
+    except ValueError:
+        return False
+
+
+def _refused(text: str) -> str:
+    return f"the size {text[:60]!r}"

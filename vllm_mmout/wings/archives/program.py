@@ -1,0 +1,320 @@
+"""What is taken of the graph of an archive: the fields of torch.export's schema that are needed, and what they may be.
+
+torch makes Python source of the names in a graph, takes any name below ``torch`` for an operator, imports what its
+trees of inputs name, and unpickles what is said to be pickled. So a program is read as these types, and written anew:
+nothing else of it reaches torch. ValueErrors name what is not taken.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from vllm_mmout.wings.archives.expressions import check_expression
+
+_TRUSTING: Final = (
+    "unsafe(?!_view|_index)|nested|jagged|segment_reduce|from_file|embedding_bag|sparse|coo|csr|csc|bsr|bsc|fbgemm|mkldnn"
+    "|cudnn|miopen|storage|record_stream|packed|set_|resize_|foreach|save|_fused_ad|_amp_"
+)
+"""Operators that read or write files, or trust what they are told of memory."""
+_OPERATORS: Final = (
+    rf"torch\.ops\.(aten|prims)\.(?!\w*({_TRUSTING}))((?!__)[A-Za-z_]\w*|__(and|or|xor|lshift|rshift)__)\.[A-Za-z]\w*"
+    r"|torch\.ops\.torchvision\.(nms|roi_align|roi_pool|deform_conv2d)\.default"
+    r"|torch\.ops\.higher_order\.(cond|map_impl|scan|while_loop|wrap_with_autocast|wrap_with_set_grad_enabled)"
+    r"|torch\._?sym_(float|int|max|min|not|ite|sqrt|sum)|math\.(ceil|floor|trunc|sqrt)"
+    r"|_operator\.(getitem|add|sub|mul|truediv|floordiv|mod|pow|neg|pos|eq|ne|lt|le|gt|ge|and_|or_|not_)"
+)
+
+Name: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z")]
+NameOrNone: TypeAlias = Annotated[str, Meta(pattern=r"\A([A-Za-z_][A-Za-z0-9_]*)?\Z")]
+Path: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*\Z")]
+Word: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_ .,:;>+-]*\Z", max_length=200)]
+_OPERATOR: Final = re.compile(_OPERATORS)
+_SIGNS: Final = re.compile(r"[^A-Za-z0-9_ .,:;>+-]")
+
+
+class Union(Struct, omit_defaults=True):
+    """One of its fields is set."""
+
+    def __post_init__(self) -> None:
+        if sum(getattr(self, name) is not UNSET for name in self.__struct_fields__) != 1:
+            raise ValueError(f"{type(self).__name__} of a kind that is not taken")
+
+
+class Expression(Struct):
+    """A size that is not fixed."""
+
+    expr_str: str
+    hint: dict[Literal["as_int", "as_bool", "as_float"], int | float | bool] | None = None
+
+    def __post_init__(self) -> None:
+        check_expression(self.expr_str)
+
+
+class Size(Union):
+    """A size, a number or a truth value: as it is, or an expression of sizes."""
+
+    as_expr: Expression | UnsetType = UNSET
+    as_int: int | UnsetType = UNSET
+    as_float: float | UnsetType = UNSET
+    as_bool: bool | UnsetType = UNSET
+
+
+class Device(Struct):
+    """Where a tensor was; it is moved to where the engine's are."""
+
+    type: str
+    index: int | None = None
+
+    def __post_init__(self) -> None:
+        self.type, self.index = "cpu", None
+
+
+class TensorMeta(Struct):
+    """Shape and kind of a tensor."""
+
+    dtype: int
+    sizes: list[Size]
+    requires_grad: bool
+    device: Device
+    strides: list[Size]
+    storage_offset: Size
+    layout: int
+
+
+class Named(Struct):
+    """A tensor of the graph."""
+
+    name: Name
+
+
+class NumberOrName(Union):
+    """A number, or one of the graph."""
+
+    as_name: Name | UnsetType = UNSET
+    as_int: int | UnsetType = UNSET
+    as_float: float | UnsetType = UNSET
+    as_bool: bool | UnsetType = UNSET
+
+
+class TensorOrNone(Union):
+    """A tensor that may be left out."""
+
+    as_tensor: Named | UnsetType = UNSET
+    as_none: bool | UnsetType = UNSET
+
+
+class Complex(Struct):
+    """A complex number."""
+
+    real: float
+    imag: float
+
+
+class Subgraph(Struct):
+    """A branch or a loop's body."""
+
+    name: Name
+    graph: Graph
+
+
+class Argument(Union):
+    """What an operator takes or gives; an operator as an argument, and an object of a class, are not taken."""
+
+    as_none: bool | UnsetType = UNSET
+    as_tensor: Named | UnsetType = UNSET
+    as_tensors: list[Named] | UnsetType = UNSET
+    as_int: int | UnsetType = UNSET
+    as_ints: list[int] | UnsetType = UNSET
+    as_float: float | str | UnsetType = UNSET
+    as_floats: list[float] | UnsetType = UNSET
+    as_string: str | UnsetType = UNSET
+    as_sym_int: NumberOrName | UnsetType = UNSET
+    as_sym_ints: list[NumberOrName] | UnsetType = UNSET
+    as_sym_float: NumberOrName | UnsetType = UNSET
+    as_sym_floats: list[NumberOrName] | UnsetType = UNSET
+    as_sym_bool: NumberOrName | UnsetType = UNSET
+    as_sym_bools: list[NumberOrName] | UnsetType = UNSET
+    as_scalar_type: int | UnsetType = UNSET
+    as_memory_format: int | UnsetType = UNSET
+    as_layout: int | UnsetType = UNSET
+    as_device: Device | UnsetType = UNSET
+    as_bool: bool | UnsetType = UNSET
+    as_bools: list[bool] | UnsetType = UNSET
+    as_optional_tensor: TensorOrNone | UnsetType = UNSET
+    as_optional_tensors: list[TensorOrNone] | UnsetType = UNSET
+    as_nested_tensors: list[list[Named]] | UnsetType = UNSET
+    as_int_lists: list[list[int]] | UnsetType = UNSET
+    as_float_lists: list[list[float]] | UnsetType = UNSET
+    as_complex: Complex | UnsetType = UNSET
+    as_graph: Subgraph | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.as_string, str):  # modes, equations of einsum; messages of assertions lose their signs
+            self.as_string = _SIGNS.sub(" ", self.as_string)
+
+
+class NamedArgument(Struct):
+    """An argument of an operator."""
+
+    name: NameOrNone
+    arg: Argument
+    kind: int | None = None
+
+
+class Node(Struct):
+    """One call."""
+
+    target: str
+    inputs: list[NamedArgument]
+    outputs: list[Argument]
+    metadata: dict[str, str] = {}
+    is_hop_single_tensor_return: bool | None = None
+    name: Name | None = None
+
+    def __post_init__(self) -> None:
+        if not _OPERATOR.fullmatch(self.target):
+            raise ValueError(f"a call of {self.target[:80]!r}")
+        self.metadata = {}  # where in its author's source it was
+
+
+class Graph(Struct):
+    """The calls of a program, and the shapes of all that they give."""
+
+    inputs: list[Argument]
+    outputs: list[Argument]
+    nodes: list[Node]
+    tensor_values: dict[Name, TensorMeta]
+    sym_int_values: dict[Name, Size]
+    sym_bool_values: dict[Name, Size]
+    is_single_tensor_return: bool = False
+    sym_float_values: dict[Name, Size] = {}
+
+
+class OfArgument(Struct):
+    """An input or output that its caller sees."""
+
+    arg: Argument
+
+
+class OfConstant(Struct):
+    """An input that was a plain value when the program was exported."""
+
+    name: Name
+    value: Argument
+
+
+class OfState(Struct, omit_defaults=True):
+    """A parameter, a buffer, a constant."""
+
+    arg: Named
+    parameter_name: Path | UnsetType = UNSET
+    buffer_name: Path | UnsetType = UNSET
+    tensor_constant_name: Path | UnsetType = UNSET
+    user_input_name: Name | UnsetType = UNSET
+    persistent: bool | UnsetType = UNSET
+
+
+class InputSpec(Union):
+    """What an input of the graph is."""
+
+    user_input: OfArgument | UnsetType = UNSET
+    parameter: OfState | UnsetType = UNSET
+    buffer: OfState | UnsetType = UNSET
+    tensor_constant: OfState | UnsetType = UNSET
+    constant_input: OfConstant | UnsetType = UNSET
+
+
+class OutputSpec(Union):
+    """What an output of the graph is."""
+
+    user_output: OfArgument | UnsetType = UNSET
+    buffer_mutation: OfState | UnsetType = UNSET
+    parameter_mutation: OfState | UnsetType = UNSET
+    user_input_mutation: OfState | UnsetType = UNSET
+
+
+class GraphSignature(Struct):
+    """What the inputs and outputs of the graph are."""
+
+    input_specs: list[InputSpec]
+    output_specs: list[OutputSpec]
+
+
+class CallSignature(Struct):
+    """The trees in which a caller hands inputs over and gets outputs, as JSON."""
+
+    in_spec: str
+    out_spec: str
+    inputs: list[Any] = []
+    outputs: list[Any] = []
+    forward_arg_names: list[Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.inputs, self.outputs, self.forward_arg_names = [], [], None
+
+
+class CallEntry(Struct):
+    """How a module was called; the first one is the program itself."""
+
+    fqn: str
+    signature: CallSignature | None = None
+
+
+class GraphModule(Struct):
+    """A graph and its signature."""
+
+    graph: Graph
+    signature: GraphSignature
+    module_call_graph: Annotated[list[CallEntry], Meta(min_length=1)]
+
+
+class Range(Struct):
+    """Of a symbol."""
+
+    min_val: int | None
+    max_val: int | None
+
+
+class SchemaVersion(Struct):
+    """Of the file."""
+
+    major: int
+    minor: int
+
+
+class Program(Struct):
+    """``models/NAME.json``; guards, which are Python, are left out."""
+
+    graph_module: GraphModule
+    opset_version: dict[Name, int]
+    range_constraints: dict[str, Range]
+    schema_version: SchemaVersion
+    verifiers: list[Literal["ATEN", "TRAINING", "EDGE"]] = []
+    torch_version: Word = ""
+
+    def __post_init__(self) -> None:
+        ranges = self.range_constraints.items()
+        self.range_constraints = {symbol: bounds for symbol, bounds in ranges if symbol.isidentifier()}
+
+
+class Payload(Struct):
+    """Where the bytes of a weight or constant are."""
+
+    path_name: Annotated[str, Meta(pattern=r"\A(weight|tensor)_[0-9]+\Z")]
+    is_param: bool
+    use_pickle: bool
+    tensor_meta: TensorMeta | None
+
+    def __post_init__(self) -> None:
+        if self.use_pickle:
+            raise ValueError("a pickled object")
+
+
+class Payloads(Struct):
+    """All weights, or all constants."""
+
+    config: dict[Path, Payload]
