@@ -17,6 +17,8 @@ _VIT = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
 _SAPIENS = {**_VIT, "num_key_value_attention_heads": 2, "num_first_full_attention_layers": 1}
 _SAPIENS |= {"num_hidden_layers": 2, "num_last_full_attention_layers": 1}
 _SAPIENS |= {"head_config": {"upsample_out_channels": [32, 16], "conv_out_channels": [16]}}
+_TIMM = {"architecture": "resnet18", "num_labels": 10}
+_TIMM |= {"pretrained_cfg": {"input_size": [3, 224, 224], "mean": [0.5] * 3, "std": [0.5] * 3, "num_classes": 10}}
 _OCR_BLOCKS = {
     "reduce_channel": [1, 1, 0],
     "return_channel": [1, 1, 0],
@@ -37,6 +39,25 @@ ENTRIES = {
     "EomtDinov3ForUniversalSegmentation": {"num_hidden_layers": 4, "num_blocks": 2},
     "Wav2Vec2BertForCTC": {"vocab_size": 32, "num_hidden_layers": 2},
     "Wav2Vec2ConformerForCTC": {"vocab_size": 32, "num_hidden_layers": 2},
+    **{f"Pixio{kind}": {**_VIT, "num_hidden_layers": 2} for kind in ("Model", "Backbone")},
+    **{
+        f"PerceiverForImageClassification{kind}": {
+            "num_cross_attention_heads": 1,
+            "num_latents": 32,
+            "d_latents": 64,
+            "num_self_attention_heads": 4,
+            "num_self_attends_per_block": 2,
+            "image_size": 224,
+        }
+        for kind in ("Learned", "Fourier", "ConvProcessing")
+    },
+    "TimmBackbone": {"backbone": "resnet18", "use_pretrained_backbone": False},
+    **{f"TimmWrapper{kind}": _TIMM for kind in ("Model", "ForImageClassification")},
+    "VitMatteForImageMatting": {
+        "backbone_config": {**_VIT, "model_type": "vitdet", "num_channels": 4, "out_features": ["stage2"]}
+        | {"num_hidden_layers": 2},
+        "hidden_size": 64,
+    },
     "LwDetrForObjectDetection": {"projector_scale_factors": [1.0]},
     "PPOCRV5ServerDetForObjectDetection": {"intraclass_block_config": _OCR_BLOCKS, "kernel_list": [3, 2, 2]},
     "PPOCRV6MediumDetForObjectDetection": {"intraclass_block_config": _OCR_BLOCKS, "kernel_list": [3, 2, 2]},
@@ -55,19 +76,33 @@ _EXTRACTORS = {"wav2vec2-bert": "SeamlessM4TFeatureExtractor"}
 _OPTIONS = {
     "eomt": {"do_pad": True},
     "layoutlmv3": {"apply_ocr": False},
+    "imagegpt": {
+        "clusters": [[level / 256 - 1] * 3 for level in range(512)],
+        "size": {"height": 32, "width": 32},
+    },
+    "vitpose_backbone": {"size": {"height": 256, "width": 192}},
     "eomt_dinov3": {"do_pad": True},
     **{
         kind: {"size": {"height": side, "width": side}}
         for kind, side in {
+            "blip-2": 224,
+            "llama4_vision_model": 448,
             "lw_detr": 640,
+            "lw_detr_vit": 256,
             "omdet-turbo": 640,
             "rf_detr": 560,
             "videoprism_vision_model": 288,
-            "vitpose_backbone": 256,
         }.items()
     },
 }
 """Families whose networks take only what their checkpoints' processors give -> what these are made with."""
+_NARROW = {
+    "vocab_size": 128, "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 32, "head_dim": 16,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 4, "num_local_experts": 4,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "n_embd": 64, "n_head": 4, "n_layer": 2, "n_inner": 128,
+    "d_model": 64, "d_ff": 128, "d_kv": 16, "ffn_dim": 128, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128,
+}  # fmt: skip
+"""Sizes of a language model."""
 _QUIET = {"noise_scale": 0.0, "noise_scale_duration": 0.0, "use_stochastic_duration_prediction": False}
 """Of models that draw lots, so that two runs are alike."""
 _LARGE = 1000
@@ -83,13 +118,14 @@ def candidates(architecture: str) -> Iterator[Any]:
 
     cls = getattr(transformers, architecture)
     failed: list[str] = []
-    for small in (True, False):
+    for form in (_fewer_layers, _narrower, _as_it_is):
         config = cls.config_class(**ENTRIES.get(architecture, {}))
         for name, value in _QUIET.items():
             if hasattr(config, name):
                 setattr(config, name, value)
-        if small and architecture not in ENTRIES:
-            shrink(config)
+        if architecture not in ENTRIES:
+            form(config)
+        _with_lists(config)
         try:
             with torch.device("meta"):
                 count = sum(parameter.numel() for parameter in cls(config).parameters())
@@ -107,7 +143,29 @@ def candidates(architecture: str) -> Iterator[Any]:
         raise ValueError(failed[-1])
 
 
-def shrink(config: Any, depth: int = 0) -> None:
+def _as_it_is(config: Any) -> None:
+    """By default."""
+
+
+def _with_lists(config: Any) -> None:
+    """Have lists for tuples, as config.json does."""
+    for name, value in vars(config).items():
+        if isinstance(value, tuple):
+            setattr(config, name, list(value))
+
+
+def _narrower(config: Any) -> None:
+    """A language model of a few heads and experts."""
+    _fewer_layers(config)
+    for name, value in _NARROW.items():
+        if isinstance(getattr(config, name, None), int):
+            setattr(config, name, value)
+    for part in filter(None, (getattr(config, name, None) for name in _PARTS)):
+        if hasattr(part, "to_dict"):
+            _narrower(part)
+
+
+def _fewer_layers(config: Any, depth: int = 0) -> None:
     """Leave few layers, where nothing counts on more."""
     outs = getattr(config, "out_indices", None) or getattr(config, "backbone_out_indices", None)
     for name in _LAYERS:
@@ -119,7 +177,7 @@ def shrink(config: Any, depth: int = 0) -> None:
     for name in _PARTS:
         part = getattr(config, name, None)
         if part is not None and hasattr(part, "to_dict") and depth < 3:
-            shrink(part, depth + 1)
+            _fewer_layers(part, depth + 1)
 
 
 def save_processor(head: Any, config: Any, folder: str) -> None:
@@ -145,6 +203,8 @@ def save_processor(head: Any, config: Any, folder: str) -> None:
         getattr(transformers, name)(do_sample_frames=False, **_OPTIONS.get(kind, {})).save_pretrained(folder)
     elif head.takes in ("image", "video"):
         named = image_processing_auto.IMAGE_PROCESSOR_MAPPING_NAMES.get(_OF_ANOTHER.get(kind, kind))
+        if kind == "timm_wrapper":  # its config.json says how pictures are prepared
+            return
         made = image_processor(named, kind)
         if kind == "oneformer":
             classes = {str(number): {"name": f"class {number}", "isthing": 1} for number in range(config.num_labels)}

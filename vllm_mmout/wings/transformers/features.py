@@ -131,11 +131,12 @@ class FeaturesMapper:
             chosen = np.linspace(0, len(frames) - 1, self.frames).astype(np.int64)
             frames = [frames[number] for number in chosen]
         features: Mapping[str, Any]
-        if "pixel_values_videos" in keywords_of_network(self.model):
+        of_videos = Path(self.folder, "video_preprocessor_config.json").is_file()
+        if of_videos or "pixel_values_videos" in keywords_of_network(self.model):
             processor = _loaded(self.folder, "AutoVideoProcessor")
-            features = processor(np.stack([np.asarray(frame) for frame in frames]), return_tensors="np")
+            features = processor(np.stack([np.asarray(frame) for frame in frames]), return_tensors="pt")
         else:
-            features = image_processor_of(self.folder)(frames, return_tensors="np")
+            features = image_processor_of(self.folder)(frames, return_tensors="pt")
         return features
 
     def _of_array(self, data: Any) -> Mapping[str, Any]:

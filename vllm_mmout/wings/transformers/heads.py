@@ -145,6 +145,10 @@ ARCHITECTURES: Final[Mapping[str, Head]] = {
     "OneFormerForUniversalSegmentation": Head(
         "image", "image-segmentation", _SEGMENTS, tiled=True, sized=True, prompt=_TASK, needs=_TASK
     ),
+    **dict.fromkeys(
+        ("TimesformerModel", "VideoMAEModel", "VideoPrismVisionModel", "VivitModel"), Head("video", "tensor")
+    ),
+    "PPLCNetForImageClassification": Head("image", "tensor", ("last_hidden_state",)),
     "VitMatteForImageMatting": Head(
         "image", "image-matting", ("alphas",), sized=True, prompt=("trimaps",), needs=("trimaps",)
     ),

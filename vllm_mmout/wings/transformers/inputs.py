@@ -162,7 +162,7 @@ class PictureMapper(RasterMapper):
                     padding=self.head.padding,
                 )
             else:
-                features = processor(images=picture, return_tensors="np", **options)
+                features = processor(images=picture, return_tensors="pt", **options)
         except (ValueError, TypeError, ZeroDivisionError) as error:
             height, width = planes.shape[1:]
             beside = f" with this {' and '.join(self.prompt)}" if self.prompt else ""

@@ -79,7 +79,7 @@ def processed(
     if padding:
         nested["padding"] = padding
     images = [[picture, prompt["other_image"]]] if "other_image" in prompt else picture
-    return processor(images=[picture] * len(texts) if texts and repeated else images, **nested, return_tensors="np")
+    return processor(images=[picture] * len(texts) if texts and repeated else images, **nested, return_tensors="pt")
 
 
 def _checked_field(name: str, value: Any) -> Any:
