@@ -2,8 +2,8 @@
 
 Their real sizes, random weights, 32 pictures in one batch. Both run in this process, on the same threads, in turns:
 ``LLM.generate`` of a folder, and the processor, the forward and the ``post_process_*`` of transformers. "tensors" begin
-behind the processor on both sides, "pictures" before it. ``HEADS_ROUNDS`` makes shorter runs, ``HEADS_SIDE`` smaller
-pictures for YOLOS.
+behind the processor on both sides, "pictures" before it. ``HEADS_ROUNDS`` makes shorter runs, ``HEADS_ONLY="ViT"`` some
+of them, ``HEADS_SIDE`` smaller pictures for YOLOS.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from benchmarks.report import Row
 
 ROUNDS = int(os.environ.get("HEADS_ROUNDS", "7"))
 SIDE = int(os.environ.get("HEADS_SIDE", "512"))
+ONLY = os.environ.get("HEADS_ONLY", "")
 COUNT = 32
 LEAST = 0.9
 """Of the throughput of transformers."""
@@ -67,7 +68,7 @@ def run() -> list[Row]:
     """Measure."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     kept: list[Any] = []  # with the first engine that goes all others lose vLLM's parallel groups
-    return [row for head in HEADS for row in _rows(head, kept)]
+    return [row for head in HEADS if ONLY in head.name for row in _rows(head, kept)]
 
 
 def _rows(head: Head, kept: list[Any]) -> Iterator[Row]:

@@ -170,7 +170,7 @@ class PictureMapper(RasterMapper):
             raise InputError(
                 f"{type(processor).__name__} takes no picture of {height} x {width} pixels{beside}: {error}{remedy}"
             ) from error
-        if self.longest is not None and "text" in self.prompt:
+        if self.longest is not None and "text" in self.prompt and "input_ids" in features:
             check_length(np.asarray(features["input_ids"]).shape[-1], self.longest)
         known = (*keywords_of_network(self.model), *PASSED)
         arrays = {name: np.asarray(value) for name, value in features.items() if name in known}
