@@ -47,7 +47,11 @@ def main() -> None:
     if options.write:
         options.write.write_text(page(options.rows))
         return
-    done = {json.loads(line)["architecture"] for line in options.rows.open()} if options.resume else set()
+    done = (
+        {json.loads(line)["architecture"] for line in options.rows.read_text().splitlines()}
+        if options.resume
+        else set()
+    )
     if not options.resume:
         options.rows.unlink(missing_ok=True)
     tables, names = set(options.tables.split(",")) - {""}, set(options.only.split(",")) - {""}

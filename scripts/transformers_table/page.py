@@ -20,7 +20,9 @@ def page(rows: Path) -> str:
 
     import vllm
 
-    found = {row["architecture"]: row["result"].replace("|", "/") for row in map(json.loads, rows.open())}
+    found = {
+        row["architecture"]: row["result"].replace("|", "/") for row in map(json.loads, rows.read_text().splitlines())
+    }
     tables = architectures()
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for name, table in tables.items():
@@ -32,15 +34,19 @@ def page(rows: Path) -> str:
         "",
         (
             f"By `python scripts/transformers_table` on {time.strftime('%Y-%m-%d')}: transformers"
-            f" {version('transformers')}, torch {version('torch')}, vLLM {vllm.__version__}. Small, random weights, two"
-            " inputs of different sizes, in a batch and alone. *works*: equal to transformers called directly with the"
-            " same processor (labels, their order and pixels exactly; floats within 1e-5, of the largest value where"
-            " that is above 1). *runs*: gives results, and transformers has nothing to compare them with."
+            f" {version('transformers')},\n"
+            f"torch {version('torch')}, vLLM {vllm.__version__}, with torchvision's processors and timm. Small, random\n"
+            "weights, two inputs of different sizes, in a batch and alone."
         ),
+        "",
+        "- *works*: equal to transformers called directly with the same processor: labels, their order and pixels",
+        "  exactly, floats within 1e-5, of the largest value where that is above 1;",
+        "- *runs*: gives results, and transformers has nothing to compare them with;",
+        "- *transformers itself fails*: no configuration that the script makes is one that transformers runs here.",
         "",
         "| table | " + " | ".join(WORDS) + " |",
         "|---" * (len(WORDS) + 1) + "|",
-        *(_row(table, counted) for table, counted in counts.items()),
+        *(_row(table, counted) for table, counted in counts.items() if counted.total()),
         _row("**pictures**", images),
         _row("**all others**", others),
         "",

@@ -172,6 +172,10 @@ def _fewer_layers(config: Any, depth: int = 0) -> None:
         value = getattr(config, name, None)
         if isinstance(value, int) and value > 2 and not outs:
             setattr(config, name, 2)
+    for name in ("layer_types", "mlp_layer_types"):
+        kinds = getattr(config, name, None)
+        if isinstance(kinds, list | tuple):
+            setattr(config, name, list(kinds)[: getattr(config, "num_hidden_layers", None)])
     if isinstance(getattr(config, "depths", None), list | tuple):
         config.depths = [1] * len(config.depths)
     for name in _PARTS:

@@ -13,7 +13,7 @@ from vllm_mmout.wings.transformers.heads import ARCHITECTURES, TABLES
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 PAGE = ROOT / "docs" / "transformers-table.md"
-TRIED = ("ViTModel", "CLIPModel", "PatchTSTForRegression", "VitsModel", "FNetForTokenClassification")
+TRIED = ("CLIPModel", "PatchTSTForRegression", "VitsModel", "FNetForTokenClassification")
 """Of different tables, each a second or two."""
 
 
@@ -31,7 +31,7 @@ def test_the_script_finds_what_the_page_says(tmp_path):
         [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=900
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    results = {row["architecture"]: row["result"] for row in map(json.loads, found.open())}
+    results = {row["architecture"]: row["result"] for row in map(json.loads, found.read_text().splitlines())}
     assert results == {name: rows()[name][1] for name in TRIED}
     assert set(results.values()) == {"works"}
 
