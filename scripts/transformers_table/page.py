@@ -35,8 +35,8 @@ def page(rows: Path) -> str:
         (
             f"By `python scripts/transformers_table` on {time.strftime('%Y-%m-%d')}: transformers"
             f" {version('transformers')},\n"
-            f"torch {version('torch')}, vLLM {vllm.__version__}, with torchvision's processors and timm. Small, random\n"
-            "weights, two inputs of different sizes, in a batch and alone."
+            f"torch {version('torch')}, vLLM {vllm.__version__}, with processors of torchvision and timm. Small,\n"
+            "random weights, two inputs of different sizes, in a batch and alone."
         ),
         "",
         "- *works*: equal to transformers called directly with the same processor: labels, their order and pixels",

@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.wings.archives.program import Argument, CallEntry, CallSignature, Payloads, Program, Size, TensorMeta
+from vllm_mmout.wings.archives.program import Argument, CallEntry, CallSignature, Program
+from vllm_mmout.wings.archives.tensors import Payloads, Size, TensorMeta
 
 SUFFIX: Final = ".pt2"
 UNBOUNDED: Final = 2**31 - 1

@@ -1,0 +1,82 @@
+"""Tensors of an archive: names, sizes, where their bytes are; torch.export's schema, as far as it is taken."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from vllm_mmout.wings.archives.expressions import check_expression
+
+Name: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z")]
+NameOrNone: TypeAlias = Annotated[str, Meta(pattern=r"\A([A-Za-z_][A-Za-z0-9_]*)?\Z")]
+Path: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*\Z")]
+Word: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_ .,:;>+-]*\Z", max_length=200)]
+
+
+class Union(Struct, omit_defaults=True):
+    """One of its fields is set."""
+
+    def __post_init__(self) -> None:
+        if sum(getattr(self, name) is not UNSET for name in self.__struct_fields__) != 1:
+            raise ValueError(f"{type(self).__name__} of a kind that is not taken")
+
+
+class Expression(Struct):
+    """A size that is not fixed."""
+
+    expr_str: str
+    hint: dict[Literal["as_int", "as_bool", "as_float"], int | float | bool] | None = None
+
+    def __post_init__(self) -> None:
+        check_expression(self.expr_str)
+
+
+class Size(Union):
+    """A size, a number or a truth value: as it is, or an expression of sizes."""
+
+    as_expr: Expression | UnsetType = UNSET
+    as_int: int | UnsetType = UNSET
+    as_float: float | UnsetType = UNSET
+    as_bool: bool | UnsetType = UNSET
+
+
+class Device(Struct):
+    """Where a tensor was; it is moved to where the engine's are."""
+
+    type: str
+    index: int | None = None
+
+    def __post_init__(self) -> None:
+        self.type, self.index = "cpu", None
+
+
+class TensorMeta(Struct):
+    """Shape and kind of a tensor."""
+
+    dtype: int
+    sizes: list[Size]
+    requires_grad: bool
+    device: Device
+    strides: list[Size]
+    storage_offset: Size
+    layout: int
+
+
+class Payload(Struct):
+    """Where the bytes of a weight or constant are."""
+
+    path_name: Annotated[str, Meta(pattern=r"\A(weight|tensor)_[0-9]+\Z")]
+    is_param: bool
+    use_pickle: bool
+    tensor_meta: TensorMeta | None
+
+    def __post_init__(self) -> None:
+        if self.use_pickle:
+            raise ValueError("a pickled object")
+
+
+class Payloads(Struct):
+    """All weights, or all constants."""
+
+    config: dict[Path, Payload]
