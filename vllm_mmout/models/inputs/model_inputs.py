@@ -70,8 +70,6 @@ class ModelInputs:
                 )
         if raw := isinstance(data, Raw):
             data = data.value
-        if data is None or (isinstance(data, Mapping) and not data):
-            raise InputError(f"the input is {data!r}; model {self.keywords.model} takes {self.takes}")
         if self.registered.input_processor is not None:
             data = self._given(
                 partial(processed, self.context, self.registered.input_processor, data), "input processor"

@@ -62,6 +62,8 @@ class FeaturesMapper:
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
         """Map one input; InputError where it is of another kind, empty or too long."""
+        if data is None:
+            raise InputError(f"the input is None; the model takes {self.head.takes}")
         for option in params.reads:
             raise OptionError(
                 f"{option} says how a raster is read, and the model takes {self.head.takes}", param=option
@@ -140,6 +142,8 @@ class FeaturesMapper:
         return features
 
     def _of_array(self, data: Any) -> Mapping[str, Any]:
+        if isinstance(data, Mapping) and set(data) <= set(keywords_of_network(self.model)):  # of JSON
+            return {name: np.asarray(value)[np.newaxis] for name, value in data.items()}
         if not hasattr(data, "shape"):
             raise InputError(
                 f"the model takes tensors by keyword ({', '.join(keywords_of_network(self.model))}), got"

@@ -113,7 +113,9 @@ class PictureMapper(RasterMapper):
         """Open one picture or raster, and what stands beside it."""
         beside = dict(data) if isinstance(data, Mapping) and IMAGE in data else {}
         if not beside and isinstance(data, Mapping) and set(data) <= set(self.fields):
-            raise InputError(f'the request has {" and ".join(data)}, and no picture: {{"image": ..., ...}}')
+            raise InputError(
+                f'the request has {" and ".join(data) or "nothing"}, and no picture: {{"image": ..., ...}}'
+            )
         said = {name: value for name, value in beside.items() if name != IMAGE}
         prompt = checked(said, self.head.prompt, self.head.needs, question=not self.head.alone)
         prompt = {name: self._picture(name, value) if name in PICTURES else value for name, value in prompt.items()}

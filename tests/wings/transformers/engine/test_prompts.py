@@ -269,7 +269,7 @@ def test_a_text_is_spoken(tmp_path):
         ("OwlViTForObjectDetection", {"image": SQUARE, "text": []}, "none of them empty"),
         ("OwlViTForObjectDetection", {"image": SQUARE, "text": ["a"], "boxes": [[1, 2, 3, 4]]}, "leave it out"),
         ("OwlViTForObjectDetection", {"text": ["a"]}, "has text, and no picture"),
-        ("OwlViTForObjectDetection", {}, "the input is {}"),
+        ("OwlViTForObjectDetection", {}, "has nothing, and no picture"),
         ("OwlViTForObjectDetection", {"image": SQUARE, "text": ["a " * 40]}, "tokens, the model takes 16"),
         ("SamModel", {"image": SQUARE}, "needs input_points or input_boxes"),
         ("SamModel", {"image": SQUARE, "input_points": [[1, 2, 3]]}, "must be finite numbers"),
