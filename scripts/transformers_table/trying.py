@@ -95,7 +95,7 @@ def _result_of(  # noqa: PLR0911 - each step has an end of its own
     try:
         llm = LLM(
             folder,
-            gpu_memory_utilization=0.3,
+            gpu_memory_utilization=0.1,
             distributed_executor_backend="uni",
             max_num_seqs=4,
             dtype="float32",

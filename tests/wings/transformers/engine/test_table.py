@@ -26,7 +26,7 @@ def rows():
 def test_the_script_finds_what_the_page_says(tmp_path):
     """Each is built, saved, started, asked and compared anew."""
     found = tmp_path / "rows.jsonl"
-    command = ("scripts/transformers_table", "--rows", str(found), "--only", ",".join(TRIED), "--jobs", "2")
+    command = ("scripts/transformers_table", "--rows", str(found), "--only", ",".join(TRIED), "--jobs", "1")
     done = subprocess.run(
         [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=900
     )
