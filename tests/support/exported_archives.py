@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections import OrderedDict
 
 import torch
 from torch import nn
@@ -106,3 +107,14 @@ class Options(nn.Module):
 
     def forward(self, pair, factor, *, shift):
         return {"scaled": pair["a"] * factor + shift, "rest": [pair["b"], None, 7]}
+
+
+class Words(nn.Module):
+    """Token ids of any number, and a weight in bfloat16, to a vector; the one output has a name."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 4)
+
+    def forward(self, ids, weight):
+        return OrderedDict(vector=self.table(ids).sum(1) * weight.float())

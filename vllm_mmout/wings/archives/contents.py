@@ -18,6 +18,7 @@ from vllm_mmout.wings.archives.tensors import Payloads, Size, TensorMeta
 
 SUFFIX: Final = ".pt2"
 UNBOUNDED: Final = 2**31 - 1
+_USUAL: Final = 1024
 _LARGEST: Final = 2**26
 """Bytes of a JSON file within."""
 _DTYPES: Final = {
@@ -45,6 +46,11 @@ class Axis:
     def fixed(self) -> int | None:
         """The one size; None where there are several."""
         return self.least if self.least == self.most else None
+
+    @property
+    def usual(self) -> int:
+        """The most, of an axis that may be large 1024."""
+        return min(self.most, max(_USUAL, self.least))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +159,9 @@ def _constant(value: Argument) -> Any:
 
 
 def _input(name: str, meta: TensorMeta, program: Program) -> Input:
-    axes = tuple(_axis(size, program) for size in meta.sizes)
-    return Input(name, _DTYPES.get(meta.dtype, "unknown"), axes)
+    if meta.dtype not in _DTYPES:
+        raise OptionError(f"the input {name} is complex or of 8 bits of floating point; export it as float32")
+    return Input(name, _DTYPES[meta.dtype], tuple(_axis(size, program) for size in meta.sizes))
 
 
 def _axis(size: Size, program: Program) -> Axis:
@@ -188,7 +195,7 @@ def _leaves(tree: Any, name: str) -> Iterator[str]:
         keys = json.loads(tree["context"])
     elif kind not in ("builtins.tuple", "builtins.list"):
         raise OptionError(f"an output of the program is of the class {kind}, and {_REMEDY}")
-    single = kind != "builtins.dict" and len(children) == 1
+    single = kind in ("builtins.tuple", "builtins.list") and len(children) == 1
     for key, child in zip(keys, children, strict=True):
         yield from _leaves(child, name if single else f"{name}.{key}".removeprefix("."))
 

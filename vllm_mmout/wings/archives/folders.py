@@ -19,8 +19,7 @@ ORDER: Final = "dim_order"
 _MODEL: Final = "vllm_mmout.wings.archives.model:ExportedModel"
 _AXES: Final = {4: ("batch", "channel", "height", "width"), 5: ("batch", "channel", "time", "height", "width")}
 _TILE: Final = 512
-_LARGEST: Final = 1024
-"""Sides in pixels where the program bounds them not."""
+"""Side in pixels where the program takes any."""
 
 
 def as_ours(config: Mapping[str, Any], folder: str, *, asked: str | None) -> dict[str, Any] | None:
@@ -110,6 +109,6 @@ def _sides(height: Axis, width: Axis, said: Mapping[str, Any]) -> dict[str, int]
             f"the program takes {height.least} x {width.least} pixels; programs of squares, or of any size, are served:"
             " export it with dynamic_shapes"
         )
-    most = min(most, max(_LARGEST, least))
+    most = Axis(least, most).usual
     found = {"min_size": least, "max_size": most, "tile_size": min(max(_TILE, least), most)}
     return found | {name: said[name] for name in found if name in said}

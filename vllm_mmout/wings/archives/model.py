@@ -8,7 +8,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vllm_mmout.errors import InputError, ModelError
@@ -16,7 +18,7 @@ from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper, TensorSpe
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.raw import each
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
-from vllm_mmout.wings.archives.contents import UNBOUNDED, Axis, contents_of
+from vllm_mmout.wings.archives.contents import contents_of
 from vllm_mmout.wings.archives.folders import FILE, ORDER
 from vllm_mmout.wings.archives.loading import network_of
 from vllm_mmout.wings.archives.scaling import Scaling
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
 
 _RASTER = "pixel_values"
-_LARGEST = 1024
-"""Of an axis without bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,12 @@ class TensorsMapper:
     """Takes tensors by the names of the program's inputs, without the batch axis."""
 
     inputs: Mapping[str, TensorSpec]
+    usual: Mapping[str, tuple[int, ...]]
+    """Their shapes in a first forward."""
+
+    def dummy(self) -> dict[str, NDArray[Any]]:
+        """An input of a usual size: some axes have no bounds."""
+        return {name: np.zeros(shape, self.inputs[name].dtypes[0]) for name, shape in self.usual.items()}
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
         """Map one input that is no dict: an array of the first name."""
@@ -53,12 +59,16 @@ def mapper_of(config: Mapping[str, Any]) -> RasterMapper | TensorsMapper:
     if ORDER in config:
         return RasterMapper.from_config(config)
     inputs = contents_of(Path(config[FILE])).inputs
-    return TensorsMapper({one.name: TensorSpec(tuple(map(_size, one.axes[1:])), (one.dtype,)) for one in inputs})
-
-
-def _size(axis: Axis) -> int | tuple[int, int]:
-    """The sizes of an axis; of one without bounds more are not made up at the start than a usual input has."""
-    return axis.fixed or (axis.least, axis.most if axis.most < UNBOUNDED else max(_LARGEST, axis.least))
+    return TensorsMapper(
+        {
+            one.name: TensorSpec(
+                tuple(axis.fixed or (axis.least, axis.most) for axis in one.axes[1:]),
+                (one.dtype.replace("bfloat16", "float32"),),  # which numpy has not
+            )
+            for one in inputs
+        },
+        {one.name: tuple(axis.usual for axis in one.axes[1:]) for one in inputs},
+    )
 
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(mapper_of)
@@ -98,18 +108,19 @@ class ExportedModel(nn.Module):
             A tensor, or a dict of tensors, with the requests on axis 0.
 
         """
-        given = [self._image(inputs[_RASTER])] if self._order else [inputs[one.name] for one in self._contents.inputs]
+        taken = self._contents.inputs
+        given = [self._image(inputs[_RASTER])] if self._order else [inputs[one.name] for one in taken]
+        given = [tensor.to(getattr(torch, one.dtype)) for tensor, one in zip(given, taken, strict=True)]
         count = len(given[0])
         step = min(self._batch.most, max(count, self._batch.least))
         outputs = [self._run([one[start : start + step] for one in given]) for start in range(0, count, step)]
         return outputs[0] if len(outputs) == 1 else each(lambda *parts: torch.cat(parts), *outputs)
 
     def _image(self, values: Tensor) -> Tensor:
-        """One image, scaled, with the program's order of axes and dtype."""
+        """One image, scaled, with the program's order of axes."""
         ours = ("batch", "channel", *(("time",) if "time" in self._order else ()), "height", "width")
         values = values if self._scaling is None else self._scaling(values)
-        dtype: torch.dtype = getattr(torch, self._contents.inputs[0].dtype)
-        return values.permute(*(ours.index(axis) for axis in self._order)).to(dtype)
+        return values.permute(*(ours.index(axis) for axis in self._order))
 
     def _run(self, given: Sequence[Tensor]) -> Raw:
         """A step; one with too few requests is filled up with its last."""

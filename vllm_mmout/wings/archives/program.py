@@ -12,7 +12,18 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from vllm_mmout.wings.archives.tensors import Device, Name, NameOrNone, Path, Size, TensorMeta, Union, Word
+from vllm_mmout.wings.archives.tensors import (
+    Device,
+    Float,
+    Name,
+    NameOrNone,
+    Number,
+    Path,
+    Size,
+    TensorMeta,
+    Union,
+    Word,
+)
 
 _TRUSTING: Final = (
     "unsafe(?!_view|_index)|nested|jagged|segment_reduce|from_file|embedding_bag|sparse|coo|csr|csc|bsr|bsc|fbgemm|mkldnn"
@@ -36,13 +47,10 @@ class Named(Struct):
     name: Name
 
 
-class NumberOrName(Union):
+class NumberOrName(Number):
     """A number, or one of the graph."""
 
     as_name: Name | UnsetType = UNSET
-    as_int: int | UnsetType = UNSET
-    as_float: float | UnsetType = UNSET
-    as_bool: bool | UnsetType = UNSET
 
 
 class TensorOrNone(Union):
@@ -55,8 +63,8 @@ class TensorOrNone(Union):
 class Complex(Struct):
     """A complex number."""
 
-    real: float
-    imag: float
+    real: Float
+    imag: Float
 
 
 class Subgraph(Struct):
@@ -74,8 +82,8 @@ class Argument(Union):
     as_tensors: list[Named] | UnsetType = UNSET
     as_int: int | UnsetType = UNSET
     as_ints: list[int] | UnsetType = UNSET
-    as_float: float | str | UnsetType = UNSET
-    as_floats: list[float] | UnsetType = UNSET
+    as_float: Float | UnsetType = UNSET
+    as_floats: list[Float] | UnsetType = UNSET
     as_string: str | UnsetType = UNSET
     as_sym_int: NumberOrName | UnsetType = UNSET
     as_sym_ints: list[NumberOrName] | UnsetType = UNSET
@@ -93,7 +101,7 @@ class Argument(Union):
     as_optional_tensors: list[TensorOrNone] | UnsetType = UNSET
     as_nested_tensors: list[list[Named]] | UnsetType = UNSET
     as_int_lists: list[list[int]] | UnsetType = UNSET
-    as_float_lists: list[list[float]] | UnsetType = UNSET
+    as_float_lists: list[list[Float]] | UnsetType = UNSET
     as_complex: Complex | UnsetType = UNSET
     as_graph: Subgraph | UnsetType = UNSET
 

@@ -11,6 +11,7 @@ from vllm_mmout.wings.archives.expressions import check_expression
 Name: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z")]
 NameOrNone: TypeAlias = Annotated[str, Meta(pattern=r"\A([A-Za-z_][A-Za-z0-9_]*)?\Z")]
 Path: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*\Z")]
+Float: TypeAlias = float | Literal["Infinity", "-Infinity", "NaN"]
 Word: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_ .,:;>+-]*\Z", max_length=200)]
 
 
@@ -32,13 +33,18 @@ class Expression(Struct):
         check_expression(self.expr_str)
 
 
-class Size(Union):
-    """A size, a number or a truth value: as it is, or an expression of sizes."""
+class Number(Union):
+    """A number or a truth value."""
+
+    as_int: int | UnsetType = UNSET
+    as_float: Float | UnsetType = UNSET
+    as_bool: bool | UnsetType = UNSET
+
+
+class Size(Number):
+    """A number: as it is, or an expression of sizes."""
 
     as_expr: Expression | UnsetType = UNSET
-    as_int: int | UnsetType = UNSET
-    as_float: float | UnsetType = UNSET
-    as_bool: bool | UnsetType = UNSET
 
 
 class Device(Struct):

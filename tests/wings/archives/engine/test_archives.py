@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import rasterio
 import torch
-from exported_archives import Bands, Dated, LastBands, Options, Pair, archive, item
+from exported_archives import Bands, Dated, LastBands, Options, Pair, Words, archive, item
 from model_folders import engine_here
 from quick_engines import quick_engines
 from rasterio.transform import Affine
@@ -141,6 +141,22 @@ def test_dicts_constants_and_keywords_are_laid_flat(tmp_path):
         assert found.arrays.keys() == {"scaled", "rest.0"}
         np.testing.assert_allclose(found.arrays["scaled"], asked["pair_a"] * 2 + asked["shift"], rtol=1e-6)
         np.testing.assert_array_equal(found.arrays["rest.0"], asked["pair_b"])
+
+
+def test_axes_without_bounds_and_bfloat16(tmp_path):
+    """Longer inputs than the start makes up are taken; a name is kept where there is one output."""
+    free = torch.export.Dim.DYNAMIC
+    network = Words().eval()
+    example = torch.randint(0, 50, (2, 9)), torch.rand(2, 1).bfloat16()
+    program = torch.export.export(network, example, dynamic_shapes=({0: free, 1: free}, {0: free}))
+    torch.export.save(program, tmp_path / "model.pt2")
+    llm = engine_here(tmp_path, max_num_seqs=4)
+    for length in (3, 1500):
+        ids, weight = RANDOM.integers(0, 50, length), np.array([0.5], np.float32)
+        (found,) = generated(llm, [{"ids": ids, "weight": weight}])
+        assert list(found.arrays) == ["vector"]
+        expected = plain(network, ids, weight)["vector"][0]
+        np.testing.assert_allclose(found.arrays["vector"], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
