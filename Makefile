@@ -73,7 +73,7 @@ lint: setup-dev  ## ruff and mypy
 	.venv/bin/python -m ruff format --check .
 	.venv/bin/python -m mypy --strict vllm_mmout
 
-bench: setup-dev  ## the benchmarks: a table and a JSON file
+bench: setup-dev  ## the benchmarks: docs/benchmarks.md, its plots and its JSON
 	.venv/bin/python -m benchmarks $(BENCH_ARGS)
 
 bench-peers: setup-terratorch  ## TerraTorch's IO Processor plugin and ours, side by side

@@ -8,23 +8,22 @@ Kernels are compiled anew for each, in a cache of its own; a second start takes 
 
 from __future__ import annotations
 
-import os
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.report import Row
+from benchmarks.report import Figure, Row, setting
 
 if TYPE_CHECKING:
     from torch import nn
 
-ROUNDS = int(os.environ.get("COMPILED_ROUNDS", "15"))
-DTYPES = os.environ.get("COMPILED_DTYPES", "float32,bfloat16").split(",")
+ROUNDS = int(setting("COMPILED_ROUNDS", "15"))
+DTYPES = setting("COMPILED_DTYPES", "float32,bfloat16").split(",")
 BATCHES = (1, 4)
 CLASSES = 2
+PLOTTED = ("ratio",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +125,14 @@ def rows(network: Network, dtype: str, device: str = "cpu", batches: Sequence[in
         start_s = time.perf_counter() - started
         for batch in batches:
             pairs = [_pair(lambda given: eager(plain, given), forward.run, inputs(batch)) for _ in range(ROUNDS)]
-            ratios = sorted(one / other for one, other, *_ in pairs)
+            eager_s, compiled_s, differences, differing = zip(*pairs, strict=True)
             figures = {
-                "ratio": statistics.median(ratios),
-                "lowest": ratios[0],
-                "highest": ratios[-1],
-                "eager_ms": 1e3 * statistics.median(one for one, *_ in pairs),
-                "compiled_ms": 1e3 * statistics.median(other for _, other, *_ in pairs),
-                "start_s": start_s,
-                "difference": max(difference for *_, difference, _ in pairs),
-                "mask_pixels_differing": sum(differing for *_, differing in pairs),
+                "ratio": Figure.ratio(eager_s, compiled_s),
+                "eager ms": Figure.of(1e3 * each for each in eager_s),
+                "compiled ms": Figure.of(1e3 * each for each in compiled_s),
+                "start s": start_s,
+                "largest difference": max(differences),
+                "pixels of the mask that differ": sum(differing),
             }
             yield Row(f"{network.name}, {dtype}, batch of {batch}", figures)
         forward.remove()

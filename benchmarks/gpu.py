@@ -1,14 +1,12 @@
 """On a GPU: served megapixels a second beside the bare encoder's, ``reduce`` beside copied logits, compiled forwards.
 
 ``python -m benchmarks gpu`` measures where there is a CUDA device, in bfloat16 with random weights, and says what it
-would measure where there is none; ``results.md`` names date and card. ``GPU_TRY=1`` runs all of it on the CPU with a
+would measure where there is none. ``GPU_TRY=1`` runs all of it on the CPU with a
 small encoder, to try the code.
 """
 
 from __future__ import annotations
 
-import os
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,18 +16,19 @@ from typing import Any
 
 from benchmarks.compiled import Network, timed
 from benchmarks.compiled import rows as compiled_rows
-from benchmarks.report import Row
+from benchmarks.report import Figure, Row, setting
 
-TRIED = os.environ.get("GPU_TRY") == "1"
+TRIED = setting("GPU_TRY", "") == "1"
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
 DEVICE = "cpu" if TRIED else "cuda"
 DTYPE = "bfloat16"
-SIDE = int(os.environ.get("GPU_SIDE", "512" if TRIED else "8192"))
+SIDE = int(setting("GPU_SIDE", "512" if TRIED else "8192"))
 """Of the scene, in pixels."""
 BATCH = 4 if TRIED else 32
 """Tiles of a forward, bare and served; as many as `compile` has at most."""
 ROUNDS = 3 if TRIED else 7
 CLASSES = (2, 19, 150)
+PLOTTED = ("ratio",)
 
 
 def run() -> list[Row]:
@@ -77,10 +76,11 @@ def _copies() -> Iterator[Row]:
             # A copy of memory that is on the host already would be none.
             copied = logits.clone if TRIED else logits.cpu
             pairs = [(timed(copied), timed(reduced)) for _ in range(ROUNDS + 1)][1:]
+            logits_ms, classes_ms = ([1e3 * one[side][0] for one in pairs] for side in (0, 1))
             figures = {
-                "ratio": statistics.median(one[0] / other[0] for one, other in pairs),
-                "logits ms": 1e3 * statistics.median(one[0] for one, _ in pairs),
-                "classes ms": 1e3 * statistics.median(other[0] for _, other in pairs),
+                "ratio": Figure.ratio(logits_ms, classes_ms),
+                "logits ms": Figure.of(logits_ms),
+                "classes ms": Figure.of(classes_ms),
                 "logits MiB": pairs[0][0][1].nbytes / 2**20,
                 "classes MiB": pairs[0][1][1].nbytes / 2**20,
             }
@@ -132,13 +132,11 @@ def _one_served(folder: Path, scene: str, network: str, size: Mapping[str, int],
             served_s, _ = timed(lambda: llm.generate(scene, OutputParams(path=out), use_tqdm=False))
             pairs.append((forwards * BATCH * TILE**2 / 1e6 / alone_s, SIDE**2 / 1e6 / served_s))
     del pairs[0]  # what only the first one costs
-    ratios = sorted(served / alone for alone, served in pairs)
+    alone, served = zip(*pairs, strict=True)
     figures = {
-        "served Mpx/s": statistics.median(served for _, served in pairs),
-        "bare encoder Mpx/s": statistics.median(alone for alone, _ in pairs),
-        "ratio": statistics.median(ratios),
-        "lowest": ratios[0],
-        "highest": ratios[-1],
+        "served Mpx/s": Figure.of(served),
+        "bare encoder Mpx/s": Figure.of(alone),
+        "ratio": Figure.ratio(served, alone),
     }
     return Row(f"{network}, {DTYPE}, compile {compile_}, a scene of {SIDE} served", figures)
 

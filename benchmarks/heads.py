@@ -9,7 +9,6 @@ of them, ``HEADS_SIDE`` smaller pictures for YOLOS.
 from __future__ import annotations
 
 import os
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.compiled import timed
-from benchmarks.report import Row
+from benchmarks.report import Figure, Row, setting
 
-ROUNDS = int(os.environ.get("HEADS_ROUNDS", "7"))
-SIDE = int(os.environ.get("HEADS_SIDE", "512"))
-ONLY = os.environ.get("HEADS_ONLY", "")
+ROUNDS = int(setting("HEADS_ROUNDS", "7"))
+SIDE = int(setting("HEADS_SIDE", "512"))
+ONLY = setting("HEADS_ONLY", "")
 COUNT = 32
+PLOTTED = ("ratio",)
 LEAST = 0.9
 """Of the throughput of transformers."""
 _SIZE = (480, 640)
@@ -111,15 +111,13 @@ def _rows(head: Head, kept: list[Any]) -> Iterator[Row]:
     for begin, (ours, theirs) in sides.items():
         ours(), theirs()  # warm
         pairs = [(timed(ours)[0], timed(theirs)[0]) for _ in range(ROUNDS)]
-        ratios = sorted(other / one for one, other in pairs)
+        engine, transformers_ = zip(*pairs, strict=True)
         figures = {
-            "ratio": statistics.median(ratios),
-            "lowest": ratios[0],
-            "highest": ratios[-1],
-            "engine_per_s": COUNT / statistics.median(one for one, _ in pairs),
-            "transformers_per_s": COUNT / statistics.median(other for _, other in pairs),
+            "ratio": Figure.ratio(transformers_, engine, at_least=LEAST),
+            "engine pictures/s": Figure.of(COUNT / each for each in engine),
+            "transformers pictures/s": Figure.of(COUNT / each for each in transformers_),
         }
-        yield Row(f"{head.name}, {COUNT} {begin}", figures, met=figures["ratio"] >= LEAST)
+        yield Row(f"{head.name}, {COUNT} {begin}", figures)
 
 
 def _results(llm: Any, requests: list[Any]) -> list[Any]:

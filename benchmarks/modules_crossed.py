@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 import httpx
 
 import vllm_mmout
-from benchmarks.report import Row
+from benchmarks.report import Figure, Row
 from benchmarks.scene_files import make_scene
 from benchmarks.served import HOST, served
 
@@ -81,19 +80,13 @@ def _rows(name: str, calls: Path, frontend: int, asked: int) -> list[Row]:
     """What the caller's or the server's own process crosses, and what the engine's does."""
     found = {int(path.stem): frozenset(json.loads(path.read_text())) for path in calls.glob("*.json")}
     own = found.pop(frontend)
-    rows = [Row(name, _figures(own), f"at most {asked} modules", len(own) <= asked)]
+    rows = [Row(name, {"modules": Figure(len(own), at_most=asked)})]
     engine = frozenset[str]().union(*found.values())
     if engine:
-        rows.append(Row(f"{name}, the engine's processes", _figures(engine)))
+        rows.append(Row(f"{name}, the engine's processes", {"modules": len(engine)}))
     if os.environ.get("MODULES_SHOWN"):
         print(name, *sorted(own), "and in the engine", *sorted(engine), sep="\n  ")
     return rows
-
-
-def _figures(modules: frozenset[str]) -> dict[str, float]:
-    """How many there are, and how many in each folder at the top."""
-    tops = Counter(module.partition(".")[0] if "." in module else "top" for module in modules)
-    return {"modules": len(modules), **dict(sorted(tops.items()))}
 
 
 def _edit(scene: Path, port: int) -> None:

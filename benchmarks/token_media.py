@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,17 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import Row
+from benchmarks.report import Figure, Row, setting
 from benchmarks.token_model import CODES, layout, write_decoder, write_model
 from benchmarks.token_text import CORES, Load, Run
 from vllm_mmout import OutputParams
 from vllm_mmout.wings.tokens.layouts import Medium
 
-PICTURES = int(os.environ.get("TOKEN_PICTURES", "64"))
-ROUNDS = int(os.environ.get("TOKEN_ROUNDS", "5"))
-SIDE = int(os.environ.get("TOKEN_SIDE", "4"))
+PICTURES = int(setting("TOKEN_PICTURES", "64"))
+ROUNDS = int(setting("TOKEN_ROUNDS", "5"))
+SIDE = int(setting("TOKEN_SIDE", "4"))
 """Codes of a row, and rows."""
-LOAD = Load(ROUNDS, texts=8, tokens=int(os.environ.get("TOKEN_TEXT", "512")), every=8, side=SIDE)
+LOAD = Load(ROUNDS, texts=8, tokens=int(setting("TOKEN_TEXT", "512")), every=8, side=SIDE)
 LONG_S = 600.0
 MOST_DIFFERENT = 2
 """Grey levels by which a picture of a batch may differ: sums are made in another order there."""
@@ -84,18 +83,13 @@ def _in_batches(decoder: Path, device: str) -> Row:
             _check(together, alone)
     finally:
         batcher.close()
-    ratios = [one / many for one, many in zip(seconds["one by one"], seconds["batches"], strict=True)]
     figures = {
-        "pictures/s": PICTURES / statistics.median(seconds["batches"]),
-        "one by one": PICTURES / statistics.median(seconds["one by one"]),
-        "median ratio": statistics.median(ratios),
-        "least": min(ratios),
-        "most": max(ratios),
-        "forwards": statistics.median(calls),
+        "pictures/s": Figure.of(PICTURES / each for each in seconds["batches"]),
+        "one by one pictures/s": Figure.of(PICTURES / each for each in seconds["one by one"]),
+        "ratio": Figure.ratio(seconds["one by one"], seconds["batches"], at_least=ASKED[device]),
+        "forwards": Figure.of(calls),
     }
-    asked = ASKED[device]
-    name = f"{PICTURES} pictures of {16 * SIDE} pixels square decoded in batches, {device}"
-    return Row(name, figures, f"median ratio >= {asked:g}", figures["median ratio"] >= asked)
+    return Row(f"{PICTURES} pictures of {16 * SIDE} pixels square decoded in batches, {device}", figures)
 
 
 def _by_batcher(batcher: Any, media: list[Medium]) -> list[Any]:
@@ -125,17 +119,13 @@ def _beside_text(model: Path) -> dict[str, list[Run]]:
 
 def _text_rows(found: dict[str, list[Run]]) -> list[Row]:
     speeds = {name: [one.tokens_per_s for one in runs] for name, runs in found.items()}
-    ratios = [with_ / without for with_, without in zip(speeds["decoded"], speeds["none"], strict=True)]
     figures = {
-        "tokens/s": statistics.median(speeds["decoded"]),
-        "median ratio": statistics.median(ratios),
-        "least": min(ratios),
-        "most": max(ratios),
-        "pictures": statistics.median(one.pictures for one in found["decoded"]),
-        "decoded meanwhile": statistics.median(one.meanwhile for one in found["decoded"]),
+        "tokens/s": Figure.of(speeds["decoded"]),
+        "ratio": Figure.ratio(speeds["decoded"], speeds["none"], at_least=ASKED_TEXT),
+        "pictures": Figure.of(one.pictures for one in found["decoded"]),
+        "decoded meanwhile": Figure.of(one.meanwhile for one in found["decoded"]),
     }
-    met = figures["median ratio"] >= ASKED_TEXT
     return [
-        Row("text beside pictures that are not decoded", {"tokens/s": statistics.median(speeds["none"])}),
-        Row("text beside pictures that are decoded", figures, f"median ratio >= {ASKED_TEXT:g}", met),
+        Row("text beside pictures that are not decoded", {"tokens/s": Figure.of(speeds["none"])}),
+        Row("text beside pictures that are decoded", figures),
     ]

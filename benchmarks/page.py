@@ -1,0 +1,149 @@
+"""``docs/benchmarks.md`` and its plots, from the records alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from benchmarks.records import RESULTS, Record
+from benchmarks.report import Figure, Row, told
+
+HEAD = """\
+# Benchmarks
+
+What `python -m benchmarks` found, the latest run of each; made from [benchmarks/results.json](benchmarks/results.json),
+never written by hand. [benchmarks/README.md](../benchmarks/README.md) says what each measures and how to run it.
+A figure is the median of its rounds, in brackets the least and the most of them. A ratio is the median of ratios of
+paired turns.
+
+## What is asked
+
+| benchmark | measurement | asked | found | met |
+|---|---|---|---|---|
+"""
+
+
+def write_page(records: Mapping[str, Record], results: Path = RESULTS) -> None:
+    """Write the page above the folder of the results, and the plots beside them."""
+    plots = {drawing.file: drawing for drawing in drawings(records)}
+    for old in results.parent.glob("*.svg"):
+        if old.name not in plots:
+            old.unlink()
+    for drawing in plots.values():
+        drawing.draw(results.parent)
+    results.parent.with_suffix(".md").write_text(page(records), encoding="utf-8")
+
+
+def page(records: Mapping[str, Record]) -> str:
+    """The text of the page."""
+    asked = [
+        f"| [{name}](#{name}) | {row.name} | {row.asks} | {_found(row)} | {told(row.is_met)} |"
+        for name, record in records.items()
+        for row in record.rows
+        if row.is_met is not None
+    ]
+    sections = [_section(name, record) for name, record in records.items()]
+    return "\n\n".join([HEAD + "\n".join(asked), *sections]) + "\n"
+
+
+def _found(row: Row) -> str:
+    """The figures that bounds are put on, or all where words say what is asked."""
+    bound = [(name, figure) for name, figure in row.each() if row.asked or figure.met is not None]
+    return ", ".join(f"{name} {figure}" for name, figure in bound)
+
+
+def _section(name: str, record: Record) -> str:
+    plots = [f"![{drawing.title}](benchmarks/{drawing.file})" for drawing in _drawings(name, record)]
+    return "\n\n".join([f"## {name}", f"{record.about}.", _circumstances(record), *plots, *_tables(record.rows)])
+
+
+def _circumstances(record: Record) -> str:
+    machine, versions = record.machine, record.versions
+    parts = [
+        record.date,
+        f"{machine.cores} cores of {machine.cpu}",
+        *[f"{machine.memory_GiB:.0f} GiB"] * bool(machine.memory_GiB),
+        "no GPU" if machine.gpu == "none" else machine.gpu,
+        ", ".join(f"{name} {version}" for name, version in versions.items()),
+        *[f"`{name}={value}`" for name, value in record.settings.items()],
+        *[f"{record.seconds:.0f} s"] * bool(record.seconds),
+        *[record.note] * bool(record.note),
+    ]
+    return "; ".join(parts) + "."
+
+
+def _tables(rows: Iterable[Row]) -> Iterator[str]:
+    """A table for all rows in a row whose figures have the same names."""
+    for names, group in itertools.groupby(rows, key=lambda row: tuple(row.figures)):
+        of_group = list(group)
+        rounds = any(row.rounds > 1 for row in of_group)
+        head = ["measurement", *names, *["rounds"] * rounds]
+        lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+        for row in of_group:
+            cells = [row.name, *(_cell(figure) for _, figure in row.each()), *[str(row.rounds)] * rounds]
+            lines.append(f"| {' | '.join(cells)} |")
+        yield "\n".join(lines)
+
+
+def _cell(figure: Figure) -> str:
+    return f"**{figure}**" if figure.met is False else str(figure)
+
+
+class Drawing:
+    """A figure of all rows of a benchmark that have it, as bars; least and most are whiskers, what is asked a line.
+
+    Args:
+        benchmark: its name.
+        figure: the figure's name.
+        rows: those that have it.
+
+    """
+
+    def __init__(self, benchmark: str, figure: str, rows: Iterable[Row]) -> None:
+        self.title = f"{benchmark}: {figure}"
+        self.file = f"{benchmark}-{''.join(c if c.isalnum() else '-' for c in figure)}.svg"
+        self.figure = figure
+        self.bars = {row.name: dict(row.each())[figure] for row in rows}
+
+    @property
+    def data(self) -> str:
+        """What it shows, as JSON; it stands in the file, so that a file that is behind can be told."""
+        shown = {name: [bar.least, bar.median, bar.most, bar.at_least, bar.at_most] for name, bar in self.bars.items()}
+        return json.dumps(shown)
+
+    def draw(self, folder: Path) -> None:
+        """Write the file; the same bars give the same bytes."""
+        import matplotlib as mpl
+        from matplotlib.figure import Figure as Canvas
+
+        bars = list(self.bars.values())
+        with mpl.rc_context({"svg.hashsalt": self.file, "svg.fonttype": "none", "font.size": 9}):
+            canvas = Canvas(figsize=(8, 0.7 + 0.32 * len(bars)), layout="constrained")
+            axes = canvas.add_subplot()
+            medians = [bar.median for bar in bars]
+            axes.barh(range(len(bars)), medians, height=0.6, color="#4c78a8")
+            for place, bar in enumerate(bars):
+                if bar.least is not None and bar.most is not None:
+                    axes.hlines(place, bar.least, bar.most, color="black", linewidth=1.2)
+            for bound in {bound for bar in bars for bound in (bar.at_least, bar.at_most) if bound is not None}:
+                axes.axvline(bound, color="#e45756", linestyle="--", linewidth=1)
+            if min(medians) > 0 and max(medians) > 50 * min(medians):
+                axes.set_xscale("log")
+            axes.set_yticks(range(len(bars)), list(self.bars))
+            axes.invert_yaxis()
+            axes.set_xlabel(self.figure)
+            axes.spines[["top", "right"]].set_visible(False)
+            told = {"Date": None, "Creator": None, "Description": self.data}
+            canvas.savefig(folder / self.file, format="svg", metadata=told)
+
+
+def drawings(records: Mapping[str, Record]) -> list[Drawing]:
+    """The plots of all records."""
+    return [drawing for name, record in records.items() for drawing in _drawings(name, record)]
+
+
+def _drawings(name: str, record: Record) -> list[Drawing]:
+    having = ((figure, [row for row in record.rows if figure in row.figures]) for figure in record.plotted)
+    return [Drawing(name, figure, rows) for figure, rows in having if rows]

@@ -1,0 +1,140 @@
+"""``docs/benchmarks/results.json``: a record for each benchmark, of its latest run, with its own date and machine."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+
+from benchmarks.report import Row, settings
+
+RESULTS = Path(__file__).parents[1] / "docs" / "benchmarks" / "results.json"
+_DIGITS = 4
+"""Of a figure, that are kept."""
+
+
+class Machine(msgspec.Struct, omit_defaults=True):
+    """Where a benchmark ran."""
+
+    cores: int
+    """That the process may use."""
+    cpu: str
+    memory_GiB: float = 0.0  # noqa: N815 - it is how the unit is written
+    gpu: str = "none"
+
+
+class Record(msgspec.Struct, omit_defaults=True):
+    """The latest run of one benchmark."""
+
+    about: str
+    """The first line of its module."""
+    date: str
+    machine: Machine
+    versions: dict[str, str]
+    rows: list[Row]
+    settings: dict[str, str] = {}
+    """Variables of the environment that made it another run than the usual one."""
+    note: str = ""
+    """What else is to be known: other work on the machine."""
+    plotted: list[str] = []
+    """Names of figures, each of which is a plot on the page."""
+    seconds: float = 0.0
+    """That it took."""
+
+
+def measure(name: str, note: str = "") -> Record:
+    """Run a benchmark."""
+    module = importlib.import_module(f"benchmarks.{name}")
+    started = time.monotonic()
+    rows = module.run()
+    return Record(
+        about=about(module),
+        date=time.strftime("%Y-%m-%d"),
+        machine=_machine(),
+        versions=_versions(),
+        rows=rows,
+        settings=settings(),
+        note=note,
+        plotted=list(getattr(module, "PLOTTED", ())),
+        seconds=time.monotonic() - started,
+    )
+
+
+def about(module: ModuleType) -> str:
+    """What a benchmark measures, in a line."""
+    return (module.__doc__ or "").strip().splitlines()[0].rstrip(".").replace("``", "`")
+
+
+def read(file: Path = RESULTS) -> dict[str, Record]:
+    """All records, by the name of their benchmark."""
+    return msgspec.json.decode(file.read_bytes(), type=dict[str, Record]) if file.exists() else {}
+
+
+def keep(name: str, record: Record, file: Path = RESULTS) -> None:
+    """Put a record in the place of the one before; the others stay."""
+    write({**read(file), name: record}, file)
+
+
+def write(records: Mapping[str, Record], file: Path = RESULTS) -> None:
+    """Write records, a row a line, so that a change shows what has changed."""
+    texts = []
+    for name, record in sorted(records.items()):
+        plain = _rounded(msgspec.to_builtins(record))
+        rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in plain.pop("rows"))
+        head = json.dumps(plain, ensure_ascii=False).removesuffix("}")
+        texts.append(f'{json.dumps(name)}: {head},\n "rows": [\n  {rows}\n ]}}')
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("{\n" + ",\n".join(texts) + "\n}\n", encoding="utf-8")
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, list) else value
+
+
+def _machine() -> Machine:
+    import torch  # not before memory has been measured
+
+    cpu = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), cpu)
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    affinity = getattr(os, "sched_getaffinity", None)
+    return Machine(len(affinity(0)) if affinity else os.cpu_count() or 1, cpu, memory, gpu)
+
+
+def _versions() -> dict[str, str]:
+    import torch
+    import vllm
+
+    return {
+        "vllm": str(vllm.__version__),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "vllm_mmout": _commit(),
+    }
+
+
+def _commit() -> str:
+    """Of this checkout; with a plus where code differs from it."""
+    here = Path(__file__).parents[1]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "vllm_mmout", "benchmarks")
+    return git("rev-parse", "--short=7", "HEAD") + "+" * bool(changed)
