@@ -39,9 +39,9 @@ def clock(monkeypatch):
     return now
 
 
-def gathered(*sources, size=4, count=8, nbytes=1000):
+def gathered(*sources, size=4, count=8, nbytes=1000, engines=1):
     """A gathering of some sources."""
-    found = Gathering(size, TileBudget(count, nbytes))
+    found = Gathering(size, TileBudget(count, nbytes), engines)
     for source in sources:
         found.add(source)
     return found
@@ -100,6 +100,13 @@ def test_a_batch_is_never_larger_than_the_budget(clock):
     assert tiles(gathered(Source([1], nbytes=600)).batches()) == [[1]]
     assert tiles(gathered(Source([1], nbytes=5000)).batches()) == [[1]]
     assert tiles(gathered(Source([1], nbytes=250)).batches()) == []
+
+
+def test_each_of_several_engines_has_its_part_of_the_budget(clock):
+    """A batch leaves room for one of each other engine, and has one tile at least."""
+    assert tiles(gathered(Source([1, 2, 3, 4]), engines=2).batches()) == [[1, 2, 3, 4]]
+    assert tiles(gathered(Source([1, 2, 3, 4]), engines=4).batches()) == [[1, 2], [3, 4]]
+    assert tiles(gathered(Source([1, 2]), count=2, engines=4).batches()) == [[1], [2]]
 
 
 def test_tiles_of_scenes_that_ended_are_not_sent(clock):

@@ -26,6 +26,7 @@ IMPORTED = (
     "vllm.entrypoints.cli.serve",
     "vllm.entrypoints.openai.api_server",
     "vllm.v1.engine.async_llm",
+    "vllm.v1.engine.coordinator",
     "vllm.v1.engine.core",
     "vllm.v1.engine.utils",
     "vllm.v1.executor.multiproc_executor",
@@ -34,7 +35,7 @@ IMPORTED = (
     "vllm.v1.worker.cpu_worker",
 )
 """Of vLLM alone: whether a server loads anything of this package is its own affair."""
-SPAWNING = ("vllm.v1.engine.utils", "vllm.v1.executor.multiproc_executor")
+SPAWNING = ("vllm.v1.engine.coordinator", "vllm.v1.engine.utils", "vllm.v1.executor.multiproc_executor")
 """Modules of vLLM that start processes by ``get_mp_context``; on CPUs these import everything again."""
 
 

@@ -82,6 +82,10 @@ class Binding(EngineBinding):
     max_num_seqs: int
     max_in_flight: int
     max_tiles: int
+    engines: int = 1
+    """Engines behind this frontend (data parallel), each of which has these limits."""
+    first_engine: int = 0
+    """The one that gets the first batch; frontends of the same engines begin with different ones."""
 
     generates: ClassVar[bool] = False
     async_llm: ClassVar[str] = "vllm_mmout.engine.request.async_llm:BoundAsyncLLM"
@@ -120,7 +124,10 @@ class Binding(EngineBinding):
             for name, processor in self.processors.items()
             if isinstance(processor, OwnInputsProcessor)
         }
-        return replace(self, processors={**self.processors, **own}) if own else self
+        client = engine.engine_core
+        engines = len(getattr(client, "core_engines", "1"))  # an engine in this process has no such list
+        first = getattr(client, "client_index", 0) % engines
+        return replace(self, processors={**self.processors, **own}, engines=engines, first_engine=first)
 
     def async_runtime(self) -> AsyncRuns:
         """See `EngineBinding.async_runtime`."""

@@ -22,6 +22,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         decode_timeout_s: seconds that one decode may run before its request fails, and that ``assemble`` may work on
             one part; what it does after the last part, as writing a large file, has no limit.
         max_in_flight: requests between admission and delivery; by default four times the engine's ``max_num_seqs``.
+            Where several engines work for one frontend (data parallel), this is for each of them, and so are those of
+            bytes and of tiles.
         max_in_flight_bytes: bytes of input between admission and delivery.
         max_scenes: scenes that are cut into tiles at once; further ones wait, single inputs do not.
         max_tiles: tiles of all scenes between reading and joining; by default twice the engine's ``max_num_seqs``.

@@ -169,7 +169,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         "vllm.v1.engine.async_llm",
         (
             "AsyncLLM.add_request",
-            ("request_id", "prompt", "params", "lora_request", "trace_headers", "priority"),
+            ("request_id", "prompt", "params", "lora_request", "trace_headers", "priority", "data_parallel_rank"),
             "called by generate",
             "0.11",
         ),

@@ -58,7 +58,11 @@ NAMES: tuple[Contact, ...] = (
         _PRIVATE,
     ),
     _names("vllm.v1.engine.core", "EngineCoreProc.input_queue EngineCoreProc.model_executor", _PRIVATE),
-    _names("vllm.v1.engine.core_client", "SyncMPClient.outputs_queue SyncMPClient.shutdown", _PRIVATE),
+    _names(
+        "vllm.v1.engine.core_client",
+        "SyncMPClient.outputs_queue SyncMPClient.shutdown MPClient.core_engines AsyncMPClient.client_index",
+        _PRIVATE,
+    ),
     _names("vllm.v1.engine.exceptions", "EngineDeadError EngineGenerateError", _PRIVATE),
     _names("vllm.v1.engine.llm_engine", "LLMEngine.engine_core LLMEngine.renderer", _PRIVATE),
     _names("vllm.v1.executor.multiproc_executor", "MultiprocExecutor.response_mqs", "let the core sleep"),

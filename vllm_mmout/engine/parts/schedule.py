@@ -80,8 +80,9 @@ class Batch(Generic[R]):
 class Gathering(Generic[R]):
     """The parts of all runs that are ready and not sent."""
 
-    def __init__(self, size: int, budget: TileBudget) -> None:
+    def __init__(self, size: int, budget: TileBudget, engines: int) -> None:
         self._size = size
+        self._engines = engines
         self._budget = budget
         self._runs: list[R] = []
         self._ready: deque[tuple[R, PartInput]] = deque()
@@ -111,7 +112,8 @@ class Gathering(Generic[R]):
         batches = []
         while self._ready:
             runs = [*(run for run, _ in self._ready), *(run for run in self._runs if run.fan_out.reading)]
-            size = min(self._size, *(self._budget.room(run.fan_out.nbytes) for run in runs))
+            room = min(self._budget.room(run.fan_out.nbytes) for run in runs)
+            size = min(self._size, max(1, room // self._engines))  # so that each engine may have a batch
             late = time.monotonic() - self._since > PATIENCE_S
             if len(self._ready) < size and not late and any(run.fan_out.reading for run in self._runs):
                 break
@@ -132,14 +134,14 @@ class Turn(Generic[R]):
 
 
 class Schedule(Generic[R]):
-    """The runs of an engine; used from one thread."""
+    """The runs of the engines of a frontend; used from one thread."""
 
-    def __init__(self, size: int, budget: TileBudget, most: int) -> None:
+    def __init__(self, size: int, budget: TileBudget, most: int, *, engines: int = 1) -> None:
         self.budget = budget
         self.running: list[R] = []
         self.waiting: deque[R] = deque()
         self._most = most
-        self._gathering: Gathering[R] = Gathering(size, budget)
+        self._gathering: Gathering[R] = Gathering(size, budget, engines)
         self._given_up: deque[R] = deque()
 
     @property

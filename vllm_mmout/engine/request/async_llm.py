@@ -41,6 +41,8 @@ class Ways:
     lora_request: LoRARequest | None
     trace_headers: Mapping[str, str] | None
     priority: int
+    engine: int | None = None
+    """Which of several engines it goes to; None leaves the choice to vLLM."""
 
 
 class BoundAsyncLLM(AsyncLLM):
@@ -121,6 +123,7 @@ class BoundAsyncLLM(AsyncLLM):
                     lora_request=ways.lora_request,
                     trace_headers=ways.trace_headers,
                     priority=ways.priority,
+                    data_parallel_rank=ways.engine,
                 )
             return cast("MultimodalRequestOutput", await queue.get())
         except BaseException as error:
@@ -137,9 +140,9 @@ class BoundAsyncLLM(AsyncLLM):
         """Run a request of many parts, these after the single inputs."""
         part_ways = replace(ways, priority=ways.priority + 1)
 
-        def send(index: int, prepared: Prepared) -> Coroutine[Any, Any, MultimodalRequestOutput]:
+        def send(index: int, prepared: Prepared, engine: int) -> Coroutine[Any, Any, MultimodalRequestOutput]:
             part_id = f"{request_id}-tile-{index}-{uuid4().hex}"  # no id that another request could have
-            return self._mmout_send(part_id, prepared, part_ways)
+            return self._mmout_send(part_id, prepared, replace(part_ways, engine=engine))
 
         run = AsyncRun(
             self.mmout,

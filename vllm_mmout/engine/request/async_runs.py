@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from vllm_mmout.engine.hooks.compat import may_be_sent_again
 from vllm_mmout.engine.observer import Observer
 from vllm_mmout.engine.parts.budgets import Credits, TileBudget
+from vllm_mmout.engine.parts.engines import EngineLoads
 from vllm_mmout.engine.parts.parts_request import Driver
 from vllm_mmout.engine.parts.schedule import Batch, Run, Schedule
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.parts.parts_request import PartedRequest, PartInput, Prepared
     from vllm_mmout.outputs.partial_images import PreviewRequest
 
-Send: TypeAlias = Callable[[int, "Prepared"], Coroutine[Any, Any, MultimodalRequestOutput]]
-"""Takes a part's index and what the engine gets; gives the engine's answer. Cancelling it aborts the part."""
+Send: TypeAlias = Callable[[int, "Prepared", int], Coroutine[Any, Any, MultimodalRequestOutput]]
+"""Takes a part's index, what an engine gets and which; gives the engine's answer. Cancelling it aborts the part."""
 
 PAUSED_S = 300.0
 """Seconds that an engine may be paused, while it takes new weights for example, before a scene fails with it."""
@@ -35,12 +36,15 @@ class AsyncRuns:
     """What a bound ``AsyncLLM`` whose model answers in one forward keeps beside what vLLM's has."""
 
     def __init__(self, binding: Binding) -> None:
-        settings = binding.settings
-        self.credits = Credits(binding.max_in_flight, settings.max_in_flight_bytes)
-        self.readers = asyncio.Semaphore(binding.max_in_flight)
+        settings, engines = binding.settings, binding.engines
+        self.credits = Credits(engines * binding.max_in_flight, engines * settings.max_in_flight_bytes)
+        self.readers = asyncio.Semaphore(engines * binding.max_in_flight)
         """Inputs that may be read, or wait for their credit, at once."""
-        self.budget = TileBudget(binding.max_tiles, settings.max_tile_bytes)
-        self.schedule: Schedule[AsyncRun] = Schedule(binding.max_num_seqs, self.budget, settings.max_scenes)
+        self.budget = TileBudget(engines * binding.max_tiles, engines * settings.max_tile_bytes)
+        self.engines = EngineLoads(engines, binding.first_engine)
+        self.schedule: Schedule[AsyncRun] = Schedule(
+            binding.max_num_seqs, self.budget, settings.max_scenes, engines=engines
+        )
         self.scenes: set[AsyncRun] = set()
         self.shut_down = False
         self._loop: asyncio.AbstractEventLoop
@@ -81,8 +85,9 @@ class AsyncRuns:
             for run in turn.ended:
                 run.ended.set()
             for batch in turn.batches:
+                engine = self.engines.take(len(batch.parts))
                 for run, part in batch.parts:
-                    run.send(part, batch.mark)
+                    run.send(part, batch.mark, engine)
             for run in {*self.schedule.running, *turn.failed, *turn.ended}:
                 run.news.set()
         finally:
@@ -194,21 +199,22 @@ class AsyncRun(Run):
             finally:
                 self.request.close()
 
-    def send(self, part: PartInput, mark: list[int]) -> None:
+    def send(self, part: PartInput, mark: list[int], engine: int) -> None:
         """Send one part of a batch, of which nothing but its mark is kept: the other parts are their own runs'."""
-        task = asyncio.create_task(self._answered(part, mark))
+        task = asyncio.create_task(self._answered(part, mark, engine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._runs.engines.give(engine))
 
-    async def _answered(self, part: PartInput, mark: list[int]) -> None:
-        self.answered(part, await self._answer(part, mark))
+    async def _answered(self, part: PartInput, mark: list[int], engine: int) -> None:
+        self.answered(part, await self._answer(part, mark, engine))
 
-    async def _answer(self, part: PartInput, mark: list[int]) -> MultimodalRequestOutput | BaseException:
+    async def _answer(self, part: PartInput, mark: list[int], engine: int) -> MultimodalRequestOutput | BaseException:
         """What the engine makes of a part, or what that failed with; one that is paused is asked again, for a time."""
         until, wait_s = time.monotonic() + PAUSED_S, ASKED_AGAIN_S
         while True:
             try:
-                return await self._send(part.index, self.prepared(part, mark))
+                return await self._send(part.index, self.prepared(part, mark), engine)
             except Exception as error:  # noqa: BLE001 - a dead engine too: whatever it is, it ends this run
                 if not may_be_sent_again(error) or time.monotonic() > until:
                     return error

@@ -65,8 +65,6 @@ def bind_core(core: Any) -> None:
     if core.vllm_config.model_config.runner_type != "pooling" or resolve_choice(core.vllm_config) is None:
         return
     rest_while_workers_compute(core.model_executor)
-    if core.vllm_config.parallel_config.data_parallel_size > 1:  # the tiles of a batch go to several cores
-        return
     core.mmout = DueTiles()
     rebase(core, BoundEngineCore)
 
