@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         band_of_file,
         file_stem,
         folders_in,
+        in_bucket,
         is_address,
         is_gdal_name,
         is_tiff,
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
         can_hold,
         format_nodata,
     )
+    from vllm_mmout.geo.raster.remote.buckets.bucket_file import open_in_bucket
+    from vllm_mmout.geo.raster.remote.buckets.listing import scenes_below
+    from vllm_mmout.geo.raster.remote.buckets.stores import object_store
     from vllm_mmout.geo.raster.remote.connections import Connections, ResolvedAddress, proxy_of
     from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, FetchOptions
     from vllm_mmout.geo.raster.remote.fetcher import (
@@ -69,9 +73,10 @@ __all__ = [
     "OpenStack", "Plan", "Polygons", "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile", "TileGrid", "Window",
     "are_classes", "as_pixels_have_it", "as_window", "atomic_file", "averaged", "axis_weights", "band_key",
     "band_of_file", "can_hold", "certificate_fault", "checked_xml", "declared_size", "epsg_code", "file_stem",
-    "folders_in", "format_nodata", "gdal_files", "is_address", "is_gdal_name", "is_tiff", "open_raster", "open_remote",
+    "folders_in", "format_nodata", "gdal_files", "in_bucket", "is_address", "is_gdal_name", "is_tiff", "object_store",
+    "open_in_bucket", "open_raster", "open_remote",
     "pixel_area", "pixel_areas", "printable_name", "proj_crs", "proxy_of", "rasters_in", "rasters_of",
-    "read_directories", "read_raster", "reflected", "retry_after_s", "status_phrase", "timeout_phrase",
+    "read_directories", "read_raster", "reflected", "retry_after_s", "scenes_below", "status_phrase", "timeout_phrase",
     "trace_polygons", "turned_upright", "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here",
 ]  # fmt: skip
 
@@ -81,7 +86,7 @@ _HOMES = {
     "vllm_mmout.geo.raster.crs.text": "proj_crs",
     "vllm_mmout.geo.raster.files": "FileWithNeighbours Neighbours SharedFile atomic_file",
     "vllm_mmout.geo.raster.formats": (
-        "RASTER_SUFFIXES band_key band_of_file file_stem folders_in is_address is_gdal_name is_tiff "
+        "RASTER_SUFFIXES band_key band_of_file file_stem folders_in in_bucket is_address is_gdal_name is_tiff "
         "printable_name rasters_in rasters_of without_secrets"
     ),
     "vllm_mmout.geo.raster.gdal": "gdal_files",
@@ -92,6 +97,9 @@ _HOMES = {
     "vllm_mmout.geo.raster.raster": (
         "Affine GroundControlPoint Raster Window as_pixels_have_it as_window can_hold format_nodata"
     ),
+    "vllm_mmout.geo.raster.remote.buckets.bucket_file": "open_in_bucket",
+    "vllm_mmout.geo.raster.remote.buckets.listing": "scenes_below",
+    "vllm_mmout.geo.raster.remote.buckets.stores": "object_store",
     "vllm_mmout.geo.raster.remote.connections": "Connections ResolvedAddress proxy_of",
     "vllm_mmout.geo.raster.remote.fetch_options": "FetchOptions RETRIES",
     "vllm_mmout.geo.raster.remote.fetcher": "BrokenError certificate_fault retry_after_s status_phrase timeout_phrase",

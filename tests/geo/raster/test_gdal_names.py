@@ -84,8 +84,8 @@ def asked(tmp_path, monkeypatch):
 
 
 def test_an_object_store_is_asked_for_the_object_alone(asked) -> None:
-    """s3:// is read through GDAL, which neither lists the bucket nor looks for files beside."""
-    with open_raster("s3://bucket/a.tif") as opened:
+    """/vsis3/ is read through GDAL, which neither lists the bucket nor looks for files beside."""
+    with open_raster("/vsis3/bucket/a.tif") as opened:
         np.testing.assert_array_equal(opened.read().array, ARRAY)
         assert opened.georeference.crs == "EPSG:32632"
     assert set(asked()) == {"/bucket/a.tif"}
@@ -93,8 +93,8 @@ def test_an_object_store_is_asked_for_the_object_alone(asked) -> None:
 
 def test_an_object_that_is_not_there_is_an_error(asked, capfd) -> None:
     """The name stands in it, and nothing is printed."""
-    with pytest.raises(InputError, match=r"s3://bucket/missing\.tif cannot be read by GDAL"):
-        open_raster("s3://bucket/missing.tif")
+    with pytest.raises(InputError, match=r"/vsis3/bucket/missing\.tif cannot be read by GDAL"):
+        open_raster("/vsis3/bucket/missing.tif")
     assert capfd.readouterr() == ("", "")
 
 

@@ -24,6 +24,15 @@ def is_address(source: Any) -> bool:
     return isinstance(source, str) and source.lstrip().lower().startswith(_SCHEMES)
 
 
+BUCKETS = {"s3": "a bucket of S3", "gs": "a bucket of Google Cloud Storage", "az": "a container of Azure"}
+"""Schemes of addresses in buckets, and what those are called."""
+
+
+def in_bucket(source: Any) -> bool:
+    """Whether something is the address of an object, or a folder, in a bucket: ``s3://``, ``gs://``, ``az://``."""
+    return isinstance(source, str | PurePath) and str(source).lstrip().lower().startswith(tuple(_STORES))
+
+
 def printable_name(name: str) -> str:
     """The last part of a name, with "_" for what cannot be printed; "" where nothing is left."""
     last = PurePosixPath(name.replace("\\", "/")).name if not name.startswith("<") else name
@@ -32,7 +41,7 @@ def printable_name(name: str) -> str:
 
 def without_secrets(address: str) -> str:
     """An address as it may stand in a message: without user, password, query and fragment, which may be secrets."""
-    if not is_address(address):
+    if not is_address(address) and not in_bucket(address):
         return address
     scheme, _, rest = address.strip().partition("://")
     place = rest.partition("#")[0].partition("?")[0]
@@ -49,10 +58,13 @@ def file_stem(source: Any) -> str:
     if within is not None:
         parts = [PurePosixPath(within["file"] or within["plain"]).stem, *re.findall(r"\w+", within["data"])]
         return "_".join(part for part in parts if part)
-    if not is_address(source):
+    if in_bucket(source):
+        path = without_secrets(str(source)).partition("://")[2].partition("/")[2]
+    elif is_address(source):
+        path = unquote(without_secrets(source).partition("://")[2].partition("/")[2])
+    else:
         found = Path(source).stem if isinstance(source, str | os.PathLike) else ""
         return "" if found == ".." else found
-    path = unquote(without_secrets(source).partition("://")[2].partition("/")[2])
     found = PurePosixPath(path).stem
     return found if found.isprintable() and found != ".." else ""
 
@@ -164,9 +176,9 @@ _SIGNATURES = (
 def is_gdal_name(name: str) -> bool:
     """Whether a name is one of GDAL's rather than that of a file.
 
-    These are object stores (``s3://``, ``gs://``, ``az://``), GDAL's file systems (``/vsi...``: archives, memory, the
-    network) and datasets within a file (``NETCDF:"file.nc":variable``, ``HDF5:...``). They reach what a path does not:
-    whoever takes names from strangers must refuse these.
+    These are object stores (``s3://``, ``gs://``, ``az://``, which `in_bucket` tells too), GDAL's file systems
+    (``/vsi...``: archives, memory, the network) and datasets within a file (``NETCDF:"file.nc":variable``,
+    ``HDF5:...``). They reach what a path does not: whoever takes names from strangers must refuse these.
     """
     return name.lower().startswith((_VSI, *_STORES, *_WITHIN))
 

@@ -16,6 +16,7 @@ from vllm_mmout.geo.raster.formats import (
     TIFF,
     GdalFormat,
     gdal_format,
+    in_bucket,
     is_address,
     is_gdal_name,
     is_tiff,
@@ -50,9 +51,9 @@ def open_raster(source: str | Path | bytes | BinaryIO | Raster) -> OpenRaster:
     (``NAME.tif.aux.xml``) and a mask (``NAME.tif.msk``).
 
     Args:
-        source: path of a file, or its address with http or https (see `FetchOptions`); its bytes; a file open for
-            reading bytes, which is read in place where it can seek and stands at its start, and must stay open until
-            the raster is closed; a raster in memory.
+        source: path of a file, or its address with http or https (see `FetchOptions`), or in a bucket (``s3://``,
+            ``gs://``, ``az://``); its bytes; a file open for reading bytes, which is read in place where it can seek
+            and stands at its start, and must stay open until the raster is closed; a raster in memory.
 
     Raises:
         InputError: the file is missing, a folder, empty, no image, truncated, or of an encoding that cannot be read.
@@ -60,7 +61,7 @@ def open_raster(source: str | Path | bytes | BinaryIO | Raster) -> OpenRaster:
     """
     if isinstance(source, Raster):
         return OpenArray(source, f"<raster of {source.height} x {source.width} pixels>")
-    if is_address(source):
+    if is_address(source) or in_bucket(source):
         return _open_address(str(source))
     if isinstance(source, str | Path):
         return open_gdal_name(str(source)) if is_gdal_name(str(source)) else _open_path(Path(source))
@@ -86,9 +87,11 @@ def read_raster(source: str | Path | bytes | BinaryIO) -> Raster:
 
 
 def _open_address(address: str) -> OpenRaster:
+    from vllm_mmout.geo.raster.remote.buckets.bucket_file import open_in_bucket
     from vllm_mmout.geo.raster.remote.http_file import open_remote
 
-    return _open(open_remote(address), without_secrets(address), owned=True)
+    file = open_in_bucket(address) if in_bucket(address) else open_remote(address)
+    return _open(cast("BinaryIO", file), without_secrets(address), owned=True)
 
 
 def _open_path(path: Path) -> OpenRaster:

@@ -9,7 +9,16 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo import file_stem, folders_in, gdal_files, is_address, is_gdal_name, rasters_in, rasters_of
+from vllm_mmout.geo import (
+    file_stem,
+    folders_in,
+    gdal_files,
+    in_bucket,
+    is_address,
+    is_gdal_name,
+    rasters_in,
+    rasters_of,
+)
 
 NAMELESS = "output"
 """What the result of an input without a name is called."""
@@ -31,7 +40,7 @@ def paths_of(data: Any) -> list[Path]:
         inside = [*rasters_of(folder), *(path for place in folders_in(folder) for path in rasters_in(place))]
         return [file for path in inside for file in paths_of(path)]
     if isinstance(data, str | os.PathLike):
-        if is_address(data):
+        if is_address(data) or in_bucket(data):
             return []
         if is_gdal_name(str(data)):
             return gdal_files(str(data))

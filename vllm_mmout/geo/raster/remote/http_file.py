@@ -14,10 +14,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.files import ManyReadersFile
-from vllm_mmout.geo.raster.remote.block_cache import BLOCK, BlockCache
+from vllm_mmout.geo.raster.remote.block_cache import BLOCK
+from vllm_mmout.geo.raster.remote.block_file import BlockFile, too_large
 from vllm_mmout.geo.raster.remote.connections import Connections
-from vllm_mmout.geo.raster.remote.fetch_options import LIMIT, FetchOptions
+from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 from vllm_mmout.geo.raster.remote.fetcher import BrokenError, Fetcher
 
 if TYPE_CHECKING:
@@ -60,62 +60,21 @@ class Part:
         return all(mine == others for mine, others in pairs if mine is not None and others is not None)
 
 
-class HttpFile(ManyReadersFile):
-    """A file of which parts are fetched when they are read; also a file object, for one thread.
+class HttpFile(BlockFile):
+    """A file on a server that gives parts of it.
 
     It must not change while it is read: an answer of another version of the file is an error.
     """
 
     def __init__(self, fetcher: Fetcher, first: Part, head: bytes) -> None:
-        self.name = fetcher.name
-        self.size = first.size or 0
-        """Bytes of the whole file."""
+        super().__init__(fetcher.name, first.size or 0, fetcher.options.limit, head)
         self._fetcher = fetcher
         self._first = first
-        self._blocks = BlockCache(self._fetch, self.size)
-        self._blocks.put(head)
-        self._at = 0
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def read_at(self, at: int, count: int) -> bytes:
-        """Read bytes at a place, fewer where the file ends; any number of threads may at once."""
-        if self.closed:
-            raise ValueError("read of closed file")
-        count = min(count, self.size - at)
-        if count > self._fetcher.options.limit:
-            raise too_large(self.name, f"{count} bytes of it are needed at once", self._fetcher.options.limit)
-        return self._blocks.read_at(at, count)
-
-    def read(self, count: int | None = -1, /) -> bytes:
-        """Read on from where the file is; to its end without a number."""
-        data = self.read_at(self._at, self.size if count is None or count < 0 else count)
-        self._at += len(data)
-        return data
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Go to a place."""
-        at = offset + (0, self._at, self.size)[whence]
-        if at < 0:
-            raise ValueError(f"there is no place {at}")
-        self._at = at
-        return at
-
-    def tell(self) -> int:
-        """Where the file is."""
-        return self._at
 
     def close(self) -> None:
         """Let the file and its connections go; any number of times."""
-        super().close()
         self._fetcher.close()
-        self._blocks.clear()
+        super().close()
 
     def _fetch(self, start: int, stop: int) -> bytes:
         data = bytearray()
@@ -168,14 +127,6 @@ def _contradiction(name: str, part: Part, given: str) -> InputError:
     return InputError(
         f"{name}: the server says that it gives bytes {part.start} to {part.stop}, and gives {given}; download the file"
         " and give its path"
-    )
-
-
-def too_large(name: str, fact: str, limit: int) -> InputError:
-    """The error of what is larger than may be fetched at once."""
-    return InputError(
-        f"{name} is too large to be fetched at once: {fact}, at most {limit} are taken; raise {LIMIT}, or make it a"
-        " tiled GeoTIFF on a server that gives parts of files"
     )
 
 

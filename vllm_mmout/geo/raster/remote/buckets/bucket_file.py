@@ -1,0 +1,67 @@
+"""BucketFile: an object in a bucket, of which parts are fetched when they are read."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.remote.block_cache import BLOCK
+from vllm_mmout.geo.raster.remote.block_file import BlockFile
+from vllm_mmout.geo.raster.remote.buckets.faults import errors_of, status_of
+from vllm_mmout.geo.raster.remote.buckets.stores import Place
+from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+
+_RANGE_NOT_SATISFIABLE = 416
+
+
+class BucketFile(BlockFile):
+    """An object in a bucket, open for reading by any number of threads.
+
+    It must not change while it is read: what comes of another version is an error.
+    """
+
+    def __init__(self, place: Place, meta: ObjectMeta, head: bytes) -> None:
+        super().__init__(place.name, meta["size"], FetchOptions.from_environment().limit, head)
+        self._place = place
+        self._meta = meta
+        self._process = os.getpid()
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        if os.getpid() != self._process:
+            raise InputError(f"{self.name} was opened in another process; open it again in this one")
+        meta, data = _part(self._place, start, stop, self._meta["e_tag"])
+        if (meta["size"], meta["e_tag"]) != (self._meta["size"], self._meta["e_tag"]) or len(data) != stop - start:
+            raise InputError(f"{self.name} was changed in its bucket while it was read; send it again")
+        return data
+
+
+def open_in_bucket(address: str | os.PathLike[str]) -> BucketFile:
+    """Open an object by its address, ``s3://bucket/key``, ``gs://`` or ``az://``.
+
+    InputError: there is none, it is empty, the server refuses or fails, or the address is wrong.
+    """
+    place = Place.of(address)
+    if not place.key or place.key.endswith("/"):
+        raise InputError(f"{place.name} is a folder; give the file in it")
+    return BucketFile(place, *_part(place, 0, BLOCK, None))
+
+
+def _part(place: Place, start: int, stop: int, version: str | None) -> tuple[ObjectMeta, bytes]:
+    """Bytes of one version of an object, and what the server says of that."""
+    store = place.store  # says it where obstore is missing
+    import obstore
+
+    options: Any = {"range": (start, stop)} if version is None else {"range": (start, stop), "if_match": version}
+    with errors_of(place):
+        try:
+            answer = obstore.get(store, place.key, options=options)
+            return answer.meta, bytes(answer.bytes())
+        except Exception as error:
+            if status_of(error) != _RANGE_NOT_SATISFIABLE:
+                raise
+        fact = "was changed in its bucket while it was read; send it again" if start else "is empty"
+        raise InputError(f"{place.name} {fact}")

@@ -1,0 +1,127 @@
+"""Stores of obstore by address, one a process and bucket.
+
+Credentials come from the environment of the process (AWS_*, GOOGLE_*, AZURE_*) or from the machine's role, never from
+an address.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.formats import BUCKETS, in_bucket, without_secrets
+from vllm_mmout.geo.raster.remote.buckets.faults import errors_of
+from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
+_WHOLE = 10
+"""Timeouts that one request may take as a whole, as long as something of its answer comes within each."""
+_LONGEST_PAUSE_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What an address names."""
+
+    scheme: str
+    """s3, gs or az; file for a path on this machine."""
+    bucket: str
+    key: str
+    """What stands behind the bucket, as it is stored: nothing in it is escaped. Of a folder it ends with "/"."""
+
+    @classmethod
+    def of(cls, address: str | os.PathLike[str]) -> Self:
+        """The place of an address in a bucket, or of a path."""
+        text = os.fspath(address)
+        if not in_bucket(text):
+            folder = "/" if text.endswith(os.sep) and Path(text).absolute() != Path("/") else ""
+            return cls("file", "", Path(os.path.abspath(text)).as_posix().lstrip("/") + folder)  # noqa: PTH100 - without ".."
+        name, (scheme, _, rest) = without_secrets(text), text.strip().partition("://")
+        bucket, _, key = rest.partition("/")
+        if {"?", "#"} & set(rest) or "@" in bucket:
+            raise InputError(f"{name} must have no user, query and fragment; credentials come from the environment")
+        if not _BUCKET.fullmatch(bucket):
+            raise InputError(f"{name} names no bucket; it must be {scheme.lower()}://bucket/key")
+        if any(part in ("", ".", "..") for part in key.removesuffix("/").split("/")) and key:
+            raise InputError(f'{name} has an empty part of its path, or "." or ".."; name the object as it is stored')
+        return cls(scheme.lower(), bucket, key)
+
+    @property
+    def name(self) -> str:
+        """The address, as it may stand in a message."""
+        return f"/{self.key}" if self.scheme == "file" else f"{self.scheme}://{self.bucket}/{self.key}"
+
+    @property
+    def store(self) -> ObjectStore:
+        """Where its bucket is read and written."""
+        options = FetchOptions.from_environment()
+        if os.getpid() != _first_process():
+            raise InputError(
+                f"{self.name} cannot be reached in a process that was forked from one that had read buckets; start it"
+                ' by spawning, as multiprocessing.get_context("spawn") does'
+            )
+        with errors_of(self):
+            return _store(self.scheme, self.bucket, options)
+
+
+def object_store(address: str | os.PathLike[str]) -> tuple[ObjectStore, str]:
+    """The store of obstore that has what an address or a path names, and the name of that in it.
+
+    Args:
+        address: of an object or a folder in a bucket, ``s3://bucket/key``, ``gs://`` or ``az://``; or a path on this
+            machine. A folder that ends with "/" keeps that at the end of its key.
+
+    Raises:
+        InputError: it is no such address, obstore is not installed, or its settings in the environment are wrong.
+
+    """
+    place = Place.of(address)
+    return place.store, place.key
+
+
+@functools.cache
+def _first_process() -> int:
+    """The process that used a store first; obstore's threads are those of that process alone, and forks would wait."""
+    return os.getpid()
+
+
+@functools.cache
+def _store(scheme: str, bucket: str, options: FetchOptions) -> ObjectStore:
+    try:
+        from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
+    except ImportError as error:
+        what = f"{BUCKETS[scheme]} ({scheme}://)" if scheme in BUCKETS else "a store"
+        raise InputError(f'{what} needs obstore; pip install "vllm-mmout[buckets]"') from error
+    if scheme == "file":
+        return LocalStore()
+    # as settings of the store, not of its client: those would take the place of what the environment says of it
+    config: Any = {
+        "connect_timeout": _milliseconds(options.timeout),
+        "read_timeout": _milliseconds(options.timeout),
+        "timeout": _milliseconds(_WHOLE * options.timeout),
+    }
+    retry: Any = {
+        "max_retries": options.retries,
+        "retry_timeout": timedelta(seconds=_WHOLE * options.timeout * (1 + options.retries)),
+        "backoff": {
+            "init_backoff": timedelta(seconds=options.backoff),
+            "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
+            "base": 2,
+        },
+    }
+    kind: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
+    store: ObjectStore = kind(bucket, config=config, retry_config=retry)
+    return store
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{max(1, round(1000 * seconds))}ms"
