@@ -139,9 +139,11 @@ def test_run_on_scenes(scenes, tmp_path):
     inputs = [scenes / "a.tif", tmp_path / "damaged.tif", scenes / "b.tif"]
     options = ["--tile", "20", "--overlap", "6", "--blend", "linear", "--window", "3,5,50,60"]
     values = ["--scale", "0.0001", "--offset", "0,-0.05,0,0,0.01,0"]
+    options += ["--mmout-trace", "trace.json"]
     status, printed, errors = run("run", "water-index", *inputs, "-o", "out/", *options, *values, cwd=tmp_path)
     assert (status, printed) == (1, ["out/a.tif", "out/b.tif"])
-    assert names(tmp_path) == ["damaged.tif", *with_names_of_classes(printed)]
+    assert names(tmp_path) == ["damaged.tif", *with_names_of_classes(printed), "trace.json"]
+    assert (tmp_path / "trace.json").read_text().count('"name":"deliver"') == 2
     assert len(errors) == 2
     assert "damaged.tif" in errors[0]
     assert "tile 1 of 16 (rows 3 to 22, columns 5 to 24)" in errors[0]

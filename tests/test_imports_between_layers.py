@@ -21,7 +21,7 @@ MODULES = {
 }
 
 LAYERS = (
-    {"private_names", "errors", "importing", "lazy", "log", "messages", "version"},
+    {"private_names", "errors", "importing", "lazy", "log", "messages", "stopwatch", "version"},
     {"wing"},
     {"geo", "params", "params_parts", "request_options"},
     {"outputs"},

@@ -142,6 +142,16 @@ def test_stored_results_get_a_folder_that_goes(launched, tmp_path):
     assert tmp_path.is_dir()
 
 
+def test_a_trace_is_begun_before_any_process(launched, tmp_path):
+    """The engine is told of the file beside what it is told otherwise; the file is there, for all to append to."""
+    file = tmp_path / "trace.json"
+    others = ["--additional-config", '{"mmout": {"decode_threads": 2}}']
+    assert serve("org/model", "--mmout-trace", file, *others) == 0
+    args, _ = only(launched)
+    assert args.additional_config == {"mmout": {"decode_threads": 2, "trace": str(file)}}
+    assert file.read_text() == "[\n"
+
+
 def test_the_folder_goes_when_the_server_fails(launched, monkeypatch):
     """Also where vLLM's command ends by an exception, which is vLLM's own to report."""
     from vllm.entrypoints.cli.serve import ServeSubcommand

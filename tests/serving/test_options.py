@@ -33,7 +33,7 @@ def test_defaults_are_the_fields(parser):
 def test_every_field_has_a_flag(parser):
     """Each limit can be set by the flag that errors name, and set alone."""
     for name in FIELDS:
-        value = "folder" if name == "results_dir" else "7"
+        value = "file" if name in ("results_dir", "trace") else "7"
         options = parsed(parser, flag(name), value)
         assert str(getattr(options, name)) in {value, "7.0"}
         assert dataclasses.replace(options, **{name: getattr(ServingOptions(), name)}) == ServingOptions()

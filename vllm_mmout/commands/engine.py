@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
+from vllm_mmout.engine.settings import set_option
 from vllm_mmout.errors import MMOutError, OptionError
 
 if TYPE_CHECKING:
@@ -48,8 +49,10 @@ def prepare_environment() -> None:
 
 
 @contextmanager
-def engine(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> Iterator[BoundLLM]:
-    """Start an engine, and end it with all its processes."""
+def engine(
+    model: str, flags: Sequence[str], own_flags: Sequence[str] = (), *, trace: str | None = None
+) -> Iterator[BoundLLM]:
+    """Start an engine, and end it with all its processes; ``trace`` names the file of its trace."""
     from vllm_mmout.models.embedded.folders import found_model
 
     folder = found_model(model)
@@ -58,7 +61,10 @@ def engine(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> I
     from vllm_mmout.engine.hooks.install import install
 
     install()
-    llm = _start(model, _parsed(folder, flags, own_flags))
+    options = _parsed(folder, flags, own_flags)
+    if trace is not None:
+        set_option(options, "trace", trace)
+    llm = _start(model, options)
     try:
         yield cast("BoundLLM", llm)  # bound: a model without an output processor was refused
     finally:

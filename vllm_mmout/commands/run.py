@@ -51,7 +51,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     name: _said(option) for name, option in DECLARED.items() if name not in {*LOCAL_ONLY, "partial_images"}
 }
 """What argparse is told of each, by its name in `OutputParams`, in the order of ``--help``."""
-OWN_FLAGS = ("--out", *map(flag, OPTIONS))
+TRACE = "--mmout-trace"
+OWN_FLAGS = ("--out", TRACE, *map(flag, OPTIONS))
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -75,6 +76,9 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     for name, said in OPTIONS.items():
         parser.add_argument(flag(name), **said)
+    parser.add_argument(
+        TRACE, metavar="FILE", help="file that tells where the time of each input and tile goes, for ui.perfetto.dev"
+    )
     parser.set_defaults(run=run, takes_engine_flags=True)
 
 
@@ -84,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
     params = OutputParams(**chosen, path=_checked_out(options.out, options.inputs))
     from vllm_mmout.commands.engine import engine
 
-    with engine(options.model, options.engine_flags, OWN_FLAGS) as llm:
+    with engine(options.model, options.engine_flags, OWN_FLAGS, trace=options.mmout_trace) as llm:
         results = llm.generate(options.inputs, params, use_tqdm=sys.stderr.isatty())
     failed = [_report(name, result) for name, result in zip(options.inputs, results, strict=True)].count(False)
     if failed and len(results) > 1:

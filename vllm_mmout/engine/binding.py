@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vllm_mmout.engine.model_class import check_inputs_of_generating, choose, config_of, model_inputs
-from vllm_mmout.engine.settings import EngineSettings
+from vllm_mmout.engine.settings import OPTIONS_KEY, EngineSettings
+from vllm_mmout.engine.trace import Trace, Traced
 from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.importing import import_path
 from vllm_mmout.log import logger
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from vllm_mmout.models.inputs.model_inputs import ModelInputs
     from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.registry.choice import Choice
-
-OPTIONS_KEY = "mmout"
-"""Our table in ``additional_config``."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +84,7 @@ class Binding(EngineBinding):
     """Engines behind this frontend (data parallel), each of which has these limits."""
     first_engine: int = 0
     """The one that gets the first batch; frontends of the same engines begin with different ones."""
+    trace: Trace | None = None
 
     generates: ClassVar[bool] = False
     async_llm: ClassVar[str] = "vllm_mmout.engine.request.async_llm:BoundAsyncLLM"
@@ -99,6 +98,8 @@ class Binding(EngineBinding):
     ) -> Self:
         """See `EngineBinding.make`."""
         settings = EngineSettings.from_mapping(choice.settings)
+        if settings.trace is not None and vllm_config.parallel_config._api_process_count == 1:  # noqa: SLF001 - in the hook table
+            Trace.begin(settings.trace)  # else it is begun where the API servers are started
         processors = choice.create(config)
         for processor in processors.values():
             if isinstance(processor, OwnInputsProcessor):
@@ -115,6 +116,7 @@ class Binding(EngineBinding):
             max_num_seqs=requests,
             max_in_flight=settings.max_in_flight or max(16, 4 * requests),
             max_tiles=settings.max_tiles or 2 * requests,
+            trace=None if settings.trace is None else Trace(settings.trace),
         )
 
     def started(self, engine: Any) -> Self:
@@ -134,6 +136,10 @@ class Binding(EngineBinding):
         from vllm_mmout.engine.request.async_runs import AsyncRuns
 
         return AsyncRuns(self)
+
+    def traced(self, request_id: str) -> Traced | None:
+        """A request in the engine's trace, if there is one."""
+        return None if self.trace is None else Traced(self.trace, request_id)
 
     def own_inputs(self, params: OutputParams) -> tuple[str, OwnInputsProcessor] | None:
         """The processor that a request asks for and its name, where it makes the inputs itself; else None."""
@@ -197,7 +203,21 @@ def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Engine
     served = model_config.served_model_name
     name = _short_name(served if isinstance(served, str) else model_config.model)
     kind = _kind(choice, model_config.model, generates=model_config.runner_type == "generate")
+    _check_trace(choice, config_of(model_config), name, kind)
     return kind.make(vllm_config, choice, config_of(model_config), name, in_process=in_process)
+
+
+def _check_trace(choice: Choice, config: Mapping[str, Any], model: str, kind: type[EngineBinding]) -> None:
+    """Refuse a trace that a model's folder names, which must write nowhere, and one that would stay empty."""
+    table = config.get(OPTIONS_KEY)
+    if isinstance(table, Mapping) and "trace" in table:
+        raise OptionError(
+            'config.json sets "trace", which is for the engine argument alone; take it out', param="trace"
+        )
+    if kind.generates and choice.settings.get("trace") is not None:
+        raise OptionError(
+            f"trace is for models that answer in one forward, and {model} generates tokens; leave it out", param="trace"
+        )
 
 
 def check_extensions(vllm_config: VllmConfig, *, bound: bool) -> None:

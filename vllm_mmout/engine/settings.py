@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
@@ -9,6 +10,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from vllm_mmout.errors import OptionError
+
+OPTIONS_KEY = "mmout"
+"""Our table in ``additional_config``."""
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Compile: TypeAlias = Literal["off", "on", "auto"]
@@ -30,6 +34,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         max_tile_bytes: bytes of their input.
         compile: whether ``forward`` of a model that is not written for vLLM is compiled at the start, for inputs of the
             largest size; "auto" keeps it where it was faster then.
+        trace: a file that tells where the time of each request and tile goes, see docs/serving.md; made anew.
 
     """
 
@@ -41,6 +46,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_tiles: Positive | None = None
     max_tile_bytes: Positive = 64 << 20
     compile: Compile = "off"
+    trace: str | None = None
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> EngineSettings:
@@ -54,3 +60,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             return msgspec.convert(dict(settings), cls)
         except msgspec.ValidationError as error:
             raise OptionError(f'additional_config["mmout"]: {error}') from None
+
+
+def set_option(arguments: argparse.Namespace, name: str, value: object) -> None:
+    """Set a setting in the arguments of a command line, as ``--additional-config`` there does."""
+    given = getattr(arguments, "additional_config", None)
+    config = dict(given) if isinstance(given, Mapping) else {}
+    arguments.additional_config = {**config, OPTIONS_KEY: {**config.get(OPTIONS_KEY, {}), name: value}}

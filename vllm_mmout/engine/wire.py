@@ -266,6 +266,8 @@ def _view(buffer: torch.Tensor, head: TensorHeader) -> torch.Tensor:
 KEY = "mmout"
 BATCH = "mmout_batch"
 """Key of the batch that a tile is sent with: its number, and how many they are. Only our own `generate` says it."""
+TRACED = "mmout_traced"
+"""Key of what a traced request is called: the user's request, and its tile or None. Only our own `generate` says it."""
 
 
 def mark(params: OutputParams, batch: list[int] | None = None) -> dict[str, Any]:
@@ -279,10 +281,11 @@ def marked(pooling_params: PoolingParams, mark: Mapping[str, Any]) -> PoolingPar
     return pooling_params
 
 
-def without_batch(pooling_params: PoolingParams | None) -> None:
-    """Take a batch away that a client has made up: the engine's core would wait for the rest of it."""
+def without_ours(pooling_params: PoolingParams | None) -> None:
+    """Take away what a client has made up: of a batch, for example, the engine's core would wait for the rest."""
     if pooling_params is not None and pooling_params.extra_kwargs:
-        pooling_params.extra_kwargs.pop(BATCH, None)
+        for key in (BATCH, TRACED):
+            pooling_params.extra_kwargs.pop(key, None)
 
 
 def read(pooling_params: PoolingParams | None) -> OutputParams | None:

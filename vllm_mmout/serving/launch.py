@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from vllm_mmout.engine.hooks.endpoint_plugin import SWITCH, our_endpoint
+from vllm_mmout.engine.settings import set_option
+from vllm_mmout.engine.trace import Trace
 from vllm_mmout.errors import OptionError
 from vllm_mmout.models.embedded.folders import found_model
 from vllm_mmout.serving.options import PREFIX, ServingOptions
@@ -32,6 +34,7 @@ def launch(arguments: Sequence[str]) -> None:
         _check(args)
         _let_in(args)
         _locate(args)
+        _trace(args)
         from vllm_mmout.engine.hooks.install import install
 
         install()
@@ -129,6 +132,14 @@ def _locate(args: argparse.Namespace) -> None:
     if folder != name:
         args.model = args.model_tag = folder
         args.served_model_name = args.served_model_name or [name]
+
+
+def _trace(args: argparse.Namespace) -> None:
+    """Begin the trace, to which all processes append, and have the engine know of it."""
+    file = ServingOptions.from_args(args).trace
+    if file is not None:
+        Trace.begin(file)
+        set_option(args, "trace", file)
 
 
 def _configure_logging(args: argparse.Namespace) -> None:

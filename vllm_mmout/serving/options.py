@@ -62,6 +62,13 @@ class ServingOptions:
     receive_timeout: float = _seconds("time within which the next piece of a request's body must come")
     send_timeout: float = _seconds("time within which a client must take the next piece of its answer")
     result_ttl: float = _seconds("time that a stored result can be fetched", 3600.0)
+    trace: str | None = field(
+        default=None,
+        metadata={
+            "metavar": "FILE",
+            "help": "file that tells where the time of each request and tile goes, for ui.perfetto.dev; made anew",
+        },
+    )
     results_dir: str | None = field(
         default=None,
         metadata={

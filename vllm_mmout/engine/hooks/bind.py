@@ -66,7 +66,8 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
 
         serve_by_v2(vllm_config)
     worker.mmout = choice.create(config_of(vllm_config.model_config))
-    worker.compile = EngineSettings.from_mapping(choice.settings).compile
+    settings = EngineSettings.from_mapping(choice.settings)
+    worker.compile, worker.trace = settings.compile, settings.trace
     rebase(worker, BoundWorker)
 
 

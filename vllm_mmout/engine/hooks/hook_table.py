@@ -121,6 +121,8 @@ CORE_HOOKS: tuple[Hook, ...] = (
             "0.11",
         ),
         ("WorkerBase.get_model", (), "called on a bound worker", "0.11"),
+        ("WorkerBase.execute_model", (), "timed where the engine is traced", "0.11"),
+        ("WorkerBase.sample_tokens", (), "timed where the engine is traced", "0.12"),
         where=ANYWHERE,
     ),
     *_used(
@@ -215,6 +217,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         ("EngineCore.add_request", ("request", "request_wave"), "as _process_input_queue", "0.11"),
         ("EngineCoreProc._handle_client_request", (), "as _process_input_queue", "0.11"),
         ("EngineCoreProc.is_running", (), "as _process_input_queue", "0.13"),
+        ("EngineCoreProc._process_engine_step", (), "timed where the engine is traced", "0.11"),
         until=FULL_STEPS,
         where=CORE,
     ),

@@ -24,6 +24,7 @@ NAMES: tuple[Contact, ...] = (
     _names("vllm.outputs", "PoolingRequestOutput", _PUBLIC),
     _names("vllm.platforms", "current_platform", _PUBLIC),
     _names("vllm.pooling_params", "PoolingParams.extra_kwargs PoolingParams.clone", _PUBLIC),
+    _names("vllm.config.parallel", "ParallelConfig._api_process_count", "begin the file of a trace once"),
     _names("vllm.exceptions", "VLLMClientError VLLMValidationError", "refuse a request as vLLM does"),
     _names("vllm.model_executor.model_loader", "get_model_architecture", "find the class that serves a model"),
     _names("vllm.model_executor.models.interfaces", "IsAttentionFree SupportsMultiModal", "adapt a model"),

@@ -22,10 +22,12 @@ from vllm_mmout.engine.parts.parts_request import Lane, StoppedError
 from vllm_mmout.engine.threads import background_thread
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, type_and_message
 from vllm_mmout.processors.base import Part
+from vllm_mmout.stopwatch import FILES, Stopwatch
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.parts.budgets import TileBudget
     from vllm_mmout.engine.parts.parts_request import PartInput
+    from vllm_mmout.engine.trace import Traced
 
 ENDS_WITHIN_S = 30.0
 """Seconds that threads of a request that was stopped are waited for."""
@@ -56,6 +58,7 @@ class FanOut:
     """Says ``total`` and ``nbytes`` where they are not known before, in the thread that makes the parts."""
     at_stop: Callable[[], None] = lambda: None
     """Called from any thread when the request has failed or was aborted, perhaps more than once."""
+    traced: Traced | None = None
 
     def __post_init__(self) -> None:
         self.done = 0
@@ -74,9 +77,11 @@ class FanOut:
         self._running: set[str | None] = {None, *self._lanes}
         """The threads that have not ended, by pick; None makes the parts."""
         self._threads: dict[str | None, threading.Thread] = {}
+        self._began = 0.0
 
     def start(self) -> None:
         """Start the threads; where the system has none to spare, its error goes on and none is left."""
+        self._began = time.monotonic()
         works: dict[str | None, Callable[[], None]] = {None: self._read}
         works |= {pick: partial(self._run, lane) for pick, lane in self._lanes.items()}
         try:
@@ -199,6 +204,8 @@ class FanOut:
             self._held -= held
         if held:
             self.budget.give(self.nbytes, held)
+        if last and self.traced is not None:
+            self.traced.stage("request", self._began, tiles=self.total)
         try:
             if last and self.error is not None:
                 self.close()
@@ -239,10 +246,14 @@ class FanOut:
 
     def _run(self, lane: Lane) -> None:
         """Join the parts of a pick."""
+        if self.traced is not None:
+            FILES.set(Stopwatch())
         try:
             lane.result = self.join(lane.pick, lane)
             for _ in lane:  # what it did not want
                 pass
+            if self.traced is not None:
+                self.traced.stage("finish", lane.joined_at, processor=lane.pick)
             self._joined_all()
         except StoppedError:
             pass
@@ -260,6 +271,7 @@ class FanOut:
             if self._to_join or self.stopped:
                 return
             self._delivering = True
+        began = time.monotonic()
         try:
             delivered = self.deliver({pick: lane.result for pick, lane in self._lanes.items()})
         except BaseException as error:  # noqa: BLE001 - as above
@@ -267,3 +279,5 @@ class FanOut:
         else:
             for pick, lane in self._lanes.items():
                 lane.result = delivered[pick]
+            if self.traced is not None:
+                self.traced.stage("deliver", began)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from vllm_mmout.engine.observer import SILENT, Observer
 from vllm_mmout.errors import MMOutError
+from vllm_mmout.stopwatch import FILES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.parts.budgets import TileBudget
     from vllm_mmout.engine.parts.fan_out import FanOut
     from vllm_mmout.engine.request.decode import Finish
+    from vllm_mmout.engine.trace import Traced
     from vllm_mmout.geo import Window
     from vllm_mmout.outputs.partial_images import PartialImages, PreviewRequest
     from vllm_mmout.params import OutputParams
@@ -70,6 +72,7 @@ class Prepared:
     nbytes: int = 0
     """Bytes of input that travel; of a part they are the `TileBudget`'s."""
     pooling: PoolingParams | None = None
+    traced: Traced | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ class Driver:
     growing: PartialImages | None = None
     """Shown the first pick's result."""
     request_id: str = ""
+    traced: Traced | None = None
+    """The request, where the engine is traced."""
 
 
 class PartedRequest(ABC):
@@ -155,6 +160,8 @@ class Lane:
         """What the processor made of them, until it is handed over."""
         self.busy_since: float | None = None
         """Since when the processor works on one part; None while it waits for one, and after the last."""
+        self.joined_at = 0.0
+        """When the last part so far had been joined, of a traced request."""
         self._fan_out = fan_out
         self._queue: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
         self._taken = 0
@@ -183,9 +190,11 @@ class Lane:
         return self
 
     def __next__(self) -> Part:
-        self.busy_since = None
+        since, self.busy_since = self.busy_since, None
         last, self._last = self._last, None
         if last is not None:
+            if since is not None and self._fan_out.traced is not None:
+                self._trace(self._fan_out.traced.of_tile(last.index), since)
             self._fan_out.joined(last)
         if self._taken and self._taken == self._fan_out.total:
             raise StopIteration
@@ -197,3 +206,11 @@ class Lane:
         self._last = part
         self.busy_since = time.monotonic()
         return part
+
+    def _trace(self, traced: Traced, since: float) -> None:
+        """Tell of a part that is joined. Its blocks were written in between; here that comes last."""
+        watch = FILES.get()
+        self.joined_at = now = time.monotonic()
+        written = 0.0 if watch is None else watch.take()
+        traced.stage("blend", since, now - written, processor=self.pick)
+        traced.stage("write", now - written, now, processor=self.pick)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +21,7 @@ from vllm_mmout.processors.base import Part, Parts
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.request.decode import Finish
+    from vllm_mmout.engine.trace import Traced
     from vllm_mmout.models.inputs.raster_view import Pixels, RasterView
     from vllm_mmout.outputs.partial_images import PreviewRequest
     from vllm_mmout.params import OutputParams
@@ -86,7 +88,7 @@ class Scene(PartedRequest):
             height, width = min(height, self.view.size[0]), min(width, self.view.size[1])
         total = len(self.grid)
         return FanOut(
-            self._tiles(),
+            self._tiles(driver.traced),
             total=total,
             nbytes=height * width * len(self.view.bands) * self.view.itemsize,
             picks=self.binding.choice.pick(self.params.processor),
@@ -95,6 +97,7 @@ class Scene(PartedRequest):
             budget=driver.budget,
             wake=driver.wake,
             count=lambda done: driver.observer.tile(self.pixels * done // total - self.pixels * (done - 1) // total),
+            traced=driver.traced,
         )
 
     def pause(self) -> None:
@@ -116,7 +119,7 @@ class Scene(PartedRequest):
             raise InputError(f"{view.raster.name} was changed while it waited for its turn; send it again")
         return view
 
-    def _tiles(self) -> Generator[PartInput, None, None]:
+    def _tiles(self, traced: Traced | None) -> Generator[PartInput, None, None]:
         """Read the tiles, in an order in which each segment of the file is decoded at most twice."""
         left = len(self.grid)
         sent = 0
@@ -127,14 +130,20 @@ class Scene(PartedRequest):
                 for index, window in zip(group, windows, strict=True):
                     left -= 1
                     where = f"tile {index + 1} of {len(self.grid)} ({view.in_input(window)})"
+                    began = 0.0 if traced is None else time.monotonic()
                     try:
                         seen = next(pixels)
                     except InputError as error:
                         raise InputError(f"{where}: {error}") from error
+                    tile = None if traced is None else traced.of_tile(index)
+                    read = 0.0 if tile is None else tile.stage("read", began)
                     # One is sent in any case: what the result is like, its dtype and bands, only the model says.
                     send = seen.observed or not (left or sent)
                     sent += send
-                    yield PartInput(index, window, self._prompt(seen, index) if send else None, seen.valid, where)
+                    prompt = self._prompt(seen, index) if send else None
+                    if tile is not None and send:
+                        tile.stage("map", read)
+                    yield PartInput(index, window, prompt, seen.valid, where)
 
     def _prompt(self, pixels: Pixels, index: int) -> Any:
         inputs = self.binding.inputs

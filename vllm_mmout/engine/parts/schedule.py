@@ -44,7 +44,10 @@ class Run:
     def prepared(self, part: PartInput, mark: list[int]) -> Prepared:
         """What the engine gets for a part of a batch with a `Batch.mark`."""
         finish = self.request.tile_finish(self.fan_out, part.sent())
-        return Prepared(part.prompt, wire.mark(self.request.tile_params, mark), finish, pooling=part.pooling)
+        traced = None if self.fan_out.traced is None else self.fan_out.traced.of_tile(part.index)
+        return Prepared(
+            part.prompt, wire.mark(self.request.tile_params, mark), finish, pooling=part.pooling, traced=traced
+        )
 
     def answered(self, part: PartInput, answer: MultimodalRequestOutput | BaseException) -> None:
         """The engine's answer to a part, whose output has been handed on already; a failure is the run's."""

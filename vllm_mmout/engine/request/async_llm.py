@@ -94,7 +94,7 @@ class BoundAsyncLLM(AsyncLLM):
         ways = Ways(lora_request, trace_headers, priority)
         async with AsyncExitStack() as held:
             async with self.mmout.readers:  # so that what waits for a credit is bounded too
-                prepared = await self._mmout_prepare(prompt, params, max_tiles)
+                prepared = await self._mmout_prepare(request_id, prompt, params, max_tiles)
                 if isinstance(prepared, Prepared):
                     await held.enter_async_context(self.mmout.credits.held(prepared.nbytes))
             if isinstance(prepared, PartedRequest):
@@ -113,7 +113,7 @@ class BoundAsyncLLM(AsyncLLM):
     async def _mmout_send(self, request_id: str, prepared: Prepared, ways: Ways) -> MultimodalRequestOutput:
         """Run one request through the engine; cancelling this aborts it."""
         pooling = wire.marked(prepared.pooling or PoolingParams(task=await self._mmout_task()), prepared.mark)
-        admission = Admission(prepared.finish)
+        admission = Admission(prepared.finish, prepared.traced)
         try:
             with carrying(admission):
                 queue = await self.add_request(
@@ -152,6 +152,7 @@ class BoundAsyncLLM(AsyncLLM):
             limit_s=self.output_processor.binding.settings.decode_timeout_s,
             observer=self.output_processor.observer,
             watch=watch,
+            traced=self.output_processor.binding.traced(request_id),
         )
         self.mmout.scenes.add(run)
         try:
@@ -170,10 +171,11 @@ class BoundAsyncLLM(AsyncLLM):
         await super().abort(request_ids, internal)
 
     async def _mmout_prepare(
-        self, prompt: Any, params: OutputParams, max_tiles: int | None
+        self, request_id: str, prompt: Any, params: OutputParams, max_tiles: int | None
     ) -> Prepared | PartedRequest:
+        binding = self.output_processor.binding
         try:
-            prepared = await in_thread(partial(prepare, self.output_processor.binding, prompt, params), _close)
+            prepared = await in_thread(partial(prepare, binding, prompt, params, binding.traced(request_id)), _close)
             if max_tiles is not None and isinstance(prepared, PartedRequest):
                 prepared.check_tiles(max_tiles)
         except MMOutError as error:

@@ -21,6 +21,7 @@ from vllm_mmout.log import logger
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.parts.parts_request import PartedRequest, PartInput, Prepared
+    from vllm_mmout.engine.trace import Traced
     from vllm_mmout.outputs.partial_images import PreviewRequest
 
 Send: TypeAlias = Callable[[int, "Prepared", int], Coroutine[Any, Any, MultimodalRequestOutput]]
@@ -111,9 +112,10 @@ class AsyncRun(Run):
         limit_s: float,
         observer: Observer,
         watch: PreviewRequest | None,
+        traced: Traced | None,
     ) -> None:
         self.growing = request.growing(runs.wake, watch)
-        driver = Driver(runs.budget, runs.wake, observer, self.growing, request_id)
+        driver = Driver(runs.budget, runs.wake, observer, self.growing, request_id, traced)
         super().__init__(request_id, request, request.fan_out(driver), limit_s)
         self.news = asyncio.Event()
         """Set when there may be something to report."""

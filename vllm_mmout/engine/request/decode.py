@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.output_router import RoutedOutputProcessor, RoutedRequestState
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.engine.threads import Job
+    from vllm_mmout.engine.trace import Traced
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Raw
 
@@ -47,6 +48,7 @@ class Mark:
     """The loop whose task waits for the result; None in ``LLM``."""
     router: RoutedOutputProcessor
     admitted: float
+    traced: Traced | None = None
 
 
 @dataclass(slots=True)
@@ -86,6 +88,8 @@ class Decodings(dict[str, Decoding]):
 def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
     """Decode what the worker sent for one request."""
     started = time.monotonic()
+    if decoding.mark.traced is not None:
+        _trace_arrival(decoding, decoding.mark.traced, buffer)
     unpacked = wire.unpack(buffer)
     if isinstance(unpacked, wire.Failure) and not unpacked.processor:
         raise (InputError if unpacked.kind == InputError.__name__ else ForwardError)(unpacked.message)
@@ -107,15 +111,30 @@ def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
     return results if several else next(iter(results.values()))
 
 
+def _trace_arrival(decoding: Decoding, traced: Traced, buffer: torch.Tensor) -> None:
+    """Tell of what lies between this process and the worker, whose times came behind the result."""
+    from vllm_mmout.engine.worker.traced import Times
+
+    times = Times.read(buffer)
+    if times is not None:
+        traced.stage("queue", decoding.mark.admitted, times.began)
+        traced.stage("transport", times.copied, decoding.arrived)
+
+
 def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
     processor, params = decoding.mark.router.binding.processors[name], decoding.mark.params
+    traced = decoding.mark.traced
     started = time.monotonic()
     try:
         result = processor.decode(raw, params, processor.begin(params))
+        decoded = 0.0 if traced is None else traced.stage("decode", started, processor=name)
         if result is not None and not params.part:  # parts are joined elsewhere, with the others
             result = processor.assemble(iter([Part(0, None, result)]), params)
+            joined = 0.0 if traced is None else traced.stage("blend", decoded, processor=name)
         if result is not None:
             finished = decoding.mark.finish(result, pick)
+            if traced is not None and not params.part:
+                traced.stage("write", joined, processor=name)
             decoding.observer.decoded(name, time.monotonic() - started)
             return finished
     except MMOutError as error:
@@ -133,6 +152,7 @@ class Admission:
     """What ``generate`` and the router tell each other while a request is added."""
 
     finish: Finish
+    traced: Traced | None = None
     internal_id: str | None = None
     """Set when the engine's frontend gets the request; from then on it must be aborted if it is not delivered."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,20 +19,39 @@ from vllm_mmout.models.inputs.input_forms import name_of, paths_of, read_once
 from vllm_mmout.models.inputs.mapper import MappedInput
 from vllm_mmout.outputs.base import unknown_suffix
 from vllm_mmout.outputs.formats import FORMATS, other_suffix
+from vllm_mmout.stopwatch import FILES, Stopwatch
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.engine.trace import Traced
     from vllm_mmout.geo import Georeference
     from vllm_mmout.models.inputs.raster_view import RasterView
     from vllm_mmout.outputs.base import Source
     from vllm_mmout.params import OutputParams
 
 
-def prepare(binding: Binding, data: Any, params: OutputParams) -> Prepared | PartedRequest:
+def prepare(
+    binding: Binding, data: Any, params: OutputParams, traced: Traced | None = None
+) -> Prepared | PartedRequest:
     """Read and map one input; may block on files. A scene is only opened, and is to be closed.
 
     Of what goes to a processor that makes the inputs itself nothing is read.
     """
+    if traced is None:
+        return _prepared(binding, data, params)
+    watch = Stopwatch()
+    began, token = time.monotonic(), FILES.set(watch)
+    try:
+        prepared = _prepared(binding, data, params)
+    finally:
+        FILES.reset(token)
+    if isinstance(prepared, PartedRequest):
+        return prepared
+    traced.stage("map", traced.stage("read", began, began + watch.take()))
+    return replace(prepared, traced=traced)
+
+
+def _prepared(binding: Binding, data: Any, params: OutputParams) -> Prepared | PartedRequest:
     binding.check_params(params)
     own = binding.own_inputs(params)
     if own is not None:

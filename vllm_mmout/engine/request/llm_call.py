@@ -54,6 +54,8 @@ class Call:
         self.waiting = deque(range(len(wanted)))
         self.prepared: Prepared | PartedRequest | None = None
         """The first of those that wait, while it waits for a credit."""
+        self.next_id = ""
+        """Its name."""
         self.runs: list[CallRun] = []
         """Those that have no result yet."""
         self.alarm = Alarm(self.engine)
@@ -102,7 +104,9 @@ class Call:
         put_off = 0
         while self.waiting and put_off < _LOOKS_AHEAD:
             place = self.waiting[0]
-            self.prepared = self.prepared or self._prepare(place)
+            if self.prepared is None:
+                self.next_id = self._next_id()
+                self.prepared = self._prepare(place)
             if isinstance(self.prepared, PartedRequest):
                 room = self.schedule.room > 0
                 if not room and not self.prepared.can_wait:
@@ -115,12 +119,11 @@ class Call:
             elif self.prepared is not None:
                 if not self.credits.try_take(self.prepared.nbytes):
                     break
-                request_id = self._next_id()
                 try:
-                    self._send(request_id, place, self.prepared)
+                    self._send(self.next_id, place, self.prepared)
                 except _REFUSALS as error:
                     self.credits.give(self.prepared.nbytes)
-                    self._fail(place, request_id, error)
+                    self._fail(place, error)
             self.prepared = None
             self.waiting.popleft()
 
@@ -128,15 +131,15 @@ class Call:
         """Read or open an input; what is wrong with it is its own result."""
         want = self.wanted[place]
         try:
-            return prepare(self.binding, want.data, want.params)
+            return prepare(self.binding, want.data, want.params, self.binding.traced(self.next_id))
         except MMOutError as error:
-            self._fail(place, f"input-{place}", error)
+            self._fail(place, error)
             return None
 
     def _schedule(self, place: int, request: PartedRequest) -> None:
-        request_id = self._next_id()
-        fan_out = request.fan_out(Driver(self.schedule.budget, self.alarm.ring, request_id=request_id))
-        run = CallRun(request_id, request, fan_out, self.binding.settings.decode_timeout_s, place)
+        name = self.next_id
+        driver = Driver(self.schedule.budget, self.alarm.ring, request_id=name, traced=self.binding.traced(name))
+        run = CallRun(name, request, request.fan_out(driver), self.binding.settings.decode_timeout_s, place)
         self.runs.append(run)
         self.schedule.add(run)
 
@@ -151,7 +154,7 @@ class Call:
         """Add a request to the engine; a part after the single inputs."""
         want = self.wanted[place]
         pooling = wire.marked(prepared.pooling or PoolingParams(task=self.llm.pooling_task), prepared.mark)
-        admission = self.adding = Admission(prepared.finish)
+        admission = self.adding = Admission(prepared.finish, prepared.traced)
         priority = want.priority + (run is not None)
         try:
             with carrying(admission):
@@ -192,8 +195,8 @@ class Call:
     def _next_id(self) -> str:
         return str(next(self.llm.request_counter))
 
-    def _fail(self, place: int, request_id: str, error: Exception) -> None:
-        self._finish(place, MultimodalRequestOutput(request_id, None, [], 0, finished=True, error=error))
+    def _fail(self, place: int, error: Exception) -> None:
+        self._finish(place, MultimodalRequestOutput(self.next_id, None, [], 0, finished=True, error=error))
 
     def _finish(self, place: int, result: MultimodalRequestOutput, counts: int = 1) -> None:
         self.done[place] = result

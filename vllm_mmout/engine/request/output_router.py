@@ -165,7 +165,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         params = self._validated(request)
         admission = ticket(Admission)
         if admission is None:
-            wire.without_batch(request.pooling_params)
+            wire.without_ours(request.pooling_params)
         else:  # before it is true: an interrupt between the two must find the request
             admission.internal_id = request.request_id
         super().add_request(request, prompt, parent_req, request_index, queue)
@@ -177,7 +177,10 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         if isinstance(state, RoutedRequestState) and params is not None:
             loop = None if queue is None else asyncio.get_running_loop()
             finish = as_it_is if admission is None else admission.take_finish()
-            state.mmout = Mark(params, finish, loop, self, time.monotonic())
+            traced = None if admission is None else admission.traced
+            if traced is not None:
+                wire.marked(request.pooling_params, {wire.TRACED: traced.named})
+            state.mmout = Mark(params, finish, loop, self, time.monotonic(), traced)
 
     def _validated(self, request: EngineCoreRequest) -> OutputParams | None:
         if self.binding.raw_input and not request.mm_features:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.worker.worker_base import WorkerBase
 
 from vllm_mmout.engine.hooks.startup import telling
+from vllm_mmout.engine.trace import Trace
 from vllm_mmout.log import logger
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class BoundWorker(WorkerBase):
 
     mmout: Mapping[str, OutputProcessor]
     compile: Compile
+    trace: str | None
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """As vLLM's."""
@@ -35,6 +37,10 @@ class BoundWorker(WorkerBase):
             if hasattr(model, "try_out"):
                 model.try_out()
             wrap_pooler(model, self.mmout)
+            if self.trace is not None and self.is_driver_worker and self.device is not None:
+                from vllm_mmout.engine.worker.traced import StepTrace
+
+                StepTrace(Trace(self.trace), self.device).watch(self, model)
         if self.vllm_config.device_config.device_type == "cpu":
             keep_freed_memory()
 

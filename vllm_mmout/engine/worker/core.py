@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.engine.core import EngineCoreProc
 
 from vllm_mmout.engine.binding import rebase, resolve_choice
+from vllm_mmout.engine.settings import EngineSettings
+from vllm_mmout.engine.trace import Trace
 from vllm_mmout.engine.wire import BATCH
 
 if TYPE_CHECKING:
@@ -62,8 +64,12 @@ class BoundEngineCore(EngineCoreProc):
 
 def bind_core(core: Any) -> None:
     """Bind an engine core whose model has an output processor."""
-    if core.vllm_config.model_config.runner_type != "pooling" or resolve_choice(core.vllm_config) is None:
+    choice = resolve_choice(core.vllm_config)
+    if core.vllm_config.model_config.runner_type != "pooling" or choice is None:
         return
+    trace = EngineSettings.from_mapping(choice.settings).trace
+    if trace is not None:
+        trace_steps(core, Trace(trace))
     rest_while_workers_compute(core.model_executor)
     core.mmout = DueTiles()
     rebase(core, BoundEngineCore)
@@ -77,3 +83,16 @@ def rest_while_workers_compute(executor: Any) -> None:
     """
     for answers in getattr(executor, "response_mqs", ()):
         answers._spin_condition.busy_loop_s = SPINS_S  # noqa: SLF001 - in the hook table
+
+
+def trace_steps(core: Any, trace: Trace) -> None:
+    """Have a core's steps be in the trace."""
+    step = core._process_engine_step  # noqa: SLF001 - in the hook table
+
+    def traced() -> Any:
+        began = time.monotonic()
+        stepped = step()
+        trace.add("step", began, time.monotonic())
+        return stepped
+
+    core._process_engine_step = traced  # noqa: SLF001 - as above

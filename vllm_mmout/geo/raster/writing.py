@@ -10,7 +10,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from io import BytesIO
 from itertools import product
 from pathlib import Path
@@ -32,6 +32,7 @@ from vllm_mmout.geo.raster.geotiff import (
     statistics,
     stored_dtype,
 )
+from vllm_mmout.stopwatch import FILES
 
 _CACHE = 64 << 20
 """Bytes of decoded blocks that GDAL keeps in this process while it makes a COG; it would take 5 % of the memory."""
@@ -78,7 +79,8 @@ class GeoTiffBlocks:
         A block that is not the raster's is refused; where the disk is full, all that was written is discarded.
         """
         self._check(row, col, pixels)
-        with self._discarding(), self._writing():
+        watch = FILES.get()
+        with self._discarding(), self._writing(), nullcontext() if watch is None else watch.running():
             self._pixels.write(row * BLOCK_SIDE, col * BLOCK_SIDE, pixels)
         self._written.add((row, col))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import Window, band_key, window_of_box
+from vllm_mmout.stopwatch import FILES
 
 if TYPE_CHECKING:
     from vllm_mmout.geo import Georeference, OpenRaster, Raster
@@ -228,7 +230,9 @@ class RasterView:
 
     def read(self) -> Pixels:
         """The whole part."""
-        (pixels,) = self.windows([Window(0, 0, *self.size)])
+        watch = FILES.get()
+        with nullcontext() if watch is None else watch.running():
+            (pixels,) = self.windows([Window(0, 0, *self.size)])
         return pixels
 
     def windows(self, windows: Sequence[Window]) -> Iterator[Pixels]:

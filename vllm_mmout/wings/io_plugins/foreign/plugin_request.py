@@ -79,6 +79,7 @@ class PluginRequest(PartedRequest):
             count=lambda _: driver.observer.tile(0),
             measure=self._measure,
             at_stop=self._calls.stop,
+            traced=driver.traced,
         )
 
     def close(self) -> None:

@@ -1,0 +1,111 @@
+"""StepTrace: when a step's forward, reduce and copy to the host begin and end, in a traced engine's worker.
+
+On a device it waits for the end of each, which a step does not do otherwise.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vllm_mmout.engine import wire
+from vllm_mmout.engine.trace import Trace, Traced
+
+if TYPE_CHECKING:
+    from torch import nn
+    from vllm.pooling_params import PoolingParams
+
+_FORM = struct.Struct("<4d8s")
+_MAGIC = b"MMOTRACE"
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of one step, by ``time.monotonic()``; they travel behind each of its results."""
+
+    began: float
+    forwarded: float
+    reduced: float
+    copied: float
+
+    def behind(self, buffer: torch.Tensor) -> torch.Tensor:
+        """A result on the host, uint8 [bytes], with these times behind it."""
+        packed = bytearray(_FORM.pack(self.began, self.forwarded, self.reduced, self.copied, _MAGIC))
+        return torch.cat([buffer, torch.frombuffer(packed, dtype=torch.uint8)])
+
+    @staticmethod
+    def read(buffer: torch.Tensor) -> Times | None:
+        """Those behind a result, None where there are none."""
+        if buffer.dtype != torch.uint8 or buffer.numel() < _FORM.size:
+            return None
+        *times, magic = _FORM.unpack(buffer[-_FORM.size :].numpy().tobytes())
+        return Times(*times) if magic == _MAGIC else None
+
+
+class StepTrace:
+    """Watches a worker and its model; of the workers of an engine the one that answers is told of."""
+
+    def __init__(self, trace: Trace, device: torch.device) -> None:
+        self._trace = trace
+        self._device = device
+        self._began = self._forwarded = self._reduced = 0.0
+        self._requests: Sequence[PoolingParams] = ()
+
+    def watch(self, worker: Any, model: nn.Module) -> None:
+        """Begin."""
+        model.register_forward_pre_hook(self._forward_begins)
+        pooler: Any = model.pooler
+        pooler.register_forward_pre_hook(self._reduce_begins)
+        pooler.register_forward_hook(self._reduce_ends, with_kwargs=True)
+        for name in ("execute_model", "sample_tokens"):
+            setattr(worker, name, partial(self._step, getattr(worker, name)))
+
+    def _forward_begins(self, *_: object) -> None:
+        self._began = time.monotonic()
+
+    def _reduce_begins(self, *_: object) -> None:
+        self._wait()
+        self._forwarded = time.monotonic()
+
+    def _reduce_ends(self, _pooler: object, args: Sequence[Any], kwargs: dict[str, Any], _output: object) -> None:
+        self._wait()
+        self._reduced = time.monotonic()
+        metadata = kwargs["pooling_metadata"] if "pooling_metadata" in kwargs else args[1]
+        self._requests = metadata.pooling_params
+
+    def _wait(self) -> None:
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize()
+
+    def _step(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a part of a step; the one that pools gives its output, perhaps one that is still being copied."""
+        self._requests = ()
+        output = work(*args, **kwargs)
+        requests, self._requests = self._requests, ()
+        if not requests or output is None:
+            return output
+        copied = partial(self._copied, requests, (self._began, self._forwarded, self._reduced))
+        if not hasattr(output, "get_output"):
+            return copied(output)
+        get_output = output.get_output
+        output.get_output = lambda: copied(get_output())
+        return output
+
+    def _copied(self, requests: Sequence[PoolingParams], times: tuple[float, float, float], output: Any) -> Any:
+        step = Times(*times, time.monotonic())
+        for row, (params, buffer) in enumerate(zip(requests, output.pooler_output, strict=True)):
+            named = (params.extra_kwargs or {}).get(wire.TRACED)
+            if named is None or buffer is None:
+                continue
+            traced = Traced(self._trace, *named)
+            traced.stage("forward", step.began, step.forwarded, tiles=len(requests))
+            traced.stage("reduce", step.forwarded, step.reduced)
+            traced.stage("copy", step.reduced, step.copied)
+            output.pooler_output[row] = step.behind(buffer)
+        return output
