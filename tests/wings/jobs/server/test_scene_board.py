@@ -46,7 +46,7 @@ def completed(board, clock, content=b"pixels", **more):
     """A job that is done."""
     clock.now += 0.01
     job = added(board)
-    assert board.begin(job.id)
+    assert board.begin(job)
     assert board.complete(job.id, {"segmentation": made(content, **more)}, 4)
     return board.get(job.id)
 
@@ -75,7 +75,7 @@ def test_a_job_from_its_beginning_to_its_end(board, make_board, clock):
     assert other.get(job.id) == job
     assert (job.status, job.tiles_total, job.created_at) == ("queued", None, clock.now)
     clock.now += 1
-    assert board.begin(job.id)
+    assert board.begin(job)
     assert board.progress(job.id, 1, 4)
     seen = other.get(job.id)
     assert (seen.status, seen.started_at, seen.tiles_done, seen.tiles_total) == ("in_progress", clock.now, 1, 4)
@@ -106,7 +106,7 @@ def test_a_job_that_failed(board, clock):
     seen = board.get(job.id)
     assert (seen.status, seen.error.message, seen.outputs) == ("failed", "5 bands", ())
     assert (seen.completed_at, seen.expires_at) == (clock.now, clock.now + 10)
-    assert not board.begin(job.id)
+    assert not board.begin(job)
     added(board, most=1)
     assert board.add(model="m", name="n", nbytes=1, most=1, most_bytes=100) == 1
 
@@ -138,7 +138,7 @@ def test_a_job_deleted_while_it_is_completed(board, make_board, clock, monkeypat
     """Whenever another server deletes it, nothing of it is left, its files are closed, and it is told so."""
     kept = completed(board, clock)
     other, job = make_board(), added(board)
-    board.begin(job.id)
+    board.begin(job)
     moments = Moments(board, monkeypatch, moment, lambda: other.delete(job.id))
     results = {"segmentation": made(), "numbers": made(b"numbers", None)}
     assert board.complete(job.id, results, 4) is False
@@ -163,7 +163,7 @@ def test_a_disk_that_fails_while_a_job_is_completed(board, clock, monkeypatch, m
     """Nothing of the job's results is left, and it can be told that it failed."""
     kept = completed(board, clock)
     job = added(board)
-    board.begin(job.id)
+    board.begin(job)
 
     def full():
         raise OSError(28, "No space left on device")
@@ -211,7 +211,7 @@ def test_jobs_go_when_their_time_is_over(board, clock):
     done, bad = completed(board, clock), added(board)
     board.fail(bad, SceneError("e", "m"))
     running = added(board)
-    board.begin(running.id)
+    board.begin(running)
     clock.now = done.expires_at - 0.02
     assert [job.id for job in board.page(10, None, "desc")[0]] == [running.id, bad.id, done.id]
     clock.now = done.expires_at
@@ -323,7 +323,7 @@ def changing(job_id, **values):
 
 board.store.keep, board._database.change = keeping, changing
 at("queued")
-board.begin(job.id)
+board.begin(job)
 board.progress(job.id, 1, 4)
 (board.store.shared.work / f"{job.id}.png").write_bytes(b"growing")
 at("running")

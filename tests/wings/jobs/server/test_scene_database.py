@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.wings.jobs.server.database import SceneDatabase
+from vllm_mmout.wings.jobs.server.database import MOST_STARTS, NOBODY, SceneDatabase
 from vllm_mmout.wings.jobs.server.job import ClassRow, SceneError, SceneJob, SceneOutput
 
 ERROR = SceneError("server_ended", "it ended; 'é' \0 \U0001f30d")
@@ -204,10 +204,10 @@ def test_a_file_that_is_none_of_ours_is_refused(path):
 def test_a_file_of_another_release_is_refused(path):
     """A version that is not this one's is not touched."""
     SceneDatabase(path).close()
-    foreign(path, "PRAGMA user_version = 2")
+    foreign(path, "PRAGMA user_version = 1")
     with pytest.raises(OptionError, match="another release; choose another folder"):
         SceneDatabase(path)
-    foreign(path, "PRAGMA user_version = 1")
+    foreign(path, "PRAGMA user_version = 2")
     SceneDatabase(path).close()
 
 
@@ -303,7 +303,20 @@ def test_threads_may_share_one(database):
     assert len(database.running("one")) == 80
 
 
-SERVERS = st.sampled_from(["one", "two"])
+def startable(one):
+    """Whether a job may be started again."""
+    return one.request is not None and one.starts < MOST_STARTS
+
+
+SERVERS = st.sampled_from(["one", "two", NOBODY])
+WORN_OUT = SceneError("server_ended", "too often")
+WITHOUT = {"outputs": (), "request": None}
+ANEW = {
+    **dict.fromkeys(("tiles_total", "started_at", "expires_at", "error")),
+    "status": "queued",
+    "tiles_done": 0,
+    "outputs": (),
+}
 STATES = ["queued", "in_progress", "completed", "failed"]
 CHANGES = st.fixed_dictionaries(
     {},
@@ -315,6 +328,8 @@ CHANGES = st.fixed_dictionaries(
         "expires_at": st.none() | st.floats(0, 1e10),
         "outputs": st.lists(st.sampled_from([OUTPUT, PLAIN]), max_size=2).map(tuple),
         "error": st.none() | st.just(ERROR),
+        "request": st.none() | st.just("{}"),
+        "starts": st.integers(0, MOST_STARTS),
     },
 ).filter(bool)
 
@@ -357,12 +372,12 @@ class Life(RuleBasedStateMachine):
         """An id, of a job that is there or not."""
         return data.draw(st.sampled_from([*self.model, "scene_0", "scene_1", ""]))
 
-    @rule(data=st.data(), values=CHANGES, which=st.integers(0, 1))
-    def change(self, data, values, which):
+    @rule(data=st.data(), values=CHANGES, of=st.none() | SERVERS, which=st.integers(0, 1))
+    def change(self, data, values, of, which):
         one = self.some(data)
         there = self.model.get(one)
-        changed = there is not None and not there.finished
-        assert self.both[which].change(one, **values) is changed
+        changed = there in self.unfinished(of)
+        assert self.both[which].change(one, of=of, **values) is changed
         if changed:
             self.model[one] = msgspec.structs.replace(there, **values)
 
@@ -399,12 +414,39 @@ class Life(RuleBasedStateMachine):
     @rule(server=SERVERS, which=st.integers(0, 1))
     def fail(self, server, which):
         there = self.unfinished(server)
-        names = self.both[which].fail_all(server, ERROR, 7.5, 8.5)
-        assert sorted(names) == sorted(name for one in there for name in one.stored)
+        names = self.both[which].fail_all(server, ERROR, 7.5, 8.5, worn_out=WORN_OUT)
+        failed = []
         for one in there:
-            self.model[one.id] = msgspec.structs.replace(
-                one, status="failed", completed_at=7.5, expires_at=8.5, error=ERROR, outputs=()
-            )
+            if startable(one) and one.expires_at is None:
+                changed = {"status": "queued", "expires_at": 8.5}
+            elif startable(one) and one.expires_at > 7.5:
+                changed = {}
+            else:
+                failed.append(one)
+                error = WORN_OUT if one.starts == MOST_STARTS else ERROR
+                changed = {"status": "failed", "completed_at": 7.5, "expires_at": 8.5, "error": error, **WITHOUT}
+            self.model[one.id] = msgspec.structs.replace(one, **changed)
+        assert sorted(names) == sorted(name for one in failed for name in one.stored)
+
+    @rule(dead=SERVERS, server=SERVERS, serves=st.booleans(), which=st.integers(0, 1))
+    def take_over(self, dead, server, serves, which):
+        there = [one for one in self.unfinished(dead) if serves and startable(one)]
+        taken, names = self.both[which].take_over(dead, server, lambda model: serves and model == "m")
+        for one in there:
+            self.model[one.id] = msgspec.structs.replace(one, server=server, **ANEW)
+        assert sorted(taken, key=lambda one: one.id) == sorted(
+            (self.model[one.id] for one in there), key=lambda one: one.id
+        )
+        assert sorted(names) == sorted(name for one in there for name in one.stored)
+
+    @rule(data=st.data(), server=SERVERS, which=st.integers(0, 1))
+    def give_up(self, data, server, which):
+        one = self.some(data)
+        there = self.model.get(one)
+        given = there in self.unfinished(server) and startable(there)
+        assert self.both[which].give_up(one, server) is given
+        if given:
+            self.model[one] = msgspec.structs.replace(there, server=NOBODY, **ANEW)
 
     @rule(which=st.integers(0, 1))
     def again(self, which):

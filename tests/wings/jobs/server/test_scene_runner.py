@@ -13,14 +13,16 @@ import failing_database
 import numpy as np
 import pytest
 from PIL import Image
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from vllm_mmout.engine.request_output import Progress
-from vllm_mmout.errors import InputError
+from vllm_mmout.errors import AbortedError, InputError
 from vllm_mmout.outputs import ImageOutput, RasterOutput
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.wings.jobs.server import runner as runner_module
+from vllm_mmout.wings.jobs.server.database import MOST_STARTS
 from vllm_mmout.wings.jobs.server.job import SceneInputs
 from vllm_mmout.wings.jobs.server.runner import SceneRunner
 
@@ -84,10 +86,15 @@ def inputs(nbytes=5):
     return made, closed
 
 
+def again(job):
+    """No job of a test is another server's, if it does not say so."""
+    raise NotImplementedError(job)
+
+
 @asynccontextmanager
-async def started(board):
+async def started(board, again=again):
     """A runner that looks after its jobs, and ends with its tasks."""
-    runner = SceneRunner(board)
+    runner = SceneRunner(board, again)
     runner.start()
     try:
         yield runner
@@ -189,6 +196,51 @@ async def test_a_job_that_fails(board, error, code, words, caplog):
             assert "secret" not in seen.error.message
 
 
+def failed_engine(cause):
+    """What a request hears of an engine that has died, or that ends with its server."""
+    error = ApiError(503, "the engine of this server has died")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize("cause", [EngineDeadError(), AbortedError("the server ends")])
+async def test_a_job_whose_engine_failed_is_started_again(board, monkeypatch, cause):
+    """By whoever has an engine, here the same server, as often as a job is started; then it has failed."""
+    monkeypatch.setattr(runner_module, "_SWEEP_S", 0.0)
+    works, given = [Work(failed_engine(cause)) for _ in range(MOST_STARTS)], [inputs() for _ in range(MOST_STARTS)]
+    for work in works:
+        work.run_on()
+    left = iter(zip(works[1:], given[1:], strict=True))
+
+    def again(job):
+        assert job.request == "{}"
+        work, (made, _) = next(left)
+        return work, made
+
+    async with started(board, again) as runner:
+        job = await runner.add(works[0], given[0][0], "m", ServingOptions(), request="{}")
+        await until(lambda: board.get(job.id).finished)
+        for _, closed in given:
+            await until(closed.is_set)
+    seen = board.get(job.id)
+    assert (seen.status, seen.starts, seen.error.code) == ("failed", MOST_STARTS, "ServiceUnavailableError")
+
+
+async def test_a_job_that_cannot_be_started_again_says_why(board, monkeypatch):
+    """Its address may lead to nothing by now."""
+
+    def again(job):
+        raise InputError("the file is gone")
+
+    monkeypatch.setattr(runner_module, "_SWEEP_S", 0.0)
+    async with started(board, again) as runner:
+        work = Work(failed_engine(EngineDeadError()))
+        work.run_on()
+        job = await runner.add(work, inputs()[0], "m", ServingOptions(), request="{}")
+        await until(lambda: board.get(job.id).finished)
+    assert board.get(job.id).error.message == "the file is gone"
+
+
 @pytest.mark.parametrize("by", ["this server", "another server"])
 async def test_a_job_that_is_deleted_ends(board, make_board, by):
     """Its work stops at once, or when this server looks; its input is closed, and nothing is left."""
@@ -219,7 +271,7 @@ async def test_who_asks_sees_the_picture_grow(board, make_board, by):
         await work.began.wait()
         work.goes_on.release()
         await until(lambda: board.get(job.id).tiles_done == 1)
-        path = SceneRunner(asking).preview(board.get(job.id).server, job.id)
+        path = SceneRunner(asking, again).preview(board.get(job.id).server, job.id)
         assert not path.exists()
         asking.ask_preview(job.id)
         await until(lambda: work.watch._asked)

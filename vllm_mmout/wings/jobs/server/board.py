@@ -5,30 +5,40 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Callable, Iterable, Sequence
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.serving.response.store import ResultStore
-from vllm_mmout.wings.jobs.server.database import SceneDatabase
+from vllm_mmout.wings.jobs.server.database import MOST_STARTS, SceneDatabase
 from vllm_mmout.wings.jobs.server.job import PREFIX, SceneError, SceneJob, SceneOutput
 
 if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.results import JobResult
 
 FILE: Final = "scenes.sqlite"
-_OF_FAILED: Final = ("status", "completed_at", "expires_at", "error", "outputs")
+_OF_FAILED: Final = ("status", "completed_at", "expires_at", "error", "outputs", "request")
 _logger = logging.getLogger("vllm.mmout")
 _ENDED: Final = SceneError("server_ended", "the server that ran the job ended before it was done; send it again")
+_WORN_OUT: Final = SceneError(
+    "server_ended",
+    f"the servers that ran the job ended before it was done, {MOST_STARTS} times, perhaps for lack of memory; ask for"
+    " less (window, bbox), or send it again",
+)
 
 
 class SceneBoard:
     """What every server of a folder knows of jobs, and does with them. All methods block; threads may share one."""
 
-    def __init__(self, store: ResultStore) -> None:
+    def __init__(self, store: ResultStore, serves: Callable[[str], bool] = lambda _: True) -> None:
+        """Share what ``store`` shares; ``serves`` says whether this server can run jobs of a model now."""
         self.store = store
+        self.taken: SimpleQueue[SceneJob] = SimpleQueue()
+        """Jobs of other servers, which this one has to run now."""
+        self._serves = serves
         self._database = SceneDatabase(store.folder / FILE, store.shared.enter)
         self._unwritten: dict[str, SceneJob] = {}
         """Jobs of this server that have failed, and whose rows cannot say so yet: the disk may be full."""
@@ -38,7 +48,9 @@ class SceneBoard:
         """The name of this server."""
         return self.store.shared.server
 
-    def add(self, *, model: str, name: str, nbytes: int, most: int, most_bytes: int) -> SceneJob | int:
+    def add(
+        self, *, model: str, name: str, nbytes: int, most: int, most_bytes: int, request: str | None = None
+    ) -> SceneJob | int:
         """Add a job that this server is to run; gives how many are unfinished, where there is no place for one more."""
         self.store.shared.enter()
         self._write_failed()
@@ -49,6 +61,7 @@ class SceneBoard:
             name=name,
             nbytes=nbytes,
             created_at=time.time(),
+            request=request,
         )
         full = self._database.add(job, most=most, most_bytes=most_bytes)
         if full is not None and self.sweep():  # of those that were counted some had no server any more
@@ -79,13 +92,20 @@ class SceneBoard:
         """Have the server that runs a job make a preview."""
         self._database.ask_preview(job_id)
 
-    def begin(self, job_id: str) -> bool:
+    def begin(self, job: SceneJob) -> bool:
         """Note that a job runs; False if it was deleted."""
-        return self._database.change(job_id, status="in_progress", started_at=time.time())
+        return self._change(job.id, status="in_progress", started_at=time.time(), starts=job.starts + 1)
 
     def progress(self, job_id: str, done: int, total: int) -> bool:
         """Note how many tiles are done; False if the job was deleted."""
-        return self._database.change(job_id, tiles_done=done, tiles_total=total)
+        return self._change(job_id, tiles_done=done, tiles_total=total)
+
+    def give_up(self, job_id: str) -> bool:
+        """Leave a job to be started again by whoever can; False if nobody may."""
+        return self._database.give_up(job_id, self.server)
+
+    def _change(self, job_id: str, **values: Any) -> bool:
+        return self._database.change(job_id, of=self.server, **values)
 
     def complete(self, job_id: str, results: dict[str, JobResult], tiles: int) -> bool:
         """Store the results of a job, which are closed; False, and nothing is left of it, if it was deleted."""
@@ -94,16 +114,17 @@ class SceneBoard:
         try:
             self._check_size(results.values())
             # Whoever finds this server dead in between knows by that what to remove.
-            kept = self._database.change(job_id, outputs=outputs)
+            kept = self._change(job_id, outputs=outputs)
             for output, result in zip(outputs, results.values(), strict=True):
                 if kept and output.preview is not None and result.picture is not None:
                     self.store.keep(result.picture, output.preview)
                 if kept:
                     self.store.keep(result.file, output.stored)
             now = time.time()
-            kept = kept and self._database.change(
+            kept = kept and self._change(
                 job_id,
                 status="completed",
+                request=None,
                 completed_at=now,
                 expires_at=now + self.store.ttl,
                 tiles_done=tiles,
@@ -125,9 +146,8 @@ class SceneBoard:
         Where the database fails too, this server alone says so until it can be written.
         """
         now = time.time()
-        failed = msgspec.structs.replace(
-            job, status="failed", completed_at=now, expires_at=now + self.store.ttl, error=error, outputs=()
-        )
+        times = {"completed_at": now, "expires_at": now + self.store.ttl}
+        failed = msgspec.structs.replace(job, status="failed", error=error, outputs=(), request=None, **times)
         try:
             return self._write(failed)
         except Exception:  # whatever it is, the job has ended
@@ -136,7 +156,7 @@ class SceneBoard:
             return True
 
     def _write(self, failed: SceneJob) -> bool:
-        return self._database.change(failed.id, **{name: getattr(failed, name) for name in _OF_FAILED})
+        return self._change(failed.id, **{name: getattr(failed, name) for name in _OF_FAILED})
 
     def _write_failed(self) -> None:
         """Try again to write which jobs failed, which gives their places in the limits back."""
@@ -156,7 +176,7 @@ class SceneBoard:
         return None if job is None or self._is_over(job) else job
 
     def sweep(self) -> bool:
-        """Let the jobs of dead servers fail, and forget those without results; gives whether any server was dead."""
+        """Take over or fail the jobs of dead servers, and forget those without results; gives whether one was dead."""
         self._write_failed()
         dead = [server for server in self._database.servers() if not self.store.shared.lives(server)]
         for server in dead:
@@ -172,7 +192,11 @@ class SceneBoard:
 
     def _bury(self, server: str) -> None:
         now = time.time()
-        self._remove(self._database.fail_all(server, _ENDED, now, now + self.store.ttl))
+        taken, stored = self._database.take_over(server, self.server, self._serves)
+        for job in taken:
+            self.taken.put(job)
+        self._remove(stored)
+        self._remove(self._database.fail_all(server, _ENDED, now, now + self.store.ttl, worn_out=_WORN_OUT))
         self.store.shared.remove_dead()
 
     def _named(self, processor: str, result: JobResult) -> SceneOutput:

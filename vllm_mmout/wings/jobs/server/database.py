@@ -4,45 +4,36 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
-from vllm_mmout.errors import OptionError
+from vllm_mmout.wings.jobs.server.database_file import connected, identity
 from vllm_mmout.wings.jobs.server.job import SceneError, SceneJob, SceneOutput
 
-_VERSION: Final = 1
-_PATIENCE_S: Final = 60.0
-"""Seconds to wait for others that use the file."""
 _COLUMNS: Final = SceneJob.__struct_fields__
 _JSON: Final = ("outputs", "error")
 """Columns that are JSON."""
-_TABLE: Final = """
-CREATE TABLE scenes (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    server TEXT NOT NULL,
-    model TEXT NOT NULL,
-    name TEXT NOT NULL,
-    nbytes INTEGER NOT NULL,
-    created_at REAL NOT NULL,
-    status TEXT NOT NULL,
-    tiles_done INTEGER NOT NULL,
-    tiles_total INTEGER,
-    started_at REAL,
-    completed_at REAL,
-    expires_at REAL,
-    outputs TEXT NOT NULL,
-    error TEXT NOT NULL,
-    preview_asked INTEGER NOT NULL DEFAULT 0
-);
-CREATE INDEX scenes_by_status ON scenes (status);
-"""
 _UNFINISHED: Final = "status IN ('queued', 'in_progress')"
+MOST_STARTS: Final = 3
+"""How often a job is started: one that ends its servers must not end them all."""
+NOBODY: Final = ""
+"""The server of a job that was given up and waits for one."""
+_WORN_OUT: Final = f"(starts >= {MOST_STARTS})"
+_STARTABLE: Final = f"(request IS NOT NULL AND NOT {_WORN_OUT})"
+_ANEW: Final = {
+    "status": "queued",
+    "tiles_done": 0,
+    "tiles_total": None,
+    "started_at": None,
+    "expires_at": None,
+    "outputs": (),
+    "error": None,
+}
+"""What is known of a job that has to be run again from its beginning."""
 
 
 class SceneDatabase:
@@ -88,10 +79,14 @@ class SceneDatabase:
             rows = _rows(connection, f"{where} ORDER BY number {order} LIMIT ?", *found, limit + 1)
         return _jobs(rows[:limit]), len(rows) > limit
 
-    def change(self, job_id: str, **values: Any) -> bool:
-        """Change what is known of a job; False, and nothing is changed, if it is finished or was deleted."""
+    def change(self, job_id: str, *, of: str | None = None, **values: Any) -> bool:
+        """Change what is known of a job; False, and nothing is changed, if it is finished or was deleted.
+
+        The same where it is not one ``of`` this server, if that is given: another one has taken it over.
+        """
+        where, more = ("id = ?", ()) if of is None else ("id = ? AND server = ?", (of,))
         with self._using() as connection:
-            return _update(connection, "id", job_id, values) > 0
+            return _update(connection, where, values, job_id, *more) > 0
 
     def delete(self, job_id: str) -> SceneJob | None:
         """Forget a job, and give it as it was; None if there is none."""
@@ -121,12 +116,41 @@ class SceneDatabase:
         with self._using() as connection:
             return [row[0] for row in connection.execute(f"SELECT DISTINCT server FROM scenes WHERE {_UNFINISHED}")]
 
-    def fail_all(self, server: str, error: SceneError, now: float, expires_at: float) -> list[str]:
-        """Let all unfinished jobs of a server fail; gives the names in the store that they may have used."""
+    def give_up(self, job_id: str, server: str) -> bool:
+        """Leave a job of a server to any other one; False if it cannot be started again."""
+        with self._using() as connection:
+            where = f"id = ? AND server = ? AND {_STARTABLE}"
+            return _update(connection, where, {**_ANEW, "server": NOBODY}, job_id, server) > 0
+
+    def take_over(self, dead: str, server: str, serves: Callable[[str], bool]) -> tuple[list[SceneJob], list[str]]:
+        """Let the unfinished jobs of a dead server be another one's, as far as it serves their models.
+
+        Gives the jobs as they are now, and the names in the store that they may have used.
+        """
         with self._changing() as connection:
-            rows = _rows(connection, f"WHERE server = ? AND {_UNFINISHED}", server)
-            values = {"status": "failed", "completed_at": now, "expires_at": expires_at, "error": error, "outputs": ()}
-            _update(connection, "server", server, values)
+            rows = _rows(connection, f"WHERE server = ? AND {_UNFINISHED} AND {_STARTABLE}", dead)
+            taken = [row for row in rows if serves(row["model"])]
+            for row in taken:
+                _update(connection, "id = ?", {**_ANEW, "server": server}, row["id"])
+        used = [name for row in taken for output in _outputs(row) for name in output.files]
+        return [_job({**row, **_as_row({**_ANEW, "server": server})}) for row in taken], used
+
+    def fail_all(
+        self, server: str, error: SceneError, now: float, expires_at: float, *, worn_out: SceneError | None = None
+    ) -> list[str]:
+        """Let the unfinished jobs of a server fail; gives the names in the store that they may have used.
+
+        Those that can be started again wait for a server of their model until ``expires_at``, from the first time on.
+        """
+        with self._changing() as connection:
+            of_server = f"server = ? AND {_UNFINISHED}"
+            waiting = f"{of_server} AND {_STARTABLE} AND expires_at IS NULL"
+            _update(connection, waiting, {"status": "queued", "expires_at": expires_at}, server)
+            over = f"{of_server} AND NOT ({_STARTABLE} AND expires_at > ?)"
+            rows = _rows(connection, f"WHERE {over}", server, now)
+            values = {"status": "failed", "completed_at": now, "expires_at": expires_at, "outputs": (), "request": None}
+            _update(connection, f"{over} AND {_WORN_OUT}", {**values, "error": worn_out or error}, server, now)
+            _update(connection, over, {**values, "error": error}, server, now)
         return [name for job in _jobs(rows) for name in job.stored]
 
     def finished(self) -> list[SceneJob]:
@@ -162,72 +186,22 @@ class SceneDatabase:
     def _using(self) -> Iterator[sqlite3.Connection]:
         """The connection, for this thread alone; opened anew where the file was removed."""
         with self._lock:
-            if self._connection is None or self._opened != _identity(self.path):
+            if self._connection is None or self._opened != identity(self.path):
                 self._close()
                 self._make_folder()
-                self._connection = _connected(self.path)
-                self._opened = _identity(self.path)
+                self._connection = connected(self.path)
+                self._opened = identity(self.path)
             yield self._connection
 
 
-def _connected(path: Path) -> sqlite3.Connection:
-    """A connection to the file, in which the table is."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            connection, version, tables = _tried(path)
-            break
-        except sqlite3.DatabaseError as error:
-            # Who begins and who ends such a file has it alone, and SQLite itself does not wait for that.
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise OptionError(
-                    f"{path} is no file of jobs ({error}); remove it, or choose another folder"
-                ) from error
-        time.sleep(0.01)
-    if version == _VERSION or (not version and not tables):
-        return connection
-    connection.close()
-    if not version:
-        raise OptionError(f"{path} is no file of jobs, but has {tables} tables of others; choose another folder")
-    raise OptionError(f"{path} was made by another release; choose another folder, or remove the file")
+def _update(connection: sqlite3.Connection, where: str, changed: Mapping[str, Any], *values: object) -> int:
+    """Change the unfinished jobs of which a condition holds; gives their number."""
+    places = ", ".join(f"{name} = ?" for name in changed)
+    statement = f"UPDATE scenes SET {places} WHERE {where} AND {_UNFINISHED}"
+    return connection.execute(statement, (*_as_row(changed).values(), *values)).rowcount
 
 
-def _tried(path: Path) -> tuple[sqlite3.Connection, int, int]:
-    """A connection, with the version that the file had and the number of its tables; it has ours where it had none."""
-    connection = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("BEGIN IMMEDIATE")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-        if not version and not tables:
-            for statement in filter(str.strip, _TABLE.split(";")):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {_VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.close()
-        raise
-    return connection, version, tables
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _update(connection: sqlite3.Connection, column: str, value: str, changed: dict[str, Any]) -> int:
-    """Change the unfinished jobs that have a value in a column; gives their number."""
-    places = ", ".join(f"{name} = :{name}" for name in changed)
-    statement = f"UPDATE scenes SET {places} WHERE {column} = :_{column} AND {_UNFINISHED}"
-    return connection.execute(statement, {**_as_row(changed), f"_{column}": value}).rowcount
-
-
-def _as_row(values: dict[str, Any]) -> dict[str, Any]:
+def _as_row(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: msgspec.json.encode(value).decode() if name in _JSON else value for name, value in values.items()}
 
 
@@ -245,3 +219,11 @@ def _job(values: dict[str, Any]) -> SceneJob:
     values["outputs"] = msgspec.json.decode(values["outputs"], type=tuple[SceneOutput, ...])
     values["error"] = msgspec.json.decode(values["error"], type=SceneError | None)
     return SceneJob(**values)
+
+
+def _outputs(row: dict[str, Any]) -> tuple[SceneOutput, ...]:
+    """What a job was storing; nothing where nobody can read it."""
+    try:
+        return msgspec.json.decode(row["outputs"], type=tuple[SceneOutput, ...])
+    except msgspec.DecodeError:
+        return ()

@@ -88,6 +88,10 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[SceneOutput, ...] = ()
     """Of one that is not completed: those that are being stored."""
     error: SceneError | None = None
+    request: str | None = None
+    """The `KeptRequest` of one that another server can start again, as JSON; until it is finished."""
+    starts: int = 0
+    """How often a server has begun to run it."""
 
     @property
     def finished(self) -> bool:
@@ -144,7 +148,7 @@ def keep_inputs(images: Sequence[Upload | str], sources: Sources) -> SceneInputs
     """Keep what a request holds; blocks.
 
     Files wait open and without a name on disk, so that nothing is left of a server that is killed; the price is that no
-    other server can go on with its jobs.
+    other server can start such jobs again, as it can those of addresses.
 
     What it holds itself is checked, data URLs are decoded. Addresses are read when the job runs; those of files are
     looked at before as well.

@@ -6,7 +6,9 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 import msgspec
 from starlette.requests import Request
@@ -29,6 +31,7 @@ from vllm_mmout.wings.jobs.server.board import SceneBoard
 from vllm_mmout.wings.jobs.server.input_preview import input_preview
 from vllm_mmout.wings.jobs.server.job import PREFIX, SceneInputs, SceneJob, keep_inputs
 from vllm_mmout.wings.jobs.server.job_schemas import SCENES
+from vllm_mmout.wings.jobs.server.kept_request import kept, kept_request
 from vllm_mmout.wings.jobs.server.runner import SceneRunner
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
     from vllm_mmout.serving.request.fields import ImageRequest
     from vllm_mmout.serving.service import Service
+    from vllm_mmout.wings.jobs.server.kept_request import KeptRequest
 
 _PAGE_MOST: Final = 100
 """Jobs of one page of the list."""
@@ -65,7 +69,8 @@ class JobRoutes(ServerExtension):
     async def start(self, service: Service, state: State) -> None:
         """Look after jobs from now on, where the model answers in one forward."""
         if isinstance(service, ForwardService):
-            state.mmout_scenes = SceneRunner(await asyncio.to_thread(SceneBoard, service.store))
+            board = await asyncio.to_thread(SceneBoard, service.store, partial(_serves, service))
+            state.mmout_scenes = SceneRunner(board, partial(_again, service))
             state.mmout_scenes.start()
 
 
@@ -170,14 +175,36 @@ async def _created(request: Request, service: ForwardService) -> Response:
     asked, inputs = await _read(request, service)
     async with AsyncExitStack() as unused:
         unused.push_async_callback(asyncio.to_thread, inputs.held.close)
-        form = FormatChoice(asked.output_format, asked.output_compression, asked.background, as_file=True)
-        name = request_id(request, "scene")
-        work = Work(service, inputs.data, asked.options, form, name, service.adapter(asked.model))
-        work.check()
+        work = _work(service, asked, inputs, request_id(request, "scene"))
         model = asked.model or service.models.registry.model_name()
-        job = await request.app.state.mmout_scenes.add(work, inputs, model, service.options)
+        job = await request.app.state.mmout_scenes.add(work, inputs, model, service.options, kept(asked))
         unused.pop_all()
     return JSONResponse(job.described())
+
+
+def _work(service: ForwardService, asked: ImageRequest | KeptRequest, inputs: SceneInputs, name: str) -> Work:
+    """What a job does, checked as far as that goes before it runs."""
+    form = FormatChoice(asked.output_format, asked.output_compression, asked.background, as_file=True)
+    work = Work(service, inputs.data, asked.options, form, name, service.adapter(asked.model))
+    work.check()
+    return work
+
+
+def _serves(service: ForwardService, model: str) -> bool:
+    """Whether jobs of a model can be run here now."""
+    models = service.models
+    return not service.engine.errored and (models.registry.is_base_model(model) or model in models.lora_requests)
+
+
+def _again(service: ForwardService, job: SceneJob) -> tuple[Work, SceneInputs]:
+    """A job that another server has begun, made ready from what is kept of its request; blocks."""
+    asked = kept_request(job.request or "")
+    inputs = keep_inputs(asked.images, service.sources)
+    try:
+        return _work(service, asked, inputs, f"scene-{uuid4().hex}"), inputs
+    except BaseException:
+        inputs.held.close()
+        raise
 
 
 async def _previewed(request: Request, service: ForwardService) -> Response:

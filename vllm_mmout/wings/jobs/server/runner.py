@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from vllm.v1.engine.exceptions import EngineDeadError
+
 from vllm_mmout.engine.threads import in_thread
+from vllm_mmout.errors import AbortedError
 from vllm_mmout.log import logger
 from vllm_mmout.outputs.partial_images import PreviewRequest
 from vllm_mmout.serving.errors import ApiError, api_error
@@ -48,6 +52,8 @@ class SceneRunner:
     """Runs jobs until they are finished or deleted."""
 
     board: SceneBoard
+    again: Callable[[SceneJob], tuple[Work, SceneInputs]]
+    """Makes a job ready that another server has begun; blocks."""
     previews: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PREVIEWS))
     """Inputs that are reduced for a page at once: each may take some hundred MiB."""
     _running: dict[str, _Running] = field(default_factory=dict)
@@ -58,8 +64,13 @@ class SceneRunner:
         """Look after jobs, also those of servers that have died, until the event loop ends."""
         self._tending = asyncio.create_task(self._tend())
 
-    async def add(self, work: Work, inputs: SceneInputs, model: str, options: ServingOptions) -> SceneJob:
-        """Make a job, which is run when its turn comes; its inputs are closed when it ends."""
+    async def add(
+        self, work: Work, inputs: SceneInputs, model: str, options: ServingOptions, request: str | None = None
+    ) -> SceneJob:
+        """Make a job, which is run when its turn comes; its inputs are closed when it ends.
+
+        With its ``request``, a `KeptRequest`, other servers can start it again when this one has ended.
+        """
         adding = partial(
             self.board.add,
             model=model,
@@ -67,6 +78,7 @@ class SceneRunner:
             nbytes=inputs.nbytes,
             most=options.max_scenes,
             most_bytes=options.max_scene_bytes,
+            request=request,
         )
         job = await in_thread(adding, self._forget)
         if isinstance(job, int):
@@ -77,10 +89,13 @@ class SceneRunner:
                 headers={"Retry-After": "10"},
             )
         watch = PreviewRequest()
-        task = asyncio.create_task(self._run(job, work, watch, inputs.held))
+        self._start(job, self._run(job, work, watch, inputs.held), watch)
+        return job
+
+    def _start(self, job: SceneJob, run: Coroutine[Any, Any, None], watch: PreviewRequest) -> None:
+        task = asyncio.create_task(run)
         self._running[job.id] = _Running(task, watch)
         task.add_done_callback(lambda task: self._ended(job.id, task))
-        return job
 
     def _forget(self, job: SceneJob | int) -> None:
         """Forget a job that nobody will run; a number is none."""
@@ -111,13 +126,29 @@ class SceneRunner:
         held.callback(picture.remove)
         try:
             async with self._places:
-                if await asyncio.to_thread(self.board.begin, job.id):
+                if await asyncio.to_thread(self.board.begin, job):
                     await self._done(job.id, work, watch, picture)
         except Exception as error:  # noqa: BLE001 - becomes what clients are told of the job
-            known = api_error(error, work.request_id)
-            await asyncio.to_thread(self.board.fail, job, SceneError(known.type, known.message))
+            await self._failed(job, error, work.request_id)
         finally:
             await asyncio.shield(asyncio.to_thread(held.close))
+
+    async def _again(self, job: SceneJob, watch: PreviewRequest) -> None:
+        """Run a job that another server has begun."""
+        logger.warning("job %s of a server that has ended is started again", job.id)
+        try:
+            work, inputs = await in_thread(partial(self.again, job), lambda made: made[1].held.close())
+        except Exception as error:  # noqa: BLE001 - as above
+            await self._failed(job, error)
+        else:
+            await self._run(job, work, watch, inputs.held)
+
+    async def _failed(self, job: SceneJob, error: Exception, request_id: str | None = None) -> None:
+        """Say what a job failed with; one that its engine has failed is left to a server that has another."""
+        ended = isinstance(error.__cause__, EngineDeadError | AbortedError)
+        if not ended or not await asyncio.to_thread(self.board.give_up, job.id):
+            known = api_error(error, request_id)
+            await asyncio.to_thread(self.board.fail, job, SceneError(known.type, known.message))
 
     async def _done(self, job_id: str, work: Work, watch: PreviewRequest, picture: _Picture) -> None:
         """Run a job to its end, and store its results."""
@@ -145,6 +176,9 @@ class SceneRunner:
                 if loop.time() - swept > _SWEEP_S:
                     swept = loop.time()
                     await asyncio.to_thread(self.board.sweep)
+                while not self.board.taken.empty():
+                    job, watch = self.board.taken.get_nowait(), PreviewRequest()
+                    self._start(job, self._again(job, watch), watch)
                 if self._running:
                     await self._look()
             except Exception:  # noqa: BLE001 - a disk that fails now may work the next time

@@ -1,0 +1,93 @@
+"""The file of jobs: its table, and connections to it."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+from typing import Final
+
+from vllm_mmout.errors import OptionError
+
+_VERSION: Final = 2
+_PATIENCE_S: Final = 60.0
+"""Seconds to wait for others that use the file."""
+_TABLE: Final = """
+CREATE TABLE scenes (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    server TEXT NOT NULL,
+    model TEXT NOT NULL,
+    name TEXT NOT NULL,
+    nbytes INTEGER NOT NULL,
+    created_at REAL NOT NULL,
+    status TEXT NOT NULL,
+    tiles_done INTEGER NOT NULL,
+    tiles_total INTEGER,
+    started_at REAL,
+    completed_at REAL,
+    expires_at REAL,
+    outputs TEXT NOT NULL,
+    error TEXT NOT NULL,
+    request TEXT,
+    starts INTEGER NOT NULL,
+    preview_asked INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX scenes_by_status ON scenes (status);
+"""
+
+
+def connected(path: Path) -> sqlite3.Connection:
+    """A connection to the file, in which the table is.
+
+    Raises:
+        OptionError: the file is none of ours, or of another release.
+
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            connection, version, tables = _tried(path)
+            break
+        except sqlite3.DatabaseError as error:
+            # Who begins and who ends such a file has it alone, and SQLite itself does not wait for that.
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise OptionError(
+                    f"{path} is no file of jobs ({error}); remove it, or choose another folder"
+                ) from error
+        time.sleep(0.01)
+    if version == _VERSION or (not version and not tables):
+        return connection
+    connection.close()
+    if not version:
+        raise OptionError(f"{path} is no file of jobs, but has {tables} tables of others; choose another folder")
+    raise OptionError(f"{path} was made by another release; choose another folder, or remove the file")
+
+
+def _tried(path: Path) -> tuple[sqlite3.Connection, int, int]:
+    """A connection, with the version that the file had and the number of its tables; it has ours where it had none."""
+    connection = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("BEGIN IMMEDIATE")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        if not version and not tables:
+            for statement in filter(str.strip, _TABLE.split(";")):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.close()
+        raise
+    return connection, version, tables
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file lies at a path now; None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
