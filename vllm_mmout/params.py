@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import PurePath
 from typing import Annotated, Any
 
 import msgspec
@@ -52,7 +52,10 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
         None
     )
     path: Annotated[
-        str | None, said("file or folder to write the result to, in Python alone; ``outputs.path`` names the file.")
+        str | None,
+        said(
+            "file or folder to write the result to, also in a bucket, in Python alone; ``outputs.path`` names the file."
+        ),
     ] = None
 
     def __post_init__(self) -> None:
@@ -60,7 +63,7 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
             value = getattr(self, name)
             if isinstance(value, list):
                 msgspec.structs.force_setattr(self, name, tuple(value))
-        if isinstance(self.path, Path):
+        if isinstance(self.path, PurePath):
             msgspec.structs.force_setattr(self, "path", str(self.path))
         if self.window is not None:
             try:

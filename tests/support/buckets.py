@@ -1,4 +1,4 @@
-"""A real S3 server, moto's, one a session, and a bucket of its own for each test.
+"""A real S3 server, one a session, and a bucket of its own for each test.
 
 Import the fixtures ``s3`` and ``bucket`` into a module that uses them.
 """
@@ -6,63 +6,84 @@ Import the fixtures ``s3`` and ``bucket`` into a module that uses them.
 from __future__ import annotations
 
 import itertools
-import logging
+import json
 import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 from unittest import mock
 
+import httpx
 import pytest
 
 SECRET = "pAssw0rd/of+the+bucket"  # noqa: S105 - of a server that takes any
 _NUMBERS = itertools.count()
 
 
+class Server:
+    """The server, and what it is told to do wrong."""
+
+    def __init__(self, address):
+        self.address = address
+
+    def asked(self):
+        """What it was asked since the last time: method, path and query."""
+        return httpx.get(f"{self.address}/-/asked", trust_env=False).json()
+
+    def refuse(self, method=None, part=""):
+        """Have it answer 403 to requests of a method with something in their path or query; none without a method."""
+        refused = json.dumps(method and [method, part])
+        httpx.put(f"{self.address}/-/refuse", content=refused, trust_env=False).raise_for_status()
+
+
 @pytest.fixture(scope="session")
 def s3():
-    """The environment through which processes find the server, set in this one."""
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    address = "http://{}:{}".format(*server.get_host_and_port())
-    environment = {
-        "AWS_ACCESS_KEY_ID": "user",
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_ENDPOINT_URL": address,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_REGION": "us-east-1",
-        "NO_PROXY": "127.0.0.1",
-    }
-    with mock.patch.dict(os.environ, environment):
-        yield address
-    server.stop()
+    """The server; processes find it through the environment, which is set in this one."""
+    if find_spec("moto") is None or find_spec("obstore") is None:
+        pytest.skip("moto and obstore are not installed")
+    command = [sys.executable, str(Path(__file__).with_name("s3_server.py"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        address = process.stdout.readline().strip()
+        environment = {
+            "AWS_ACCESS_KEY_ID": "user",
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_ENDPOINT_URL": address,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+            "NO_PROXY": "127.0.0.1",
+        }
+        with mock.patch.dict(os.environ, environment):
+            yield Server(address)
+        process.stdin.close()
 
 
 @pytest.fixture
 def bucket(s3):
     """A new bucket's address, which ends with "/"."""
+    name = f"bucket{next(_NUMBERS)}"
+    _client().create_bucket(Bucket=name)
+    yield f"s3://{name}/"
+    s3.refuse()
+
+
+def _client():
     import boto3
 
-    name = f"bucket{next(_NUMBERS)}"
-    boto3.client("s3", endpoint_url=s3).create_bucket(Bucket=name)
-    return f"s3://{name}/"
+    return boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
 
 
 def put(address, data):
     """Store bytes, or the file at a path, in a bucket; returns the address."""
-    import boto3
-
     name, _, key = address.removeprefix("s3://").partition("/")
     body = data if isinstance(data, bytes) else data.read_bytes()
-    boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"]).put_object(Bucket=name, Key=key, Body=body)
+    _client().put_object(Bucket=name, Key=key, Body=body)
     return address
 
 
 def held(bucket):
     """What a bucket holds, name -> bytes, and names of what is uploaded in parts and not there yet."""
-    import boto3
-
-    client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+    client = _client()
     name = bucket.removeprefix("s3://").rstrip("/")
     keys = [each["Key"] for each in client.list_objects_v2(Bucket=name).get("Contents", [])]
     parts = [each["Key"] for each in client.list_multipart_uploads(Bucket=name).get("Uploads", [])]

@@ -5,13 +5,26 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
 
 from vllm_mmout.commands import Subparsers
 from vllm_mmout.errors import InputError, OptionError, SaveError
-from vllm_mmout.geo import file_stem, is_gdal_name, without_secrets
+from vllm_mmout.geo import (
+    check_bucket,
+    file_stem,
+    in_bucket,
+    is_folder,
+    is_gdal_name,
+    place_of,
+    scenes_below,
+    without_secrets,
+)
 from vllm_mmout.params import LOCAL_ONLY, OutputParams
 from vllm_mmout.params import OPTIONS as DECLARED
 from vllm_mmout.request_options import Option
@@ -69,10 +82,15 @@ def add_parser(subparsers: Subparsers) -> None:
         "inputs",
         nargs="+",
         metavar="INPUT",
-        help="image file, GeoTIFF, its address with https, or a folder with a file a band",
+        help="image file, GeoTIFF, its address (https://, s3://, gs://, az://), or a folder with a file a"
+        " band; of a folder in a bucket, s3://bucket/scenes/, each scene below it is one input",
     )
     parser.add_argument(
-        "-o", "--out", required=True, metavar="PATH", help="file for one input (its suffix is the format), or folder"
+        "-o",
+        "--out",
+        required=True,
+        metavar="PATH",
+        help="file for one input (its suffix is the format), or folder, also in a bucket",
     )
     for name, said in OPTIONS.items():
         parser.add_argument(flag(name), **said)
@@ -82,15 +100,35 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.set_defaults(run=run, takes_engine_flags=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One input, and the folder below ``-o`` where its result goes, which ends with "/" or is empty."""
+
+    data: str
+    folder: str = ""
+
+    @classmethod
+    def of(cls, given: str) -> Iterator[Self]:
+        """What an input of the command line stands for: of a folder in a bucket each scene below it."""
+        if not in_bucket(given) or not is_folder(given):
+            yield cls(given)
+            return
+        for scene in scenes_below(given):
+            folder, slash, _ = scene.removeprefix(f"{given.rstrip('/')}/").rpartition("/")
+            yield cls(scene, folder + slash)
+
+
 def run(options: argparse.Namespace) -> int:
     """Run the command; a file that fails is reported and does not stop the others."""
-    chosen = {name: getattr(options, name) for name in OPTIONS}
-    params = OutputParams(**chosen, path=_checked_out(options.out, options.inputs))
+    wanted = [each for given in options.inputs for each in Wanted.of(given)]
+    out = _checked_out(options.out, wanted)
+    chosen = OutputParams(**{name: getattr(options, name) for name in OPTIONS})
+    params = [msgspec.structs.replace(chosen, path=out + each.folder) for each in wanted]
     from vllm_mmout.commands.engine import engine
 
     with engine(options.model, options.engine_flags, OWN_FLAGS, trace=options.mmout_trace) as llm:
-        results = llm.generate(options.inputs, params, use_tqdm=sys.stderr.isatty())
-    failed = [_report(name, result) for name, result in zip(options.inputs, results, strict=True)].count(False)
+        results = llm.generate([each.data for each in wanted], params, use_tqdm=sys.stderr.isatty())
+    failed = [_report(each.data, result) for each, result in zip(wanted, results, strict=True)].count(False)
     if failed and len(results) > 1:
         print(f"{failed} of {len(results)} inputs failed", file=sys.stderr)
     return 1 if failed else 0
@@ -107,24 +145,30 @@ def _report(name: str, result: MultimodalRequestOutput) -> bool:
     return True
 
 
-def _checked_out(out: str, inputs: Sequence[str]) -> str:
+def _checked_out(out: str, wanted: Sequence[Wanted]) -> str:
     """Where to write; what can be known to fail before an engine is started fails here."""
+    inputs = [each.data for each in wanted]
     if not any("://" in name or is_gdal_name(name) or Path(name).exists() for name in inputs):
         raise InputError(f"no such file: {', '.join(inputs)} (looked from {Path.cwd()})")
-    target = Path(out)
-    if len(inputs) > 1 and target.is_file():
+    target, several = place_of(out), len(wanted) > 1 or any(each.folder for each in wanted)
+    if several and isinstance(target, Path) and target.is_file():
         raise OptionError(f"-o {out} is a file, and there are {len(inputs)} inputs; name a folder")
-    stems = [file_stem(name) for name in inputs]
-    twice = sorted({stem for stem in stems if stems.count(stem) > 1})
+    names = Counter(each.folder + file_stem(each.data) for each in wanted)
+    twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         raise OptionError(f"several inputs are called {', '.join(twice)}; their results would overwrite each other")
-    if len(inputs) > 1 and target.suffix and not target.exists() and not out.endswith(os.sep):
+    if several and target.suffix and not is_folder(out):
         raise OptionError(f"-o {out} names a file, and there are {len(inputs)} inputs; for a folder write {out}/")
-    return f"{target}{os.sep}" if len(inputs) > 1 or out_file(out) is None else out
+    if isinstance(target, Path):
+        return f"{target}{os.sep}" if several or out_file(out) is None else out
+    check_bucket(target)
+    return f"{target}/" if several or is_folder(out) else out
 
 
 def out_file(out: str) -> Path | None:
-    """The file that ``-o`` names for one result, whose suffix tells the format; None of a folder."""
+    """The file here that ``-o`` names for one result, whose suffix tells the format; None of a folder."""
+    if in_bucket(out):
+        raise OptionError(f"-o {out} lies in a bucket; name a place on this machine")
     target = Path(out)
     if target.is_dir() or out.endswith(os.sep):
         return None

@@ -11,9 +11,10 @@ from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.areas import pixel_areas
+    from vllm_mmout.geo.raster.atomic import atomic_file
     from vllm_mmout.geo.raster.bounding_box import window_of_box
     from vllm_mmout.geo.raster.crs.text import proj_crs
-    from vllm_mmout.geo.raster.files import FileWithNeighbours, Neighbours, SharedFile, atomic_file
+    from vllm_mmout.geo.raster.files import FileWithNeighbours, Neighbours, SharedFile
     from vllm_mmout.geo.raster.formats import (
         RASTER_SUFFIXES,
         band_key,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.geotiff import BLOCK_SIDE, RasterMetadata, are_classes
     from vllm_mmout.geo.raster.opened import declared_size, open_raster, read_raster
     from vllm_mmout.geo.raster.picture import PICTURE_ERRORS, turned_upright
+    from vllm_mmout.geo.raster.places import BucketPath, is_folder, place_of, same_file
     from vllm_mmout.geo.raster.raster import (
         Affine,
         GroundControlPoint,
@@ -47,6 +49,12 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.remote.buckets.bucket_file import open_in_bucket
     from vllm_mmout.geo.raster.remote.buckets.listing import scenes_below
     from vllm_mmout.geo.raster.remote.buckets.stores import object_store
+    from vllm_mmout.geo.raster.remote.buckets.writing import (
+        check_bucket,
+        download,
+        identity_in_bucket,
+        remove_in_bucket,
+    )
     from vllm_mmout.geo.raster.remote.connections import Connections, ResolvedAddress, proxy_of
     from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, FetchOptions
     from vllm_mmout.geo.raster.remote.fetcher import (
@@ -67,24 +75,98 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.vectors.trace import trace_polygons
 
 __all__ = [
-    "BLOCK_SIDE", "FINER", "PICTURE_ERRORS", "PIXEL_TRANSFORM", "RASTER_SUFFIXES", "RETRIES", "Affine", "Blend",
-    "BrokenError", "Cell", "Connections", "Contribution", "FetchOptions", "FileWithNeighbours", "GeoTag",
-    "GeoTiffBlocks", "Georeference", "GroundControlPoint", "Lattice", "Layer", "Neighbours", "OpenRaster",
-    "OpenStack", "Plan", "Polygons", "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile", "TileGrid", "Window",
-    "are_classes", "as_pixels_have_it", "as_window", "atomic_file", "averaged", "axis_weights", "band_key",
-    "band_of_file", "can_hold", "certificate_fault", "checked_xml", "declared_size", "epsg_code", "file_stem",
-    "folders_in", "format_nodata", "gdal_files", "in_bucket", "is_address", "is_gdal_name", "is_tiff", "object_store",
-    "open_in_bucket", "open_raster", "open_remote",
-    "pixel_area", "pixel_areas", "printable_name", "proj_crs", "proxy_of", "rasters_in", "rasters_of",
-    "read_directories", "read_raster", "reflected", "retry_after_s", "scenes_below", "status_phrase", "timeout_phrase",
-    "trace_polygons", "turned_upright", "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here",
+    "BLOCK_SIDE",
+    "FINER",
+    "PICTURE_ERRORS",
+    "PIXEL_TRANSFORM",
+    "RASTER_SUFFIXES",
+    "RETRIES",
+    "Affine",
+    "Blend",
+    "BrokenError",
+    "BucketPath",
+    "Cell",
+    "Connections",
+    "Contribution",
+    "FetchOptions",
+    "FileWithNeighbours",
+    "GeoTag",
+    "GeoTiffBlocks",
+    "Georeference",
+    "GroundControlPoint",
+    "Lattice",
+    "Layer",
+    "Neighbours",
+    "OpenRaster",
+    "OpenStack",
+    "Plan",
+    "Polygons",
+    "Raster",
+    "RasterMetadata",
+    "ResolvedAddress",
+    "SharedFile",
+    "TileGrid",
+    "Window",
+    "are_classes",
+    "as_pixels_have_it",
+    "as_window",
+    "atomic_file",
+    "averaged",
+    "axis_weights",
+    "band_key",
+    "band_of_file",
+    "can_hold",
+    "certificate_fault",
+    "check_bucket",
+    "checked_xml",
+    "declared_size",
+    "download",
+    "epsg_code",
+    "file_stem",
+    "folders_in",
+    "format_nodata",
+    "gdal_files",
+    "identity_in_bucket",
+    "in_bucket",
+    "is_address",
+    "is_folder",
+    "is_gdal_name",
+    "is_tiff",
+    "object_store",
+    "open_in_bucket",
+    "open_raster",
+    "open_remote",
+    "pixel_area",
+    "pixel_areas",
+    "place_of",
+    "printable_name",
+    "proj_crs",
+    "proxy_of",
+    "rasters_in",
+    "rasters_of",
+    "read_directories",
+    "read_raster",
+    "reflected",
+    "remove_in_bucket",
+    "retry_after_s",
+    "same_file",
+    "scenes_below",
+    "status_phrase",
+    "timeout_phrase",
+    "trace_polygons",
+    "turned_upright",
+    "window_of_box",
+    "without_secrets",
+    "write_geotiff",
+    "write_geotiff_here",
 ]  # fmt: skip
 
 _HOMES = {
     "vllm_mmout.geo.raster.areas": "pixel_areas",
+    "vllm_mmout.geo.raster.atomic": "atomic_file",
     "vllm_mmout.geo.raster.bounding_box": "window_of_box",
     "vllm_mmout.geo.raster.crs.text": "proj_crs",
-    "vllm_mmout.geo.raster.files": "FileWithNeighbours Neighbours SharedFile atomic_file",
+    "vllm_mmout.geo.raster.files": "FileWithNeighbours Neighbours SharedFile",
     "vllm_mmout.geo.raster.formats": (
         "RASTER_SUFFIXES band_key band_of_file file_stem folders_in in_bucket is_address is_gdal_name is_tiff "
         "printable_name rasters_in rasters_of without_secrets"
@@ -97,9 +179,11 @@ _HOMES = {
     "vllm_mmout.geo.raster.raster": (
         "Affine GroundControlPoint Raster Window as_pixels_have_it as_window can_hold format_nodata"
     ),
+    "vllm_mmout.geo.raster.places": "BucketPath is_folder place_of same_file",
     "vllm_mmout.geo.raster.remote.buckets.bucket_file": "open_in_bucket",
     "vllm_mmout.geo.raster.remote.buckets.listing": "scenes_below",
     "vllm_mmout.geo.raster.remote.buckets.stores": "object_store",
+    "vllm_mmout.geo.raster.remote.buckets.writing": "check_bucket download identity_in_bucket remove_in_bucket",
     "vllm_mmout.geo.raster.remote.connections": "Connections ResolvedAddress proxy_of",
     "vllm_mmout.geo.raster.remote.fetch_options": "FetchOptions RETRIES",
     "vllm_mmout.geo.raster.remote.fetcher": "BrokenError certificate_fault retry_after_s status_phrase timeout_phrase",

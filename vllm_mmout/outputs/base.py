@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from io import BytesIO
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, SaveError
-from vllm_mmout.geo import atomic_file
+from vllm_mmout.geo import atomic_file, place_of
 from vllm_mmout.outputs.formats import FORMATS, format_named
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Savable:
     formats: ClassVar[dict[str, str]] = {}
     """Suffix of a file name -> name of the format, the usual one first."""
 
-    def save(self, path: str | Path, **options: Any) -> Path:
+    def save(self, path: str | PurePath, **options: Any) -> PurePath:
         """Write the result to a file; the format follows from the suffix.
 
         The file appears when it is whole: after an error there is none, and an older one is left as it was. Beside a
@@ -38,18 +38,19 @@ class Savable:
         file goes with it.
 
         Args:
-            path: where to; the folder must exist.
+            path: where to, also in a bucket (``s3://bucket/mask.tif``, ``gs://``, ``az://``); a folder on this
+                machine must exist.
             options: options of the format, as in `to_bytes`.
 
         Returns:
-            The path.
+            The path, or of an address in a bucket what has its name and suffix, and as text is that.
 
         Raises:
             SaveError: the suffix is unknown (the known ones are listed), the format cannot hold the result, or the
                 file cannot be written.
 
         """
-        target = Path(path)
+        target = place_of(path)
         if (name := self.formats.get(target.suffix.lower())) is None:
             raise unknown_suffix(target, self.formats)
         with atomic_file(target, self._sidecars(name)) as part:
@@ -102,7 +103,7 @@ class MediaOutput(Savable):
     not decoded from tokens."""
 
 
-def unknown_suffix(target: Path, formats: Iterable[str], hint: str = "") -> SaveError:
+def unknown_suffix(target: PurePath, formats: Iterable[str], hint: str = "") -> SaveError:
     """The error of a file name that tells none of the known formats; ``hint`` says what else could be done."""
     wrong = f"suffix {target.suffix!r} is that of no format" if target.suffix else "no suffix tells the format"
     return SaveError(f"cannot save {target}: {wrong} (known: {', '.join(formats)}{hint})")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import OptionError
@@ -108,17 +108,17 @@ class PolygonsOutput(MediaOutput):
     def _repr_png_(self) -> bytes:
         return self.classes.to_bytes("png")
 
-    def save(self, path: str | Path, **options: Any) -> Path:
+    def save(self, path: str | PurePath, **options: Any) -> PurePath:
         """Write the polygons to a file, .geojson, .parquet, .gpkg or .fgb; or the raster of classes, .tif.
 
         GeoJSON names the coordinate system in the member ``crs`` of 2008, as GDAL does: RFC 7946 knows longitude and
         latitude alone. GeoParquet needs the extra ``geoparquet``, GeoPackage and FlatGeobuf ``vector``. SaveError, too,
         where the raster lies nowhere that GeoJSON could name.
         """
-        target = Path(path)
+        target = PurePath(path)
         if self.formats.get(target.suffix.lower()) == "tiff":
-            return self.classes.save(target, **options)
-        return super().save(target, **options)
+            return self.classes.save(path, **options)
+        return super().save(path, **options)
 
     def traced(self, folder: Path | None = None) -> TracedPolygons:
         """Trace the raster, for writers of formats; polygons that are not whole yet may wait in ``folder``."""

@@ -7,14 +7,23 @@ import os
 import shutil
 import threading
 import weakref
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo import Window, are_classes, open_raster
+from vllm_mmout.geo import (
+    Window,
+    are_classes,
+    download,
+    identity_in_bucket,
+    open_in_bucket,
+    open_raster,
+    place_of,
+    same_file,
+)
 from vllm_mmout.outputs.formats import FORMATS
 from vllm_mmout.outputs.raster import RasterOutput
 from vllm_mmout.outputs.rendering import PREVIEW, preview, render, valid_mask
@@ -22,7 +31,7 @@ from vllm_mmout.outputs.rendering import PREVIEW, preview, render, valid_mask
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from vllm_mmout.geo import GeoTiffBlocks, OpenRaster, RasterMetadata
+    from vllm_mmout.geo import BucketPath, GeoTiffBlocks, OpenRaster, RasterMetadata
     from vllm_mmout.outputs.base import Source
 
 
@@ -48,13 +57,13 @@ class StoredRaster(RasterOutput):
     def __init__(self, path: str | Path, *, owned: bool = False, **known: Unpack[RasterMetadata]) -> None:
         self._lock = threading.RLock()
         self._closed = False
-        self._file = Path(path).absolute()
+        self._file: Path | BucketPath = Path(path).absolute()
         with open_raster(self._file) as raster:
             self._shape, self._dtype = (raster.count, *raster.size), raster.dtype
             self._identity = _identity(self._file)
         self._describe(**known)
         self.path = None if owned else str(path)
-        self._remove = weakref.finalize(self, _remove, self._file, os.getpid()) if owned else None
+        self._remove = weakref.finalize(self, _remove, Path(path).absolute(), os.getpid()) if owned else None
 
     @classmethod
     def from_blocks(cls, blocks: GeoTiffBlocks, **known: Unpack[RasterMetadata]) -> StoredRaster:
@@ -104,17 +113,17 @@ class StoredRaster(RasterOutput):
         with self._open() as raster:
             return raster.read(window).array
 
-    def save(self, path: str | Path, **options: Any) -> Path:
+    def save(self, path: str | PurePath, **options: Any) -> PurePath:
         """Write the result to a file, as `RasterOutput.save`.
 
-        The first GeoTIFF takes the temporary file over, and the raster is read from there afterwards; a further one is
-        a copy, and over its own file nothing is written. InputError: the raster is closed, or its file is gone or was
-        replaced.
+        The first GeoTIFF takes the temporary file over, and the raster is read from there afterwards, from a bucket
+        too; a further one is a copy, and over its own file nothing is written. InputError: the raster is closed, or its
+        file is gone or was replaced.
         """
-        target = Path(path)
+        target = place_of(path)
         tiff = self.formats.get(target.suffix.lower()) == "tiff"
         with self._lock:
-            if tiff and self._remove is None and target.exists() and target.samefile(self._file):
+            if tiff and self._remove is None and same_file(target, self._file):
                 self._check_file()
                 FORMATS["tiff"].check_options(options, self.formats)
                 return target
@@ -167,7 +176,9 @@ class StoredRaster(RasterOutput):
             path.write_bytes(self._encode(name, options))
             return
         FORMATS[name].check_options(options, self.formats)
-        if self._remove is None or not _linked(self._file, path):
+        if not isinstance(self._file, Path):
+            download(self._file, path)
+        elif self._remove is None or not _linked(self._file, path):
             shutil.copyfile(self._file, path)
 
     def _encode(self, name: str, options: dict[str, Any]) -> bytes:
@@ -176,17 +187,23 @@ class StoredRaster(RasterOutput):
         FORMATS[name].check_options(options, self.formats)
         with self._lock:
             self._check_file()
-            return self._file.read_bytes()
+            if isinstance(self._file, Path):
+                return self._file.read_bytes()
+            with open_in_bucket(self._file) as file:
+                return file.read()
 
-    def _moved(self, target: Path) -> None:
+    def _moved(self, target: Path | BucketPath) -> None:
         if self._remove is not None:
             self._remove()
         self._remove = None
-        self._file, self.path = target.absolute(), str(target)
+        self._file, self.path = target.absolute() if isinstance(target, Path) else target, str(target)
         self._identity = _identity(self._file)
 
 
-def _identity(file: Path) -> tuple[int, int, int, int]:
+def _identity(file: Path | BucketPath) -> tuple[object, ...]:
+    """What tells a file from another that takes its place."""
+    if not isinstance(file, Path):
+        return identity_in_bucket(file)
     found = file.stat()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 

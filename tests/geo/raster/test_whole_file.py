@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.geo.raster.files import atomic_file
+from vllm_mmout.geo.raster.atomic import atomic_file
 
 
 def test_the_file_appears_at_the_end(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from vllm_mmout.engine.parts.parts_request import PartedRequest, Prepared
 from vllm_mmout.engine.parts.scene import Scene, cut
 from vllm_mmout.engine.request.decode import Finish, as_it_is
 from vllm_mmout.errors import InputError, OptionError, SaveError
+from vllm_mmout.geo import check_bucket, is_folder, place_of, same_file
 from vllm_mmout.models.inputs.input_forms import name_of, paths_of, read_once
 from vllm_mmout.models.inputs.mapper import MappedInput
 from vllm_mmout.outputs.base import unknown_suffix
@@ -24,7 +24,7 @@ from vllm_mmout.stopwatch import FILES, Stopwatch
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.trace import Traced
-    from vllm_mmout.geo import Georeference
+    from vllm_mmout.geo import BucketPath, Georeference
     from vllm_mmout.models.inputs.raster_view import RasterView
     from vllm_mmout.outputs.base import Source
     from vllm_mmout.params import OutputParams
@@ -88,7 +88,7 @@ def _scene(
             return None
         _check_suffix(binding, params, target)
         _check_place(binding, params, target, view.georeference, tiles=True)
-        folder = None if target is None else target.path if target.folder else target.path.parent
+        folder = None if target is None else target.folder_here
         return Scene(view, grid, params, binding, _finish(None, target), folder, reopen)
     except BaseException:
         view.close()
@@ -179,12 +179,18 @@ def _renderable(data: Any, params: OutputParams) -> Any:
 class Target:
     """Where a result is written."""
 
-    path: Path
+    path: Path | BucketPath
     folder: bool
     """Whether ``path`` is a folder; the file is then named after the input."""
     stem: str
 
-    def file(self, formats: Iterable[str], pick: str | None = None) -> Path:
+    @property
+    def folder_here(self) -> Path | None:
+        """The folder on this machine where the result will lie; None of one in a bucket."""
+        folder = self.path if self.folder else self.path.parent
+        return folder if isinstance(folder, Path) else None
+
+    def file(self, formats: Iterable[str], pick: str | None = None) -> Path | BucketPath:
         """The file of one output, whose usual suffix is the first of its formats."""
         if self.folder:
             return self.path / f"{self.stem}{'' if pick is None else f'-{pick}'}{next(iter(formats))}"
@@ -197,8 +203,8 @@ def check_targets(requests: Iterable[tuple[Any, OutputParams]]) -> None:
     for data, params in requests:
         if params.path is None:
             continue
-        place = Path(params.path)
-        file = place / name_of(data) if params.path.endswith(os.sep) or place.is_dir() else place
+        place = place_of(params.path)
+        file = place / name_of(data) if is_folder(params.path) else place
         if file in seen:
             raise OptionError(
                 f"path: several results of this call would be written to {file}; give each its own path, or name a"
@@ -210,8 +216,10 @@ def check_targets(requests: Iterable[tuple[Any, OutputParams]]) -> None:
 def _target(path: str | None, data: Any) -> Target | None:
     if path is None:
         return None
-    target = Path(path)
-    folder = target.is_dir() or path.endswith(os.sep)
+    target, folder = place_of(path), is_folder(path)
+    if not isinstance(target, Path):
+        check_bucket(target)
+        return Target(target, folder, name_of(data))
     parent = target if folder else target.parent
     if folder:
         try:
@@ -229,8 +237,8 @@ def _spare_the_input(binding: Binding, params: OutputParams, target: Target | No
         return  # with several picks their names are part of the file's
     (name,) = binding.choice.pick(params.processor)
     file = target.file(binding.processors[name].formats(params) or {"": ""})
-    for source in paths_of(data) if file.is_file() else ():
-        if source.is_file() and file.samefile(source):
+    for source in paths_of(data) if not isinstance(file, Path) or file.is_file() else ():
+        if same_file(file, source):
             raise SaveError(f"the result would be written over its own input {source}; choose another path or folder")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from io import BytesIO
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Final, cast
 
 from vllm_mmout.errors import InputError
@@ -37,7 +37,7 @@ __all__ = ["DeclaredSize", "OpenRaster", "declared_size", "open_raster", "read_r
 _HEAD = 512
 
 
-def open_raster(source: str | Path | bytes | BinaryIO | Raster) -> OpenRaster:
+def open_raster(source: str | PurePath | bytes | BinaryIO | Raster) -> OpenRaster:
     """Open a raster to read it by windows: TIFF with what GeoTIFF and GDAL add to it, or a picture (PNG, JPEG, ...).
 
     JPEG 2000, VRT, NetCDF, and what GDAL has names for (`is_gdal_name`) are read through GDAL. A file that names
@@ -63,7 +63,7 @@ def open_raster(source: str | Path | bytes | BinaryIO | Raster) -> OpenRaster:
         return OpenArray(source, f"<raster of {source.height} x {source.width} pixels>")
     if is_address(source) or in_bucket(source):
         return _open_address(str(source))
-    if isinstance(source, str | Path):
+    if isinstance(source, str | PurePath):
         return open_gdal_name(str(source)) if is_gdal_name(str(source)) else _open_path(Path(source))
     if isinstance(source, bytes | bytearray | memoryview):
         return _open(BytesIO(source), f"<{len(source)} bytes>", owned=True)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.geo.raster.files import atomic_file
+from vllm_mmout.geo.raster.atomic import atomic_file
 from vllm_mmout.geo.raster.geotiff import (
     BLOCK_SIDE,
     RasterMetadata,

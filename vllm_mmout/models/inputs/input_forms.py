@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from vllm_mmout.errors import InputError
@@ -16,9 +16,13 @@ from vllm_mmout.geo import (
     in_bucket,
     is_address,
     is_gdal_name,
+    place_of,
     rasters_in,
     rasters_of,
 )
+
+if TYPE_CHECKING:
+    from vllm_mmout.geo import BucketPath
 
 NAMELESS = "output"
 """What the result of an input without a name is called."""
@@ -34,16 +38,18 @@ def name_of(data: Any) -> str:
     return name_of(parts[0]) if parts else NAMELESS
 
 
-def paths_of(data: Any) -> list[Path]:
-    """All files on this machine that an input is read from."""
+def paths_of(data: Any) -> list[Path | BucketPath]:
+    """All files on this machine and in buckets that an input is read from."""
     if (folder := as_folder(data)) is not None:
         inside = [*rasters_of(folder), *(path for place in folders_in(folder) for path in rasters_in(place))]
         return [file for path in inside for file in paths_of(path)]
     if isinstance(data, str | os.PathLike):
-        if is_address(data) or in_bucket(data):
+        if is_address(data):
             return []
+        if in_bucket(data):
+            return [place_of(str(data))]
         if is_gdal_name(str(data)):
-            return gdal_files(str(data))
+            return [*gdal_files(str(data))]
         path = as_local_path(data)
         return [path, *gdal_files(str(path))] if path.suffix.lower() == ".vrt" else [path]
     if isinstance(data, Mapping) and isinstance(data.get("multi_modal_data"), Mapping):

@@ -8,11 +8,11 @@ older file for overviews and mask of the new one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, BinaryIO
 from xml.sax.saxutils import escape
 
-from vllm_mmout.geo import checked_xml, write_geotiff, write_geotiff_here
+from vllm_mmout.geo import checked_xml, place_of, remove_in_bucket, write_geotiff, write_geotiff_here
 from vllm_mmout.outputs.formats import FORMATS, Format
 
 if TYPE_CHECKING:
@@ -42,12 +42,17 @@ def geotiff_sidecars(class_names: Sequence[str] | None) -> dict[str, bytes | Non
     return {PAM: _categories(class_names) if class_names else None, **dict.fromkeys(_OTHERS)}
 
 
-def remove_saved(path: str | Path) -> None:
+def remove_saved(path: str | PurePath) -> None:
     """Remove a file that `save` wrote, and what it wrote beside it; nothing where there is none."""
-    saved = Path(path)
-    saved.unlink(missing_ok=True)
+    saved = place_of(path)
+    names = [saved]
     if saved.suffix.lower() in FORMATS["tiff"].suffixes:
-        saved.with_name(saved.name + PAM).unlink(missing_ok=True)
+        names.append(saved.with_name(saved.name + PAM))
+    for name in names:
+        if isinstance(name, Path):
+            name.unlink(missing_ok=True)
+        else:
+            remove_in_bucket(name)
 
 
 def _categories(names: Sequence[str]) -> bytes:

@@ -234,7 +234,9 @@ def _file(output: Savable, name: str, asked: FormatChoice, parent: Path | None) 
         _check_memory(output)
     folder = own_folder(parent)
     try:
-        return Encoded(output.save(folder / f"result{suffix}"), name, media_type=media_type, size=size)
+        file = folder / f"result{suffix}"
+        output.save(file)
+        return Encoded(file, name, media_type=media_type, size=size)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
