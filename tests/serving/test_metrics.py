@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
+import yaml
 from metrics_page import page, read
+from pages import all_blocks
 from processors_for_tests import RELEASE
 from prometheus_client.parser import text_string_to_metric_families
 from scenes_for_tests import TILE, pixels
@@ -34,6 +37,8 @@ NAMES = {
     "mmout:tiles": "counter",
     "mmout:pixels": "counter",
     "mmout:failures": "counter",
+    "mmout:tiles_waiting": "gauge",
+    "mmout:seconds_waiting": "gauge",
 }
 
 
@@ -66,7 +71,8 @@ def model(engine, request):
     yield request.node.name
     RELEASE.set()
     engine.output_processor.observer = SILENT
-    assert not [name for name in read(page(), model_name=request.node.name) if "pending" in name]
+    left = read(page(), model_name=request.node.name)
+    assert not [name for name in left if "pending" in name or "waiting" in name]
 
 
 @on_the_loop
@@ -84,10 +90,23 @@ async def test_all_metrics_are_there_from_the_start(model):
         "mmout:tiles_total",
         "mmout:pixels_total",
         "mmout:failures_total",
+        "mmout:tiles_waiting",
+        "mmout:seconds_waiting",
     }
     failures = [sample.labels for sample in samples if sample.name == "mmout:failures_total"]
     assert {labels["kind"] for labels in failures} == set(KINDS)
     assert {"", "Echo", "DecodeRaises"} < {labels["processor"] for labels in failures}
+
+
+def test_what_docs_scale_by_is_a_metric_of_ours():
+    """The object of KEDA asks Prometheus for one, and has what its scaler needs."""
+    (block,) = [block for block in all_blocks("yaml") if "ScaledObject" in block.text]
+    (trigger,) = yaml.safe_load(block.text)["spec"]["triggers"]
+    assert trigger["type"] == "prometheus"
+    assert set(trigger["metadata"]) == {"serverAddress", "query", "threshold"}
+    (name,) = re.findall(r"mmout:\w+", trigger["metadata"]["query"])
+    assert NAMES[name] == "gauge"
+    assert float(trigger["metadata"]["threshold"]) > 0
 
 
 @on_the_loop
@@ -111,6 +130,19 @@ async def test_tiles_and_pixels_of_a_scene_are_counted(engine, model):
     found = read(page(), model_name=model)
     assert (found["mmout:tiles_total"], found["mmout:pixels_total"]) == (12, 75 * 90)
     assert found["mmout:decode_seconds_count segmentation"] == 12
+
+
+@on_the_loop
+async def test_tiles_wait_until_they_are_done(engine, model):
+    """Those of a scene, with the seconds that they take when some are done."""
+    seen = []
+    async for result in engine.generate(pixels(2, 320, 320), OutputParams(tile=16)):
+        last, found = result, read(page(), model_name=model)
+        seen.append([found.get(f"mmout:{what}_waiting", 0) for what in ("tiles", "seconds")])
+    last.outputs.close()
+    assert all(0 < seconds < DEADLINE for tiles, seconds in seen[1:-1] if tiles)
+    assert 400 > seen[0][0] > seen[-2][0]
+    assert seen[-1] == [0, 0]
 
 
 @on_the_loop
@@ -140,7 +172,7 @@ async def test_pending_decodes_are_seen_while_they_are(engine, model, how):
     tasks = [asyncio.create_task(answer(engine, scene(seed), params, f"{model}-{seed}")) for seed in range(2)]
     await until(lambda: len(engine.output_processor.pending) == 2)
     found = read(page(), model_name=model)
-    assert found["mmout:decodes_pending"] == 2
+    assert found["mmout:decodes_pending"] == found["mmout:tiles_waiting"] == 2
     tensors = 2 * 24 * 20 * 2 * 4
     assert tensors <= found["mmout:decodes_pending_bytes"] < tensors + 2048
     if how == "result":

@@ -44,6 +44,9 @@ class Observer:
     def tile(self, pixels: int) -> None:
         """One more tile is part of its scene's result, and with it so many pixels of the scene."""
 
+    def backlog(self, tiles: int, seconds: float) -> None:
+        """So many tiles are taken in and not done, and take so many seconds as far as is known; 0 where nothing is."""
+
     def failed(self, processor: str, kind: str) -> None:
         """A user's request failed, of a kind of `KINDS`; no processor is to blame where its name is empty."""
 

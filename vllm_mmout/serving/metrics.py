@@ -29,6 +29,8 @@ class Collectors:
     tiles: Counter
     pixels: Counter
     failures: Counter
+    waiting: Gauge
+    waiting_seconds: Gauge
 
 
 @functools.cache
@@ -53,6 +55,18 @@ def collectors() -> Collectors:
         Counter("mmout:tiles", "Tiles that are part of the results of scenes, those without any data too.", model),
         Counter("mmout:pixels", "Pixels of scenes, height times width, of these tiles; overlaps count once.", model),
         Counter("mmout:failures", "Requests that failed, by processor and kind of error.", (*processor, "kind")),
+        Gauge(
+            "mmout:tiles_waiting",
+            "Tiles of scenes, and single inputs, that were taken in and are not done.",
+            model,
+            multiprocess_mode=live,
+        ),
+        Gauge(
+            "mmout:seconds_waiting",
+            "Seconds that these take, by what the last ones took; 0 before any was done.",
+            model,
+            multiprocess_mode="livemax",  # servers of the same engines wait at the same time
+        ),
     )
 
 
@@ -66,6 +80,8 @@ class Metrics(Observer):
         made, names = collectors(), tuple(processors)
         self._pending = made.pending.labels(model_name)
         self._pending_bytes = made.pending_bytes.labels(model_name)
+        self._waiting = made.waiting.labels(model_name)
+        self._waiting_seconds = made.waiting_seconds.labels(model_name)
         self._tiles = made.tiles.labels(model_name)
         self._pixels = made.pixels.labels(model_name)
         self._seconds = {name: made.seconds.labels(model_name, name) for name in names}
@@ -91,6 +107,11 @@ class Metrics(Observer):
         """Count a tile."""
         self._tiles.inc()
         self._pixels.inc(pixels)
+
+    def backlog(self, tiles: int, seconds: float) -> None:
+        """Say what waits."""
+        self._waiting.set(tiles)
+        self._waiting_seconds.set(seconds)
 
     def failed(self, processor: str, kind: str) -> None:
         """Count a failed request."""

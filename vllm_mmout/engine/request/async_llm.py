@@ -17,6 +17,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm_mmout.engine import wire
 from vllm_mmout.engine.hooks.validation import as_client_error
 from vllm_mmout.engine.observer import counted
+from vllm_mmout.engine.parts.backlog import One
 from vllm_mmout.engine.parts.parts_request import PartedRequest, Prepared
 from vllm_mmout.engine.request.async_runs import AsyncRun
 from vllm_mmout.engine.request.decode import Admission, carrying
@@ -92,12 +93,15 @@ class BoundAsyncLLM(AsyncLLM):
         params = OutputParams() if sampling_params is None else sampling_params
         request_id = request_id or uuid4().hex
         ways = Ways(lora_request, trace_headers, priority)
+        self.mmout.backlog.observer, one = self.output_processor.observer, One()
         async with AsyncExitStack() as held:
+            held.enter_context(self.mmout.backlog.holding(one))
             async with self.mmout.readers:  # so that what waits for a credit is bounded too
                 prepared = await self._mmout_prepare(request_id, prompt, params, max_tiles)
                 if isinstance(prepared, Prepared):
                     await held.enter_async_context(self.mmout.credits.held(prepared.nbytes))
             if isinstance(prepared, PartedRequest):
+                one.total = 0  # its tiles count from now on
                 prepared = prepared.made_in(folder)
                 held.callback(prepared.close)
                 results = self._mmout_run(request_id, prepared, ways, watch)
@@ -106,6 +110,7 @@ class BoundAsyncLLM(AsyncLLM):
                     yield progress
                 return
             result = await self._mmout_send(request_id, prepared, ways)
+            one.done = int(result.error is None)
         if result.error is not None:
             raise result.error
         yield result
@@ -156,9 +161,10 @@ class BoundAsyncLLM(AsyncLLM):
         )
         self.mmout.scenes.add(run)
         try:
-            async with aclosing(run.results()) as results:
-                async for result in results:
-                    yield result
+            with self.mmout.backlog.holding(run.fan_out):
+                async with aclosing(run.results()) as results:
+                    async for result in results:
+                        yield result
         finally:
             self.mmout.scenes.discard(run)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllm_mmout.engine.hooks.compat import may_be_sent_again
 from vllm_mmout.engine.observer import Observer
+from vllm_mmout.engine.parts.backlog import Backlog
 from vllm_mmout.engine.parts.budgets import Credits, TileBudget
 from vllm_mmout.engine.parts.engines import EngineLoads
 from vllm_mmout.engine.parts.parts_request import Driver
@@ -47,6 +48,7 @@ class AsyncRuns:
             binding.max_num_seqs, self.budget, settings.max_scenes, engines=engines
         )
         self.scenes: set[AsyncRun] = set()
+        self.backlog = Backlog()
         self.shut_down = False
         self._loop: asyncio.AbstractEventLoop
         self._timer: asyncio.TimerHandle | None = None
@@ -79,6 +81,7 @@ class AsyncRuns:
     def turn(self) -> None:
         """Do what there is to do, and look again when there will be more."""
         self._woken = False
+        self.backlog.look()
         try:
             turn = self.schedule.turn()
             for run in turn.failed:
