@@ -34,6 +34,7 @@ ELSEWHERE = {
     ("inputs.md", ""): "engine/test_inputs_guide.py",
     ("processors.md", ""): "test_docs.py",
     ("terratorch.md", ""): "wings/terratorch/engine/test_terratorch_guide.py",
+    ("clusters.md", ""): "wings/ray/test_cluster.py",
     ("archives.md", ""): "wings/archives/engine/test_archives.py",
     ("transformers.md", ""): "wings/transformers/engine/test_heads.py",
     ("tokens.md", ""): "wings/tokens/serving/test_tokens_guide.py",

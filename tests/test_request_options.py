@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import pickle
 from typing import Annotated, Literal
 
 import msgspec
@@ -131,3 +132,10 @@ def test_unknown_names_are_told_with_the_near_one():
     error = unknown("tiel", ["tile", "overlap"], kind="field", where=" in data")
     assert str(error) == "unknown field 'tiel' in data; did you mean 'tile'? (known: tile, overlap)"
     assert len(shown(["x" * 1_000_000])) < 120
+
+
+def test_options_that_were_pickled_say_the_same():
+    """Those left at their default are not said, wherever the object was made."""
+    for params in (OutputParams(), OutputParams(tile=512, overlap=64, blend="linear")):
+        again = pickle.loads(pickle.dumps(params))  # noqa: S301 - our own
+        assert again.to_wire() == params.to_wire()

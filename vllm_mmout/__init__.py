@@ -56,4 +56,17 @@ _HOMES = {
 }
 """Module -> the public names that it defines."""
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+_of_ours, __dir__ = lazy_names(__name__, _HOMES)
+
+
+def __getattr__(name: str) -> object:
+    """A public name, or a wing's public module."""
+    try:
+        return _of_ours(name)
+    except AttributeError:
+        from vllm_mmout.wing import public_module
+
+        module = None if name.startswith("_") else public_module(name)
+        if module is None:
+            raise
+        return module

@@ -103,7 +103,9 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
     def to_wire(self) -> dict[str, Any]:
         """The options that travel with the request, as plain data without those left at their default."""
         wire: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, sampling=None))
-        return {key: value for key, value in wire.items() if key not in STAYS} | ({_PART: True} if self.part else {})
+        # msgspec leaves out texts that are the default object itself, which those that were unpickled are not.
+        said = [key for key in wire if key not in STAYS and getattr(self, key) != OPTIONS[key].default]
+        return {key: wire[key] for key in said} | ({_PART: True} if self.part else {})
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> OutputParams:

@@ -49,6 +49,11 @@ class Wing:
     one of ours, or None for a folder that is none of its kind."""
     command: str = ""
     """A module with ``add_parser``: a command of ``vllm-mmout``."""
+    run: str = ""
+    """A module with ``add_flags``, for flags of ``vllm-mmout run``, and ``run``, which runs that command where they say
+    so, and else gives None."""
+    public: str = ""
+    """A module that is an attribute of the package ``vllm_mmout``, under the wing's name."""
     routes: str = ""
     """What the server of ``vllm-mmout serve`` has beside the core's routes, a `serving.extension.ServerExtension`."""
 
@@ -83,6 +88,11 @@ def extensions(point: str, key: str = "") -> Iterator[Any]:
         found = wing.load(point, key)
         if found is not None:
             yield found
+
+
+def public_module(name: str) -> Any:
+    """The public module of a wing, by the wing's name; None if there is none."""
+    return next((wing.load("public") for wing in wings() if wing.name == name and wing.public), None)
 
 
 @cache

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from vllm_mmout.engine.settings import set_option
 from vllm_mmout.errors import MMOutError, OptionError
+from vllm_mmout.models.embedded.folders import found_model
 
 if TYPE_CHECKING:
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs
 
+    from vllm_mmout.engine.binding import EngineBinding
     from vllm_mmout.engine.request.llm import BoundLLM
 
 
@@ -53,8 +55,6 @@ def engine(
     model: str, flags: Sequence[str], own_flags: Sequence[str] = (), *, trace: str | None = None
 ) -> Iterator[BoundLLM]:
     """Start an engine, and end it with all its processes; ``trace`` names the file of its trace."""
-    from vllm_mmout.models.embedded.folders import found_model
-
     folder = found_model(model)
     prepare_environment()
     check_installed()
@@ -71,6 +71,22 @@ def engine(
         llm.llm_engine.engine_core.shutdown()
 
 
+def binding_of(model: str, flags: Sequence[str]) -> EngineBinding:
+    """What would bind the engine that `engine` starts, which is not started."""
+    folder = found_model(model)
+    prepare_environment()
+    check_installed()
+    from vllm.engine.arg_utils import EngineArgs
+
+    from vllm_mmout.engine.binding import make_binding
+    from vllm_mmout.engine.hooks.install import install
+
+    install()
+    engine_args = EngineArgs.from_cli_args(_parsed(folder, flags))
+    _check_processor(model, engine_args)
+    return cast("EngineBinding", make_binding(engine_args.create_engine_config()))
+
+
 def check_installed() -> None:
     """Refuse to go on without an engine."""
     try:
@@ -81,7 +97,7 @@ def check_installed() -> None:
         ) from error
 
 
-def _parsed(model: str, flags: Sequence[str], own_flags: Sequence[str]) -> argparse.Namespace:
+def _parsed(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> argparse.Namespace:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 

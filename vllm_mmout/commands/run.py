@@ -28,6 +28,7 @@ from vllm_mmout.geo import (
 from vllm_mmout.params import LOCAL_ONLY, OutputParams
 from vllm_mmout.params import OPTIONS as DECLARED
 from vllm_mmout.request_options import Option
+from vllm_mmout.wing import extensions
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
@@ -97,6 +98,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         TRACE, metavar="FILE", help="file that tells where the time of each input and tile goes, for ui.perfetto.dev"
     )
+    for elsewhere in extensions("run"):
+        elsewhere.add_flags(parser)
     parser.set_defaults(run=run, takes_engine_flags=True)
 
 
@@ -120,9 +123,13 @@ class Wanted:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; a file that fails is reported and does not stop the others."""
+    chosen = OutputParams(**{name: getattr(options, name) for name in OPTIONS})
+    for elsewhere in extensions("run"):
+        status: int | None = elsewhere.run(options, chosen)
+        if status is not None:
+            return status
     wanted = [each for given in options.inputs for each in Wanted.of(given)]
     out = _checked_out(options.out, wanted)
-    chosen = OutputParams(**{name: getattr(options, name) for name in OPTIONS})
     params = [msgspec.structs.replace(chosen, path=out + each.folder) for each in wanted]
     from vllm_mmout.commands.engine import engine
 

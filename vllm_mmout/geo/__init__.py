@@ -47,8 +47,9 @@ if TYPE_CHECKING:
         format_nodata,
     )
     from vllm_mmout.geo.raster.remote.buckets.bucket_file import open_in_bucket
+    from vllm_mmout.geo.raster.remote.buckets.faults import errors_of
     from vllm_mmout.geo.raster.remote.buckets.listing import scenes_below
-    from vllm_mmout.geo.raster.remote.buckets.stores import object_store
+    from vllm_mmout.geo.raster.remote.buckets.stores import Place, object_store
     from vllm_mmout.geo.raster.remote.buckets.writing import (
         check_bucket,
         download,
@@ -99,6 +100,7 @@ __all__ = [
     "Neighbours",
     "OpenRaster",
     "OpenStack",
+    "Place",
     "Plan",
     "Polygons",
     "Raster",
@@ -122,6 +124,7 @@ __all__ = [
     "declared_size",
     "download",
     "epsg_code",
+    "errors_of",
     "file_stem",
     "folders_in",
     "format_nodata",
@@ -181,8 +184,9 @@ _HOMES = {
     ),
     "vllm_mmout.geo.raster.places": "BucketPath is_folder place_of same_file",
     "vllm_mmout.geo.raster.remote.buckets.bucket_file": "open_in_bucket",
+    "vllm_mmout.geo.raster.remote.buckets.faults": "errors_of",
     "vllm_mmout.geo.raster.remote.buckets.listing": "scenes_below",
-    "vllm_mmout.geo.raster.remote.buckets.stores": "object_store",
+    "vllm_mmout.geo.raster.remote.buckets.stores": "Place object_store",
     "vllm_mmout.geo.raster.remote.buckets.writing": "check_bucket download identity_in_bucket remove_in_bucket",
     "vllm_mmout.geo.raster.remote.connections": "Connections ResolvedAddress proxy_of",
     "vllm_mmout.geo.raster.remote.fetch_options": "FetchOptions RETRIES",

@@ -1,0 +1,152 @@
+"""What a run remembers of its scenes, and what it does with those that end whatever runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("obstore")
+pytest.importorskip("ray.data")
+
+from vllm_mmout import OutputParams
+from vllm_mmout.cli import main
+from vllm_mmout.errors import InputError, OptionError, SaveError
+from vllm_mmout.wings.ray.cluster_run import names_of
+from vllm_mmout.wings.ray.manifest import Manifest, Record
+from vllm_mmout.wings.ray.predictor import MOST_STARTS, RECORD, Job, Predictor
+
+pytestmark = [
+    pytest.mark.heavy,  # Ray's import
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),  # of Ray itself
+]
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    """Of a folder."""
+    return Manifest(str(tmp_path / "out"), "water-index", OutputParams())
+
+
+def stored(manifest, tmp_path, scene="a.tif"):
+    """The record of a scene whose result is a file of five bytes."""
+    (tmp_path / "made").write_bytes(b"bytes")
+    record = Record(scene=scene, files=(manifest.objects.placed(tmp_path / "made", "day/a.tif"),))
+    manifest.write(record)
+    return record
+
+
+def test_a_scene_is_done_while_its_files_are_there(manifest, tmp_path):
+    """One whose file is gone, or has another size, is run again; so is one with an error."""
+    record = stored(manifest, tmp_path)
+    assert manifest.find("a.tif", {}) == record
+    file = Path(record.files[0].address)
+    file.write_bytes(b"byte")
+    assert manifest.find("a.tif", {}) is None
+    file.unlink()
+    assert manifest.find("a.tif", {}) is None
+    manifest.write(Record(scene="a.tif", error="no such file"))
+    assert manifest.find("a.tif", {}) is None
+
+
+def test_another_run_has_records_of_its_own(manifest, tmp_path):
+    """Another model or other options make other results."""
+    stored(manifest, tmp_path)
+    assert Manifest(manifest.out, "other", OutputParams()).find("a.tif", {}) is None
+    assert Manifest(manifest.out, "water-index", OutputParams(overlap=8)).find("a.tif", {}) is None
+    assert manifest.find("a.tif", {"window": [0, 0, 1, 1]}) is None
+
+
+def test_a_damaged_record_is_none(manifest, tmp_path):
+    """The scene is run again."""
+    stored(manifest, tmp_path)
+    (path,) = (tmp_path / "out/.vllm-mmout").glob("*.json")
+    path.write_bytes(b'{"scene": 5')
+    assert manifest.find("a.tif", {}) is None
+
+
+def test_a_report_has_a_line_for_each_scene(manifest, tmp_path):
+    """And what was noted during the run is gone."""
+    record = stored(manifest, tmp_path)
+    assert [manifest.begin("run", "a.tif", {}) for _ in range(3)] == [0, 1, 2]
+    report = Path(manifest.report([record]))
+    assert msgspec.json.decode(report.read_bytes(), type=Record) == record
+    assert not (tmp_path / "out/.vllm-mmout/runs").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    """Before anything is run."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(SaveError, match="cannot be made"):
+        Manifest(str(tmp_path / "file/out"), "m", OutputParams()).find("a", {})
+
+
+class Ending(Predictor):
+    """Runs scenes by writing a file, and notes which went together; it has no engine."""
+
+    def __init__(self, job):
+        self._job = job
+        self.together = []
+
+    def _run(self, scenes, params):
+        self.together.append(list(scenes))
+        for scene, asked in zip(scenes, params, strict=True):
+            Path(asked.path).mkdir()
+            Path(asked.path, f"{Path(scene).stem}.tif").write_bytes(scene.encode())
+        return [SimpleNamespace(error=None, outputs=None) for _ in scenes]
+
+
+def batch(*scenes):
+    """Rows as Ray gives them."""
+    columns = {"scene": scenes, "name": [scene.partition(".")[0] for scene in scenes], "options": ["{}"] * len(scenes)}
+    return {name: np.array(values, object) for name, values in columns.items()}
+
+
+def test_what_was_begun_before_is_run_alone_and_given_up_in_the_end(manifest):
+    """So that a scene which ends whatever runs it takes no other with it, and the run has an end."""
+    job = Job("water-index", OutputParams(), (), "scene", manifest, "run")
+    for _ in range(MOST_STARTS):
+        manifest.begin("run", "bad.tif", {})
+    manifest.begin("run", "late.tif", {})
+    actor = Ending(job)
+    found = actor(batch("a.tif", "bad.tif", "late.tif", "b.tif"))[RECORD]
+    records = [msgspec.json.decode(record, type=Record) for record in found]
+    assert actor.together == [["a.tif", "b.tif"], ["late.tif"]]
+    assert [record.scene for record in records] == ["a.tif", "bad.tif", "late.tif", "b.tif"]
+    assert [bool(record.error) for record in records] == [False, True, False, False]
+    assert "ended 4 times" in records[1].error
+    again = Ending(job)
+    assert list(again(batch("a.tif", "late.tif"))[RECORD]) == [found[0], found[2]]
+    assert again.together == []
+
+
+def test_results_are_named_after_their_scenes(tmp_path):
+    """Below the folder that was named; two of one name are refused before anything is run."""
+    for name in ("x/1.tif", "y/1.tif", "y/2.png", "y/notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    found = names_of([f"{tmp_path}/"])
+    assert found == {f"{tmp_path}/{name}": name.partition(".")[0] for name in ("x/1.tif", "y/1.tif", "y/2.png")}
+    assert list(names_of(["https://host/a/3.tif?key=5"]).values()) == ["3"]
+    with pytest.raises(OptionError, match="several scenes are called 1"):
+        names_of([f"{tmp_path}/x/1.tif", f"{tmp_path}/y/1.tif"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="there is no scene below"):
+        names_of([f"{tmp_path}/empty/"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--ray-split", "100"], "--ray-split is for a run on a cluster; add --ray"),
+        (["--ray", "--ray-split", "0"], "--ray-split must be 1 or more pixels, got 0"),
+        (["--ray", "--mmout-trace", "t.json"], "--mmout-trace is of one process"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(flags, said, capsys, tmp_path):
+    """With exit status 2."""
+    assert main(["run", "water-index", "in/", "-o", str(tmp_path / "out"), *flags]) == 2
+    assert said in capsys.readouterr().err

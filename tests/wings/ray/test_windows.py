@@ -1,0 +1,106 @@
+"""A scene that is run in windows and joined has the pixels of one run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from affine import Affine
+from geotiffs_by_rasterio import TILED, geotiff
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vllm_mmout import OutputParams
+from vllm_mmout.errors import OptionError
+from vllm_mmout.geo import TileGrid
+from vllm_mmout.models.embedded.scene import make_scene
+from vllm_mmout.wings.ray.windows import facts_of, joined, parts_of
+
+
+@st.composite
+def grids(draw):
+    """Grids of tiles of all kinds."""
+    tile = draw(st.integers(1, 40))
+    return TileGrid(
+        draw(st.integers(1, 200)),
+        draw(st.integers(1, 200)),
+        tile,
+        draw(st.integers(0, tile // 2)),
+        draw(st.sampled_from(["shift", "pad"])),
+    )
+
+
+@given(grids(), st.integers(1, 120))
+def test_each_pixel_is_one_parts_own(grid, side):
+    """And it lies in that part's window."""
+    covered = np.zeros((grid.height, grid.width), np.uint8)
+    for part in parts_of(grid, (0, 0), side):
+        covered[part.own.rows, part.own.cols] += 1
+        for axis in ("row", "col"):
+            length = "height" if axis == "row" else "width"
+            own, window = getattr(part.own, axis), getattr(part.window, axis)
+            assert window <= own
+            assert own + getattr(part.own, length) <= window + getattr(part.window, length)
+    assert (covered == 1).all()
+
+
+@given(grids(), st.integers(1, 120))
+def test_own_pixels_are_of_the_same_tiles(grid, side):
+    """A part's own grid has every tile of the scene that touches the part's own pixels, where the scene has it."""
+    for part in parts_of(grid, (0, 0), side):
+        window = part.window
+        mine = TileGrid(window.height, window.width, grid.tile, grid.overlap, grid.edge)
+        for starts, own, whole, first, last in (
+            (mine.rows, part.own.rows, grid.rows, window.row, grid.height),
+            (mine.cols, part.own.cols, grid.cols, window.col, grid.width),
+        ):
+            wanted = {start for start in whole if start < own.stop and min(start + grid.tile, last) > own.start}
+            assert wanted <= {start + first for start in starts}
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory):
+    """A scene that no tile divides, with nodata at one side."""
+    path, made = tmp_path_factory.mktemp("large") / "s.tif", make_scene(700, 900)
+    place = {"crs": made.crs, "transform": Affine(*made.transform), "nodata": made.nodata}
+    path.write_bytes(geotiff(made.array, **TILED, **place))
+    return path
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"tile": 128},
+        {"tile": 160, "overlap": 32, "output": "probabilities"},
+        {"tile": 100, "overlap": 50, "blend": "linear", "window": (13, 7, 611, 720)},
+    ],
+)
+def test_joined_windows_are_one_run_byte_for_byte(llm, scene, tmp_path, asked):
+    """The GeoTIFF has the bytes of that of one run, with its place, its names and its nodata."""
+    params = OutputParams(**asked)
+    whole = llm.generate(str(scene), _to(params, tmp_path / "whole.tif"), use_tqdm=False)[0].outputs
+    row, col, height, width = asked.get("window", (0, 0, 700, 900))
+    grid = TileGrid(height, width, params.tile, params.overlap)
+    parts = parts_of(grid, (row, col), 300)
+    assert len(parts) >= 6
+    places = []
+    for number, part in enumerate(parts):
+        path = tmp_path / f"{number}.tif"
+        of_part = _to(OutputParams(**{**asked, "window": part.window}), path)
+        facts = facts_of(llm.generate(str(scene), of_part, use_tqdm=False)[0].outputs)
+        places.append((path, part))
+    joined(places, (height, width), facts, tmp_path).save(tmp_path / "joined.tif")
+    assert (tmp_path / "joined.tif").read_bytes() == (tmp_path / "whole.tif").read_bytes()
+    assert whole.height == height
+
+
+def test_what_is_no_raster_is_refused():
+    """With what to do."""
+    with pytest.raises(OptionError, match="leave --ray-split out"):
+        facts_of("polygons")
+
+
+def _to(params, path):
+    import msgspec
+
+    return msgspec.structs.replace(params, path=str(path))

@@ -1,0 +1,57 @@
+"""Columns of a dataset: what the rows of a batch have, and what comes of its results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vllm_mmout.errors import OptionError
+from vllm_mmout.outputs.base import Savable
+from vllm_mmout.serving.response.plain import as_json, as_media
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.request_output import MultimodalRequestOutput
+    from vllm_mmout.params import OutputParams
+
+
+def rows_of(batch: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
+    """The rows of a batch."""
+    return [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
+
+
+def columns_of(results: Sequence[MultimodalRequestOutput], params: OutputParams) -> dict[str, NDArray[Any]]:
+    """What `vllm_mmout.ray.predict` adds to a batch: of each result its file, where one was asked for, or its bytes.
+
+    With several picks a column's name ends with the pick's: ``output_mask``.
+    """
+    several = isinstance(params.processor, tuple)
+    columns: dict[str, list[Any]] = {"error": [None if one.error is None else str(one.error) for one in results]}
+    for pick in (params.processor or ()) if several else ("",):
+        end = f"_{pick}" if several else ""
+        found = [None if one.error is not None else one.outputs[pick] if several else one.outputs for one in results]
+        if params.path is not None:
+            columns[f"path{end}"] = [getattr(output, "path", None) for output in found]
+            continue
+        files = [_file(output) for output in found]
+        columns[f"output{end}"] = [content for content, _ in files]
+        columns[f"format{end}"] = [name for _, name in files]
+    return {name: np.array([*values, None], object)[:-1] for name, values in columns.items()}
+
+
+def _file(output: Any) -> tuple[bytes | None, str | None]:
+    """A result as the bytes of a file of its usual format, and the format's name."""
+    if output is None:
+        return None, None
+    output = as_media(output)
+    try:
+        if isinstance(output, Savable):
+            return output.to_bytes(), next(iter(output.formats.values()))
+        return as_json(output)[0], "json"
+    except OptionError as error:
+        raise OptionError(str(error).replace("over HTTP", "in a dataset")) from error
+    finally:
+        if hasattr(output, "close"):
+            output.close()

@@ -1,0 +1,119 @@
+"""Scenes that were cut into windows: which, and their results joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from vllm_mmout.errors import InputError, MMOutError, OptionError
+from vllm_mmout.wings.ray.manifest import Manifest, Record
+from vllm_mmout.wings.ray.objects import FOLDER
+from vllm_mmout.wings.ray.tasks import on_a_node, this_node
+from vllm_mmout.wings.ray.windows import ScenePart, joined, parts_of
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.wings.ray.predictor import Job
+
+PARTS = f"{FOLDER}/parts"
+
+
+@dataclass
+class CutScene:
+    """A scene whose windows are rows of their own."""
+
+    scene: str
+    name: str
+    size: tuple[int, int]
+    """Height and width, in pixels of the input."""
+    parts: list[ScenePart]
+    records: dict[int, Record] = field(default_factory=dict)
+    """Of the windows that are done or have failed, by number."""
+
+    def rows(self) -> list[tuple[str, dict[str, Any]]]:
+        """Name and options of each window."""
+        named = enumerate(self.parts)
+        return [(f"{PARTS}/{self.name}-{number}", _options(part)) for number, part in named]
+
+    def take(self, record: Record) -> bool:
+        """Note what became of a window; whether it was the last one."""
+        windows = [_options(part)["window"] for part in self.parts]
+        self.records[windows.index(record.options["window"])] = record
+        return len(self.records) == len(self.parts)
+
+    def joined(self, manifest: Manifest, run: str) -> Record:
+        """Join the windows' results, on any node; gives the scene's record."""
+        failed = [record for _, record in sorted(self.records.items()) if record.error is not None]
+        seconds = sum(record.seconds for record in self.records.values())
+        if failed:
+            record = Record(scene=self.scene, error=failed[0].error, seconds=seconds, node=failed[0].node)
+            manifest.write(record)
+            return record
+        return on_a_node(f"join {self.name}", _join, self, manifest, run)
+
+
+def _options(part: ScenePart) -> dict[str, Any]:
+    window = part.window
+    return {"window": [window.row, window.col, window.height, window.width], "bbox": None, "bbox_crs": None}
+
+
+def _join(scene: CutScene, manifest: Manifest, run: str) -> Record:
+    """Join the windows of a scene, and write its record."""
+    records = [scene.records[number] for number in range(len(scene.parts))]
+    said: dict[str, Any] = {"scene": scene.scene, "seconds": sum(record.seconds for record in records)}
+    try:
+        with manifest.objects.workshop(run) as folder:
+            places = [(record.files[0].address, part) for record, part in zip(records, scene.parts, strict=True)]
+            raster = joined(places, scene.size, records[0].known, folder)
+            raster.save(folder / "joined.tif")
+            files = [
+                manifest.objects.placed(file, f"{scene.name}{file.name.removeprefix('joined')}")
+                for file in sorted(folder.glob("joined*"), key=lambda file: len(file.name), reverse=True)
+            ]
+        record = Record(**said, files=tuple(reversed(files)), node=this_node())
+    except MMOutError as error:
+        record = Record(**said, error=str(error))
+    manifest.write(record)
+    if record.error is None:
+        for part in records:
+            manifest.forget(part)
+    return record
+
+
+def planned(job: Job, rows: Sequence[tuple[str, str]], side: int) -> dict[str, CutScene]:
+    """The scenes that are larger than a side, by address; others, and those with a fault, are run whole."""
+    return on_a_node("cut scenes", _planned, job, rows, side)
+
+
+def _planned(job: Job, rows: Sequence[tuple[str, str]], side: int) -> dict[str, CutScene]:
+    from vllm_mmout.commands.engine import binding_of
+
+    binding = cast("Binding", binding_of(job.model, cast("Sequence[str]", job.engine)))
+    found = [_cut(binding, job, scene, name, side) for scene, name in rows]
+    return {cut.scene: cut for cut in found if cut is not None}
+
+
+def _cut(binding: Binding, job: Job, scene: str, name: str, side: int) -> CutScene | None:
+    from vllm_mmout.engine.parts.scene import cut
+    from vllm_mmout.models.inputs.mapper import MappedInput
+
+    if binding.inputs is None:
+        return None
+    params = msgspec.structs.replace(job.params)
+    try:
+        view = binding.inputs.open(scene, params)
+        if isinstance(view, MappedInput):
+            return None
+        with view:
+            grid = cut(binding, view, params)
+            if grid is None or max(view.size) <= side:
+                return None
+            if "location" in getattr(view.mapper, "options", ()) and params.location is None:
+                raise OptionError("--ray-split needs --location: each window would have its own")
+            parts = parts_of(grid, (view.window.row, view.window.col), side)
+            return CutScene(scene, name, view.size, parts) if len(parts) > 1 else None
+    except InputError:
+        return None

@@ -1,0 +1,64 @@
+"""``vllm-mmout run --ray``: its flags."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from vllm_mmout.errors import OptionError
+
+if TYPE_CHECKING:
+    from vllm_mmout.params import OutputParams
+
+_OTHERS: Final = ("ray_workers", "ray_cpus", "ray_gpus", "ray_split")
+_HERE: Final = "here"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Describe them."""
+    group = parser.add_argument_group(
+        "on a cluster",
+        "Scenes go to the nodes of a cluster of Ray. A run that was cut off goes on where it was when it is started"
+        ' again. Needs the extra: pip install "vllm-mmout[ray]".',
+    )
+    group.add_argument(
+        "--ray",
+        nargs="?",
+        const=_HERE,
+        metavar="ADDRESS",
+        help="of the cluster; without one that of RAY_ADDRESS, or this machine alone",
+    )
+    group.add_argument("--ray-workers", type=int, metavar="N", help="engines at once; as many as there is place for")
+    group.add_argument(
+        "--ray-cpus", type=float, metavar="N", help="processors of an engine; all of a node, or one where it has a GPU"
+    )
+    group.add_argument("--ray-gpus", type=float, metavar="N", help="GPUs of an engine; one where there are any")
+    group.add_argument(
+        "--ray-split",
+        type=int,
+        metavar="PIXELS",
+        help="cut scenes that are wider or higher into windows of about this side, which are joined again",
+    )
+
+
+def run(options: argparse.Namespace, params: OutputParams) -> int | None:
+    """Run the command on a cluster; None where that was not asked for."""
+    others = [f"--{name.replace('_', '-')}" for name in _OTHERS if getattr(options, name) is not None]
+    if options.ray is None:
+        if others:
+            raise OptionError(f"{', '.join(others)} is for a run on a cluster; add --ray")
+        return None
+    if options.mmout_trace is not None:
+        raise OptionError("--mmout-trace is of one process; leave it or --ray out")
+    if options.ray_split is not None and options.ray_split < 1:
+        raise OptionError(f"--ray-split must be 1 or more pixels, got {options.ray_split}")
+    try:
+        import obstore  # noqa: F401 - whether it can be
+        import ray
+        import ray.data  # noqa: F401
+    except ImportError as error:
+        raise OptionError(f'--ray needs Ray Data ({error}); pip install "vllm-mmout[ray]"') from error
+    from vllm_mmout.wings.ray.cluster_run import ClusterRun
+
+    address = None if options.ray == _HERE else options.ray
+    return ClusterRun(options, params).status(address)
