@@ -17,9 +17,11 @@ import ray
 from affine import Affine
 from buckets import bucket, held, put, s3  # noqa: F401 - fixtures
 from geotiffs_by_rasterio import TILED, geotiff
+from model_folders import engine_here
 from pages import all_blocks
 from ray_nodes import Command, connected, nodes
 
+from vllm_mmout import OutputParams, embedded_model
 from vllm_mmout.models.embedded.scene import make_scene
 
 pytestmark = [
@@ -52,12 +54,18 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def alone(folder, tmp_path_factory):
-    """The results of a process by itself, by name."""
+def engine():
+    """The same model by itself, in this process."""
+    return engine_here(embedded_model(MODEL))
+
+
+@pytest.fixture(scope="module")
+def alone(engine, folder, tmp_path_factory):
+    """The files of the results of one process, by name."""
     out = tmp_path_factory.mktemp("alone")
     scenes = sorted(folder.rglob("*.tif"))
-    status, _, errors = Command(MODEL, *scenes, "-o", f"{out}/").done()
-    assert status == 0, errors
+    for result in engine.generate([str(scene) for scene in scenes], OutputParams(path=f"{out}/"), use_tqdm=False):
+        assert result.error is None
     of = {path.stem: path.parent.name for path in scenes}
     return {f"{of[path.name.partition('.')[0]]}/{path.name}": path.read_bytes() for path in out.iterdir()}
 
@@ -119,15 +127,16 @@ def test_each_scene_is_done_once_though_a_node_and_the_driver_die(folder, alone,
             assert (len(content), hashlib.sha256(content).hexdigest()) == (file["nbytes"], file["sha256"])
 
 
-def test_a_scene_that_is_cut_for_several_nodes_is_that_of_one_run(cluster, folder, alone, tmp_path):
+def test_a_scene_that_is_cut_for_several_nodes_is_that_of_one_run(cluster, folder, engine, tmp_path):
     """Its windows are rows of their own, whose results are joined and removed; a second start has nothing to do."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in/7.tif").write_bytes((folder / "day1/7.tif").read_bytes())
     cut = ("--tile", "128", "--overlap", "32", "--output", "probabilities")
     arguments = (MODEL, f"{tmp_path}/in/", "-o", tmp_path / "out", *cut, "--ray", cluster.address, "--ray-cpus", "1")
-    status, printed, errors = Command(*arguments, "--ray-split", "300").done()
+    status, printed, errors = Command(*arguments, "--ray-split", "300", "--ray-workers", "1").done()
     assert (status, printed) == (0, f"{tmp_path}/out/7.tif\n"), errors
-    assert Command(MODEL, tmp_path / "in/7.tif", "-o", tmp_path / "alone.tif", *cut).done()[0] == 0
+    params = OutputParams(tile=128, overlap=32, output="probabilities", path=str(tmp_path / "alone.tif"))
+    engine.generate(str(tmp_path / "in/7.tif"), params, use_tqdm=False)
     assert (tmp_path / "out/7.tif").read_bytes() == (tmp_path / "alone.tif").read_bytes()
     left = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert sorted(path.suffix for path in left) == [".json", ".jsonl", ".tif"]
