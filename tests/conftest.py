@@ -165,6 +165,7 @@ def guarded_server(tmp_path_factory: pytest.TempPathFactory, nursery):
         "--api-key": "secret",
         "--mmout-max-waiting": 2,
         "--mmout-max-upload": "2M",
+        "--mmout-max-area": 50,
         "--mmout-result-ttl": 2,
         "--mmout-receive-timeout": 1,
         "--mmout-send-timeout": 1,

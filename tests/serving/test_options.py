@@ -86,6 +86,14 @@ def test_limits_allow_something(parser, name):
     assert getattr(parsed(parser, flag(name), "1"), name) == 1
 
 
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
+def test_areas_are_finite_and_above_zero(parser, value):
+    """Other areas are an error that names the flag; by default there is no such limit."""
+    with pytest.raises(OptionError, match="--mmout-max-area must be a finite number of square kilometres above 0, got"):
+        parsed(parser, f"--mmout-max-area={value}")
+    assert ServingOptions().max_area is None
+
+
 @pytest.mark.parametrize("name", ["receive_timeout", "send_timeout", "result_ttl"])
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
 def test_times_are_finite_and_above_zero(parser, name, value):

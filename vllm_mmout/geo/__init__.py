@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from vllm_mmout.geo.raster.areas import pixel_areas
+    from vllm_mmout.geo.raster.areas import area_km2, pixel_areas
     from vllm_mmout.geo.raster.atomic import atomic_file
     from vllm_mmout.geo.raster.bounding_box import window_of_box
     from vllm_mmout.geo.raster.crs.text import proj_crs
@@ -110,6 +110,7 @@ __all__ = [
     "TileGrid",
     "Window",
     "are_classes",
+    "area_km2",
     "as_pixels_have_it",
     "as_window",
     "atomic_file",
@@ -165,7 +166,7 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "vllm_mmout.geo.raster.areas": "pixel_areas",
+    "vllm_mmout.geo.raster.areas": "area_km2 pixel_areas",
     "vllm_mmout.geo.raster.atomic": "atomic_file",
     "vllm_mmout.geo.raster.bounding_box": "window_of_box",
     "vllm_mmout.geo.raster.crs.text": "proj_crs",

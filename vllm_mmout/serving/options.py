@@ -55,6 +55,14 @@ class ServingOptions:
     max_upload: int = _count(1 << 30, "bytes of one request's body")
     max_pixels: int = _count(500_000_000, "pixels (height x width) of one input, looked at before any is decoded")
     max_tiles: int = _count(4096, "tiles that one request may be cut into")
+    max_area: float | None = field(
+        default=None,
+        metadata={
+            "type": float,
+            "metavar": "KM2",
+            "help": "square kilometres that one input may cover on the ground, where it has a place; by default any",
+        },
+    )
     max_waiting: int = _count(64, "requests that are being read, run or answered at once; further ones get 429")
     max_results: int = _count(4 << 30, "bytes of all stored results together; the oldest go first")
     max_scenes: int = _count(256, "jobs (/v1/scenes) of all servers that wait or run; further ones get 429")
@@ -82,6 +90,8 @@ class ServingOptions:
             value = getattr(self, one.name)
             if one.metadata["metavar"] == "N" and value < 1:
                 raise OptionError(f"{flag(one.name)} must be at least 1, got {value}")
+            if one.metadata["metavar"] == "KM2" and value is not None and not (math.isfinite(value) and value > 0):
+                raise OptionError(f"{flag(one.name)} must be a finite number of square kilometres above 0, got {value}")
             if one.metadata["metavar"] == "SECONDS" and not (math.isfinite(value) and value > 0):
                 raise OptionError(f"{flag(one.name)} must be a finite number of seconds above 0, got {value}")
         if self.results_dir == "":

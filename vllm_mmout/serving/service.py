@@ -184,6 +184,7 @@ class Work:
                     lora_request=self.adapter,
                     priority=self.priority,
                     max_tiles=service.options.max_tiles,
+                    max_area=service.options.max_area,
                     watch=watch,
                     folder=service.store.shared.work,
                 )

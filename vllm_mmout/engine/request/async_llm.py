@@ -63,6 +63,7 @@ class BoundAsyncLLM(AsyncLLM):
         trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
         max_tiles: int | None = None,
+        max_area: float | None = None,
         watch: PreviewRequest | None = None,
         folder: Path | None = None,
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
@@ -76,6 +77,8 @@ class BoundAsyncLLM(AsyncLLM):
             trace_headers: as vLLM's.
             priority: the lower the earlier (with the priority scheduling policy).
             max_tiles: as many tiles as the input may be cut into; an input of more is refused. None: any number.
+            max_area: as many square kilometres as the input may cover on the ground, as far as that can be told; a part
+                that ``window`` or ``bbox`` cuts out counts alone. None: any number.
             watch: asks for pictures of what is finished of an input that is cut into tiles, of this request alone; such
                 a picture comes as those of ``partial_images`` do. None: nobody asks.
             folder: where a result on disk is made that has no ``path``; None: that of the system for temporary files.
@@ -97,7 +100,7 @@ class BoundAsyncLLM(AsyncLLM):
         async with AsyncExitStack() as held:
             held.enter_context(self.mmout.backlog.holding(one))
             async with self.mmout.readers:  # so that what waits for a credit is bounded too
-                prepared = await self._mmout_prepare(request_id, prompt, params, max_tiles)
+                prepared = await self._mmout_prepare(request_id, prompt, params, max_tiles, max_area)
                 if isinstance(prepared, Prepared):
                     await held.enter_async_context(self.mmout.credits.held(prepared.nbytes))
             if isinstance(prepared, PartedRequest):
@@ -177,11 +180,13 @@ class BoundAsyncLLM(AsyncLLM):
         await super().abort(request_ids, internal)
 
     async def _mmout_prepare(
-        self, request_id: str, prompt: Any, params: OutputParams, max_tiles: int | None
+        self, request_id: str, prompt: Any, params: OutputParams, max_tiles: int | None, max_area: float | None
     ) -> Prepared | PartedRequest:
         binding = self.output_processor.binding
+        traced = binding.traced(request_id)
         try:
-            prepared = await in_thread(partial(prepare, binding, prompt, params, binding.traced(request_id)), _close)
+            reading = partial(prepare, binding, prompt, params, traced, max_area=max_area)
+            prepared = await in_thread(reading, _close)
             if max_tiles is not None and isinstance(prepared, PartedRequest):
                 prepared.check_tiles(max_tiles)
         except MMOutError as error:

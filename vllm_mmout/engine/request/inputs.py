@@ -14,7 +14,7 @@ from vllm_mmout.engine.parts.parts_request import PartedRequest, Prepared
 from vllm_mmout.engine.parts.scene import Scene, cut
 from vllm_mmout.engine.request.decode import Finish, as_it_is
 from vllm_mmout.errors import InputError, OptionError, SaveError
-from vllm_mmout.geo import check_bucket, is_folder, place_of, same_file
+from vllm_mmout.geo import area_km2, check_bucket, is_folder, place_of, same_file
 from vllm_mmout.models.inputs.input_forms import name_of, paths_of, read_once
 from vllm_mmout.models.inputs.mapper import MappedInput
 from vllm_mmout.outputs.base import unknown_suffix
@@ -31,18 +31,24 @@ if TYPE_CHECKING:
 
 
 def prepare(
-    binding: Binding, data: Any, params: OutputParams, traced: Traced | None = None
+    binding: Binding,
+    data: Any,
+    params: OutputParams,
+    traced: Traced | None = None,
+    *,
+    max_area: float | None = None,
 ) -> Prepared | PartedRequest:
     """Read and map one input; may block on files. A scene is only opened, and is to be closed.
 
-    Of what goes to a processor that makes the inputs itself nothing is read.
+    One that covers more than ``max_area`` square kilometres is refused. Of what goes to a
+    processor that makes the inputs itself nothing is read.
     """
     if traced is None:
-        return _prepared(binding, data, params)
+        return _prepared(binding, data, params, max_area)
     watch = Stopwatch()
     began, token = time.monotonic(), FILES.set(watch)
     try:
-        prepared = _prepared(binding, data, params)
+        prepared = _prepared(binding, data, params, max_area)
     finally:
         FILES.reset(token)
     if isinstance(prepared, PartedRequest):
@@ -51,7 +57,7 @@ def prepare(
     return replace(prepared, traced=traced)
 
 
-def _prepared(binding: Binding, data: Any, params: OutputParams) -> Prepared | PartedRequest:
+def _prepared(binding: Binding, data: Any, params: OutputParams, max_area: float | None) -> Prepared | PartedRequest:
     binding.check_params(params)
     own = binding.own_inputs(params)
     if own is not None:
@@ -66,11 +72,18 @@ def _prepared(binding: Binding, data: Any, params: OutputParams) -> Prepared | P
     media = _media(data, several=inputs.rasters is not None)
     opened = inputs.open(media, params)
     if not isinstance(opened, MappedInput):
+        try:
+            _check_area(opened.georeference, opened.size, max_area)
+        except BaseException:
+            opened.close()
+            raise
         reopen = None if read_once(media) else partial(inputs.open, media, params)
         scene = _scene(binding, opened, params, target, reopen)
         if scene is not None:
             return scene
         opened = inputs.whole(opened)
+    elif opened.source.size is not None:
+        _check_area(opened.source.georeference, opened.source.size, max_area)
     _check_place(binding, params, target, opened.source.georeference, tiles=False)
     nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
     names = binding.choice.pick(params.processor)
@@ -93,6 +106,16 @@ def _scene(
     except BaseException:
         view.close()
         raise
+
+
+def _check_area(place: Georeference | None, size: tuple[int, int], most: float | None) -> None:
+    """Refuse an input of too many square kilometres; one without a place, or whose area nobody can tell, has none."""
+    area = None if most is None else area_km2(place, size)
+    if most is not None and area is not None and area > most:
+        raise InputError(
+            f"the input covers {area:.4g} km² on the ground, and a request may have {most:g} km²; cut out a part with"
+            " window=... or bbox=...; a server's limit is --mmout-max-area"
+        )
 
 
 def _check_suffix(binding: Binding, params: OutputParams, target: Target | None) -> None:

@@ -42,6 +42,13 @@ def pixel_areas(georeference: Georeference | None, height: int) -> NDArray[np.fl
     return _between(np.radians(edges)) * abs(math.radians(a))
 
 
+def area_km2(georeference: Georeference | None, size: tuple[int, int]) -> float | None:
+    """Square kilometres of a raster of (height, width) pixels, by `pixel_areas`; None where they cannot be told."""
+    height, width = size
+    areas = pixel_areas(georeference, height)
+    return None if areas is None else float(areas.sum()) * width / 1e6
+
+
 def _between(latitudes: NDArray[np.float64]) -> NDArray[np.float64]:
     """The areas between parallels, for one radian of longitude.
 

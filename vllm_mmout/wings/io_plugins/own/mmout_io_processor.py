@@ -141,6 +141,7 @@ class _Request(NamedRequest):
                 trace_headers=ways.trace_headers,
                 priority=ways.priority,
                 max_tiles=self.options.max_tiles,
+                max_area=self.options.max_area,
             )
             async with aclosing(outputs):
                 async for output in outputs:
