@@ -3,7 +3,7 @@
 
 .PHONY: help demo check test test-all test-python test-rasterio test-engines test-release test-patches test-v2 \
 	test-terratorch lint bench bench-peers \
-	setup setup-dev setup-check setup-terratorch clean distclean
+	setup setup-dev setup-check setup-terratorch setup-bench clean distclean
 .NOTPARALLEL:
 
 # Rewriting the assertions of all tests takes longer than many of them.
@@ -91,10 +91,13 @@ setup-check:
 setup-terratorch: setup-dev
 	@bash scripts/setup_terratorch.sh
 
+setup-bench: setup-dev  ## GuideLLM in .venv-guidellm, for the benchmark load_tools
+	@bash scripts/setup_bench.sh
+
 clean:  ## what tests, builds and the demo leave behind
 	rm -rf build dist demo-output *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	rm -rf examples/own_model/build examples/own_model/*.egg-info examples/own_model/.*_cache
 	find vllm_mmout tests benchmarks examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## that, and the environments
-	rm -rf .venv .venv-check* .venv-terratorch .venv-vllm-*
+	rm -rf .venv .venv-check* .venv-terratorch .venv-guidellm .venv-vllm-*

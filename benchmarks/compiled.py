@@ -24,6 +24,7 @@ DTYPES = setting("COMPILED_DTYPES", "float32,bfloat16").split(",")
 BATCHES = (1, 4)
 CLASSES = 2
 PLOTTED = ("ratio",)
+PACKAGES = ("terratorch", "segmentation-models-pytorch", "timm")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ SIDE = int(setting("HEADS_SIDE", "512"))
 ONLY = setting("HEADS_ONLY", "")
 COUNT = 32
 PLOTTED = ("ratio",)
+PACKAGES = ("transformers",)
 LEAST = 0.9
 """Of the throughput of transformers."""
 _SIZE = (480, 640)

@@ -38,6 +38,7 @@ OVERLAP = 64
 RIGHT = 0.99
 """Share of pixels from which on an answer is right: of four classes in bfloat16 the order of additions shows."""
 MIB = 1 << 20
+PACKAGES = ("terratorch",)
 
 Figures = dict[str, float]
 

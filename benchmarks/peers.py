@@ -43,6 +43,7 @@ TIMEOUT_S = 1200.0
 MIB = 1 << 20
 ASKED_P99_MS, ASKED_WORST_MS, ASKED_GROWTH_MIB, ASKED_BYTES, ASKED_WALL = 25.0, 100.0, 150.0, 0.25, 1.05
 PLOTTED = ("p99 ms",)
+PACKAGES = ("terratorch",)
 EXAMPLES = Path(__file__).parents[1] / "examples" / "terratorch"
 
 

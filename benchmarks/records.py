@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import json
 import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -59,7 +60,7 @@ def measure(name: str, note: str = "") -> Record:
         about=about(module),
         date=time.strftime("%Y-%m-%d"),
         machine=_machine(),
-        versions=_versions(),
+        versions=_versions(getattr(module, "PACKAGES", ())),
         rows=rows,
         settings=settings(),
         note=note,
@@ -116,15 +117,16 @@ def _machine() -> Machine:
     return Machine(len(affinity(0)) if affinity else os.cpu_count() or 1, cpu, memory, gpu)
 
 
-def _versions() -> dict[str, str]:
+def _versions(packages: Iterable[str]) -> dict[str, str]:
     import torch
     import vllm
 
     return {
         "vllm": str(vllm.__version__),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # a class of its own
         "python": platform.python_version(),
         "vllm_mmout": _commit(),
+        **{name: importlib.metadata.version(name) for name in packages},
     }
 
 

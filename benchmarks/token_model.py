@@ -38,17 +38,21 @@ def write_model(folder: Path, decoder: Path, side: int, length: int) -> Path:
         length: tokens of a request, its prompt included.
 
     """
+    write_text_model(folder, vocab_size=WORDS + CODES, max_position_embeddings=length, num_attention_heads=8, **RATE)
+    table = {"output_processor": "vq_image", "layout": layout(side), "decoder": str(decoder), "threads": 1}
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"mmout": table}))
+    return folder
+
+
+def write_text_model(folder: Path, **config: int) -> Path:
+    """Write a Llama with random weights, in float32, and a tokenizer; ``config`` is what its `LlamaConfig` says."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(2)
-    heads = {"num_attention_heads": 8, "num_key_value_heads": 8}
-    config = LlamaConfig(vocab_size=WORDS + CODES, max_position_embeddings=length, dtype="float32", **RATE, **heads)
-    LlamaForCausalLM(config).save_pretrained(folder)
+    LlamaForCausalLM(LlamaConfig(dtype="float32", **config)).save_pretrained(folder)
     _write_tokenizer(folder)
-    table = {"output_processor": "vq_image", "layout": layout(side), "decoder": str(decoder), "threads": 1}
-    file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"mmout": table}))
     return folder
 
 

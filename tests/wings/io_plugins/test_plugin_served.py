@@ -87,6 +87,20 @@ def test_the_blogs_json(server, scene, running_server):
         assert (file.driver, file.crs, file.transform, file.nodata) == ("GTiff", PLACE["crs"], PLACE["transform"], 255)
 
 
+LOAD_TOOLS = {
+    "vllm bench serve": {"truncate_prompt_tokens": -1},
+    "guidellm": {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+}
+
+
+@pytest.mark.parametrize("beside", LOAD_TOOLS.values(), ids=list(LOAD_TOOLS))
+def test_what_load_tools_add(server, scene, beside):
+    """`vllm bench serve --backend vllm-pooling` and GuideLLM's `/pooling` add fields, which change nothing."""
+    data = {"data": base64.b64encode(scene.read_bytes()).decode(), "data_format": "b64_json"}
+    with read(pooled(server, data, model="water", **beside)) as file:
+        np.testing.assert_array_equal(file.read(), classes(ARRAY))
+
+
 @pytest.mark.parametrize("data_format", ["path", "b64_json"])
 def test_other_ways_to_name_an_input(server, scene, data_format):
     """A path within the allowed folder, and the file itself; cut into tiles, with bands in another order."""
