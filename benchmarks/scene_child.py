@@ -100,6 +100,14 @@ def speed(*, scenes: list[str], repeats: list[int], image: str, out: str, rounds
     return {"seconds": seconds, "batches": batches, "max_num_seqs": most}
 
 
+def traced(*, scene: str, out: str, tile: int, trace: str) -> dict[str, Any]:
+    """A scene in small tiles through an engine that is traced."""
+    llm = _engine(embedded_model("water-index"), additional_config={"mmout": {"trace": trace}})
+    llm.generate(scene, OutputParams(path=out, tile=tile), use_tqdm=False)
+    llm.llm_engine.engine_core.shutdown()
+    return {}
+
+
 def note_decodes(scene: str) -> list[Any]:
     """Give a list that gets the reader's counts whenever this process closes the scene's file."""
     from vllm_mmout.geo.raster.opened import OpenRaster
@@ -116,10 +124,10 @@ def note_decodes(scene: str) -> list[Any]:
     return counts
 
 
-def _engine(model: str) -> Any:
+def _engine(model: str, **arguments: Any) -> Any:
     from vllm import LLM
 
-    return LLM(str(model), gpu_memory_utilization=0.3, distributed_executor_backend="uni")
+    return LLM(str(model), gpu_memory_utilization=0.3, distributed_executor_backend="uni", **arguments)
 
 
 def _engine_processes() -> list[int]:
@@ -129,7 +137,7 @@ def _engine_processes() -> list[int]:
     return [process for process in found if process is not None]
 
 
-ROLES = {"memory": memory, "speed": speed}
+ROLES = {"memory": memory, "speed": speed, "traced": traced}
 
 if __name__ == "__main__":
     Path(sys.argv[3]).write_text(json.dumps(ROLES[sys.argv[1]](**json.loads(sys.argv[2]))))

@@ -1,15 +1,18 @@
-"""A bound engine's core sleeps while its workers compute: a step of ours takes as long as a thousand tokens."""
+"""A bound engine's core sleeps while its workers compute, and they between steps, which take as long as many tokens."""
 
 from __future__ import annotations
 
 import threading
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
+import psutil
 import pytest
-from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
+from vllm.distributed.device_communicators.shm_broadcast import MessageQueue, SpinCondition
+from water_oracle import scene
 
-from vllm_mmout.engine.worker.core import rest_while_workers_compute
+from vllm_mmout.engine.worker.resting import rest_between_steps, rest_while_workers_compute
 
 pytestmark = [
     pytest.mark.engine,
@@ -19,8 +22,8 @@ WAITS_S = 0.6
 TRIES = 3
 
 
-@pytest.fixture
-def queues():
+@contextmanager
+def connected():
     """Both ends of the queue through which vLLM's core hears of a worker."""
     writer = MessageQueue(1, 1)
     reader = MessageQueue.create_from_handle(writer.export_handle(), 0)
@@ -32,6 +35,12 @@ def queues():
     yield writer, reader
     for end in (reader, writer):
         end.shutdown()
+
+
+@pytest.fixture
+def queues():
+    with connected() as ends:
+        yield ends
 
 
 def test_it_sleeps_until_a_worker_answers(queues):
@@ -51,6 +60,27 @@ def test_it_sleeps_until_a_worker_answers(queues):
 def test_an_executor_without_queues_is_left_alone():
     """On a GPU a single worker runs in the core's own process."""
     rest_while_workers_compute(SimpleNamespace())
+
+
+def test_queues_made_later_sleep_too(monkeypatch):
+    """In a worker's process all queues wait asleep that are made after its model was loaded."""
+    monkeypatch.setattr(SpinCondition, "__init__", SpinCondition.__init__)
+    rest_between_steps()
+    with connected() as (writer, reader):
+        writer.enqueue("first")
+        assert reader.dequeue(timeout=60) == "first"
+        assert _waiting_for(reader, writer) < WAITS_S / 30
+
+
+def test_the_engines_processes_sleep_when_nothing_is_to_do(mp_llm):
+    """Half a second after a request they have taken next to nothing of a processor."""
+    mp_llm.generate(scene(1), use_tqdm=False)
+    processes = psutil.Process().children(recursive=True)
+    assert any("VLLM::Worker" in child.name() for child in processes)
+    before = [child.cpu_times() for child in processes]
+    time.sleep(WAITS_S)
+    spent = [sum(child.cpu_times()[:2]) - sum(times[:2]) for child, times in zip(processes, before, strict=True)]
+    assert max(spent) < WAITS_S / 6
 
 
 def _waiting_for(reader, writer) -> float:

@@ -10,6 +10,7 @@ from vllm.v1.worker.worker_base import WorkerBase
 
 from vllm_mmout.engine.hooks.startup import telling
 from vllm_mmout.engine.trace import Trace
+from vllm_mmout.engine.worker.resting import rest_between_steps
 from vllm_mmout.log import logger
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class BoundWorker(WorkerBase):
                 StepTrace(Trace(self.trace), self.device).watch(self, model)
         if self.vllm_config.device_config.device_type == "cpu":
             keep_freed_memory()
+        if multiprocessing.parent_process() is not None:  # not the user's own process
+            rest_between_steps()
 
     def compile_or_warm_up_model(self) -> Any:
         """As vLLM's; memory has been measured then, and from now on ``forward`` serves requests."""

@@ -13,14 +13,13 @@ from vllm_mmout.engine.binding import rebase, resolve_choice
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.engine.trace import Trace
 from vllm_mmout.engine.wire import BATCH
+from vllm_mmout.engine.worker.resting import rest_while_workers_compute
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 WAITS_S = 0.05
 """Seconds that the core waits at most for what is left of a batch; messages of one batch come within a few ms."""
-SPINS_S = 0.002
-"""Seconds that the core looks again and again whether a worker has answered, before it waits to be woken."""
 
 
 @dataclass(slots=True)
@@ -73,16 +72,6 @@ def bind_core(core: Any) -> None:
     rest_while_workers_compute(core.model_executor)
     core.mmout = DueTiles()
     rebase(core, BoundEngineCore)
-
-
-def rest_while_workers_compute(executor: Any) -> None:
-    """Wait for workers' answers asleep, where vLLM looks for them without a pause for up to a second.
-
-    A step of ours takes as long as that, not some milliseconds as one token does: on a machine without a GPU the core's
-    process would take a processor from those who read the tiles and write the result, and they one from the worker.
-    """
-    for answers in getattr(executor, "response_mqs", ()):
-        answers._spin_condition.busy_loop_s = SPINS_S  # noqa: SLF001 - in the hook table
 
 
 def trace_steps(core: Any, trace: Trace) -> None:
