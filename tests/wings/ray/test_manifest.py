@@ -87,8 +87,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
 class Ending(Predictor):
     """Runs scenes by writing a file, and notes which went together; it has no engine."""
 
-    def __init__(self, job):
-        self._job = job
+    def __init__(self):
         self.together = []
 
     def _run(self, scenes, params):
@@ -111,14 +110,14 @@ def test_what_was_begun_before_is_run_alone_and_given_up_in_the_end(manifest):
     for _ in range(MOST_STARTS):
         manifest.begin("run", "bad.tif", {})
     manifest.begin("run", "late.tif", {})
-    actor = Ending(job)
+    actor = Ending.of(job)()
     found = actor(batch("a.tif", "bad.tif", "late.tif", "b.tif"))[RECORD]
     records = [msgspec.json.decode(record, type=Record) for record in found]
     assert actor.together == [["a.tif", "b.tif"], ["late.tif"]]
     assert [record.scene for record in records] == ["a.tif", "bad.tif", "late.tif", "b.tif"]
     assert [bool(record.error) for record in records] == [False, True, False, False]
     assert "ended 4 times" in records[1].error
-    again = Ending(job)
+    again = Ending.of(job)()
     assert list(again(batch("a.tif", "late.tif"))[RECORD]) == [found[0], found[2]]
     assert again.together == []
 

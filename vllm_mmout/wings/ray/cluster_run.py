@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -145,6 +146,7 @@ def _connected(address: str | None) -> Iterator[None]:
     """Be connected to the cluster; an error of Ray's is one of ours."""
     ours = not ray.is_initialized()
     if ours:
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its lines would stand among the results
         for name in ("ray", "ray.data"):
             logging.getLogger(name).setLevel(logging.ERROR)
         try:

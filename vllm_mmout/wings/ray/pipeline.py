@@ -79,10 +79,8 @@ def mapped(
 
     cpus, gpus, room = _places(num_cpus, num_gpus)
     least, most = (1, room) if workers is None else (workers, workers) if isinstance(workers, int) else workers
-    name = job.model.rstrip("/").rpartition("/")[2]
     return dataset.map_batches(
-        type(name, (Predictor,), {"__doc__": Predictor.__doc__}),
-        fn_constructor_args=(job,),
+        Predictor.of(job),
         batch_size=batch_size,
         # The fewest are one in any case: an actor whose node has died waits for the place of one that has no work.
         compute=ActorPoolStrategy(min_size=min(least, most), max_size=most, initial_size=most),

@@ -66,32 +66,38 @@ class _Asked:
 
 
 class Predictor:
-    """Runs scenes. Ray makes one in each actor, of a subclass that has the model's name: so its dashboard calls it."""
+    """Runs scenes. Ray makes one in each actor, of a class that `of` makes: what it is told goes with the class."""
 
-    def __init__(self, job: Job) -> None:
+    job: Job
+
+    def __init__(self) -> None:
         # Ray says how many threads each actor has; several on one machine must not be bound to the same processors.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-        self._job = job
         self._open = ExitStack()
-        self._llm = self._open.enter_context(_started(job))
+        self._llm = self._open.enter_context(_started(self.job))
+
+    @classmethod
+    def of(cls, job: Job) -> type[Predictor]:
+        """Those of a job; Ray's dashboard calls them by the model's name."""
+        return type(job.model.rstrip("/").rpartition("/")[2], (cls,), {"__doc__": cls.__doc__, "job": job})
 
     def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run a batch, each column an array; gives its columns and those of the results."""
         rows = rows_of(batch)
         options = [msgspec.json.decode(row.get(OPTIONS) or b"{}", type=dict[str, Any]) for row in rows]
         params = [self._params(asked) for asked in options]
-        scenes = [row[self._job.column] for row in rows]
-        if self._job.manifest is None:
-            return {**batch, **columns_of(self._run(scenes, params), self._job.params)}
+        scenes = [row[self.job.column] for row in rows]
+        if self.job.manifest is None:
+            return {**batch, **columns_of(self._run(scenes, params), self.job.params)}
         asked = [
             _Asked(scene, *more) for scene, *more in zip(scenes, options, batch[NAME].tolist(), params, strict=True)
         ]
-        records = [msgspec.json.encode(record).decode() for record in self._recorded(asked, self._job.manifest)]
+        records = [msgspec.json.encode(record).decode() for record in self._recorded(asked, self.job.manifest)]
         return {**batch, RECORD: np.array(records, object)}
 
     def _params(self, options: Mapping[str, Any]) -> OutputParams:
         """The options of one row."""
-        params = self._job.params
+        params = self.job.params
         own = OutputParams.from_mapping({**params.to_wire(), **options}) if options else params
         return msgspec.structs.replace(own, path=params.path)
 
@@ -102,7 +108,7 @@ class Predictor:
         """The record of each scene; those that have none are run, and what was begun before is run alone."""
         records = [manifest.find(one.scene, one.options) for one in asked]
         left = [place for place, record in enumerate(records) if record is None]
-        times = {place: manifest.begin(self._job.run, asked[place].scene, asked[place].options) for place in left}
+        times = {place: manifest.begin(self.job.run, asked[place].scene, asked[place].options) for place in left}
         together = [place for place in left if not times[place]]
         for group in [together, *([place] for place in left if times[place])]:
             ones = [asked[place] for place in group]
@@ -117,7 +123,7 @@ class Predictor:
     def _stored(self, asked: Sequence[_Asked], manifest: Manifest) -> list[Record]:
         """Run scenes, put their files where they belong, and write what became of each."""
         started = time.monotonic()
-        with manifest.objects.workshop(self._job.run) as folder:
+        with manifest.objects.workshop(self.job.run) as folder:
             places = [folder / str(number) for number in range(len(asked))]
             params = [
                 msgspec.structs.replace(one.params, path=f"{place}{os.sep}")
