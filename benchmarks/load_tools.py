@@ -48,9 +48,9 @@ Found = dict[str, float]
 
 def run() -> list[Row]:
     """Measure."""
-    tools: dict[str, Callable[[Path, int], Found]] = {"vllm bench serve": _vllm_bench, "GuideLLM": _guidellm}
-    if not GUIDELLM.exists():
-        del tools["GuideLLM"]
+    tools: dict[str, Callable[[Path, int], Found]] = {"vllm bench serve": _vllm_bench}
+    if GUIDELLM.exists():
+        tools[_call([str(GUIDELLM), "--version"]).strip().replace("guidellm version:", "GuideLLM")] = _guidellm
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         images = [make_image(folder, number) for number in range(IMAGES)]
@@ -61,7 +61,7 @@ def run() -> list[Row]:
                 _check(image, port, folder / "answer.tif")
             rounds = [{tool: measure(folder, port) for tool, measure in tools.items()} for _ in range(ROUNDS)]
     rows = [_row(tool, [found[tool] for found in rounds]) for tool in tools]
-    if "GuideLLM" not in tools:
+    if not GUIDELLM.exists():
         rows.append(Row("GuideLLM: left out, it is not in .venv-guidellm (make setup-bench)", {}))
     return rows
 
@@ -126,11 +126,13 @@ def _guidellm(folder: Path, port: int) -> Found:
     }
 
 
-def _call(command: list[str], environment: Mapping[str, str] | None = None) -> None:
+def _call(command: list[str], environment: Mapping[str, str] | None = None) -> str:
+    """What a command prints."""
     variables = {**os.environ, **(environment or {})}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     if done.returncode:
         raise RuntimeError(f"{command[0]} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return done.stdout
 
 
 def _row(tool: str, rounds: list[Found]) -> Row:

@@ -139,7 +139,7 @@ def measure(mask: Path, out: Path) -> dict[str, float]:
 
 def _counts(polygons: Any) -> Any:
     """How many polygons end in each block of them, and its corners."""
-    for block in polygons._traced():  # noqa: SLF001 - what is written is not counted, what is traced can be
+    for block in polygons.traced().pieces:  # what is written is not counted, what is traced can be
         yield len(block.classes) - block.continues, len(block.vertices)
 
 
