@@ -1,9 +1,9 @@
-"""Latency of forty single images at once, alone and while two large scenes go through the same engine.
+"""Latency of forty single images at once, and of one, alone and while two large scenes go through the same engine.
 
 The engine is real (``AsyncLLM``, multiprocess). A round asks for the forty images several times without the scenes,
-then starts the scenes, asks for the images as often while both run, and lets the scenes end. An image's latency is the
-time from the moment in which all are asked for to its own result; images are read from their files like the scenes.
-Each result is compared with what it must be.
+then starts the scenes, asks for the images as often while both run, and lets the scenes end; as often images are asked
+for one after the other. An image's latency is the time from the moment in which all are asked for, or it alone, to its
+own result; images are read from their files like the scenes. Each result is compared with what it must be.
 
 ``SCENE_LATENCY_SIZE=4096`` takes smaller scenes than those of 8192 pixels square; ``SCENE_FOLDER`` says where they are.
 """
@@ -39,6 +39,9 @@ class Found:
     alone: list[list[float]] = field(default_factory=list)
     """Seconds of each image, by round."""
     beside: list[list[float]] = field(default_factory=list)
+    one_alone: list[list[float]] = field(default_factory=list)
+    """The same of images that are asked for one after the other."""
+    one_beside: list[list[float]] = field(default_factory=list)
     scenes: list[float] = field(default_factory=list)
     """Seconds from the start of both scenes to the end of the later one, by round, images included."""
 
@@ -69,6 +72,7 @@ async def _measure(scenes: list[Scene], images: list[Scene]) -> Found:
         await _burst(engine, images)  # what only the first ones cost
         for _ in range(ROUNDS):
             found.alone.append([late for _ in range(BURSTS) for late in await _burst(engine, images)])
+            found.one_alone.append(await _one_by_one(engine, images))
             await _beside_scenes(engine, scenes, images, found)
     finally:
         engine.shutdown()
@@ -83,8 +87,10 @@ async def _beside_scenes(engine: Any, scenes: list[Scene], images: list[Scene], 
         late: list[float] = []
         for _ in range(BURSTS):
             late += await _burst(engine, images)
-            assert not any(run.task.done() for run in runs), "a scene ended before the images; take a larger one"
+        one_by_one = await _one_by_one(engine, images)
+        assert not any(run.task.done() for run in runs), "a scene ended before the images; take a larger one"
         found.beside.append(late)
+        found.one_beside.append(one_by_one)
         await asyncio.gather(*(run.task for run in runs))
         found.scenes.append(time.perf_counter() - started)
     finally:
@@ -109,6 +115,11 @@ class SceneRun:
         assert finished, "the last of what a scene gave is not its result"
 
 
+async def _one_by_one(engine: Any, images: list[Scene]) -> list[float]:
+    """Seconds of each of the images, asked for when the one before is there."""
+    return [late for image in images for late in await _burst(engine, [image])]
+
+
 async def _burst(engine: Any, images: list[Scene]) -> list[float]:
     """Seconds until each of the images is there, all asked for at once."""
     started = time.perf_counter()
@@ -129,11 +140,15 @@ def _out(scene: Scene) -> Path:
 
 def _rows(found: Found) -> list[Row]:
     medians = [[statistics.median(late) for late in rounds] for rounds in (found.beside, found.alone)]
+    p90s = [[percentile(late, 90) for late in rounds] for rounds in (found.one_beside, found.one_alone)]
     name = f"latency of {IMAGES} images at once"
     return [
         Row(f"{name}, alone", _figures(found.alone)),
         Row(f"{name}, beside two scenes of {SIZE}", _figures(found.beside)),
         Row("ratio of the medians of a round", {"ratio": Figure.ratio(*medians, at_most=ASKED_RATIO)}),
+        Row("latency of one image, alone", _figures(found.one_alone)),
+        Row(f"latency of one image, beside two scenes of {SIZE}", _figures(found.one_beside)),
+        Row("ratio of the 90th percentiles of a round, one image", {"ratio": Figure.ratio(*p90s, at_most=ASKED_RATIO)}),
         Row(f"two scenes of {SIZE} at once, images included", {"Mpx/s": Figure.of(map(_speed, found.scenes))}),
     ]
 

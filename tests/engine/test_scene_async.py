@@ -103,6 +103,25 @@ async def test_a_result_needs_nobody_who_takes_the_progress(engine):
     np.testing.assert_array_equal(last.outputs.array, classes(ARRAY))
 
 
+@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+async def test_a_scene_goes_on_behind_a_pause(engine, mode):
+    """Whatever becomes of the tiles that the engine has by then: kept, done before, or dropped and sent again."""
+    array = pixels(17, 160, 200)
+    generator = engine.generate(array, OutputParams(tile=8))
+    await anext(generator)
+    await engine.pause_generation(mode="keep" if mode == "abort" else mode)  # so that there is something to drop
+    await asyncio.sleep(0.2)
+    if mode == "abort":
+        had = list(engine.output_processor.request_states)
+        assert had
+        await engine.pause_generation(mode=mode)
+        await asyncio.sleep(0.2)
+        assert not set(had) & set(engine.output_processor.request_states)
+    await engine.resume_generation()
+    *_, last = [answer async for answer in generator]
+    np.testing.assert_array_equal(last.outputs.array, classes(array))
+
+
 async def test_a_paused_engine_is_waited_for(engine, monkeypatch):
     """Tiles that the engine sends back unrun, as vLLM's does from 0.33 on while it is paused, are sent again."""
     import vllm.exceptions

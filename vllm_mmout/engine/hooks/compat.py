@@ -44,7 +44,7 @@ def can_make_dummies() -> bool:
     return hasattr(BaseMultiModalProcessor, "get_dummy_mm_inputs")
 
 
-def may_be_sent_again(error: BaseException) -> bool:
+def may_be_sent_again(error: BaseException | None) -> bool:
     """Whether nothing of a request was run and it may be sent again, as a paused engine says from 0.33 on."""
     kind: Any = getattr(importlib.import_module("vllm.exceptions"), "RetryableRequestError", ())
     return isinstance(error, kind)

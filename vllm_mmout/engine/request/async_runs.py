@@ -215,14 +215,21 @@ class AsyncRun(Run):
         self.answered(part, await self._answer(part, mark, engine))
 
     async def _answer(self, part: PartInput, mark: list[int], engine: int) -> MultimodalRequestOutput | BaseException:
-        """What the engine makes of a part, or what that failed with; one that is paused is asked again, for a time."""
+        """What the engine makes of a part, or what that failed with; one that is paused is asked again, for a time.
+
+        A paused engine refuses parts, keeps them until it goes on, or drops those that it had: ``mode="abort"``.
+        """
         until, wait_s = time.monotonic() + PAUSED_S, ASKED_AGAIN_S
         while True:
+            answer: MultimodalRequestOutput | BaseException
             try:
-                return await self._send(part.index, self.prepared(part, mark), engine)
-            except Exception as error:  # noqa: BLE001 - a dead engine too: whatever it is, it ends this run
-                if not may_be_sent_again(error) or time.monotonic() > until:
-                    return error
+                answer = await self._send(part.index, self.prepared(part, mark), engine)
+                error = answer.error
+            except Exception as raised:  # noqa: BLE001 - a dead engine too: whatever it is, it ends this run
+                answer = error = raised
+            dropped = isinstance(error, AbortedError) and not self.fan_out.stopped
+            if not (dropped or may_be_sent_again(error)) or time.monotonic() > until:
+                return answer
             if not self._waited:
                 self._waited = True
                 logger.warning(
