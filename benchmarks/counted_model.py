@@ -1,4 +1,4 @@
-"""The embedded model, which notes the size of every batch that it is run on."""
+"""The embedded model, which notes the size of every batch that it is run on, or has more to do."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from vllm_mmout import embedded_model
@@ -28,12 +29,24 @@ class CountedWaterIndex(WaterIndex):
         return super().forward(pixel_values)
 
 
-def counted_folder(folder: Path) -> Path:
-    """The embedded model's folder, copied into ``folder``, with the class that counts."""
-    copy = Path(shutil.copytree(embedded_model("water-index"), folder / "counted"))
+class HeavyWaterIndex(WaterIndex):
+    """Answers as ``WaterIndex``, and does as much as a small network beside."""
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """Three convolutions that nobody needs, then as ``WaterIndex``."""
+        found = pixel_values.float()
+        for _ in range(3):
+            weight = torch.full((32, found.shape[1], 3, 3), 1e-3)
+            found = torch.nn.functional.conv2d(found, weight, padding=1)
+        return super().forward(pixel_values)
+
+
+def model_folder(folder: Path, model: type[WaterIndex]) -> Path:
+    """The embedded model's folder, copied into ``folder``, with one of these classes."""
+    copy = Path(shutil.copytree(embedded_model("water-index"), folder / model.__name__))
     config = json.loads((copy / "config.json").read_text())
-    config["architectures"] = [CountedWaterIndex.__name__]
-    config["mmout"]["model"] = f"{CountedWaterIndex.__module__}:{CountedWaterIndex.__name__}"
+    config["architectures"] = [model.__name__]
+    config["mmout"]["model"] = f"{model.__module__}:{model.__name__}"
     (copy / "config.json").write_text(json.dumps(config))
     return copy
 

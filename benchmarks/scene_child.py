@@ -77,10 +77,16 @@ def memory(*, scene: str, image: str, out: str, overlap: int, segments: int) -> 
 
 def speed(*, scenes: list[str], repeats: list[int], image: str, out: str, rounds: int, model: str) -> dict[str, Any]:
     """Seconds and batches of scenes in one engine: in each round all of them in turn, each as often as it says."""
-    from benchmarks.counted_model import VARIABLE, batches_between, counted_folder, while_many_remain
+    from benchmarks.counted_model import (
+        VARIABLE,
+        CountedWaterIndex,
+        batches_between,
+        model_folder,
+        while_many_remain,
+    )
 
     os.environ[VARIABLE] = str(Path(model) / "batches")
-    llm = _engine(str(counted_folder(Path(model))))
+    llm = _engine(str(model_folder(Path(model), CountedWaterIndex)))
     most = llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
     llm.generate(image, use_tqdm=False)
     llm.generate(scenes[0], OutputParams(path=out), use_tqdm=False)  # what only the first scene costs

@@ -31,6 +31,9 @@ class ManyReadersFile(io.RawIOBase):
         """Read bytes at a place, fewer where the file ends."""
         raise NotImplementedError
 
+    def fetch(self, at: int, count: int) -> None:
+        """Have bytes fetched that will be read soon; returns at once."""
+
 
 class SharedFile:
     """A seekable file, open for reading bytes; also a file object, for those who read it alone.
@@ -59,6 +62,16 @@ class SharedFile:
     def threads(self) -> int:
         """How many threads are worth it to read and decode parts of the file."""
         return THREADS if self._read_at is None else _THREADS_THAT_WAIT
+
+    @property
+    def far(self) -> bool:
+        """Whether it is worth it to have bytes fetched before they are read."""
+        return self._read_at is not None
+
+    def fetch(self, at: int, count: int) -> None:
+        """Have bytes of a file that is far away fetched, which will be read soon; returns at once."""
+        if isinstance(self._file, ManyReadersFile):
+            self._file.fetch(at, count)
 
     def read_at(self, at: int, count: int) -> bytes:
         """Read bytes at a place; fewer where the file ends."""

@@ -12,7 +12,8 @@ import struct
 import sys
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -70,7 +71,7 @@ class Segments:
     """The segments of one page as a grid [planes, rows, columns]."""
 
     def __init__(self, page: tifffile.TiffPage, file: SharedFile) -> None:
-        self._file = file
+        self.file = file
         self._kind = "tile" if page.is_tiled else "strip"
         _check(page, file.name)
         bands, _, self.height, self.width, self.samples = page.shaped
@@ -114,19 +115,18 @@ class Segments:
         """The part of the image that a segment has."""
         return Window.of_block(*place[1:], self.block, (self.height, self.width))
 
+    def stored(self, places: Iterable[Place]) -> list[tuple[int, int]]:
+        """Where segments lie in the file: offset, 0 for one that is not stored, and number of bytes."""
+        return [(int(self._offsets[place]), int(self._counts[place])) for place in places]
+
     def read(self, places: Sequence[Place]) -> list[bytes | None]:
         """The stored bytes of segments, None for one that is not stored; at once where they follow each other."""
-        offsets = [int(self._offsets[place]) for place in places]
-        counts = [int(self._counts[place]) for place in places]
-        if offsets[0] and all(a + n == b for a, n, b in zip(offsets, counts, offsets[1:], strict=False)):
-            data = self._file.read_at(offsets[0], sum(counts))
-            return [
-                data[start - offsets[0] : start - offsets[0] + count]
-                for start, count in zip(offsets, counts, strict=True)
-            ]
-        return [
-            self._file.read_at(offset, count) if offset else None for offset, count in zip(offsets, counts, strict=True)
-        ]
+        parts = self.stored(places)
+        first = parts[0][0]
+        if first and all(at + count == after for (at, count), (after, _) in pairwise(parts)):
+            data = self.file.read_at(first, sum(count for _, count in parts))
+            return [data[at - first : at - first + count] for at, count in parts]
+        return [self.file.read_at(at, count) if at else None for at, count in parts]
 
     def decode(self, place: Place, data: bytes) -> NDArray[Any]:
         """The pixels [rows, columns, samples] that a segment has of the image."""
@@ -141,7 +141,7 @@ class Segments:
         except DECODER_ERRORS as error:
             band = f" of band {place[0] + 1}" if self.planes > 1 else ""
             raise InputError(
-                f"{self._file.name} is a damaged TIFF: the {self._kind} of {window}{band}:"
+                f"{self.file.name} is a damaged TIFF: the {self._kind} of {window}{band}:"
                 f" {type(error).__name__}: {error}"
             ) from error
         return pixels

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from vllm_mmout.geo.raster.files import THREADS
 from vllm_mmout.geo.raster.raster import Window
+from vllm_mmout.geo.raster.read_ahead import ReadAhead
+from vllm_mmout.geo.raster.segments import Segments
 
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.gdal import GdalParts
-    from vllm_mmout.geo.raster.segments import Place, Segments
+    from vllm_mmout.geo.raster.segments import Place
 
 _Layers: TypeAlias = "Sequence[NDArray[Any]]"
 """Bands, each [rows, columns]."""
@@ -89,9 +91,15 @@ class _Reader:
             self._last[self._touched(window)] = number
         self._kept: dict[Place, _Kept] = {}
         self._pool: ThreadPoolExecutor | None = None
+        self._ahead: ReadAhead | None = None
+        if isinstance(segments, Segments) and segments.file.far:
+            touched = [self._touched(window) for window in windows]
+            self._ahead = ReadAhead(segments, touched, [0] if self._interleaved else self._bands)
 
     def read(self, number: int, window: Window) -> NDArray[Any]:
         """One window; they must come in their order."""
+        if self._ahead is not None:
+            self._ahead.behind(number)
         target = np.empty((len(self._bands), window.height, window.width), self._segments.dtype)
         rows, cols = self._touched(window)
         turns = []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from vllm_mmout.errors import InputError
@@ -17,6 +18,9 @@ _AT_ONCE = 2**23
 """Bytes of one request at most: what a broken connection may cost."""
 _AHEAD = 2**18
 """Bytes that are fetched at least where reading goes on behind what is there."""
+
+_THREADS = 8
+"""Parts that are fetched at once before they are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class BlockCache:
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, bytes] = OrderedDict()
         self._coming: dict[int, _Run] = {}
+        self._pool: ThreadPoolExecutor | None = None
 
     def read_at(self, at: int, count: int) -> bytes:
         """The bytes at a place; fewer where the end is reached."""
@@ -64,6 +69,23 @@ class BlockCache:
             at = start + len(data)
         return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
+    def fetch(self, at: int, count: int) -> None:
+        """Fetch bytes in the background that will be read; what fails there is tried again where it is read."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_THREADS, "mmout-fetch")
+        with suppress(RuntimeError):  # closed meanwhile
+            self._pool.submit(self._bring, at // self._block, (at + count - 1) // self._block)
+
+    def _bring(self, index: int, last: int) -> None:
+        while index <= last:
+            with self._lock:
+                there = index in self._kept or index in self._coming
+                mine = None if there else self._claim(index, last)
+            if mine is not None:
+                self._fetched(mine)
+            index = index + 1 if mine is None else mine.stop
+
     def put(self, data: bytes) -> None:
         """Keep bytes that are known already, from the start on."""
         whole = len(data) if len(data) >= self.size else len(data) // self._block * self._block
@@ -74,6 +96,8 @@ class BlockCache:
         """Let all go."""
         with self._lock:
             self._kept.clear()
+            if self._pool is not None:
+                self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _some(self, index: int, last: int) -> tuple[int, bytes]:
         """A block, or several among which it is, and where they begin; ``last`` is the last block wanted after it."""

@@ -41,6 +41,12 @@ class BlockFile(ManyReadersFile):
             raise too_large(self.name, f"{count} bytes of it are needed at once", self._limit)
         return self._blocks.read_at(at, count)
 
+    def fetch(self, at: int, count: int) -> None:
+        """Have bytes fetched that will be read soon; returns at once."""
+        count = min(count, self.size - at)
+        if not self.closed and 0 < count <= self._limit:
+            self._blocks.fetch(at, count)
+
     def read(self, count: int | None = -1, /) -> bytes:
         """Read on from where the file is; to its end without a number."""
         data = self.read_at(self._at, self.size if count is None or count < 0 else count)

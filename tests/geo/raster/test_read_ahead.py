@@ -1,0 +1,102 @@
+"""What the next windows need of a file that is far away is fetched before it is read, several parts at once."""
+
+from __future__ import annotations
+
+import io
+import threading
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from gdal_files import RNG, UTM, tiff
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo import Window, open_raster
+from vllm_mmout.geo.raster import read_ahead
+from vllm_mmout.geo.raster.files import ManyReadersFile
+from vllm_mmout.geo.raster.remote.block_cache import BlockCache
+
+ARRAY = RNG.integers(0, 4000, (3, 1024, 640)).astype("uint16")
+AHEAD = 2**18
+
+
+class Far(ManyReadersFile):
+    """A file in memory that notes what it is asked for."""
+
+    def __init__(self, data):
+        self._file = io.BytesIO(data)
+        self._lock = threading.Lock()
+        self.name = "far.tif"
+        self.fetched = []
+        """Places and numbers of bytes."""
+        self.reads = []
+        """The same of what was read, and how much was fetched before."""
+        self.seek, self.tell, self.read = self._file.seek, self._file.tell, self._file.read
+
+    def seekable(self):
+        return True
+
+    def fetch(self, at, count):
+        self.fetched.append((at, count))
+
+    def read_at(self, at, count):
+        with self._lock:
+            self.reads.append((at, count, len(self.fetched)))
+        return self._file.getvalue()[at : at + count]
+
+
+@pytest.mark.parametrize("interleave", ["pixel", "band"])
+def test_windows_are_fetched_ahead(interleave, tmp_path, monkeypatch) -> None:
+    """What a window reads was asked for before, once, in good time and not too early; but for the first one's."""
+    monkeypatch.setattr(read_ahead, "_AHEAD", AHEAD)
+    layout = {"tiled": True, "blockxsize": 128, "blockysize": 128, "interleave": interleave}
+    file = Far(tiff(tmp_path / "a.tif", ARRAY, **layout, **UTM).read_bytes())
+    windows = [Window(row, col, 128, 128) for row in range(0, 1024, 128) for col in range(0, 640, 128)]
+    done = 0
+    with open_raster(file) as raster:
+        file.reads.clear()
+        for number, (window, part) in enumerate(zip(windows, raster.windows(windows), strict=True)):
+            np.testing.assert_array_equal(part.array, ARRAY[:, window.rows, window.cols])
+            done += sum(count for _, count, _ in file.reads)
+            ahead = sum(count for _, count in file.fetched) - done * (number > 0)
+            assert ahead <= AHEAD + part.array.nbytes
+            for at, count, known in file.reads if number else ():
+                assert any(start <= at and at + count <= start + size for start, size in file.fetched[:known])
+            file.reads.clear()
+    spans = sorted(file.fetched)
+    assert all(at + count <= after for (at, count), (after, _) in pairwise(spans))
+
+
+def test_what_is_fetched_ahead_is_fetched_at_once() -> None:
+    """Two parts meet in the function that fetches; a reader takes what they bring."""
+    meeting = threading.Barrier(2, timeout=30)
+    asked = []
+
+    def fetch(start, stop):
+        asked.append((start, stop))
+        meeting.wait()
+        return bytes(range(start, stop))
+
+    blocks = BlockCache(fetch, 200, block=10, capacity=200, at_once=100, ahead=10)
+    blocks.fetch(0, 40)
+    blocks.fetch(100, 40)
+    assert blocks.read_at(100, 40) == bytes(range(100, 140))
+    assert blocks.read_at(5, 30) == bytes(range(5, 35))
+    assert sorted(asked) == [(0, 40), (100, 140)]
+    blocks.clear()
+    blocks.fetch(180, 10)  # nobody waits for it
+
+
+def test_what_fails_ahead_fails_where_it_is_read() -> None:
+    """It is tried again there, and says why."""
+    tries = []
+
+    def fetch(start, stop):
+        tries.append((start, stop))
+        raise InputError("a.tif: there is no such object")
+
+    blocks = BlockCache(fetch, 200, block=10, capacity=200, at_once=100, ahead=10)
+    blocks.fetch(0, 10)
+    with pytest.raises(InputError, match="there is no such object"):
+        blocks.read_at(0, 10)
+    blocks.clear()
