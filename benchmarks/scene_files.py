@@ -179,6 +179,7 @@ def _write(scene: Scene, segments: Iterator[bytes]) -> None:
             segments,
             shape=(scene.size, scene.size, BANDS),
             dtype=np.uint16,
+            bigtiff=scene.size > 16384,
             photometric="minisblack",
             planarconfig="contig",
             compression="adobe_deflate",

@@ -1,14 +1,16 @@
-"""A worker on a CPU keeps memory for its next step; other processes stay as they are."""
+"""A worker on a CPU keeps memory for its next step, a server for its next tile; other processes stay as they are."""
 
 from __future__ import annotations
 
 import multiprocessing
 import resource
+import threading
 
+import numpy as np
 import pytest
 import torch
 
-from vllm_mmout.engine.worker.bound import keep_freed_memory
+from vllm_mmout.engine.memory import keep_freed_blocks, keep_freed_memory
 
 pytestmark = pytest.mark.engine
 PIXELS = 16 << 20
@@ -49,5 +51,32 @@ def test_the_next_step_gets_memory_that_is_there():
 
 def test_the_users_own_process_is_left_alone(monkeypatch):
     """An engine in the user's process does not decide what that process does with its memory."""
-    monkeypatch.setattr("vllm_mmout.engine.worker.bound.ctypes.CDLL", lambda _: pytest.fail("called"))
+    monkeypatch.setattr("vllm_mmout.engine.memory.ctypes.CDLL", lambda _: pytest.fail("called"))
     keep_freed_memory()
+
+
+def _faults_of_tiles(kept: bool) -> int:  # noqa: FBT001 - called through a pool
+    """Pages that the system has to clear for some tiles of 3 MB, in a thread as those that read them."""
+    if kept:
+        keep_freed_blocks()
+    found = []
+
+    def read():
+        for _ in range(4):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            tiles = [np.ones(3 << 20, np.uint8) for _ in range(4)]
+            tiles.clear()
+            found.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    return min(found)
+
+
+def test_the_next_tile_gets_memory_that_is_there():
+    """In a server that has set it up, blocks of a tile come from those of the one before."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        if pool.apply(_faults_of_tiles, (False,)) < 8:
+            pytest.skip("this C library keeps freed memory by itself")
+        assert pool.apply(_faults_of_tiles, (True,)) < 8

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from vllm_mmout.engine.memory import keep_freed_blocks
 from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.serving import chat, openapi, pooling
@@ -73,6 +74,7 @@ class ServingPlugin:
                 " routes"
             )
             return
+        keep_freed_blocks()
         # Files that come slowly, and mappers that hang, must not take the threads of other requests.
         threads = ThreadPoolExecutor(2 * options.max_waiting + _SPARE, thread_name_prefix="mmout-serve")
         asyncio.get_running_loop().set_default_executor(threads)

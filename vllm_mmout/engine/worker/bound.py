@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.worker.worker_base import WorkerBase
 
 from vllm_mmout.engine.hooks.startup import telling
+from vllm_mmout.engine.memory import keep_freed_memory
 from vllm_mmout.engine.trace import Trace
 from vllm_mmout.engine.worker.resting import rest_between_steps
 from vllm_mmout.log import logger
@@ -59,22 +59,3 @@ class BoundWorker(WorkerBase):
             else:
                 logger.warning("%s is written for vLLM and not compiled by `compile`", type(model).__name__)
         return result
-
-
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_MAX = -4
-_NEVER = 1 << 30
-
-
-def keep_freed_memory() -> None:
-    """Keep what a step has used for the next one, in a worker's own process; with another C library than glibc nothing.
-
-    glibc gives large blocks back to the system at once, and each step then has them cleared by the system again, page
-    by page: of a small model on tiles of 512 x 512 pixels that is a tenth of its time.
-    """
-    if multiprocessing.parent_process() is None:  # the user's own process, and memory
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_MAX, 0)
-        mallopt(_M_TRIM_THRESHOLD, _NEVER)
