@@ -85,7 +85,9 @@ def _on_a_cluster(model: Path, scene: Path, out: Path) -> float:
         for number in range(SCENES):
             (out.parent / f"{out.name}-{number}.tif").hardlink_to(scene)
             rows.append(row_of(f"{out}-{number}.tif", str(number)))
-        ended = [time.perf_counter() for _ in dataset_of(rows, job, num_cpus=1).iter_rows()]
+        for row in dataset_of(rows, job, num_cpus=1).iter_rows():
+            assert '"error"' not in row["record"], row
+        ended = sorted(path.stat().st_mtime for path in (out / ".vllm-mmout").glob("*.json"))
         return (ended[-1] - ended[BATCH - 1]) / (SCENES - BATCH)
     finally:
         ray.shutdown()
