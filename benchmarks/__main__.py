@@ -12,7 +12,7 @@ from benchmarks.page import write_page
 from benchmarks.records import keep, measure, read
 from benchmarks.report import as_table
 
-ELSEWHERE = ("compiled", "gpu", "peer_faults", "peers", "ray_overhead", "ray_overhead")
+ELSEWHERE = ("compiled", "gpu", "peer_faults", "peers", "ray_overhead")
 """Benchmarks that need another environment (``make bench-peers``) or a GPU; they run where they are named."""
 
 

@@ -25,7 +25,7 @@ def rest_between_steps() -> None:
     Where tiles come more slowly than forwards end, those who read them could have that processor. A worker's queue is
     made after its model is loaded, and nothing that is bound has it: so this goes for all that the process makes.
     """
-    from vllm.distributed.device_communicators import shm_broadcast
+    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 
-    condition: Any = shm_broadcast.SpinCondition
+    condition: Any = SpinCondition
     condition.__init__ = partialmethod(condition.__init__, busy_loop_s=SPINS_S)
