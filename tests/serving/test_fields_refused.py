@@ -24,7 +24,7 @@ pytestmark = pytest.mark.engine
         ("scale", "nan"), ("scale", "1,x"), ("offset", "inf"), ("window", "1,2,3"), ("window", "0,0,0,0"),
         ("window[row]", "1"), ("window[rows]", "1"), ("bbox", "1,2,3"), ("bbox", "nan,0,1,1"),
         ("bbox_crs", "EPSG:4326"), ("resampling", "cubic"), ("blend", "sharp"), ("simplify", "-1"), ("tile[]", "64"),
-        ("nodata", "none"), ("processor", "a,a"), ("path", "/srv/x.tif"), ("path", ""), ("part", "true"),
+        ("nodata", "none"), ("processor", "a,a"), ("path", "/srv/x.tif"), ("path", "s3:/a/x"), ("part", "true"),
         ("mask", "x"), ("moderation", "low"), ("input_fidelity", "high"), ("svg[model]", "x"), ("style", "vivid"),
         ("band", "2"), ("prompts", "x"), ("x" * 150, "1"),
     ],

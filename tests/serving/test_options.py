@@ -33,9 +33,10 @@ def test_defaults_are_the_fields(parser):
 def test_every_field_has_a_flag(parser):
     """Each limit can be set by the flag that errors name, and set alone."""
     for name in FIELDS:
-        value = "file" if name in ("results_dir", "trace") else "7"
+        words = {"results_dir": "file", "trace": "file", "read_from": "s3://bucket/a/", "write_to": "gs://bucket"}
+        value = words.get(name, "7")
         options = parsed(parser, flag(name), value)
-        assert str(getattr(options, name)) in {value, "7.0"}
+        assert str(getattr(options, name)) in {value, "7.0", f"('{value}',)"}
         assert dataclasses.replace(options, **{name: getattr(ServingOptions(), name)}) == ServingOptions()
 
 

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.serving.inputs.prefixes import Prefixes
 
 GROUP: Final = "vllm-mmout"
 """Title of the flags' group, for ``--help=vllm-mmout``."""
@@ -48,6 +49,11 @@ def _seconds(said: str, default: float = 60.0) -> float:
     return field(default=default, metadata={"type": float, "metavar": "SECONDS", "help": said})
 
 
+def _folders(said: str) -> tuple[str, ...]:
+    text = f"folder in a bucket (s3://bucket/folder/) below which files are {said}; repeat it for more, by default none"
+    return field(default=(), metadata={"action": "append", "metavar": "ADDRESS", "help": text})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOptions:
     """What one server of ours allows its clients; each field is a flag."""
@@ -70,6 +76,8 @@ class ServingOptions:
     receive_timeout: float = _seconds("time within which the next piece of a request's body must come")
     send_timeout: float = _seconds("time within which a client must take the next piece of its answer")
     result_ttl: float = _seconds("time that a stored result can be fetched", 3600.0)
+    read_from: tuple[str, ...] = _folders("read: requests may name them, and they are read by the server's credentials")
+    write_to: tuple[str, ...] = _folders("written: a request may name one as the path of its result")
     trace: str | None = field(
         default=None,
         metadata={
@@ -88,6 +96,8 @@ class ServingOptions:
     def __post_init__(self) -> None:
         for one in fields(self):
             value = getattr(self, one.name)
+            if one.metadata["metavar"] == "ADDRESS":
+                Prefixes.of(value, flag(one.name))
             if one.metadata["metavar"] == "N" and value < 1:
                 raise OptionError(f"{flag(one.name)} must be at least 1, got {value}")
             if one.metadata["metavar"] == "KM2" and value is not None and not (math.isfinite(value) and value > 0):
@@ -113,7 +123,9 @@ class ServingOptions:
     def from_args(cls, args: argparse.Namespace) -> ServingOptions:
         """Read the options out of a server's arguments; those that it does not have get their defaults."""
         names = [one.name for one in fields(cls)]
-        return cls(**{name: getattr(args, PREFIX + name) for name in names if hasattr(args, PREFIX + name)})
+        given: dict[str, Any] = {name: getattr(args, PREFIX + name) for name in names if hasattr(args, PREFIX + name)}
+        several = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+        return cls(**{**given, **several})
 
 
 def flag(name: str) -> str:

@@ -22,6 +22,7 @@ from vllm_mmout.serving.response.encode import FormatChoice, accepted, chosen_fo
 from vllm_mmout.serving.response.events import EventsResponse, stream
 from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response, unless_gone
 from vllm_mmout.serving.response.result_files import Encoded
+from vllm_mmout.serving.written import check_path, written
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -167,6 +168,7 @@ class Work:
     def check(self) -> None:
         """Refuse what the results cannot be before the model runs, where that is known."""
         self.service.binding.check_params(self.params)
+        check_path(self)
         for name in self.names:
             formats = self.service.binding.processors[name].formats(self.params)
             if formats is not None:
@@ -175,6 +177,7 @@ class Work:
     async def running(self, watch: PreviewRequest | None = None) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run it, its files open meanwhile; what `AsyncLLM.generate` yields, with pictures where it is watched."""
         service = self.service
+        check_path(self)  # whoever has made this: nothing may be written elsewhere
         try:
             async with entered(service.opened(self.data, self.params, self.field)) as opened:
                 outputs = service.engine.generate(
@@ -197,12 +200,16 @@ class Work:
                 error.param = self.field
             raise api_error(error, self.request_id) from error
 
-    async def result(self) -> Results:
+    async def last(self) -> MultimodalRequestOutput:
         """Run it to its end."""
         async with aclosing(self.running()) as outputs:
             async for output in outputs:
                 last = output
-        return await self.encoded(last)
+        return last
+
+    async def result(self) -> Results:
+        """Run it to its end; its results as bytes."""
+        return await self.encoded(await self.last())
 
     def made(self, outputs: Any, make: Callable[[Any, ToResponse | None], Made]) -> dict[str, Made]:
         """What is made of each output, and of its `response_of`, by processor; blocks.
@@ -253,7 +260,9 @@ async def answered_images(
     form = FormatChoice(asked.output_format, asked.output_compression, asked.background, accept)
     stored = asked.response_format == "url"
     several = isinstance(asked.options.processor, tuple) and len(asked.options.processor) > 1
-    for wrong, param in ((several, "processor"), (stored, "response_format"), (asked.stream, "stream")):
+    path = asked.options.path is not None
+    wrongs = ((several, "processor"), (stored, "response_format"), (asked.stream, "stream"), (path, "path"))
+    for wrong, param in wrongs:
         if accept is not None and wrong:  # the bytes of one result are less than the answer
             raise ApiError(400, f"{param} needs an answer in JSON; leave out Accept, or {param}", param=param)
     name = request_id(request, "image")
@@ -262,7 +271,7 @@ async def answered_images(
     work.check()
     if asked.stream:
         return EventsResponse(stream(work, kind), name)
-    return await unless_gone(request, answer(work, request, stored=stored))
+    return await unless_gone(request, written(work) if path else answer(work, request, stored=stored))
 
 
 async def answer(work: Work, request: Request, *, stored: bool) -> Response:

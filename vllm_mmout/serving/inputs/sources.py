@@ -21,7 +21,9 @@ from vllm_mmout.geo import (
     FileWithNeighbours,
     Neighbours,
     declared_size,
+    in_bucket,
     is_address,
+    open_in_bucket,
     open_remote,
     printable_name,
     without_secrets,
@@ -29,6 +31,7 @@ from vllm_mmout.geo import (
 from vllm_mmout.serving.inputs.addresses import Domains, Guarded, host_of
 from vllm_mmout.serving.inputs.data_urls import open_data_url
 from vllm_mmout.serving.inputs.local_files import LocalFiles
+from vllm_mmout.serving.inputs.prefixes import Prefixes
 from vllm_mmout.serving.options import flag
 
 if TYPE_CHECKING:
@@ -159,6 +162,7 @@ class Sources:
         self._options = options
         self._files = LocalFiles(local_path)
         self._domains = Domains(domains)
+        self._reads = Prefixes.of(options.read_from, flag("read_from"))
         fetching = FetchOptions.from_environment()
         redirects = fetching.redirects if envs.VLLM_MEDIA_URL_ALLOW_REDIRECTS else 0
         self._fetching = replace(fetching, limit=min(fetching.limit, options.max_upload), redirects=redirects)
@@ -182,11 +186,15 @@ class Sources:
             return named(*open_data_url(text, self._options.max_upload))
         if is_address(text):
             return self._fetched(text)
+        if in_bucket(text) and self._reads.allows(text):
+            return cast("BinaryIO", open_in_bucket(text, self._fetching.limit))
         if text[:5].lower() == "file:":
             file, name, neighbours = self._files.opened(text)
             return named(file, name, neighbours=neighbours)
-        start = repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
-        raise InputError(f"{start} is nothing that this server reads; {_WHAT_TO_SEND}")
+        shown = without_secrets(text)
+        start = repr(shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}...")
+        why = f", as it lies below no address of {flag('read_from')}" if in_bucket(text) else ""
+        raise InputError(f"{start} is nothing that this server reads{why}; {_WHAT_TO_SEND}")
 
     def check(self, file: BinaryIO) -> None:
         """Check what the header of a file declares, before anything of it is decoded."""

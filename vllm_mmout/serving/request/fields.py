@@ -17,6 +17,7 @@ from vllm_mmout.request_options import Option, options_of, said
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.inputs.sources import Form, Upload
 from vllm_mmout.serving.request.body import MAX_FILES
+from vllm_mmout.serving.request.target import Target, check_target
 from vllm_mmout.serving.response.encode import check_beside
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES
 
@@ -168,6 +169,7 @@ OPTIONS: Final = {name: option for name, option in OF_PARAMS.items() if name not
 FIELDS: Final = {
     **options_of(ImageRequest, without=("images", "options")),
     **options_of(Taken),
+    **options_of(Target),
     "partial_images": OF_PARAMS["partial_images"],
     **OPTIONS,
 }
@@ -175,7 +177,7 @@ FIELDS: Final = {
 _REFUSED: Final = {
     "mask": "the model sees the whole image; leave it out (window or bbox choose a part of the input)",
     "part": "the server cuts inputs into parts itself; leave it out",
-    **dict.fromkeys(LOCAL_ONLY, "a client cannot choose where the server writes; save the answer, and leave it out"),
+    **dict.fromkeys(LOCAL_ONLY - {"path"}, "a client cannot choose what stays with the server; leave it out"),
     **USELESS,
 }
 
@@ -189,15 +191,17 @@ def check_format(given: Mapping[str, Any]) -> None:
             raise api_error(error) from None
 
 
+_NOT_WRITTEN: Final = "a client cannot choose where the server writes; save the answer, or use /v1/images/edits"
 _EVERY: Final = Fields("this route", FIELDS, _REFUSED, later=OF_PARAMS)
 _USE_EDITS: Final = "use /v1/images/edits"
 _EVENTS: Final = ("stream", "partial_images")
 EDITS: Final = _EVERY.without((), "", path="/v1/images/edits", apart=(_IMAGE, "images"))
-VARIATIONS: Final = _EVERY.without(("prompt", *_EVENTS), _USE_EDITS, path="/v1/images/variations", apart=(_IMAGE,))
-GENERATIONS: Final = _EVERY.without((_IMAGE, "images"), _USE_EDITS, path="/v1/images/generations")
+_FEWER: Final = ("prompt", "path", *_EVENTS)
+VARIATIONS: Final = _EVERY.without(_FEWER, _USE_EDITS, path="/v1/images/variations", apart=(_IMAGE,))
+GENERATIONS: Final = _EVERY.without((_IMAGE, "images", "path"), _USE_EDITS, path="/v1/images/generations")
 POOLING: Final = _EVERY.without(
-    ("prompt", *_EVENTS, "response_format", "n", "size", "quality"), _USE_EDITS, path="/pooling", apart=("data",)
-)
+    ("prompt", *_EVENTS, "response_format", "n", "size", "quality"), _USE_EDITS, path="/pooling"
+).without(("path",), _NOT_WRITTEN, path="/pooling", apart=("data",))
 
 
 def edit_request(form: Form, fields: Fields = EDITS) -> ImageRequest:
@@ -231,6 +235,7 @@ def _request(given: Mapping[str, Any], images: tuple[Upload | str, ...] = ()) ->
     if given.get("stream") and given.get("response_format") == "url":
         message = "events hold the image itself; leave response_format out, or stream"
         raise ApiError(400, message, param="response_format")
+    check_target(given)
     options = made(OutputParams, given, OF_PARAMS)
     return made(ImageRequest, given, ImageRequest.__struct_fields__, images=images, options=options)
 

@@ -224,7 +224,7 @@ def _picture(image: Image, name: str, asked: FormatChoice, *, flat: bool) -> Enc
 
 def _file(output: Savable, name: str, asked: FormatChoice, parent: Path | None) -> Encoded:
     """A file as `save` makes it: on disk where it may be large, else in memory."""
-    size = _size(output, name)
+    size = size_of(output, name)
     suffix = next(suffix for suffix, known in output.formats.items() if known == name)
     media_type = FORMATS[name].media_type if name in FORMATS else mimetypes.guess_type(f"result{suffix}")[0]
     quality = {} if asked.output_compression is None else {"quality": max(1, asked.output_compression)}
@@ -242,7 +242,7 @@ def _file(output: Savable, name: str, asked: FormatChoice, parent: Path | None) 
         raise
 
 
-def _size(output: Savable, name: str) -> tuple[int, int] | None:
+def size_of(output: Savable, name: str) -> tuple[int, int] | None:
     """(width, height) of a result that is pixels in a format."""
     raster = output.classes if isinstance(output, PolygonsOutput) and name == "tiff" else output
     return (raster.width, raster.height) if isinstance(raster, ImageOutput | RasterOutput) else None

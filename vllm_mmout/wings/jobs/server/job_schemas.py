@@ -11,11 +11,11 @@ from vllm_mmout.serving.request.fields import EDITS
 from vllm_mmout.wings.jobs.server.input_preview import InputPreview
 from vllm_mmout.wings.jobs.server.job import OutputRow, SceneError
 
-SCENES: Final = EDITS.without(
-    ("stream", "partial_images", "response_format"),
-    "a job is looked at and fetched by its id",
-    path="/v1/scenes",
-    apart=EDITS.apart,
+_SCENES: Final = "/v1/scenes"
+_BY_ID: Final = "a job is looked at and fetched by its id"
+_NOT_WRITTEN: Final = "a client cannot choose where the server writes the result of a job; fetch it by its id"
+SCENES: Final = EDITS.without(("stream", "partial_images", "response_format"), _BY_ID, path=_SCENES).without(
+    ("path",), _NOT_WRITTEN, path=_SCENES, apart=EDITS.apart
 )
 """The fields of a request for a job."""
 

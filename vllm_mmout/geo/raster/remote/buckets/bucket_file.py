@@ -24,8 +24,9 @@ class BucketFile(BlockFile):
     It must not change while it is read: what comes of another version is an error.
     """
 
-    def __init__(self, place: Place, meta: ObjectMeta, head: bytes) -> None:
-        super().__init__(place.name, meta["size"], FetchOptions.from_environment().limit, head)
+    def __init__(self, place: Place, meta: ObjectMeta, head: bytes, limit: int | None = None) -> None:
+        limit = FetchOptions.from_environment().limit if limit is None else limit
+        super().__init__(place.name, meta["size"], limit, head)
         self._place = place
         self._meta = meta
         self._process = os.getpid()
@@ -39,15 +40,17 @@ class BucketFile(BlockFile):
         return data
 
 
-def open_in_bucket(address: str | os.PathLike[str]) -> BucketFile:
+def open_in_bucket(address: str | os.PathLike[str], limit: int | None = None) -> BucketFile:
     """Open an object by its address, ``s3://bucket/key``, ``gs://`` or ``az://``.
+
+    ``limit`` is the number of bytes that may be read of it at once, the environment's if None.
 
     InputError: there is none, it is empty, the server refuses or fails, or the address is wrong.
     """
     place = Place.of(address)
     if not place.key or place.key.endswith("/"):
         raise InputError(f"{place.name} is a folder; give the file in it")
-    return BucketFile(place, *_part(place, 0, BLOCK, None))
+    return BucketFile(place, *_part(place, 0, BLOCK, None), limit)
 
 
 def _part(place: Place, start: int, stop: int, version: str | None) -> tuple[ObjectMeta, bytes]:

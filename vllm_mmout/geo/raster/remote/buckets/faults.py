@@ -46,7 +46,7 @@ def errors_of(place: Place, kind: type[MMOutError] = InputError, *, verb: str = 
         said = _said(place, error, verb)
     else:
         return
-    raise kind(f"{place.name}: {said}")
+    raise kind(f"{place.name}: {said}") from (None if kind is InputError else OSError(said))  # no fault of a client's
 
 
 def status_of(error: Exception) -> int:

@@ -53,6 +53,8 @@ class Place:
             raise InputError(f"{name} names no bucket; it must be {scheme.lower()}://bucket/key")
         if any(part in ("", ".", "..") for part in key.removesuffix("/").split("/")) and key:
             raise InputError(f'{name} has an empty part of its path, or "." or ".."; name the object as it is stored')
+        if not key.isprintable():
+            raise InputError(f"{name!r} has a character that cannot be printed; name the object as it is stored")
         return cls(scheme.lower(), bucket, key)
 
     @property
