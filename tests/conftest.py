@@ -152,12 +152,23 @@ def water_server():
 
 
 @pytest.fixture(scope="session")
-def guarded_server(tmp_path_factory: pytest.TempPathFactory, nursery):
+def collector():
+    """Takes OpenTelemetry's spans of `guarded_server`."""
+    from spans_collected import Collector
+
+    made = Collector()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def guarded_server(tmp_path_factory: pytest.TempPathFactory, nursery, collector):
     """A server with a key and small limits, which may fetch from this machine, and read files of one folder.
 
-    The folder is ``local`` in the one that the fixture `guarded_folder` names.
+    The folder is ``local`` in the one that the fixture `guarded_folder` names. Its spans go to `collector`.
     """
     from serving import served
+    from spans_collected import ENVIRONMENT
 
     folder = tmp_path_factory.getbasetemp() / "guarded"
     (folder / "local").mkdir(parents=True)
@@ -171,8 +182,9 @@ def guarded_server(tmp_path_factory: pytest.TempPathFactory, nursery):
         "--mmout-send-timeout": 1,
         "--allowed-media-domains": "127.0.0.1",
         "--allowed-local-media-path": folder / "local",
+        "--otlp-traces-endpoint": collector.address,
     }
-    limits = {"MMOUT_FETCH_TIMEOUT": "1", "MMOUT_FETCH_RETRIES": "0", "MMOUT_FETCH_LIMIT": "1M"}
+    limits = {**ENVIRONMENT, "MMOUT_FETCH_TIMEOUT": "1", "MMOUT_FETCH_RETRIES": "0", "MMOUT_FETCH_LIMIT": "1M"}
     flags = [str(text) for option in options.items() for text in option]
     with served("water-index", *flags, environment=limits, nursery=nursery) as server:
         yield server

@@ -25,10 +25,11 @@ from vllm_mmout.serving.image_routes import GONE, answered, take_place
 from vllm_mmout.serving.request.body import read_body
 from vllm_mmout.serving.request.fields import pooling_request
 from vllm_mmout.serving.request.json_body import is_object, parse_json
+from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import PiecesResponse, close_all, described, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
-from vllm_mmout.serving.service import ForwardService, Work, request_id
+from vllm_mmout.serving.service import ForwardService, Work
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -132,7 +133,9 @@ async def _answer(request: Request, service: ForwardService, given: Mapping[str,
     asked = pooling_request(given)
     form = FormatChoice(asked.output_format, asked.output_compression, asked.background)
     name = request_id(request, "pooling")
-    work = Work(service, given["data"], asked.options, form, name, service.adapter(asked.model), "data")
+    headers = trace_headers(request)
+    adapter = service.adapter(asked.model)
+    work = Work(service, given["data"], asked.options, form, name, adapter, "data", trace_headers=headers)
     work.check()
     results = await work.result()
     try:

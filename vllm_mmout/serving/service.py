@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import ExitStack, aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
-from uuid import uuid4
 
 from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
 from vllm_mmout.engine.threads import entered, in_thread
@@ -18,6 +17,7 @@ from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
 from vllm_mmout.serving.metrics import count_refusal
 from vllm_mmout.serving.request.fields import generation_request
 from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.encode import FormatChoice, accepted, chosen_format, encode, response_of
 from vllm_mmout.serving.response.events import EventsResponse, stream
 from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response, unless_gone
@@ -154,6 +154,8 @@ class Work:
     """Where the input stood."""
     priority: int = 0
     """The lower the earlier."""
+    trace_headers: Mapping[str, str] | None = None
+    """The client's span, below which that of the request lies."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -185,6 +187,7 @@ class Work:
                     self.params,
                     self.request_id,
                     lora_request=self.adapter,
+                    trace_headers=self.trace_headers,
                     priority=self.priority,
                     max_tiles=service.options.max_tiles,
                     max_area=service.options.max_area,
@@ -267,7 +270,8 @@ async def answered_images(
             raise ApiError(400, f"{param} needs an answer in JSON; leave out Accept, or {param}", param=param)
     name = request_id(request, "image")
     field: Field = "prompt" if kind == "image_generation" else "image"
-    work = Work(service, data, asked.options, form, name, service.adapter(asked.model), field)
+    adapter, headers = service.adapter(asked.model), trace_headers(request)
+    work = Work(service, data, asked.options, form, name, adapter, field, trace_headers=headers)
     work.check()
     if asked.stream:
         return EventsResponse(stream(work, kind), name)
@@ -289,9 +293,3 @@ async def answer(work: Work, request: Request, *, stored: bool) -> Response:
 async def kept(store: ResultStore, entries: list[Encoded]) -> list[str]:
     """Store results off the event loop, and name them; of a client that goes away meanwhile nothing is left."""
     return await in_thread(lambda: store.keep_all(entries), lambda names: store.remove(*names))
-
-
-def request_id(request: Request, kind: str) -> str:
-    """A name for a request: what the client calls it, and what no other request is called."""
-    given = "".join(sign for sign in request.headers.get("x-request-id", "")[:64] if sign.isalnum() or sign in "-_")
-    return "-".join(part for part in (kind, given, uuid4().hex) if part)

@@ -160,6 +160,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         ("OutputProcessor.abort_requests", ("request_ids", "internal"), _OBJECT, "0.13"),
         ("OutputProcessor.get_num_unfinished_requests", (), _OBJECT, "0.11"),
         ("OutputProcessor.has_unfinished_requests", (), _OBJECT, "0.11"),
+        ("OutputProcessor.do_tracing", ("engine_core_output", "req_state", "iteration_stats"), _OBJECT, "0.11"),
         (
             "RequestState.make_request_output",
             ("new_token_ids", "pooling_output", "finish_reason"),

@@ -50,6 +50,7 @@ NAMES: tuple[Contact, ...] = (
         "have vLLM take a model's tensors without a processor",
     ),
     _names("vllm.renderers.base", "BaseRenderer.render_messages BaseRenderer.tokenizer", "refuse chats"),
+    _names("vllm.tracing", "SpanKind extract_trace_context extract_trace_headers", "join the traces that vLLM makes"),
     _names("vllm.utils.argparse_utils", "FlexibleArgumentParser", "read flags as vLLM's command line does"),
     _names("vllm.utils.system_utils", "get_mp_context", "know how processes of the engine are started"),
     _names("vllm.v1.engine", "EngineCoreOutputs FinishReason", _PRIVATE),
@@ -74,8 +75,8 @@ NAMES: tuple[Contact, ...] = (
     ),
     _names(
         "vllm.v1.engine.output_processor",
-        "OutputProcessor.request_states OutputProcessorOutput RequestState.external_req_id "
-        "RequestState.queue RequestState.stream_interval",
+        "OutputProcessor.request_states OutputProcessor.tracing_enabled OutputProcessorOutput "
+        "RequestState.external_req_id RequestState.queue RequestState.stats RequestState.stream_interval",
         _PRIVATE,
     ),
     _names(

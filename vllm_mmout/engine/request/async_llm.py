@@ -22,6 +22,7 @@ from vllm_mmout.engine.parts.parts_request import PartedRequest, Prepared
 from vllm_mmout.engine.request.async_runs import AsyncRun
 from vllm_mmout.engine.request.decode import Admission, carrying
 from vllm_mmout.engine.request.inputs import prepare
+from vllm_mmout.engine.request.spans import request_span
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import MMOutError
@@ -74,7 +75,7 @@ class BoundAsyncLLM(AsyncLLM):
             sampling_params: options of the request.
             request_id: name of the request, for ``abort``; by default a random one.
             lora_request: LoRA adapter.
-            trace_headers: as vLLM's.
+            trace_headers: the caller's ``traceparent`` and ``tracestate``, where vLLM traces.
             priority: the lower the earlier (with the priority scheduling policy).
             max_tiles: as many tiles as the input may be cut into; an input of more is refused. None: any number.
             max_area: as many square kilometres as the input may cover on the ground, as far as that can be told; a part
@@ -95,9 +96,10 @@ class BoundAsyncLLM(AsyncLLM):
         """
         params = OutputParams() if sampling_params is None else sampling_params
         request_id = request_id or uuid4().hex
-        ways = Ways(lora_request, trace_headers, priority)
         self.mmout.backlog.observer, one = self.output_processor.observer, One()
         async with AsyncExitStack() as held:
+            span = held.enter_context(request_span(self.output_processor, request_id, trace_headers))
+            ways = Ways(lora_request, span.headers, priority)
             held.enter_context(self.mmout.backlog.holding(one))
             async with self.mmout.readers:  # so that what waits for a credit is bounded too
                 prepared = await self._mmout_prepare(request_id, prompt, params, max_tiles, max_area)
@@ -105,17 +107,20 @@ class BoundAsyncLLM(AsyncLLM):
                     await held.enter_async_context(self.mmout.credits.held(prepared.nbytes))
             if isinstance(prepared, PartedRequest):
                 one.total = 0  # its tiles count from now on
+                span.tell(pixels=prepared.pixels)
                 prepared = prepared.made_in(folder)
                 held.callback(prepared.close)
                 results = self._mmout_run(request_id, prepared, ways, watch)
                 await held.enter_async_context(aclosing(results))
                 async for progress in results:
+                    if progress.finished and progress.progress is not None:
+                        span.tell(tiles=progress.progress.total)
                     yield progress
                 return
             result = await self._mmout_send(request_id, prepared, ways)
             one.done = int(result.error is None)
-        if result.error is not None:
-            raise result.error
+            if result.error is not None:
+                raise result.error
         yield result
 
     async def _mmout_send(self, request_id: str, prepared: Prepared, ways: Ways) -> MultimodalRequestOutput:

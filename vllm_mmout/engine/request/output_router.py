@@ -182,6 +182,11 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
                 wire.marked(request.pooling_params, {wire.TRACED: traced.named})
             state.mmout = Mark(params, finish, loop, self, time.monotonic(), traced)
 
+    def do_tracing(self, engine_core_output: EngineCoreOutput, req_state: RequestState, iteration_stats: Any) -> None:
+        """As vLLM's, which ends the engine where there are no statistics (``--disable-log-stats``)."""
+        if iteration_stats is not None and req_state.stats is not None:
+            super().do_tracing(engine_core_output, req_state, iteration_stats)
+
     def _validated(self, request: EngineCoreRequest) -> OutputParams | None:
         if self.binding.raw_input and not request.mm_features:
             raise InvalidInputError(

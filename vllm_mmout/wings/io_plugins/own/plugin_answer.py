@@ -15,9 +15,10 @@ from vllm_mmout.messages import shown
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.extension import ServerExtension
 from vllm_mmout.serving.request.fields import OPTIONS
+from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.responses import PiecesResponse
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
-from vllm_mmout.serving.service import Work, request_id
+from vllm_mmout.serving.service import Work
 from vllm_mmout.wings.io_plugins.own.mmout_plugin import NAME, NamingPlugin
 from vllm_mmout.wings.io_plugins.own.plugin_data import checked_input, plugin_data
 
@@ -44,7 +45,15 @@ async def plugin_answer(request: Request, service: ForwardService, given: Mappin
     name = request_id(request, "pooling")
     data = await asyncio.to_thread(checked_input, asked, service.options.max_upload)
     work = Work(
-        service, data, asked.params, asked.asked, name, service.adapter(outer.model), "data", priority=outer.priority
+        service,
+        data,
+        asked.params,
+        asked.asked,
+        name,
+        service.adapter(outer.model),
+        "data",
+        outer.priority,
+        trace_headers(request),
     )
     (entry,) = (await work.result()).entries
     called = f"pooling-{request.headers.get('x-request-id') or outer.request_id}"  # as vLLM calls it

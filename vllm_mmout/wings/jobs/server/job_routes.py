@@ -21,10 +21,11 @@ from vllm_mmout.serving.image_routes import answered, service_of
 from vllm_mmout.serving.request.body import is_json, read_form
 from vllm_mmout.serving.request.fields import edit_request, edit_request_json
 from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.request.names import request_id
 from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import PiecesResponse, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
-from vllm_mmout.serving.service import ForwardService, Work, request_id
+from vllm_mmout.serving.service import ForwardService, Work
 from vllm_mmout.wings.jobs.page import page_files
 from vllm_mmout.wings.jobs.server import job_schemas, results
 from vllm_mmout.wings.jobs.server.board import SceneBoard

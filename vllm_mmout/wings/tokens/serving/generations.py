@@ -11,9 +11,10 @@ from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.request.names import request_id
 from vllm_mmout.serving.response.encode import FormatChoice, accepted, chosen_format, encode, response_of
 from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response, unless_gone
-from vllm_mmout.serving.service import kept, request_id
+from vllm_mmout.serving.service import kept
 from vllm_mmout.wings.tokens.serving.fields import images_request, sampling_params
 from vllm_mmout.wings.tokens.serving.sizes import AUTO
 

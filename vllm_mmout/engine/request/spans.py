@@ -1,0 +1,68 @@
+"""RequestSpan: a user's request in OpenTelemetry's traces, where vLLM traces; those of its tiles lie below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.request.output_router import RoutedOutputProcessor
+
+NAME: Final = "mmout_request"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpan:
+    """A span that has begun, or none."""
+
+    headers: Mapping[str, str] | None
+    """What vLLM is given, so that its spans of requests to the engine (``llm_request``) lie below this one."""
+    _span: Any = None
+
+    def tell(self, **attributes: str | int) -> None:
+        """Add what is known by now, as ``mmout.NAME``."""
+        if self._span is not None:
+            self._span.set_attributes({f"mmout.{name}": value for name, value in attributes.items()})
+
+    def failed(self, error: BaseException) -> None:
+        """Say that the request failed."""
+        if self._span is not None:
+            from opentelemetry.trace import StatusCode
+
+            self._span.record_exception(error)
+            self._span.set_status(StatusCode.ERROR, str(error))
+
+
+@contextmanager
+def request_span(
+    router: RoutedOutputProcessor, request_id: str, headers: Mapping[str, str] | None
+) -> Iterator[RequestSpan]:
+    """A span from here to the end of a request; without an endpoint for traces there is none, and nothing is done.
+
+    Args:
+        router: the engine's.
+        request_id: name of the request.
+        headers: the caller's ``traceparent`` and ``tracestate``, whose span this one lies below.
+
+    """
+    if not router.tracing_enabled:
+        yield RequestSpan(headers)
+        return
+    from opentelemetry import trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+    from vllm.tracing import SpanKind, extract_trace_context
+
+    span = trace.get_tracer(__name__).start_span(NAME, extract_trace_context(headers), SpanKind.SERVER)
+    below: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(below, trace.set_span_in_context(span))
+    made = RequestSpan(below, span)
+    made.tell(request_id=request_id, model=router.binding.model)
+    try:
+        yield made
+    except Exception as error:
+        made.failed(error)
+        raise
+    finally:
+        span.end()
