@@ -290,10 +290,10 @@ async def test_a_request_that_is_cancelled_while_its_input_is_opened(engine, tmp
     opening, go, opened = threading.Event(), threading.Event(), []
     prepare = inputs.prepare
 
-    def slow(*args):
+    def slow(*args, **options):
         opening.set()
         go.wait(DEADLINE)
-        opened.append(prepare(*args))
+        opened.append(prepare(*args, **options))
         return opened[0]
 
     monkeypatch.setattr("vllm_mmout.engine.request.async_llm.prepare", slow)

@@ -74,7 +74,7 @@ def test_the_command_takes_addresses(llm, server, tmp_path, monkeypatch, capsys)
     """Results in a folder are called as their files on the server; an error does not show what is secret."""
 
     @contextmanager
-    def engine(*_):
+    def engine(*_, **__):
         yield llm
 
     monkeypatch.setattr("vllm_mmout.commands.engine.engine", engine)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
 
 import ray
@@ -19,10 +20,15 @@ STORE = 80 << 20
 class Nodes:
     """A head that runs nothing, and nodes for engines."""
 
-    def __init__(self, count):
+    def __init__(self, count, folder):
         self._cluster = Cluster(
             initialize_head=True,
-            head_node_args={"num_cpus": 0, "object_store_memory": STORE, "include_dashboard": False},
+            head_node_args={
+                "num_cpus": 0,
+                "object_store_memory": STORE,
+                "include_dashboard": False,
+                "temp_dir": folder,
+            },
         )
         self.nodes = [self._cluster.add_node(num_cpus=1, object_store_memory=STORE) for _ in range(count)]
 
@@ -44,11 +50,13 @@ class Nodes:
 def nodes(count):
     """A cluster of so many nodes beside its head."""
     os.environ.setdefault("RAY_health_check_failure_threshold", "2")  # a node is known to be dead after some seconds
-    made = Nodes(count)
-    try:
-        yield made
-    finally:
-        made.close()
+    # The names of its sockets are long, and the folder of the tests is not the shortest.
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        made = Nodes(count, folder)
+        try:
+            yield made
+        finally:
+            made.close()
 
 
 @contextmanager
