@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
+from unittest import mock
 
 import ray
 from ray.cluster_utils import Cluster
@@ -20,15 +21,10 @@ STORE = 80 << 20
 class Nodes:
     """A head that runs nothing, and nodes for engines."""
 
-    def __init__(self, count, folder):
+    def __init__(self, count):
         self._cluster = Cluster(
             initialize_head=True,
-            head_node_args={
-                "num_cpus": 0,
-                "object_store_memory": STORE,
-                "include_dashboard": False,
-                "temp_dir": folder,
-            },
+            head_node_args={"num_cpus": 0, "object_store_memory": STORE, "include_dashboard": False},
         )
         self.nodes = [self._cluster.add_node(num_cpus=1, object_store_memory=STORE) for _ in range(count)]
 
@@ -49,10 +45,12 @@ class Nodes:
 @contextmanager
 def nodes(count):
     """A cluster of so many nodes beside its head."""
-    os.environ.setdefault("RAY_health_check_failure_threshold", "2")  # a node is known to be dead after some seconds
     # The names of its sockets are long, and the folder of the tests is not the shortest.
-    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        made = Nodes(count, folder)
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        mock.patch.dict(os.environ, {"RAY_TMPDIR": folder, "RAY_health_check_failure_threshold": "2"}),
+    ):  # a node is known to be dead after some seconds
+        made = Nodes(count)
         try:
             yield made
         finally:

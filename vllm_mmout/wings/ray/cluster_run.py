@@ -8,9 +8,9 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import msgspec
 import ray
@@ -54,11 +54,12 @@ class ClusterRun:
         if records:
             print(f"{len(records)} of {len(found)} scenes are done already", file=sys.stderr)
         left = {scene: name for scene, name in self._names.items() if scene not in records}
+        out = sys.stdout  # what Ray itself prints goes to stderr meanwhile
         bar = tqdm(total=len(found), initial=len(records), unit="scene", disable=not sys.stderr.isatty())
         with bar, _connected(address) if left else bar:
             for record in self._made(left):
                 records[record.scene] = record
-                _show(record)
+                _show(record, out)
                 bar.update()
         report = self._manifest.report(records[scene] for scene in self._names)
         failed = sum(record.error is not None for record in records.values())
@@ -133,17 +134,17 @@ def row_of(scene: str, name: str, options: Mapping[str, Any] | None = None) -> d
     return {_SCENE: scene, NAME: name, OPTIONS: msgspec.json.encode(options or {}, order="sorted").decode()}
 
 
-def _show(record: Record) -> None:
+def _show(record: Record, out: TextIO) -> None:
     """Print the file of a scene, or why there is none."""
     if record.error is None:
-        tqdm.write(record.files[0].address)
+        tqdm.write(record.files[0].address, file=out)
     else:
         tqdm.write(f"{without_secrets(record.scene)}: {record.error}", file=sys.stderr)
 
 
 @contextmanager
 def _connected(address: str | None) -> Iterator[None]:
-    """Be connected to the cluster; an error of Ray's is one of ours."""
+    """Be connected to the cluster; an error of Ray's is one of ours, and what it prints is no result."""
     ours = not ray.is_initialized()
     if ours:
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its lines would stand among the results
@@ -154,7 +155,8 @@ def _connected(address: str | None) -> Iterator[None]:
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise MMOutError(f"there is no cluster of Ray at {address}: {error}; start one, or leave it out") from error
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     except ray.exceptions.RayError as error:
         raise MMOutError(f"the run ended before it was done, and can be started again: {_cause(error)}") from error
     finally:
