@@ -2,6 +2,8 @@
 
 A unit of work is a file of tests, or all tests of one engine of the session. Workers collect, the first process hands
 out: they write down what belongs together, since an item's marks do not come with its id.
+
+An engine ends after the last test of a unit that asks for it: all of them at once would fill the memory.
 """
 
 from __future__ import annotations
@@ -20,14 +22,23 @@ ENGINE = re.compile(r"(?P<server>(?:\w+_)?server)|(?:mp_)?llm")
 """Names of the session's fixtures that start an engine or a server."""
 
 
+def engines(item: pytest.Item) -> set[str]:
+    """The session's fixtures of engines and servers that a test asks for."""
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    names = {name for name in (*item.fixturenames, *map(str, parameters)) if ENGINE.fullmatch(name)}
+    return {name for name in names if _is_of_session(item, name)}
+
+
 def unit(item: pytest.Item) -> str:
     """What a test is run with: "servers", the fixture of its engine, or its file."""
-    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    found = [ENGINE.fullmatch(name) for name in (*item.fixturenames, *map(str, parameters))]
-    shared = [match for match in found if match and _is_of_session(item, match.string)]
-    if any(match["server"] for match in shared):
+    names = engines(item)
+    if any(ENGINE.fullmatch(name)["server"] for name in names):
         return "servers"
-    return max((match.string for match in shared), default=item.nodeid.partition("::")[0])
+    return max(names, default=_file(item))
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def _is_of_session(item: pytest.Item, fixture: str) -> bool:
@@ -56,6 +67,7 @@ class Plugin:
 
     def __init__(self) -> None:
         self._units = Path(tempfile.gettempdir(), "units.json")
+        self._last: dict[pytest.Item, list[str]] = {}
 
     def pytest_configure_node(self, node) -> None:
         """Tell a worker where to write."""
@@ -67,11 +79,33 @@ class Plugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Units without engines come first, for a broken one shows soon; then the largest, which must not end alone."""
-        units = {item: unit(item) for item in items}
+        """Units without engines come first, for a broken one shows soon; then the largest, which must not end alone.
+
+        Within one, files that ask for the same servers are neighbours.
+        """
+        units, asked = {item: unit(item) for item in items}, {item: engines(item) for item in items}
         sizes = Counter(units.values())
         marked = {units[item] for item in items if item.get_closest_marker("engine") is not None}
-        items.sort(key=lambda item: (units[item] in marked, -sizes[units[item]] * (units[item] in marked)))
+        by_file: dict[str, set[str]] = {}
+        for item in items:
+            by_file.setdefault(_file(item), set()).update(asked[item])
+        together = {file: sorted(names) for file, names in by_file.items()}
+
+        def place(item: pytest.Item) -> tuple[bool, int, list[str]]:
+            with_engine = units[item] in marked
+            return with_engine, -sizes[units[item]] * with_engine, together[_file(item)] if with_engine else []
+
+        items.sort(key=place)
+        last = {(units[item], name): item for item in items for name in asked[item]}
+        for (_, name), item in last.items():
+            self._last.setdefault(item, []).append(name)
         if hasattr(config, "workerinput"):
             text = json.dumps({item.nodeid: units[item] for item in items})
             Path(config.workerinput["units"]).write_text(text)  # each the same, before any is asked for
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        """End what no later test of the unit asks for, and what depends on it."""
+        for name in self._last.get(item, ()):
+            for definition in item.session._fixturemanager.getfixturedefs(name, item) or ():
+                definition.finish(item._request)
