@@ -87,6 +87,31 @@ def test_what_is_fetched_ahead_is_fetched_at_once() -> None:
     blocks.fetch(180, 10)  # nobody waits for it
 
 
+def test_what_is_fetched_ahead_outlives_what_was_read() -> None:
+    """A window is read again and again until the next, whose bytes came long before."""
+    asked, came = [], threading.Event()
+
+    def fetch(start, stop):
+        asked.append((start, stop))
+        if start >= 100:
+            came.set()
+        return bytes(range(start, stop))
+
+    blocks = BlockCache(fetch, 200, block=10, capacity=100, at_once=100, ahead=10)
+    blocks.fetch(100, 50)
+    assert came.wait(30)
+    assert blocks.read_at(100, 10) == bytes(range(100, 110))  # all of the part has arrived then
+    for at in range(0, 100, 10):
+        for _ in range(3):
+            assert blocks.read_at(at, 10) == bytes(range(at, at + 10))
+    del asked[:]
+    assert blocks.read_at(110, 40) == bytes(range(110, 150))
+    assert asked == []
+    assert blocks.read_at(150, 50) == bytes(range(150, 200))  # those that were read go first
+    assert blocks.read_at(110, 40) == bytes(range(110, 150))
+    blocks.clear()
+
+
 def test_what_fails_ahead_fails_where_it_is_read() -> None:
     """It is tried again there, and says why."""
     tries = []

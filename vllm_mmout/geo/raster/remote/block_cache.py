@@ -33,7 +33,8 @@ class _Run:
 class BlockCache:
     """Reads blocks when they are first asked for, and keeps those asked for last.
 
-    Threads do not wait for each other, but for blocks that another one is just fetching.
+    What was fetched ahead and is not read yet goes last of all. Threads do not wait for each other, but for blocks that
+    another one is just fetching.
     """
 
     def __init__(
@@ -54,6 +55,9 @@ class BlockCache:
         self._ahead = max(1, ahead // block)
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, bytes] = OrderedDict()
+        """Blocks that were read, the last one at the end."""
+        self._unread: OrderedDict[int, bytes] = OrderedDict()
+        """Those that were fetched ahead."""
         self._coming: dict[int, _Run] = {}
         self._pool: ThreadPoolExecutor | None = None
 
@@ -80,22 +84,22 @@ class BlockCache:
     def _bring(self, index: int, last: int) -> None:
         while index <= last:
             with self._lock:
-                there = index in self._kept or index in self._coming
-                mine = None if there else self._claim(index, last)
+                mine = None if self._has(index) else self._claim(index, last)
             if mine is not None:
-                self._fetched(mine)
+                self._fetched(mine, self._unread)
             index = index + 1 if mine is None else mine.stop
 
     def put(self, data: bytes) -> None:
         """Keep bytes that are known already, from the start on."""
         whole = len(data) if len(data) >= self.size else len(data) // self._block * self._block
         with self._lock:
-            self._keep(0, data[:whole])
+            self._keep(0, data[:whole], self._kept)
 
     def clear(self) -> None:
         """Let all go."""
         with self._lock:
             self._kept.clear()
+            self._unread.clear()
             if self._pool is not None:
                 self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -103,6 +107,7 @@ class BlockCache:
         """A block, or several among which it is, and where they begin; ``last`` is the last block wanted after it."""
         while True:
             with self._lock:
+                self._read(index, index)
                 data = self._kept.get(index)
                 if data is not None:
                     self._kept.move_to_end(index)
@@ -111,49 +116,61 @@ class BlockCache:
                 if coming is None:
                     mine = self._claim(index, last)
             if coming is None:
-                return mine.first * self._block, self._fetched(mine)
+                return mine.first * self._block, self._fetched(mine, self._kept)
             try:
-                return coming.first * self._block, coming.done.result()
+                data = coming.done.result()
+                with self._lock:
+                    self._read(index, min(last, coming.stop - 1))
+                return coming.first * self._block, data
             except InputError as error:
                 raise InputError(str(error)) from error  # one of this thread's own
             except CancelledError:  # the thread that fetched it was interrupted
                 continue
 
+    def _read(self, index: int, last: int) -> None:
+        """Say of blocks that they are read."""
+        for one in range(index, last + 1):
+            if (data := self._unread.pop(one, None)) is not None:
+                self._kept[one] = data
+
+    def _has(self, index: int) -> bool:
+        return index in self._kept or index in self._unread or index in self._coming
+
     def _claim(self, index: int, last: int) -> _Run:
         """Say that a block is fetched here, with those after it that are wanted as well."""
         end = last + 1
-        if index - 1 in self._kept or index - 1 in self._coming:
+        if self._has(index - 1):
             end = max(end, index + self._ahead)
         end = min(end, index + self._longest, -(-self.size // self._block))
         stop = index + 1
-        while stop < end and stop not in self._kept and stop not in self._coming:
+        while stop < end and not self._has(stop):
             stop += 1
         run = _Run(index, stop)
         self._coming.update(dict.fromkeys(range(index, stop), run))
         return run
 
-    def _fetched(self, run: _Run) -> bytes:
+    def _fetched(self, run: _Run, into: OrderedDict[int, bytes]) -> bytes:
         try:
             data = self._fetch(run.first * self._block, min(run.stop * self._block, self.size))
         except BaseException as error:
-            self._arrived(run)
+            self._arrived(run, into)
             if isinstance(error, InputError):
                 run.done.set_exception(error)
             else:
                 run.done.cancel()
             raise
-        self._arrived(run, data)
+        self._arrived(run, into, data)
         run.done.set_result(data)
         return data
 
-    def _arrived(self, run: _Run, data: bytes = b"") -> None:
+    def _arrived(self, run: _Run, into: OrderedDict[int, bytes], data: bytes = b"") -> None:
         with self._lock:
             for index in range(run.first, run.stop):
                 del self._coming[index]
-            self._keep(run.first, data)
+            self._keep(run.first, data, into)
 
-    def _keep(self, first: int, data: bytes) -> None:
+    def _keep(self, first: int, data: bytes, into: OrderedDict[int, bytes]) -> None:
         for number, start in enumerate(range(0, len(data), self._block)):
-            self._kept[first + number] = data[start : start + self._block]
-        while len(self._kept) > self._room:
-            self._kept.popitem(last=False)
+            into[first + number] = data[start : start + self._block]
+        while len(self._kept) + len(self._unread) > self._room:
+            (self._kept or self._unread).popitem(last=False)
