@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import zmq
 from vllm.distributed.device_communicators.shm_broadcast import MessageQueue, SpinCondition
 from water_oracle import scene
 
@@ -20,6 +21,7 @@ pytestmark = [
 ]
 WAITS_S = 0.6
 TRIES = 3
+MANY = 200
 
 
 @contextmanager
@@ -92,3 +94,43 @@ def _waiting_for(reader, writer) -> float:
     spent = time.thread_time() - started
     answer.join()
     return spent
+
+
+def test_no_call_to_a_worker_is_lost(queues):
+    """A sleeper that misses one looks again after five seconds only."""
+    writer, _ = queues
+    with _sleeper(writer) as sleeper:
+        assert _heard(writer, sleeper) < MANY, "vLLM itself drops no calls any more: this is superfluous"
+        rest_while_workers_compute(SimpleNamespace(rpc_broadcast_mq=writer))
+        assert _heard(writer, sleeper) == MANY
+
+
+def test_no_call_of_a_worker_is_lost(monkeypatch):
+    monkeypatch.setattr(SpinCondition, "__init__", SpinCondition.__init__)
+    rest_between_steps()
+    with connected() as (writer, _), _sleeper(writer) as sleeper:
+        assert _heard(writer, sleeper) == MANY
+
+
+@contextmanager
+def _sleeper(writer):
+    """Another one who is called when there is a message, which keeps all calls; vLLM's keeps the last one."""
+    with zmq.Context() as context, context.socket(zmq.SUB) as sleeper:
+        sleeper.subscribe(b"")
+        sleeper.connect(writer._spin_condition.local_notify_socket.getsockopt(zmq.LAST_ENDPOINT))
+        while not sleeper.poll(10):  # until it is connected
+            writer._spin_condition.notify()
+        yield sleeper
+
+
+def _heard(writer, sleeper) -> int:
+    """How many of many calls in a row are heard."""
+    while sleeper.poll(200):
+        sleeper.recv()
+    for _ in range(MANY):
+        writer._spin_condition.notify()
+    heard = 0
+    while heard < MANY and sleeper.poll(1000):
+        sleeper.recv()
+        heard += 1
+    return heard

@@ -67,11 +67,16 @@ NAMES: tuple[Contact, ...] = (
     ),
     _names("vllm.v1.engine.exceptions", "EngineDeadError EngineGenerateError", _PRIVATE),
     _names("vllm.v1.engine.llm_engine", "LLMEngine.engine_core LLMEngine.renderer", _PRIVATE),
-    _names("vllm.v1.executor.multiproc_executor", "MultiprocExecutor.response_mqs", "let the core sleep"),
+    _names(
+        "vllm.v1.executor.multiproc_executor",
+        "MultiprocExecutor.response_mqs MultiprocExecutor.rpc_broadcast_mq",
+        "let the core sleep, and be heard by workers that do",
+    ),
     _names(
         "vllm.distributed.device_communicators.shm_broadcast",
-        "MessageQueue._spin_condition SpinCondition.busy_loop_s",
-        "let the core sleep",
+        "MessageQueue._spin_condition SpinCondition.busy_loop_s SpinCondition.is_reader"
+        " SpinCondition.local_notify_socket",
+        "as above",
     ),
     _names(
         "vllm.v1.engine.output_processor",

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partialmethod
+from functools import wraps
 from typing import Any
+
+import zmq
 
 SPINS_S = 0.002
 """Seconds that a process looks again and again whether it has a message, before it waits to be woken."""
+_CALLS = 1000
+"""Calls that may be on their way to a process that sleeps.
+
+vLLM has one, and drops all others: whoever looks for messages without a pause misses none by that, but one that sleeps
+would, and only look again after five seconds.
+"""
 
 
 def rest_while_workers_compute(executor: Any) -> None:
@@ -15,8 +23,9 @@ def rest_while_workers_compute(executor: Any) -> None:
     A step of ours takes as long as that, not some milliseconds as one token does: on a machine without a GPU the core's
     process would take a processor from those who read the tiles and write the result, and they one from the worker.
     """
-    for answers in getattr(executor, "response_mqs", ()):
-        answers._spin_condition.busy_loop_s = SPINS_S  # noqa: SLF001 - in the hook table
+    asked = getattr(executor, "rpc_broadcast_mq", None)  # an executor without processes has none
+    for queue in (*getattr(executor, "response_mqs", ()), *filter(None, [asked])):
+        _rest(queue._spin_condition)  # noqa: SLF001 - in the hook table
 
 
 def rest_between_steps() -> None:
@@ -28,4 +37,26 @@ def rest_between_steps() -> None:
     from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 
     condition: Any = SpinCondition
-    condition.__init__ = partialmethod(condition.__init__, busy_loop_s=SPINS_S)
+    made = condition.__init__
+
+    @wraps(made)
+    def resting(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        _rest(self)
+        if not self.is_reader:  # bound anew, for those who connect from now on
+            calls = self.local_notify_socket
+            address = calls.getsockopt(zmq.LAST_ENDPOINT)
+            calls.unbind(address)
+            calls.bind(address)
+
+    condition.__init__ = resting
+
+
+def _rest(condition: Any) -> None:
+    """Have one end of a queue sleep, or call those who are connected and sleep; None: all are on other machines."""
+    if condition is None:
+        return
+    if condition.is_reader:
+        condition.busy_loop_s = SPINS_S
+    else:
+        condition.local_notify_socket.setsockopt(zmq.SNDHWM, _CALLS)
