@@ -27,6 +27,8 @@ _THREADS = 8
 class _Run:
     first: int
     stop: int
+    ahead: bool
+    """Whether nobody reads it yet."""
     done: Future[bytes] = field(default_factory=Future)
 
 
@@ -84,9 +86,9 @@ class BlockCache:
     def _bring(self, index: int, last: int) -> None:
         while index <= last:
             with self._lock:
-                mine = None if self._has(index) else self._claim(index, last)
+                mine = None if self._has(index) else self._claim(index, last, ahead=True)
             if mine is not None:
-                self._fetched(mine, self._unread)
+                self._fetched(mine)
             index = index + 1 if mine is None else mine.stop
 
     def put(self, data: bytes) -> None:
@@ -114,9 +116,9 @@ class BlockCache:
                     return index * self._block, data
                 coming = self._coming.get(index)
                 if coming is None:
-                    mine = self._claim(index, last)
+                    mine = self._claim(index, last, ahead=False)
             if coming is None:
-                return mine.first * self._block, self._fetched(mine, self._kept)
+                return mine.first * self._block, self._fetched(mine)
             try:
                 data = coming.done.result()
                 with self._lock:
@@ -136,7 +138,7 @@ class BlockCache:
     def _has(self, index: int) -> bool:
         return index in self._kept or index in self._unread or index in self._coming
 
-    def _claim(self, index: int, last: int) -> _Run:
+    def _claim(self, index: int, last: int, *, ahead: bool) -> _Run:
         """Say that a block is fetched here, with those after it that are wanted as well."""
         end = last + 1
         if self._has(index - 1):
@@ -145,29 +147,29 @@ class BlockCache:
         stop = index + 1
         while stop < end and not self._has(stop):
             stop += 1
-        run = _Run(index, stop)
+        run = _Run(index, stop, ahead)
         self._coming.update(dict.fromkeys(range(index, stop), run))
         return run
 
-    def _fetched(self, run: _Run, into: OrderedDict[int, bytes]) -> bytes:
+    def _fetched(self, run: _Run) -> bytes:
         try:
             data = self._fetch(run.first * self._block, min(run.stop * self._block, self.size))
         except BaseException as error:
-            self._arrived(run, into)
+            self._arrived(run)
             if isinstance(error, InputError):
                 run.done.set_exception(error)
             else:
                 run.done.cancel()
             raise
-        self._arrived(run, into, data)
+        self._arrived(run, data)
         run.done.set_result(data)
         return data
 
-    def _arrived(self, run: _Run, into: OrderedDict[int, bytes], data: bytes = b"") -> None:
+    def _arrived(self, run: _Run, data: bytes = b"") -> None:
         with self._lock:
             for index in range(run.first, run.stop):
                 del self._coming[index]
-            self._keep(run.first, data, into)
+            self._keep(run.first, data, self._unread if run.ahead else self._kept)
 
     def _keep(self, first: int, data: bytes, into: OrderedDict[int, bytes]) -> None:
         for number, start in enumerate(range(0, len(data), self._block)):
