@@ -47,7 +47,7 @@ main(["--help"])
 """
 """Imports every module that is left, in an interpreter that has no engine: what else is missing is a fault."""
 
-BROUGHT_BY_THE_ENGINE = {"torch", "vllm", "transformers", "fastapi", "prometheus_client", "safetensors"}
+BROUGHT_BY_THE_ENGINE = {"torch", "vllm", "transformers", "fastapi", "prometheus_client", "safetensors", "zmq"}
 
 
 @pytest.fixture(scope="module")
