@@ -59,7 +59,7 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
     ] = None
 
     def __post_init__(self) -> None:
-        for name in ("processor", "bands", "indices", "scale", "offset", "bbox", *OF_MODELS):
+        for name in ("processor", "bands", "indices", "scale", "offset", "bbox", "size", *OF_MODELS):
             value = getattr(self, name)
             if isinstance(value, list):
                 msgspec.structs.force_setattr(self, name, tuple(value))
@@ -83,6 +83,7 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
         self._check_bands()
         self._check_values()
         self._check_place()
+        self._check_steps()
         self._check_tiles()
         self._check_picks()
 

@@ -18,6 +18,9 @@ from vllm_mmout.request_options import said
 OF_MODELS = ("location", "dates", "means", "stds")
 """Options that only some models take."""
 
+OF_STEPS = ("num_inference_steps", "guidance_scale", "seed", "strength", "negative_prompt", "size")
+"""Options that only models take which work step by step, as those of diffusion do."""
+
 _FLOAT32 = (2.0**-149, (2 - 2.0**-23) * 2.0**127)
 """The smallest number and the largest that float32 has, above 0."""
 
@@ -178,7 +181,40 @@ class Reading(Picks, frozen=True, kw_only=True):
             raise _wrong("bbox", f"must be (west, south, east, north) with south below north, got {self.bbox}")
 
 
-class Tiling(Reading, frozen=True, kw_only=True):
+class Stepping(Reading, frozen=True, kw_only=True):
+    """How a model works that answers step by step; the names are those of diffusers and of OpenAI's interface."""
+
+    num_inference_steps: Annotated[
+        int | None, said("steps that an iterative model takes. By default as the model says.", ge=1, le=100_000)
+    ] = None
+    guidance_scale: Annotated[
+        float | None,
+        said("how closely the result follows what is asked for, in classifier-free guidance. By default the model's."),
+    ] = None
+    seed: Annotated[
+        int | None,
+        said("begins the random numbers of the request. The same one gives the same result. By default a random one."),
+    ] = None
+    strength: Annotated[
+        float | None,
+        said("how much of an input picture is made anew, 0 to 1. By default the model's.", ge=0, le=1),
+    ] = None
+    negative_prompt: Annotated[str | None, said("what the result is to be unlike, in words.")] = None
+    size: Annotated[
+        tuple[int, int] | None,
+        said("width and height of the result in pixels. By default the model's.", metavar="WIDTH,HEIGHT"),
+    ] = None
+
+    def _check_steps(self) -> None:
+        if self.guidance_scale is not None and not math.isfinite(self.guidance_scale):
+            raise _wrong("guidance_scale", f"must be finite, got {self.guidance_scale}")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise _wrong("seed", f"must be from 0 to 2**63 - 1, got {self.seed}")
+        if self.size is not None and min(self.size) < 1:
+            raise _wrong("size", f"must be (width, height) in pixels, got {self.size}")
+
+
+class Tiling(Stepping, frozen=True, kw_only=True):
     """How an input that does not fit one forward is cut, and joined again."""
 
     tile: Annotated[

@@ -44,6 +44,8 @@ class Wing:
     """Prefix -> `registry.registration.ProcessorFamily` of the output processors whose names begin so."""
     model_families: Mapping[str, str] = field(default_factory=dict)
     """Architecture -> `models.model_folders.ModelFamily` of folders that are of another form than ours."""
+    kinds: str = ""
+    """A `models.kind.Kind` of models that answer in another way than in one forward."""
     folders: str = ""
     """A function ``(config, folder, asked=...)`` that gives the ``config.json`` of a folder of another form as that of
     one of ours, or None for a folder that is none of its kind."""
@@ -52,6 +54,8 @@ class Wing:
     run: str = ""
     """A module with ``add_flags``, for flags of ``vllm-mmout run``, and ``run``, which runs that command where they say
     so, and else gives None."""
+    testing: Mapping[str, str] = field(default_factory=dict)
+    """Name -> function that `vllm_mmout.testing` has beside its own."""
     public: str = ""
     """A module that is an attribute of the package ``vllm_mmout``, under the wing's name."""
     routes: str = ""

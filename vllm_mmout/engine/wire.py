@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -35,13 +35,11 @@ if TYPE_CHECKING:
 MAGIC = b"MMO1"
 ALIGNMENT = 64
 MAX_BYTES = 1 << 31
-MAX_AXES = 64
-"""Most axes of a tensor, as in torch."""
+MAX_AXES = 64  # as in torch
 
 _MOST = 14
 _TOP = 255
-_WORTH_HALVING = 256
-"""Elements of a request's tensor from which on two share a byte."""
+_WORTH_HALVING = 256  # elements of a request's tensor from which on two share a byte
 
 DTYPES: Mapping[str, torch.dtype] = {
     name: getattr(torch, name)
@@ -268,11 +266,14 @@ BATCH = "mmout_batch"
 """Key of the batch that a tile is sent with: its number, and how many they are. Only our own `generate` says it."""
 TRACED = "mmout_traced"
 """Key of what a traced request is called: the user's request, and its tile or None. Only our own `generate` says it."""
+REPORTS = "mmout_reports"
+"""Key of the steps after which a request is shown before its end. Only our own `generate` says it."""
 
 
-def mark(params: OutputParams, batch: list[int] | None = None) -> dict[str, Any]:
+def mark(params: OutputParams, batch: list[int] | None = None, reports: Sequence[int] = ()) -> dict[str, Any]:
     """``extra_kwargs`` for a request with these params; ``batch`` for a tile that is sent with others."""
-    return {KEY: params.to_wire()} | ({BATCH: batch} if batch is not None else {})
+    also = {BATCH: batch, REPORTS: list(reports) or None}
+    return {KEY: params.to_wire()} | {key: value for key, value in also.items() if value is not None}
 
 
 def marked(pooling_params: PoolingParams, mark: Mapping[str, Any]) -> PoolingParams:
@@ -284,7 +285,7 @@ def marked(pooling_params: PoolingParams, mark: Mapping[str, Any]) -> PoolingPar
 def without_ours(pooling_params: PoolingParams | None) -> None:
     """Take away what a client has made up: of a batch, for example, the engine's core would wait for the rest."""
     if pooling_params is not None and pooling_params.extra_kwargs:
-        for key in (BATCH, TRACED):
+        for key in (BATCH, TRACED, REPORTS):
             pooling_params.extra_kwargs.pop(key, None)
 
 

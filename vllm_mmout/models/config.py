@@ -20,7 +20,7 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # of __in
     num_attention_heads = 1
     num_hidden_layers = 0
     vocab_size = 2
-    max_position_embeddings = 8
+    max_position_embeddings = 1 << 20  # a request of an iterative model is a token a step
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:

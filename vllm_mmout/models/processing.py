@@ -97,4 +97,5 @@ class SinglePassProcessor(BaseMultiModalProcessor[SinglePassInfo]):
     def apply(self, inputs: ProcessorInputs, timing_ctx: TimingContext) -> MultiModalInput:
         """Map the request's input, or fail before it reaches the engine."""
         (data,) = inputs.mm_data_items[IMAGE].get_all()
-        return self.info.inputs.render(self.info.inputs.map(data, OutputParams()))
+        mapped = self.info.inputs.map(data, OutputParams())
+        return self.info.inputs.render(mapped, self.info.inputs.tokens(mapped, OutputParams()))

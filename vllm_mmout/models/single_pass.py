@@ -16,12 +16,14 @@ from vllm.model_executor.models.interfaces_base import is_vllm_model
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from vllm_mmout.errors import InputError, MMOutError, ModelError, message_of, type_and_message
+from vllm_mmout.importing import import_path
 from vllm_mmout.log import logger
 from vllm_mmout.models.author import build, load_strictly, run
 from vllm_mmout.models.compiled import compiled
 from vllm_mmout.models.config import config_json
 from vllm_mmout.models.inputs.keywords import Keywords
 from vllm_mmout.models.inputs.model_inputs import FIELD, as_tensor, tensors_of
+from vllm_mmout.models.kind import kind_of
 from vllm_mmout.models.model_folders import served_class
 from vllm_mmout.models.processing import SinglePassDummyInputs, SinglePassInfo, SinglePassProcessor, inputs_of
 from vllm_mmout.params import OutputParams
@@ -42,7 +44,9 @@ def adapter_of(architecture: str) -> type[nn.Module]:
     if is_vllm_model(author):
         return author
     if architecture not in _adapters:  # one class object for each name: vLLM keeps it
-        _adapters[architecture] = type(architecture, (SinglePassModel,), {"architecture": architecture})
+        kind = kind_of(author)
+        base: Any = SinglePassModel if kind is None else import_path(kind.adapter, "adapter")
+        _adapters[architecture] = type(architecture, (base,), {"architecture": architecture})
     return _adapters[architecture]
 
 
@@ -62,7 +66,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         author = served_class(self.architecture)
         config = config_json(vllm_config.model_config.hf_config)
         self.model = build(author, config)
-        self.pooler = PlainPooler()
+        self.pooler: nn.Module = PlainPooler()
         self._forward: Callable[[Sequence[Mapping[str, torch.Tensor]]], Raw] = partial(run, self.model)
         self._keywords = Keywords.of(author, config).names
         self._dtype = getattr(self.model, "dtype", None) if isinstance(self.model, PreTrainedModel) else None

@@ -22,6 +22,11 @@ _STRIP = 64
 """Rows that are coloured at once: what that takes in between is several times as large as they are."""
 
 
+def moments(wanted: int, total: int) -> list[int]:
+    """After how many of ``total`` parts or steps each of the ``wanted`` pictures is due: none twice or at the end."""
+    return sorted({-(-number * total // (wanted + 1)) for number in range(1, wanted + 1)} - {total})
+
+
 class PreviewRequest:
     """Asks for pictures of one request, any number of times and from any thread.
 
@@ -64,8 +69,7 @@ class PartialImages:
     def __init__(
         self, wanted: int, total: int, notify: Callable[[], None], watch: PreviewRequest | None = None
     ) -> None:
-        moments = {-(-number * total // (wanted + 1)) for number in range(1, wanted + 1)}
-        self._moments = deque(sorted(moments - {total}))
+        self._moments = deque(moments(wanted, total))
         self._total = total
         self._joined = 0
         self._notify = notify

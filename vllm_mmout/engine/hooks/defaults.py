@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.engine.settings import OPTIONS_KEY
 from vllm_mmout.errors import OptionError
 from vllm_mmout.models.config import MODEL_TYPE
+from vllm_mmout.models.kind import kind_of
 from vllm_mmout.models.model_folders import as_ours, family_of, is_served, served_class
 from vllm_mmout.registry.registration import NONE
 from vllm_mmout.registry.resolve import KEY
@@ -60,8 +61,12 @@ def fill_in(engine_args: EngineArgs) -> None:
     # vLLM's "auto" takes float16 on a CPU: wrong above 2048, and far slower.
     wanted["dtype"] = config.get("dtype") or config.get("torch_dtype") or "float32"
     architecture = config["architectures"][0]
-    if is_served(architecture) and getattr(served_class(architecture), "loads_itself", False):
-        wanted["load_format"] = "dummy"  # vLLM looks for no weights
+    if is_served(architecture):
+        model = served_class(architecture)
+        if getattr(model, "loads_itself", False):
+            wanted["load_format"] = "dummy"  # vLLM looks for no weights
+        if (kind := kind_of(model)) is not None:
+            wanted.update(kind.engine_arguments(config))
     untouched = {field.name: _default(field) for field in fields(engine_args)}
     for name, value in wanted.items():
         if getattr(engine_args, name) == untouched[name]:
@@ -137,8 +142,8 @@ def _fit_tokens_to_requests(engine_args: EngineArgs, unset: Any) -> None:
         engine_args.max_num_batched_tokens = requests
     elif requests is not None and tokens > requests:
         raise OptionError(
-            f"max_num_batched_tokens is {tokens} and max_num_seqs {requests}; a request of a single-pass model is one"
-            " token: leave max_num_batched_tokens out"
+            f"max_num_batched_tokens is {tokens} and max_num_seqs {requests}; a request of such a model is one token a"
+            " step: leave max_num_batched_tokens out"
         )
 
 

@@ -53,7 +53,7 @@ NAMES: tuple[Contact, ...] = (
     _names("vllm.tracing", "SpanKind extract_trace_context extract_trace_headers", "join the traces that vLLM makes"),
     _names("vllm.utils.argparse_utils", "FlexibleArgumentParser", "read flags as vLLM's command line does"),
     _names("vllm.utils.system_utils", "get_mp_context", "know how processes of the engine are started"),
-    _names("vllm.v1.engine", "EngineCoreOutputs FinishReason", _PRIVATE),
+    _names("vllm.v1.engine", "EngineCoreOutput EngineCoreOutputs FinishReason", _PRIVATE),
     _names(
         "vllm.v1.engine.async_llm",
         "AsyncLLM.model_config AsyncLLM.renderer AsyncLLM.vllm_config AsyncLLM.shutdown",
@@ -97,6 +97,7 @@ NAMES: tuple[Contact, ...] = (
     _names("vllm.multimodal.utils", "group_and_batch_mm_kwargs", "batch a step's tensors as Model Runner V1 does"),
     _names("vllm.model_executor.model_loader.utils", "get_model_cls", "name a model's state to Model Runner V2"),
     _names("vllm.utils.torch_utils", "PIN_MEMORY", "batch a step's tensors as Model Runner V1 does"),
+    _names("vllm.v1.outputs", "AsyncModelRunnerOutput", "send what a request gives before its result"),
     _names("vllm.v1.worker.worker_base", "WorkerBase.vllm_config WorkerWrapperBase.worker", _PRIVATE),
     _names("vllm.entrypoints.llm", "LLM.request_counter LLM.pooling_task", _PRIVATE),
     _names(

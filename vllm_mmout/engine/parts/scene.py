@@ -149,7 +149,8 @@ class Scene(PartedRequest):
         inputs = self.binding.inputs
         if inputs is None:
             raise TypeError("a model without an input mapper has no scenes")
-        return inputs.render(inputs.tile(self.view, reflected(pixels.array, self.grid.padding(index))))
+        mapped = inputs.tile(self.view, reflected(pixels.array, self.grid.padding(index)))
+        return inputs.render(mapped, inputs.tokens(mapped, self.params))
 
     def _join(self, name: str, parts: Iterator[Part], growing: PartialImages | None) -> Any:
         """Join the tiles of one pick, in a thread of its own."""

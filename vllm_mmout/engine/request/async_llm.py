@@ -117,14 +117,28 @@ class BoundAsyncLLM(AsyncLLM):
                         span.tell(tiles=progress.progress.total)
                     yield progress
                 return
-            result = await self._mmout_send(request_id, prepared, ways)
-            one.done = int(result.error is None)
-            if result.error is not None:
-                raise result.error
+            results = self._mmout_results(request_id, prepared, ways)
+            await held.enter_async_context(aclosing(results))
+            async for result in results:
+                one.done = int(result.finished and result.error is None)
+                if result.error is not None:
+                    raise result.error
+                if not result.finished:
+                    yield result
         yield result
 
     async def _mmout_send(self, request_id: str, prepared: Prepared, ways: Ways) -> MultimodalRequestOutput:
-        """Run one request through the engine; cancelling this aborts it."""
+        """Run one request of which nothing comes before its result; cancelling this aborts it."""
+        async with aclosing(self._mmout_results(request_id, prepared, ways)) as results:
+            return await anext(results)
+
+    async def _mmout_results(
+        self, request_id: str, prepared: Prepared, ways: Ways
+    ) -> AsyncGenerator[MultimodalRequestOutput, None]:
+        """Run one request through the engine; the last that comes is its result. Closing or cancelling this aborts it.
+
+        Nothing is left out where who takes them is slow.
+        """
         pooling = wire.marked(prepared.pooling or PoolingParams(task=await self._mmout_task()), prepared.mark)
         admission = Admission(prepared.finish, prepared.traced)
         try:
@@ -138,7 +152,14 @@ class BoundAsyncLLM(AsyncLLM):
                     priority=ways.priority,
                     data_parallel_rank=ways.engine,
                 )
-            return cast("MultimodalRequestOutput", await queue.get())
+            finished = False
+            while not finished:
+                output = cast("MultimodalRequestOutput", await queue.get())
+                while admission.reports:
+                    yield admission.reports.popleft()
+                finished = output.finished
+            admission.internal_id = None  # it has ended by itself
+            yield output
         except BaseException as error:
             if admission.internal_id is not None:
                 if isinstance(error, EngineDeadError):  # there is no engine to tell, but what is known of it must go

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from vllm_mmout.engine import wire
 from vllm_mmout.engine.observer import Observer, blame
+from vllm_mmout.engine.request_output import Progress
 from vllm_mmout.errors import DecodeError, ForwardError, InputError, MMOutError, ReduceError, type_and_message
 from vllm_mmout.log import logger
 from vllm_mmout.processors.base import Part
@@ -49,6 +51,29 @@ class Mark:
     router: RoutedOutputProcessor
     admitted: float
     traced: Traced | None = None
+    reports: Reporting | None = None
+    due: deque[tuple[MultimodalRequestOutput, torch.Tensor]] = field(default_factory=deque)
+    """What is to be decoded when that before it has been delivered."""
+
+
+@dataclass(slots=True)
+class Reporting:
+    """A request that is shown before its end."""
+
+    steps: Sequence[int]
+    """After which it is shown."""
+    total: int
+    """All its steps."""
+    ready: deque[MultimodalRequestOutput]
+    """What nobody has taken."""
+    begun: int = 0
+
+    def next(self) -> Progress | None:
+        """How far the request is with the next report; None: it has had all."""
+        if self.begun == len(self.steps):
+            return None
+        self.begun += 1
+        return Progress(self.steps[self.begun - 1], self.total, self.begun - 1)
 
 
 @dataclass(slots=True)
@@ -88,7 +113,7 @@ class Decodings(dict[str, Decoding]):
 def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
     """Decode what the worker sent for one request."""
     started = time.monotonic()
-    if decoding.mark.traced is not None:
+    if decoding.mark.traced is not None and decoding.shell.finished:
         _trace_arrival(decoding, decoding.mark.traced, buffer)
     unpacked = wire.unpack(buffer)
     if isinstance(unpacked, wire.Failure) and not unpacked.processor:
@@ -132,8 +157,8 @@ def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> An
             result = processor.assemble(iter([Part(0, None, result)]), params)
             joined = 0.0 if traced is None else traced.stage("blend", decoded, processor=name)
         if result is not None:
-            finished = decoding.mark.finish(result, pick)
-            if traced is not None and not params.part:
+            finished = decoding.mark.finish(result, pick) if decoding.shell.finished else result
+            if traced is not None and decoding.shell.finished and not params.part:
                 traced.stage("write", joined, processor=name)
             decoding.observer.decoded(name, time.monotonic() - started)
             return finished
@@ -153,6 +178,8 @@ class Admission:
 
     finish: Finish
     traced: Traced | None = None
+    reports: deque[MultimodalRequestOutput] = field(default_factory=deque)
+    """What comes before the result; each is also put into the request's queue, where a later one may take its place."""
     internal_id: str | None = None
     """Set when the engine's frontend gets the request; from then on it must be aborted if it is not delivered."""
 

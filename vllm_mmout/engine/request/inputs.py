@@ -19,6 +19,7 @@ from vllm_mmout.models.inputs.input_forms import name_of, paths_of, read_once
 from vllm_mmout.models.inputs.mapper import MappedInput
 from vllm_mmout.outputs.base import unknown_suffix
 from vllm_mmout.outputs.formats import FORMATS, other_suffix
+from vllm_mmout.outputs.partial_images import moments
 from vllm_mmout.stopwatch import FILES, Stopwatch
 
 if TYPE_CHECKING:
@@ -88,7 +89,9 @@ def _prepared(binding: Binding, data: Any, params: OutputParams, max_area: float
     nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
     names = binding.choice.pick(params.processor)
     finish = _finish(opened.source, target, binding.model, names[0])
-    return Prepared(inputs.render(opened), wire.mark(params), finish, nbytes)
+    tokens = inputs.tokens(opened, params)
+    mark = wire.mark(params, reports=moments(params.partial_images, tokens))
+    return Prepared(inputs.render(opened, tokens), mark, finish, nbytes)
 
 
 def _scene(

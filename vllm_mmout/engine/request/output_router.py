@@ -10,20 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Iterable, Sized
-from threading import Condition, RLock
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.v1.engine import FinishReason
-from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput, RequestState
+from vllm.v1.engine.output_processor import OutputProcessorOutput, RequestState
 
 from vllm_mmout.engine import wire
 from vllm_mmout.engine.binding import rebase
 from vllm_mmout.engine.hooks.validation import InvalidInputError, as_client_error
 from vllm_mmout.engine.observer import SILENT, Observer
-from vllm_mmout.engine.request.decode import Admission, Decoding, Decodings, Mark, as_it_is, decode_request, ticket
+from vllm_mmout.engine.request.decode import (
+    Admission,
+    Decoding,
+    Decodings,
+    Mark,
+    Reporting,
+    as_it_is,
+    decode_request,
+    ticket,
+)
+from vllm_mmout.engine.request.holding import HoldingOutputProcessor
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.engine.threads import DecodePool, Outcome
 from vllm_mmout.errors import AbortedError, MMOutError, RequestError
@@ -58,13 +66,23 @@ class RoutedRequestState(RequestState):
         mark = self.mmout
         if mark is None:
             return super().make_request_output(new_token_ids, pooling_output, finish_reason, *args, **kwargs)
-        if finish_reason is None:
+        progress = None
+        if finish_reason is None and pooling_output is not None and mark.reports is not None:
+            progress = mark.reports.next()
+        if finish_reason is None and progress is None:
             return None
         shell = MultimodalRequestOutput(
-            self.external_req_id, None, self.prompt_token_ids or [], self.num_cached_tokens, finished=True
+            self.external_req_id,
+            None,
+            self.prompt_token_ids or [],
+            self.num_cached_tokens,
+            finished=finish_reason is not None,
+            progress=progress,
         )
         refused: VLLMRequestError | None = kwargs.get("error")
-        if finish_reason in (FinishReason.ABORT, FinishReason.ERROR) or refused is not None:
+        if finish_reason is not None and (
+            finish_reason in (FinishReason.ABORT, FinishReason.ERROR) or refused is not None
+        ):
             shell.error = _ended(finish_reason, refused)
             return shell
         try:
@@ -73,69 +91,6 @@ class RoutedRequestState(RequestState):
             shell.error = error
             return shell
         return None
-
-
-class HoldingOutputProcessor(OutputProcessor):
-    """What ``LLM`` asks of an engine whose results are delivered after the engine is done with them."""
-
-    pending: Sized
-    ready: deque[Any]
-    """Delivered results that ``LLM`` has not fetched (``AsyncLLM`` gets them through its queues)."""
-    lock: RLock
-    """Held around what the decode threads and the caller's both change. A lock of C: no interrupt leaves it held."""
-    wakeup: Condition
-    poked: bool = False
-
-    def begin_holding(self) -> None:
-        """Make what this class keeps; called once, when the engine is bound."""
-        self.ready = deque()
-        self.lock = RLock()
-        self.wakeup = Condition(self.lock)
-
-    def take_ready(self) -> list[Any]:
-        """Results decoded since the last call, for ``LLM``."""
-        with self.lock:
-            ready = list(self.ready)
-            self.ready.clear()
-        return ready
-
-    def wait_ready(self) -> list[Any]:
-        """Wait until a pending decode is delivered, for ``LLM``; at once if nothing is pending, or when poked."""
-        with self.lock:
-            while self.pending and not self.ready and not self.poked:
-                self.wakeup.wait()
-            self.poked = False
-        return self.take_ready()
-
-    def poke(self) -> None:
-        """Let `wait_ready` come back though nothing is ready; callable from any thread."""
-        with self.lock:
-            self.poked = True
-            self.wakeup.notify_all()
-
-    @property
-    def holds_the_rest(self) -> bool:
-        """Whether the engine has no request left, while results are being decoded or wait to be fetched."""
-        with self.lock:
-            return not self.request_states and bool(self.pending or self.ready)
-
-    def get_num_unfinished_requests(self) -> int:
-        """Requests in the engine, being decoded, or decoded and not fetched."""
-        with self.lock:  # a decode thread moves what is pending to what is ready
-            return len(self.request_states) + len(self.pending) + len(self.ready)
-
-    def delivered(self) -> None:
-        """Have vLLM count its requests anew, where it limits their number over several API servers.
-
-        It counts when a request leaves the engine; those that are held leave later.
-        """
-        count = getattr(self, "_update_admission_stats", None)  # releases before have no such limit
-        if count is not None:
-            count()
-
-    def has_unfinished_requests(self) -> bool:
-        """Whether any request is not delivered."""
-        return self.get_num_unfinished_requests() > 0
 
 
 class RoutedOutputProcessor(HoldingOutputProcessor):
@@ -181,6 +136,9 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             if traced is not None:
                 wire.marked(request.pooling_params, {wire.TRACED: traced.named})
             state.mmout = Mark(params, finish, loop, self, time.monotonic(), traced)
+            steps = (request.pooling_params.extra_kwargs or {}).get(wire.REPORTS)
+            if admission is not None and steps:
+                state.mmout.reports = Reporting(steps, len(request.prompt_token_ids or []), admission.reports)
 
     def do_tracing(self, engine_core_output: EngineCoreOutput, req_state: RequestState, iteration_stats: Any) -> None:
         """As vLLM's, which ends the engine where there are no statistics (``--disable-log-stats``)."""
@@ -218,7 +176,16 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     def start_decode(
         self, state: RoutedRequestState, mark: Mark, shell: MultimodalRequestOutput, buffer: torch.Tensor
     ) -> None:
-        """Hand one request's output to the decode pool; it counts as unfinished until it is delivered."""
+        """Hand one request's output to the decode pool, in the order in which they come.
+
+        It counts as unfinished until it is delivered.
+        """
+        mark.due.append((shell, buffer))
+        if state.request_id not in self.pending:
+            self._start_next(state, mark)
+
+    def _start_next(self, state: RoutedRequestState, mark: Mark) -> None:
+        shell, buffer = mark.due.popleft()
         decoding = Decoding(state, mark, shell, buffer.nbytes, self.observer)
         try:
             with self.lock:
@@ -250,10 +217,21 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             decoding.shell.error = outcome
         else:
             decoding.shell.outputs = outcome
-        if decoding.state.queue is not None:
-            decoding.state.queue.put(decoding.shell)
+        self._hand_over(decoding.state, decoding.mark, decoding.shell)
+        if decoding.mark.due:
+            try:
+                self._start_next(decoding.state, decoding.mark)
+            except Exception as error:  # noqa: BLE001 - no thread can be started
+                decoding.shell.error = error
+                self._hand_over(decoding.state, decoding.mark, decoding.shell)
+
+    def _hand_over(self, state: RoutedRequestState, mark: Mark, shell: MultimodalRequestOutput) -> None:
+        if mark.reports is not None and not shell.finished:
+            mark.reports.ready.append(shell)
+        if state.queue is not None:
+            state.queue.put(shell)
         else:
-            self.ready.append(decoding.shell)
+            self.ready.append(shell)
         self.delivered()
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
@@ -267,6 +245,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         with self.lock:
             for decoding in self.pending.called(request_id, internal=internal):
                 self.pending.take_out(decoding)
+                decoding.mark.due.clear()
                 if decoding.job is not None:
                     decoding.job.cancel()
                 decoding.shell.error = _ended(FinishReason.ABORT, None)

@@ -47,6 +47,16 @@ class BoundWorker(WorkerBase):
         if multiprocessing.parent_process() is not None:  # not the user's own process
             rest_between_steps()
 
+    def execute_model(self, *args: Any, **kwargs: Any) -> Any:
+        """As vLLM's, with what requests give before their result."""
+        model: Any = self.get_model()
+        return model.pooler.reports.sent_with(super().execute_model(*args, **kwargs))
+
+    def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``execute_model``; Model Runner V2 pools here."""
+        model: Any = self.get_model()
+        return model.pooler.reports.sent_with(super().sample_tokens(*args, **kwargs))
+
     def compile_or_warm_up_model(self) -> Any:
         """As vLLM's; memory has been measured then, and from now on ``forward`` serves requests."""
         result = super().compile_or_warm_up_model()

@@ -15,6 +15,7 @@ from torch import nn
 from vllm.model_executor.layers.pooler import Pooler
 
 from vllm_mmout.engine import wire
+from vllm_mmout.engine.worker.reports import Reports
 from vllm_mmout.errors import MMOutError, ReduceError, message_of
 from vllm_mmout.log import logger
 from vllm_mmout.models.single_pass import Outcome, PerRequest, plain
@@ -35,6 +36,15 @@ Pooled: TypeAlias = "torch.Tensor | list[Outcome | None]"
 """The requests' raw outputs: stacked, or one each; None for a request that is not finished in this step."""
 
 
+class Stepped(list["Outcome | None"]):
+    """Raw outputs of a step, one a request, and what others give before they are finished."""
+
+    def __init__(self, outcomes: Sequence[Outcome | None], early: Mapping[int, Outcome]) -> None:
+        super().__init__(outcomes)
+        self.early = early
+        """By row."""
+
+
 class ReducingPooler(Pooler):
     """Runs the picked processors' ``reduce`` on marked requests and packs the results; hands on all others."""
 
@@ -42,6 +52,7 @@ class ReducingPooler(Pooler):
         super().__init__()
         self.inner = inner
         self.processors = processors
+        self.reports = Reports()
 
     def get_supported_tasks(self) -> AbstractSet[PoolingTask]:
         """As the model's own pooler."""
@@ -67,8 +78,8 @@ class ReducingPooler(Pooler):
         """
         requests = pooling_metadata.pooling_params
         if not any(map(_is_marked, requests)):
-            raw: torch.Tensor | list[torch.Tensor | None] = self.inner(hidden_states, pooling_metadata)
-            return raw
+            raw: torch.Tensor | list[Outcome | None] = self.inner(hidden_states, pooling_metadata)
+            return raw if isinstance(raw, torch.Tensor) else [None if one is None else plain(one) for one in raw]
         if isinstance(hidden_states, PerRequest):
             return self._reduce_step([*hidden_states.parts], requests)
         try:
@@ -77,6 +88,10 @@ class ReducingPooler(Pooler):
             logger.exception("the model's pooler failed on a step of %d requests", len(requests))
             failure = wire.pack_failure(_failure("pooler", error))
             return [failure if _is_marked(params) else torch.empty(0) for params in requests]
+        for row, early in (pooled.early if isinstance(pooled, Stepped) else {}).items():
+            (buffer,) = self._reduce_step([early], [requests[row]])
+            if buffer is not None:
+                self.reports.put(row, buffer)
         return self._reduce_step(pooled, requests)
 
     def _reduce_step(

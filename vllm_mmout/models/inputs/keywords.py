@@ -23,9 +23,14 @@ class Keywords:
 
     @classmethod
     def of(cls, model: type, config: Mapping[str, Any] | None = None) -> Keywords:
-        """Read the signature of ``model.forward``; a class with ``keywords_of(config)`` names them, all optional."""
+        """Read the signature of ``model.forward``; a class with ``keywords_of(config)`` names them, all optional.
+
+        So does an iterative one, which has no ``forward``, with ``inputs``, a tuple.
+        """
         if (named_by := getattr(model, "keywords_of", None)) is not None:
             return cls(model.__name__, named_by(config or {}), frozenset())
+        if isinstance(named := getattr(model, "inputs", None), tuple):
+            return cls(model.__name__, named, frozenset())
         # A class need not have `forward` as far as its type says.
         parameters = list(inspect.signature(getattr(model, "forward")).parameters.values())[1:]  # noqa: B009
         if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters):

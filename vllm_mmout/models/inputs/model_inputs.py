@@ -17,8 +17,9 @@ from vllm_mmout.models.inputs.input_forms import are_named_files
 from vllm_mmout.models.inputs.keywords import Keywords
 from vllm_mmout.models.inputs.make_mapper import AutoProcessorMapper, failed, make_mapper, refuse_reading_options
 from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper, TensorSpec
+from vllm_mmout.models.kind import kind_of
 from vllm_mmout.params import OutputParams
-from vllm_mmout.params_parts import OF_MODELS
+from vllm_mmout.params_parts import OF_MODELS, OF_STEPS
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.registry.input_registry import IMAGE, MapperChoice
 
@@ -49,9 +50,13 @@ class ModelInputs:
         self._adapted = adapted
         self.model = model
         self.context = context
-        self.keywords = Keywords.of(model, config_json(context.get_hf_config()))
+        self._config = config_json(context.get_hf_config())
+        self.keywords = Keywords.of(model, self._config)
         self.registered = MULTIMODAL_INPUT_REGISTRY.registered(model)
         self._mapper = make_mapper(self.keywords, self.registered.mapper or MapperChoice(), context)
+        self.kind = kind_of(model) if adapted else None
+        self._options = {*getattr(self._mapper, "options", ()), *getattr(model, "takes", ())}
+        self._options |= set(self.kind.options if self.kind is not None else ())
         self._specs: Mapping[str, TensorSpec] = getattr(self._mapper, "inputs", {})
         if adapted:
             self.keywords.check_declared(self._specs)
@@ -63,8 +68,8 @@ class ModelInputs:
 
     def open(self, data: Any, params: OutputParams) -> MappedInput | RasterView:
         """Map one input; a raster for the raster mapper, which may be of any size, is only opened."""
-        for option in OF_MODELS:
-            if getattr(params, option) is not None and option not in getattr(self._mapper, "options", ()):
+        for option in (*OF_MODELS, *OF_STEPS):
+            if getattr(params, option) is not None and option not in self._options:
                 raise OptionError(
                     f"{option} is set, and model {self.keywords.model} does not take it; leave it out", param=option
                 )
@@ -144,10 +149,16 @@ class ModelInputs:
         tensors = {keyword: self._checked(keyword, value) for keyword, value in mapped.tensors.items()}
         return MappedInput(tensors, mapped.source)
 
-    def render(self, mapped: MappedInput) -> MultiModalInput:
+    def tokens(self, mapped: MappedInput, params: OutputParams) -> int:
+        """The prompt tokens that stand for a request: one, of an iterative model one a step."""
+        if self.kind is None:
+            return 1
+        return self.kind.tokens_of(self.model, self._config, mapped, params)
+
+    def render(self, mapped: MappedInput, tokens: int = 1) -> MultiModalInput:
         """What the engine takes."""
         if self._adapted:
-            return as_mm_input(mapped.tensors, self.keywords.names)
+            return as_mm_input(mapped.tensors, self.keywords.names, tokens)
         # A model that is written for vLLM has a field for each keyword, batched as vLLM does it.
         return _raw_input({name: [as_tensor(value)] for name, value in mapped.tensors.items()})
 
@@ -226,14 +237,14 @@ _ABSENT = np.empty(0, np.bool_)
 """Stands for a keyword that a request leaves out; an input of size 0 is refused before."""
 
 
-def as_mm_input(tensors: Mapping[str, Any], keywords: Sequence[str]) -> MultiModalInput:
+def as_mm_input(tensors: Mapping[str, Any], keywords: Sequence[str], tokens: int = 1) -> MultiModalInput:
     """Render one input for the engine: no hashing, no processor run, no cache.
 
     The tensors go as one list, which vLLM leaves alone. Tensors it stacks, and fails, for all requests of the step,
     where they differ in dtype, or casts one to the dtype of another; of requests that differ in keywords it keeps the
     last ones only.
     """
-    return _raw_input({FIELD: [[as_tensor(tensors.get(name, _ABSENT)) for name in keywords]]})
+    return _raw_input({FIELD: [[as_tensor(tensors.get(name, _ABSENT)) for name in keywords]]}, tokens)
 
 
 def as_tensor(value: Any) -> torch.Tensor:
@@ -245,13 +256,13 @@ def as_tensor(value: Any) -> torch.Tensor:
     return torch.as_tensor(value)
 
 
-def _raw_input(batch: dict[str, Any]) -> MultiModalInput:
+def _raw_input(batch: dict[str, Any], tokens: int = 1) -> MultiModalInput:
     from vllm.inputs import mm_input
     from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
 
     fields = {key: MultiModalFieldConfig.batched(IMAGE) for key in batch}
     return mm_input(
-        prompt_token_ids=[1],
+        prompt_token_ids=[1] * tokens,
         mm_kwargs=MultiModalKwargsItems.from_hf_inputs(cast("Any", batch), fields),
         mm_hashes={IMAGE: [uuid4().hex]},
         mm_placeholders={IMAGE: [PlaceholderRange(offset=0, length=0)]},
