@@ -1,0 +1,42 @@
+"""The names of vLLM that iterative models rely on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vllm_mmout.engine.hooks.hook import CORE, Hook
+from vllm_mmout.private_names import Contact
+
+_UNTIL = "vLLM has a scheduler of steps"
+
+STEP_HOOKS: Final = (
+    Hook(
+        "vllm.v1.core.sched.scheduler",
+        "Scheduler.schedule",
+        (),
+        "overridden where a model is iterative: a request that is alone takes one token a step, too",
+        "0.11",
+        _UNTIL,
+        where=CORE,
+    ),
+    Hook(
+        "vllm.v1.core.sched.scheduler",
+        "Scheduler.update_from_output",
+        ("scheduler_output", "model_runner_output"),
+        "overridden where a model is iterative: sends on what comes before a result",
+        "0.11",
+        _UNTIL,
+        where=CORE,
+    ),
+    Contact(
+        "vllm.v1.core.sched.scheduler",
+        ("Scheduler.get_request_counts", "Scheduler.max_num_running_reqs", "Scheduler.max_num_scheduled_tokens"),
+        "schedule steps",
+    ),
+    Contact(
+        "vllm.v1.pool.metadata",
+        ("PoolingMetadata.get_pooling_cursor", "PoolingMetadata.pooling_states"),
+        "keep a request's state",
+    ),
+    Contact("vllm.config.scheduler", ("SchedulerConfig.scheduler_cls",), "name the scheduler"),
+)
