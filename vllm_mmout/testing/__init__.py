@@ -27,9 +27,10 @@ torch, but neither a model nor an engine.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.lazy import lazy_names
+from vllm_mmout.wing import extensions
 
 try:
     import hypothesis as _hypothesis  # noqa: F401 - all of this package is of use with it alone
@@ -69,4 +70,9 @@ _HOMES = {
 }
 """Module -> the public names that it defines."""
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+_own, __dir__ = lazy_names(__name__, _HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """What is public here, and what wings have beside it."""
+    return next(extensions("testing", name), None) or _own(name)

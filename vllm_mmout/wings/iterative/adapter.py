@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from vllm.model_executor.layers.pooler import IdentityPooler
 
+from vllm_mmout.engine.worker.reduce import Stepped
 from vllm_mmout.errors import ModelError, type_and_message
 from vllm_mmout.log import logger
 from vllm_mmout.models.inputs.model_inputs import FIELD, tensors_of
@@ -68,4 +69,4 @@ class StepPooler(IdentityPooler):
     def forward(self, hidden_states: torch.Tensor, pooling_metadata: PoolingMetadata) -> Any:
         """The results of requests that are at their end."""
         with torch.inference_mode():
-            return self._steps.advance(pooling_metadata)
+            return Stepped(*self._steps.advance(pooling_metadata))

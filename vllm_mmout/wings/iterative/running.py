@@ -10,7 +10,6 @@ import msgspec
 import torch
 
 from vllm_mmout.engine import wire
-from vllm_mmout.engine.worker.reduce import Stepped
 from vllm_mmout.errors import InputError, MMOutError, ModelError, message_of, type_and_message
 from vllm_mmout.log import logger
 from vllm_mmout.params import OutputParams
@@ -64,26 +63,31 @@ class Steps:
         """Take the tensors of requests that begin with this step; Model Runner V2 gives those of all each time."""
         self._arrived = given
 
-    def advance(self, metadata: PoolingMetadata) -> Stepped:
-        """Do the steps that are due of each request; gives the results of those at their end."""
+    def advance(self, metadata: PoolingMetadata) -> tuple[list[Outcome | None], dict[int, Outcome]]:
+        """Do the steps that are due of each request.
+
+        Gives the result of each that is at its end, else None, and what others give before theirs, by row.
+        """
         states, cursor = metadata.pooling_states, metadata.get_pooling_cursor()
-        self._begin(states, metadata.pooling_params, metadata.prompt_lens.tolist())
+        self._begin_new(states, metadata.pooling_params, metadata.prompt_lens.tolist())
         running: list[Running] = [getattr(state, _ATTRIBUTE) for state in states]
         due = cursor.num_scheduled_tokens_cpu.tolist()
         early: dict[int, Outcome] = {}
         for number in range(max(due, default=0)):
             rows = [row for row, count in enumerate(due) if count > number]
-            self._step([running[row] for row in rows])
+            self.step([running[row] for row in rows])
             shown = [row for row in rows if running[row].taken in running[row].shown_after and not running[row].failed]
-            early |= zip(shown, self._results([running[row] for row in shown], "preview"), strict=True)
+            early |= zip(shown, self.results([running[row] for row in shown], "preview"), strict=True)
         ended = [row for row, finished in enumerate(cursor.get_finished_mask()) if finished]
         results: list[Outcome | None] = [None] * len(running)
-        for row, result in zip(ended, self._results([running[row] for row in ended], "finish"), strict=True):
+        for row, result in zip(ended, self.results([running[row] for row in ended], "finish"), strict=True):
             results[row] = result
             delattr(states[row], _ATTRIBUTE)
-        return Stepped(results, early)
+        return results, early
 
-    def _begin(self, states: Sequence[PoolingStates], params: Sequence[PoolingParams], totals: Sequence[int]) -> None:
+    def _begin_new(
+        self, states: Sequence[PoolingStates], params: Sequence[PoolingParams], totals: Sequence[int]
+    ) -> None:
         given, self._arrived = self._arrived, ()
         new = [row for row, state in enumerate(states) if not hasattr(state, _ATTRIBUTE)]
         if len(given) == len(states):
@@ -91,17 +95,25 @@ class Steps:
         for place, row in enumerate(new):
             tensors = given[place] if len(given) == len(new) else ModelError("its tensors did not come with it")
             extra = params[row].extra_kwargs or {}
-            running = Running(None, totals[row], extra.get(wire.REPORTS) or ())
-            running.state = self._called(self._begun, tensors, params[row], totals[row])
-            setattr(states[row], _ATTRIBUTE, running)
+            try:
+                asked: OutputParams | MMOutError = wire.read(params[row]) or OutputParams()
+            except MMOutError as error:
+                asked = error
+            begun = self.begin(tensors, asked, totals[row], extra.get(wire.REPORTS) or ())
+            setattr(states[row], _ATTRIBUTE, begun)
 
-    def _begun(self, tensors: Given, params: PoolingParams, total: int) -> Any:
-        if isinstance(tensors, MMOutError):
-            return tensors
-        asked = wire.read(params) or OutputParams()
-        return self._model.begin(dict(tensors), msgspec.structs.replace(asked, num_inference_steps=total))
+    def begin(
+        self, tensors: Given, params: OutputParams | MMOutError, total: int, shown_after: Sequence[int] = ()
+    ) -> Running:
+        """A request before its first step, of ``total``."""
+        fault = next((one for one in (tensors, params) if isinstance(one, MMOutError)), None)
+        return Running(fault or self._called(self._begun, tensors, params, total), total, shown_after)
 
-    def _step(self, running: Sequence[Running]) -> None:
+    def _begun(self, tensors: Mapping[str, torch.Tensor], params: OutputParams, total: int) -> Any:
+        return self._model.begin(dict(tensors), msgspec.structs.replace(params, num_inference_steps=total))
+
+    def step(self, running: Sequence[Running]) -> None:
+        """Do one step of each."""
         alive = [one for one in running if not one.failed]
         for group in _alike(alive):
             for one, state in zip(group, self._stepped(group), strict=True):
@@ -121,7 +133,8 @@ class Steps:
             )
         return [*made]
 
-    def _results(self, ended: Sequence[Running], method: str) -> list[Outcome]:
+    def results(self, ended: Sequence[Running], method: str) -> list[Outcome]:
+        """What the model's ``finish`` or ``preview`` makes of each."""
         results: dict[int, Outcome] = {id(one): one.state for one in ended if one.failed}
         call = getattr(self._model, method, None) or self._model.finish
         for group in _alike([one for one in ended if not one.failed]):
