@@ -59,7 +59,7 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
     ] = None
 
     def __post_init__(self) -> None:
-        for name in ("processor", "bands", "indices", "scale", "offset", "bbox", "size", *OF_MODELS):
+        for name in ("processor", "bands", "indices", "scale", "offset", "bbox", *OF_MODELS):
             value = getattr(self, name)
             if isinstance(value, list):
                 msgspec.structs.force_setattr(self, name, tuple(value))

@@ -6,6 +6,7 @@ Each is the base of the next, since a msgspec Struct can have one base with fiel
 from __future__ import annotations
 
 import math
+import re
 from datetime import date
 from typing import Annotated, Literal
 
@@ -21,6 +22,7 @@ OF_MODELS = ("location", "dates", "means", "stds")
 OF_STEPS = ("num_inference_steps", "guidance_scale", "seed", "strength", "negative_prompt", "size")
 """Options that only models take which work step by step, as those of diffusion do."""
 
+_SIZE = re.compile(r"[1-9]\d{0,4}x[1-9]\d{0,4}", re.ASCII)
 _FLOAT32 = (2.0**-149, (2 - 2.0**-23) * 2.0**127)
 """The smallest number and the largest that float32 has, above 0."""
 
@@ -201,17 +203,27 @@ class Stepping(Reading, frozen=True, kw_only=True):
     ] = None
     negative_prompt: Annotated[str | None, said("what the result is to be unlike, in words.")] = None
     size: Annotated[
-        tuple[int, int] | None,
-        said("width and height of the result in pixels. By default the model's.", metavar="WIDTH,HEIGHT"),
+        str | None,
+        said('"auto", or width and height of the result in pixels, as 512x512.', metavar="WIDTHxHEIGHT", max_length=11),
     ] = None
+
+    @property
+    def sides(self) -> tuple[int, int] | None:
+        """Width and height that are asked for, in pixels."""
+        if self.size is None:
+            return None
+        width, height = self.size.split("x")
+        return int(width), int(height)
 
     def _check_steps(self) -> None:
         if self.guidance_scale is not None and not math.isfinite(self.guidance_scale):
             raise _wrong("guidance_scale", f"must be finite, got {self.guidance_scale}")
         if self.seed is not None and not 0 <= self.seed < 2**63:
             raise _wrong("seed", f"must be from 0 to 2**63 - 1, got {self.seed}")
-        if self.size is not None and min(self.size) < 1:
-            raise _wrong("size", f"must be (width, height) in pixels, got {self.size}")
+        if self.size == "auto":
+            msgspec.structs.force_setattr(self, "size", None)
+        if self.size is not None and not _SIZE.fullmatch(self.size):
+            raise _wrong("size", f'must be "auto" or WIDTHxHEIGHT in pixels, got {self.size!r}')
 
 
 class Tiling(Stepping, frozen=True, kw_only=True):

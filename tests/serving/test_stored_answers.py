@@ -15,7 +15,8 @@ from vllm_mmout.errors import OptionError
 from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.result_files import Encoded, own_folder
 from vllm_mmout.serving.response.store import ResultStore
-from vllm_mmout.serving.service import Results, answer
+from vllm_mmout.serving.service import answer
+from vllm_mmout.serving.work import Results
 
 pytestmark = pytest.mark.engine
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 
+    from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
     from vllm_mmout.serving.options import ServingOptions
     from vllm_mmout.serving.response.store import ResultStore
     from vllm_mmout.serving.service import ForwardService, Service
@@ -29,6 +30,11 @@ class ServerExtension:
 
     def attach(self, app: FastAPI) -> None:
         """Register the wing's own routes, on a server of any model."""
+
+    def forward_service(self, engine: BoundAsyncLLM) -> type[ForwardService] | None:
+        """What the routes share where models of the wing answer as tensors; None: the engine's model is none of its."""
+        del engine
+        return None
 
     def service(
         self, engine: Any, models: OpenAIServingModels, options: ServingOptions, store: ResultStore

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,12 +13,10 @@ from starlette.responses import Response
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.metrics import count_refusal
 from vllm_mmout.serving.options import flag
-from vllm_mmout.serving.request.body import is_json, read_form
-from vllm_mmout.serving.request.fields import EDITS, VARIATIONS, edit_request, edit_request_json
-from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.request.fields import EDITS, VARIATIONS
 from vllm_mmout.serving.response.ranges import ranged_response
 from vllm_mmout.serving.response.responses import ClosingResponse, discard
-from vllm_mmout.serving.service import ForwardService, Service, answered_images
+from vllm_mmout.serving.service import ForwardService, Service
 
 if TYPE_CHECKING:
     from vllm_mmout.serving.request.fields import Fields
@@ -64,17 +61,7 @@ async def get_result(request: Request, store: ResultStore) -> Response:
 
 
 async def _edit(request: Request, fields: Fields) -> Response:
-    async def work(service: ForwardService, held: AsyncExitStack) -> Response:
-        if fields is EDITS and is_json(request):
-            asked = edit_request_json(await read_json(request, service.options))
-        else:
-            form = await read_form(request, service.options)
-            held.push_async_callback(asyncio.to_thread, form.close)
-            asked = edit_request(form, fields)
-        data = asked.images[0] if len(asked.images) == 1 else list(asked.images)
-        return await answered_images(request, service, asked, data, "image_edit")
-
-    return await answered(request, ForwardService, work)
+    return await answered(request, ForwardService, lambda service, held: service.edited_images(request, fields, held))
 
 
 S = TypeVar("S", bound=Service)

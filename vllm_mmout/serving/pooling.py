@@ -29,7 +29,8 @@ from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import PiecesResponse, close_all, described, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
-from vllm_mmout.serving.service import ForwardService, Work
+from vllm_mmout.serving.service import ForwardService
+from vllm_mmout.serving.work import Work
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -92,7 +92,9 @@ class ServingPlugin:
                 domains=getattr(args, "allowed_media_domains", None),
             )
             observer = observe(engine, models.registry.model_name())
-            return ForwardService(engine, models, options, store, observer, sources)
+            kinds = (extension.forward_service(engine) for extension in self._extensions)
+            kind = next((kind for kind in kinds if kind is not None), ForwardService)
+            return kind(engine, models, options, store, observer, sources)
         found = (extension.service(engine, models, options, store) for extension in self._extensions)
         service = next((service for service in found if service is not None), None)
         if service is None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from vllm_mmout.outputs.base import MediaOutput
-    from vllm_mmout.serving.service import Work
+    from vllm_mmout.serving.work import Work
 
 
 def check_path(work: Work) -> None:

@@ -159,7 +159,6 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """OpenAI's fields that are checked, and used for nothing."""
 
     safety_identifier: Annotated[str | None, said("the client's name for its user.", max_length=_NAME)] = None
-    size: Annotated[Literal["auto"], said("the answer's.", why="the result has the size of the input")] = "auto"
     quality: Annotated[Literal["auto", "standard"], said("of pictures.", why="this model has one quality")] = "auto"
     n: Annotated[Literal[1], said("how many answers.", why="this model gives the same each time")] = 1
 
@@ -200,23 +199,23 @@ _FEWER: Final = ("prompt", "path", *_EVENTS)
 VARIATIONS: Final = _EVERY.without(_FEWER, _USE_EDITS, path="/v1/images/variations", apart=(_IMAGE,))
 GENERATIONS: Final = _EVERY.without((_IMAGE, "images", "path"), _USE_EDITS, path="/v1/images/generations")
 POOLING: Final = _EVERY.without(
-    ("prompt", *_EVENTS, "response_format", "n", "size", "quality"), _USE_EDITS, path="/pooling"
+    ("prompt", *_EVENTS, "response_format", "n", "quality"), _USE_EDITS, path="/pooling"
 ).without(("path",), _NOT_WRITTEN, path="/pooling", apart=("data",))
 
 
 def edit_request(form: Form, fields: Fields = EDITS) -> ImageRequest:
     """The request of a form with images."""
-    return _request(fields.of_form(form), _some(_form_images(form)))
+    return request_of(fields.of_form(form), form_images(form))
 
 
 def edit_request_json(body: Any, fields: Fields = EDITS) -> ImageRequest:
     """The request of a JSON body with "image", a URL or some, or OpenAI's "images", a list of {"image_url": ...}."""
-    return _request(fields.of_object(body), _some(_json_images(body)))
+    return request_of(fields.of_object(body), json_images(body))
 
 
 def generation_request(body: Any) -> ImageRequest:
     """The request of a JSON body for ``/v1/images/generations``."""
-    asked = _request(GENERATIONS.of_object(body))
+    asked = request_of(GENERATIONS.of_object(body))
     if not asked.prompt:
         raise ApiError(400, "prompt is missing; send the text that the image is made of", param="prompt")
     return asked
@@ -224,10 +223,10 @@ def generation_request(body: Any) -> ImageRequest:
 
 def pooling_request(body: Any) -> ImageRequest:
     """The request of a JSON body with "data" for ``/pooling``, whose data is no field of it."""
-    return _request(POOLING.of_object(body))
+    return request_of(POOLING.of_object(body))
 
 
-def _request(given: Mapping[str, Any], images: tuple[Upload | str, ...] = ()) -> ImageRequest:
+def request_of(given: Mapping[str, Any], images: tuple[Upload | str, ...] = ()) -> ImageRequest:
     """The request of typed values."""
     check_format(given)
     if given.get("partial_images") and not given.get("stream"):
@@ -240,7 +239,8 @@ def _request(given: Mapping[str, Any], images: tuple[Upload | str, ...] = ()) ->
     return made(ImageRequest, given, ImageRequest.__struct_fields__, images=images, options=options)
 
 
-def _form_images(form: Form) -> tuple[Upload | str, ...]:
+def form_images(form: Form) -> tuple[Upload | str, ...]:
+    """The images of a form, one or more."""
     uploads = [
         upload
         for key, several in form.files.items()
@@ -256,10 +256,11 @@ def _form_images(form: Form) -> tuple[Upload | str, ...]:
     if uploads and texts:
         # A form keeps no order between the two, and the order of images means something.
         raise ApiError(400, "image is sent as files and as addresses; send all of them in one way", param=_IMAGE)
-    return tuple(uploads or texts)
+    return _some(uploads or texts)
 
 
-def _json_images(body: Mapping[str, Any]) -> tuple[str, ...]:
+def json_images(body: Mapping[str, Any]) -> tuple[Upload | str, ...]:
+    """The addresses of the images of a JSON body, one or more."""
     given = [(name, body[name]) for name in EDITS.apart if body.get(name) is not None]
     if len(given) > 1:
         raise ApiError(400, "image and images are both set; send one of them", param="images")
@@ -272,7 +273,7 @@ def _json_images(body: Mapping[str, Any]) -> tuple[str, ...]:
                     400, f"{name} must be a URL or data URL, or a list of them, got {shown(image)}", param=name
                 )
             images.append(address)
-    return tuple(image for image in images if image)
+    return _some([image for image in images if image])
 
 
 def _some(images: Sequence[Upload | str]) -> tuple[Upload | str, ...]:

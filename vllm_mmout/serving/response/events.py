@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from vllm_mmout.serving.response.responses import Part
     from vllm_mmout.serving.response.result_files import Encoded
-    from vllm_mmout.serving.service import Work
+    from vllm_mmout.serving.work import Work
 
 Kind: TypeAlias = Literal["image_edit", "image_generation"]
 _ALIVE = b":\n\n"

@@ -14,5 +14,6 @@ WING = Wing(
     name="iterative",
     kinds=f"{_PACKAGE}.kind:ITERATIVE",
     hooks=f"{_PACKAGE}.hooks:STEP_HOOKS",
+    routes=f"{_PACKAGE}.serving.extension:StepRoutes",
     testing={"check_iterative_model": f"{_PACKAGE}.checking:check_iterative_model"},
 )

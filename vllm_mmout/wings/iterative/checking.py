@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import hypothesis
@@ -130,7 +131,7 @@ class _Watched:
         self._model: Any = model
         self.__class__ = type(type(model).__name__, (_Watched,), {})
         if hasattr(model, "preview"):
-            self.preview = lambda states: self._kept("preview", states)
+            self.preview = partial(self._kept, "preview")
 
     def begin(self, inputs: Mapping[str, torch.Tensor], params: OutputParams) -> Any:
         """As the model's."""

@@ -18,7 +18,7 @@ from vllm_mmout.serving.request.fields import OPTIONS
 from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.responses import PiecesResponse
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
-from vllm_mmout.serving.service import Work
+from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.io_plugins.own.mmout_plugin import NAME, NamingPlugin
 from vllm_mmout.wings.io_plugins.own.plugin_data import checked_input, plugin_data
 

@@ -25,7 +25,8 @@ from vllm_mmout.serving.request.names import request_id
 from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import PiecesResponse, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
-from vllm_mmout.serving.service import ForwardService, Work
+from vllm_mmout.serving.service import ForwardService
+from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.jobs.page import page_files
 from vllm_mmout.wings.jobs.server import job_schemas, results
 from vllm_mmout.wings.jobs.server.board import SceneBoard

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from vllm_mmout.serving.options import ServingOptions
-    from vllm_mmout.serving.service import Work
+    from vllm_mmout.serving.work import Work
     from vllm_mmout.wings.jobs.server.board import SceneBoard
     from vllm_mmout.wings.jobs.server.job import SceneInputs, SceneJob
 

@@ -135,7 +135,7 @@ IMAGES: Final = Fields(
     "/v1/images/generations of this model",
     {
         **options_of(TokenImagesRequest, without=_MADE),
-        **options_of(Taken, without=("n", "size")),
+        **options_of(Taken, without=("n",)),
         **options_of(_Whole),
         **SAMPLING,
     },

@@ -21,7 +21,8 @@ from vllm_mmout.serving.request.names import request_id
 from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import bare_response, unless_gone
 from vllm_mmout.serving.response.result_files import SOUND_TYPES, Encoded
-from vllm_mmout.serving.service import ForwardService, Service, Work
+from vllm_mmout.serving.service import ForwardService, Service
+from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 from vllm_mmout.wings.tokens.serving.fields import RESPONSE_FORMATS, SpeechRequest, sampling_params, speech_request
 from vllm_mmout.wings.tokens.serving.generations import PARTIAL, nothing_made

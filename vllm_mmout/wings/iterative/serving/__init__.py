@@ -1,0 +1,1 @@
+"""OpenAI's image routes of a server whose model is iterative."""

@@ -1,0 +1,104 @@
+"""StepService: the image routes of a server whose model is iterative."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from vllm.utils import random_uuid
+
+from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.request.body import is_json, read_form
+from vllm_mmout.serving.request.fields import EDITS
+from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.response.responses import close_entries, json_response, unless_gone
+from vllm_mmout.serving.service import ForwardService, answered_images, image_work, kept
+from vllm_mmout.wings.iterative.serving.fields import edit_request, edit_request_json, generation_request
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from vllm_mmout.serving.inputs.sources import Upload
+    from vllm_mmout.serving.request.fields import Fields, ImageRequest
+    from vllm_mmout.serving.response.events import Kind
+    from vllm_mmout.serving.response.result_files import Encoded
+    from vllm_mmout.serving.work import Field, Results, Work
+
+
+class StepService(ForwardService):
+    """Of a server whose model answers step by step: another result for another seed, and a part of a picture anew."""
+
+    __slots__ = ()
+
+    async def generated_images(self, request: Request) -> Response:
+        """Answer ``/v1/images/generations``."""
+        asked, count = generation_request(await read_json(request, self.options))
+        return await self._answered(request, asked, count, asked.prompt, "image_generation")
+
+    async def edited_images(self, request: Request, fields: Fields, held: AsyncExitStack) -> Response:
+        """Answer ``/v1/images/edits``; the parts of the input go to the model by their names in diffusers."""
+        inputs = self.binding.inputs
+        if inputs is None or not inputs.opens_files:
+            raise ApiError(
+                400, f"the model {self.binding.model!r} takes no pictures; ask /v1/images/generations", param="image"
+            )
+        if fields is not EDITS:
+            raise ApiError(400, f"{fields.path} is for models without a prompt; ask {EDITS.path}", param="prompt")
+        mask: Upload | str | None
+        if is_json(request):
+            asked, count, mask = edit_request_json(await read_json(request, self.options))
+        else:
+            form = await read_form(request, self.options)
+            held.push_async_callback(asyncio.to_thread, form.close)
+            asked, count, mask = edit_request(form)
+        image = asked.images[0] if len(asked.images) == 1 else list(asked.images)
+        data = {"prompt": asked.prompt, "image": image, "mask_image": mask}
+        given = {name: value for name, value in data.items() if value is not None}
+        return await self._answered(request, asked, count, given, "image_edit")
+
+    async def _answered(self, request: Request, asked: ImageRequest, count: int, data: Any, kind: Kind) -> Response:
+        if count == 1:
+            return await answered_images(request, self, asked, data, kind)
+        field: Field = "prompt" if kind == "image_generation" else "image"
+        work = image_work(request, self, asked, data, field)
+        if work.asked.accept is not None:
+            raise ApiError(400, "n needs an answer in JSON; leave out Accept, or n", param="n")
+        works = [_with_seed(work, number) for number in range(count)]
+        return await unless_gone(request, _answer(works, request, stored=asked.response_format == "url"))
+
+
+def _with_seed(work: Work, number: int) -> Work:
+    """One of several: its seed is the next one, or a random one."""
+    seed = work.params.seed
+    params = work.params if seed is None else msgspec.structs.replace(work.params, seed=seed + number)
+    return replace(work, params=params, request_id=f"{work.request_id}-{number}-{random_uuid()}")
+
+
+async def _answer(works: Sequence[Work], request: Request, *, stored: bool) -> Response:
+    """Run requests together, and answer with all results."""
+    results = await _results(works)
+    entries: list[Encoded] = [entry for result in results for entry in result.entries]
+    names = await kept(works[0].service.store, entries) if stored else []
+    urls = [str(request.url_for("mmout_result", name=name)) for name in names]
+    return json_response(
+        entries, tiles=sum(result.tiles for result in results), processors=works[0].named * len(works), urls=urls
+    )
+
+
+async def _results(works: Sequence[Work]) -> list[Results]:
+    """The results of requests that run together; one that fails ends the others."""
+    tasks = [asyncio.create_task(work.result()) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        done = [result for result in ended if not isinstance(result, BaseException)]
+        await asyncio.to_thread(close_entries, [entry for result in done for entry in result.entries])
+        raise
