@@ -21,7 +21,8 @@ WITHOUT_ENGINE = $(CHECK)/bin/python -m pytest -n 2 -q -m
 ON_V2 = VLLM_USE_V2_MODEL_RUNNER=1 PYTHONPATH=$(CURDIR)/tests/support/v2
 V2_TESTS = $(addprefix tests/engine/test_,runner.py mixed_batches.py mixed_shapes.py isolation_llm.py isolation_async.py \
 	picks.py request_errors.py scenes.py scene_ends_async.py handwritten_model.py::test_its_output_processor_decodes) \
-	$(addprefix tests/wings/io_plugins/test_,io_plugin.py plugins_as_processors.py)
+	$(addprefix tests/wings/io_plugins/test_,io_plugin.py plugins_as_processors.py) \
+	tests/wings/iterative/test_iterative_engine.py
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target does; do \

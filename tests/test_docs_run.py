@@ -37,6 +37,7 @@ ELSEWHERE = {
     ("clusters.md", ""): "wings/ray/test_cluster.py",
     ("archives.md", ""): "wings/archives/engine/test_archives.py",
     ("transformers.md", ""): "wings/transformers/engine/test_heads.py",
+    ("iterative.md", ""): "wings/iterative/test_iterative_guide.py",
     ("tokens.md", ""): "wings/tokens/serving/test_tokens_guide.py",
     ("io-plugins.md", "ibm-nasa-geospatial"): "wings/terratorch/engine/test_terratorch_guide.py",
     ("io-plugins.md", "--model-impl terratorch"): "wings/io_plugins/test_plugin_launch.py",
