@@ -30,3 +30,15 @@ def test_one_engine_gets_all():
     """As on most machines."""
     loads = EngineLoads(1)
     assert [loads.take(4) for _ in range(3)] == [0, 0, 0]
+
+
+def test_engines_without_a_tile_are_idle():
+    """Until each of their tiles is answered they are not."""
+    loads = EngineLoads(2)
+    assert loads.idle == 2
+    loads.take(2)
+    assert loads.idle == 1
+    loads.give(0)
+    assert loads.idle == 1
+    loads.give(0)
+    assert loads.idle == 2

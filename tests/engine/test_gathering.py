@@ -126,3 +126,17 @@ def test_each_batch_says_which_it_is_and_of_how_many(clock):
     first, second = gathered(Source([1, 2, 3, 4, 5, 6], reading=False)).batches()
     assert (first.mark[1], second.mark[1]) == (4, 2)
     assert first.mark[0] != second.mark[0]
+
+
+def test_where_single_requests_come_batches_are_small(clock):
+    """One small batch for each engine without work, so that a single request waits for a short step at most."""
+    source = Source([1, 2, 3, 4, 5], reading=False)
+    found = gathered(source, size=8, count=16)
+    assert tiles(found.batches(idle=0)) == []
+    assert found.waits
+    assert tiles(found.batches(idle=2)) == [[1, 2], [3, 4]]
+    assert tiles(found.batches(idle=1)) == [[5]]
+    source.ready = [6, 7, 8]
+    assert tiles(found.batches()) == [[6, 7, 8]]
+    few = gathered(Source([1, 2]), size=2)
+    assert tiles(few.batches(idle=1)) == [[1]]

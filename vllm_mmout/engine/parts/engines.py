@@ -14,6 +14,11 @@ class EngineLoads:
         self.tiles = [0] * count
         self._next = first
 
+    @property
+    def idle(self) -> int:
+        """How many engines have no tile in flight."""
+        return self.tiles.count(0)
+
     def take(self, tiles: int) -> int:
         """The engine for a batch: the one with the fewest tiles; of several such the next in turn."""
         count = len(self.tiles)

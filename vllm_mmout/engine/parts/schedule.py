@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 0.5
 """Seconds that a tile waits for others at most; a source that is slower than this is not waited for."""
+SHARE_BESIDE_SINGLES = 4
+"""Where single requests come, a batch has this part of a full one: a step that runs is one that they wait for."""
 _TICK_S = 1.0
 """Seconds after which runs are looked at though nothing was heard of them."""
 
@@ -105,18 +107,19 @@ class Gathering(Generic[R]):
         """Whether parts are held."""
         return bool(self._ready)
 
-    def batches(self) -> list[Batch[R]]:
-        """What is to be sent now."""
+    def batches(self, *, idle: int | None = None) -> list[Batch[R]]:
+        """What is to be sent now; with ``idle``, a small batch for each of so many engines and no more."""
+        most = self._size if idle is None else max(1, self._size // SHARE_BESIDE_SINGLES)
         if not self._ready:
             self._since = time.monotonic()
         for run in self._runs:
             self._ready += [(run, part) for part in run.fan_out.take()]
         self._ready = deque((run, part) for run, part in self._ready if run in self._runs and not run.fan_out.stopped)
         batches = []
-        while self._ready:
+        while self._ready and (idle is None or len(batches) < idle):
             runs = [*(run for run, _ in self._ready), *(run for run in self._runs if run.fan_out.reading)]
             room = min(self._budget.room(run.fan_out.nbytes) for run in runs)
-            size = min(self._size, max(1, room // self._engines))  # so that each engine may have a batch
+            size = min(most, max(1, room // self._engines))  # so that each engine may have a batch
             late = time.monotonic() - self._since > PATIENCE_S
             if len(self._ready) < size and not late and any(run.fan_out.reading for run in self._runs):
                 break
@@ -173,8 +176,12 @@ class Schedule(Generic[R]):
         """Have the next turn look at a run that was stopped; at one that waits it does not look otherwise."""
         self._given_up.append(run)
 
-    def turn(self) -> Turn[R]:
-        """See how the runs are, start those that there is room for, and gather what is to be sent."""
+    def turn(self, *, idle: int | None = None) -> Turn[R]:
+        """See how the runs are, start those that there is room for, and gather what is to be sent.
+
+        ``idle`` is the number of engines that have no part to work on, where parts go behind single requests: small
+        batches then go to those engines alone. None: full batches, one behind the other.
+        """
         turn: Turn[R] = Turn()
         given_up = [run for run in self._given_up if run in self.waiting]
         self._given_up.clear()
@@ -195,5 +202,5 @@ class Schedule(Generic[R]):
             self._gathering.add(run)
             with suppress(Exception):  # no thread to spare: the run has failed with it
                 run.fan_out.start()
-        turn.batches = self._gathering.batches()
+        turn.batches = self._gathering.batches(idle=idle)
         return turn

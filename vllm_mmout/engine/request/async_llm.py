@@ -104,6 +104,7 @@ class BoundAsyncLLM(AsyncLLM):
             async with self.mmout.readers:  # so that what waits for a credit is bounded too
                 prepared = await self._mmout_prepare(request_id, prompt, params, max_tiles, max_area)
                 if isinstance(prepared, Prepared):
+                    self.mmout.single()
                     await held.enter_async_context(self.mmout.credits.held(prepared.nbytes))
             if isinstance(prepared, PartedRequest):
                 one.total = 0  # its tiles count from now on

@@ -32,6 +32,8 @@ PAUSED_S = 300.0
 """Seconds that an engine may be paused, while it takes new weights for example, before a scene fails with it."""
 ASKED_AGAIN_S = 0.5
 """Seconds until it is asked for the first time; each further time takes twice as long, up to 5."""
+SINGLES_S = 1.0
+"""Seconds after a single request for which others are reckoned with."""
 
 
 class AsyncRuns:
@@ -50,6 +52,7 @@ class AsyncRuns:
         self.scenes: set[AsyncRun] = set()
         self.backlog = Backlog()
         self.shut_down = False
+        self._singles_until = 0.0
         self._loop: asyncio.AbstractEventLoop
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
@@ -78,12 +81,26 @@ class AsyncRuns:
             except RuntimeError:  # the loop was closed: nobody waits any more
                 self._woken = False
 
+    def single(self) -> None:
+        """Say that a single request comes: parts give way to it, and to others that may follow."""
+        self._singles_until = time.monotonic() + SINGLES_S
+
+    @property
+    def _gives_way(self) -> bool:
+        return time.monotonic() < self._singles_until
+
+    def answered(self, engine: int) -> None:
+        """Say that an engine is done with a part."""
+        self.engines.give(engine)
+        if self._gives_way:
+            self.wake()
+
     def turn(self) -> None:
         """Do what there is to do, and look again when there will be more."""
         self._woken = False
         self.backlog.look()
         try:
-            turn = self.schedule.turn()
+            turn = self.schedule.turn(idle=self.engines.idle if self._gives_way else None)
             for run in turn.failed:
                 run.cancel_parts()
             for run in turn.ended:
@@ -209,7 +226,7 @@ class AsyncRun(Run):
         task = asyncio.create_task(self._answered(part, mark, engine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: self._runs.engines.give(engine))
+        task.add_done_callback(lambda _: self._runs.answered(engine))
 
     async def _answered(self, part: PartInput, mark: list[int], engine: int) -> None:
         self.answered(part, await self._answer(part, mark, engine))
