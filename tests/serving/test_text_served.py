@@ -9,6 +9,7 @@ import engine_scripts
 import httpx
 import openai
 import pytest
+from asked_server import stable
 from processes import ONE_THREAD
 from serving import served, stop
 
@@ -29,7 +30,6 @@ FLAGS = (
 TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
 MESSAGES = [{"role": "user", "content": "w1 w2 w3"}]
 SAMPLED = {"model": "llama", "max_tokens": 12, "temperature": 1, "seed": 3, "ignore_eos": True}
-TEXT = rb'(?<="content":")[^"]*(?=")|(?<="text":")[^"]*(?=")'
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 REQUESTS = {
     "chat": ("/v1/chat/completions", {**SAMPLED, "messages": MESSAGES, "logprobs": True}),
@@ -46,23 +46,6 @@ REQUESTS = {
     "pooling": ("/pooling", {"model": "llama", "input": "w1"}),
 }
 """Each is answered 200, but those whose names say why not."""
-
-
-def stable(body):
-    """A body without what differs from one answer of the same server to the next."""
-    body = re.sub(rb'"(id|request_id)":\s*"[^"]*"', rb'"\1":""', body)
-    body = re.sub(rb'"created":\s*\d+', b'"created":0', body)
-    return joined(body) if body.startswith(b"data: ") else body
-
-
-def joined(stream):
-    """The text of a stream, and its events without it.
-
-    How many tokens an event holds depends on how soon it is sent, and so does the number of events in the middle.
-    """
-    text = b"".join(re.findall(TEXT, stream))
-    events = re.sub(TEXT, b"", stream).split(b"\n\n")
-    return text, [event for event in events if b'"role"' in event or b'"finish_reason":null' not in event]
 
 
 def by_httpx(url):
