@@ -2,7 +2,7 @@
 
 What stands in the prompt says how: ``ROWSxCOLUMNS`` behind the token PAD a picture, else a sound with a frame for each
 token of the prompt. The word "nothing" ends the answer at once, "broken" puts a row's end where none belongs, "slow"
-takes its time over each token.
+takes its time over each token. A request with a script, see scripted_tokens, has these tokens, as fast as that.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import time
 
 import torch
+from scripted_tokens import Script
 from token_models import AUDIO_CODES, BEGIN, END, EOS, FIRST, IMAGE_CODES, PAD, ROW_END
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
@@ -29,8 +30,9 @@ class Drawing(AdapterLogitsProcessor):
         return False
 
     def new_req_logits_processor(self, params):
-        """The same for all."""
-        return _drawn
+        """The same for all but those with a script."""
+        script = (params.extra_args or {}).get("script")
+        return _drawn if script is None else Script(script)
 
 
 def _drawn(prompt_ids, output_ids, logits):

@@ -132,3 +132,18 @@ ENGINE = {
     "logits_processors": ["scripted_tokens:Scripted"],
 }
 """Arguments of small engines."""
+
+DRAWING = (
+    "--dtype",
+    "float32",
+    "--enforce-eager",
+    "--max-model-len",
+    "512",
+    "--logits-processors",
+    "drawing_tokens:Drawing",
+)
+"""Flags of servers of such models, which write media as drawing_tokens says."""
+DRAWN_CHAT = "<s>{% for one in messages %}{{ one.content }}{% endfor %}<pad>{{ size | default('3x4') }}<boi>"
+SPOKEN_CHAT = "{{ voice | default('tara') }}: {% for one in messages %}{{ one.content }}{% endfor %}"
+PAINTER = ("--served-model-name", "painter", "--chat-template", DRAWN_CHAT)
+SPEAKER = ("--served-model-name", "speaker", "--chat-template", SPOKEN_CHAT)

@@ -1,8 +1,11 @@
-"""``POST /v1/chat/completions`` with ``modalities`` other than text is refused; all else is vLLM's route, as it was."""
+"""``POST /v1/chat/completions`` with ``modalities`` other than text, which vLLM would answer with text alone.
+
+It is refused where no wing answers such chats; all else is vLLM's route, as it was.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import Depends
 from fastapi.routing import APIRoute
@@ -10,11 +13,15 @@ from starlette.requests import Request
 
 from vllm_mmout.engine.hooks.validation import InvalidOptionError
 from vllm_mmout.messages import shown
+from vllm_mmout.serving.service import Service
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-PATHS: Final = ("/v1/chat/completions", "/v1/chat/completions/batch")
+CHAT: Final = "/v1/chat/completions"
+PATHS: Final = (CHAT, f"{CHAT}/batch")
+TEXT: Final = "text"
+"""The modality that vLLM itself answers with."""
 
 
 def attach(app: FastAPI) -> None:
@@ -26,7 +33,7 @@ def attach(app: FastAPI) -> None:
                 route.path,
                 route.endpoint,
                 methods=["POST"],
-                dependencies=[*route.dependencies, Depends(refuse_media)],
+                dependencies=[*route.dependencies, Depends(check_media if route.path == CHAT else refuse_media)],
                 responses=route.responses,
                 name=route.name,
                 tags=route.tags,
@@ -34,15 +41,26 @@ def attach(app: FastAPI) -> None:
             )
 
 
+def asks_for_media(modalities: Any) -> bool:
+    """Whether a chat with these ``modalities`` is to be answered with more than text, or with what nobody knows."""
+    return bool(modalities) and not (isinstance(modalities, list) and all(one == TEXT for one in modalities))
+
+
+async def check_media(request: Request) -> None:
+    """As `refuse_media`, on a server whose model has no media for chats."""
+    service = getattr(request.app.state, "mmout", None)
+    if not (isinstance(service, Service) and service.chats):
+        await refuse_media(request)
+
+
 async def refuse_media(request: Request) -> None:
     """Refuse a chat whose answer is to hold more than text, which vLLM would pass over and answer with text."""
     given = await request.json()  # parsed by FastAPI before; kept on the request
     modalities = given.get("modalities") if isinstance(given, dict) else None
-    if not modalities or (isinstance(modalities, list) and all(one == "text" for one in modalities)):
-        return
-    raise InvalidOptionError(
-        f"modalities is {shown(modalities)}, and a chat is answered with text alone on this server; ask"
-        " /v1/images/generations for a picture, /v1/audio/speech for a sound, where its model writes them, or leave"
-        " modalities out",
-        param="modalities",
-    )
+    if asks_for_media(modalities):
+        raise InvalidOptionError(
+            f"modalities is {shown(modalities)}, and a chat is answered with text alone here; ask"
+            " /v1/images/generations for a picture, /v1/audio/speech for a sound, where the model writes them, or leave"
+            " modalities out",
+            param="modalities",
+        )

@@ -57,6 +57,11 @@ class Service:
         """What the model does, and where it is asked, for messages."""
         raise NotImplementedError
 
+    @property
+    def chats(self) -> bool:
+        """Whether a handler of its own looks at chats that ask for media, and answers or refuses them."""
+        return False
+
     async def generated_images(self, request: Request) -> Response:
         """Answer ``/v1/images/generations``."""
         raise NotImplementedError

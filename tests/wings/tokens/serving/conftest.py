@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from token_models import DRAWING, PAINTER, SPEAKER
 
 
 @pytest.fixture(scope="session")
@@ -27,23 +28,27 @@ def painter(byte_tokenizer):
     return make
 
 
-FLAGS = ("--dtype", "float32", "--enforce-eager", "--max-model-len", "512", "--logits-processors")
-DRAWING = (*FLAGS, "drawing_tokens:Drawing")
 RATE = 16000
 """Said of the sounds of `speaking_server`, Hz."""
 
 
 @pytest.fixture(scope="session")
-def drawing_server(tmp_path_factory, nursery):
+def drawing_folder(tmp_path_factory):
     """A model that writes pictures of the size that its prompt names."""
-    from serving import served
     from token_models import IMAGE_LAYOUT, image_model
 
     layout = {**IMAGE_LAYOUT, "opened": True}
-    folder = image_model(
+    return image_model(
         tmp_path_factory.mktemp("drawing"), layout=layout, prompt="<s>{prompt}<pad>{rows:3}x{columns:4}<boi>"
     )
-    with served(folder, *DRAWING, "--served-model-name", "painter", nursery=nursery) as server:
+
+
+@pytest.fixture(scope="session")
+def drawing_server(drawing_folder, nursery):
+    """Serves it."""
+    from serving import served
+
+    with served(drawing_folder, *DRAWING, *PAINTER, nursery=nursery) as server:
         yield server
 
 
@@ -56,5 +61,5 @@ def speaking_server(tmp_path_factory, nursery):
     folder = audio_model(
         tmp_path_factory.mktemp("speaking"), sampling_rate=RATE, prompt="{voice:tara}: {input} {instructions}"
     )
-    with served(folder, *DRAWING, "--served-model-name", "speaker", nursery=nursery) as server:
+    with served(folder, *DRAWING, *SPEAKER, nursery=nursery) as server:
         yield server

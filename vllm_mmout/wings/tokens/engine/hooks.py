@@ -61,6 +61,15 @@ TOKEN_HOOKS: tuple[Hook | Contact, ...] = (
     Contact(
         "vllm.entrypoints.openai.models.serving", ("OpenAIServingModels",), "answer for the models that are served"
     ),
+    Contact(
+        "vllm.entrypoints.openai.chat_completion.serving",
+        (
+            "OpenAIServingChat.create_chat_completion",
+            "OpenAIServingChat.create_error_response",
+            "OpenAIServingChat.engine_client",
+        ),
+        "put media into the answers of chats",
+    ),
     Contact("vllm.v1.engine", ("EngineCoreOutput", "EngineCoreRequest"), _ANSWERS),
     Contact("vllm.v1.engine.parallel_sampling", ("ParentRequest",), _ANSWERS),
     Contact("vllm", ("LLM.generate", "LLM.chat", "LLM.wait_for_completion"), _ANSWERS),

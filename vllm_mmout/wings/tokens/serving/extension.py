@@ -1,10 +1,11 @@
-"""What the server has for models that generate tokens: speech, and their service."""
+"""What the server has for models that generate tokens: speech, media in chats, and their service."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from fastapi import FastAPI
+from starlette.datastructures import State
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 
 from vllm_mmout.serving.extension import ServerExtension
@@ -12,7 +13,9 @@ from vllm_mmout.serving.openapi import BODY, body_of, responses_of
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.response.result_files import SOUND_TYPES
 from vllm_mmout.serving.response.store import ResultStore
+from vllm_mmout.serving.service import Service
 from vllm_mmout.wings.tokens.engine.async_llm import BoundTokenAsyncLLM
+from vllm_mmout.wings.tokens.serving.chat.handler import answer_chats
 from vllm_mmout.wings.tokens.serving.fields import IMAGES_SCHEMA, SPEECH_SCHEMA
 from vllm_mmout.wings.tokens.serving.service import TokenService
 from vllm_mmout.wings.tokens.serving.speech import speech
@@ -32,7 +35,7 @@ _SPEECH: Final = {
 
 
 class TokenRoutes(ServerExtension):
-    """Pictures and speech out of texts."""
+    """Pictures and speech out of texts and chats."""
 
     generations = IMAGES_SCHEMA
 
@@ -45,3 +48,8 @@ class TokenRoutes(ServerExtension):
     ) -> TokenService | None:
         """The service of an engine whose model generates tokens."""
         return TokenService.of(engine, models, options, store) if isinstance(engine, BoundTokenAsyncLLM) else None
+
+    async def start(self, service: Service, state: State) -> None:
+        """Answer chats that ask for media."""
+        if isinstance(service, TokenService):
+            answer_chats(state, service)

@@ -171,7 +171,7 @@ def speech_request(body: Any) -> SpeechRequest:
         SpeechRequest,
         given,
         SpeechRequest.__struct_fields__,
-        voice=_voice(body.get("voice")),
+        voice=voice_name(body.get("voice")),
         sampling=_sampling(given),
     )
 
@@ -181,13 +181,13 @@ def _needed(given: Mapping[str, Any], name: str, what: str) -> None:
         raise ApiError(400, f"{name} is missing; send {what}", param=name)
 
 
-def _voice(value: Any) -> str | None:
-    """The name of a voice: a text, or OpenAI's object with an id."""
+def voice_name(value: Any, param: str = "voice") -> str | None:
+    """The name of a voice: a text, or OpenAI's object with an id. Errors name ``param``."""
     name = value.get("id") if isinstance(value, Mapping) and len(value) == 1 else value
     if not isinstance(name, str) and value is not None:
-        raise ApiError(400, f'voice must be text or {{"id": text}}, got {shown(value)}', param="voice")
+        raise ApiError(400, f'{param} must be text or {{"id": text}}, got {shown(value)}', param=param)
     if name is not None and len(name) > _NAME:
-        raise ApiError(400, f"voice has {len(name)} characters, and may have {_NAME}; shorten it", param="voice")
+        raise ApiError(400, f"{param} has {len(name)} characters, and may have {_NAME}; shorten it", param=param)
     return name or None
 
 

@@ -105,12 +105,13 @@ def _length(wanted: int | None, usual: int | None, *, opened: bool) -> int | Non
 async def _encoded(maker: Maker, pictures: Sequence[Any], form: FormatChoice, name: str) -> list[Encoded]:
     """The bytes of pictures, made off the event loop; whoever sends them closes them."""
     try:
-        return await in_thread(lambda: _encode(maker, pictures, form), close_entries)
+        return await in_thread(lambda: encode_pictures(maker, pictures, form), close_entries)
     except Exception as error:
         raise api_error(error, name) from error
 
 
-def _encode(maker: Maker, pictures: Sequence[Any], form: FormatChoice) -> list[Encoded]:
+def encode_pictures(maker: Maker, pictures: Sequence[Any], form: FormatChoice) -> list[Encoded]:
+    """The bytes of pictures; whoever sends them closes them. Blocks."""
     respond = response_of(maker.processor, OutputParams())
     with ExitStack() as unfinished:
         entries = []

@@ -102,6 +102,11 @@ class TokenService(Service):
         return f"the model {self.binding.model!r} generates tokens, and {self._routes}"
 
     @property
+    def chats(self) -> bool:
+        """Media in chats are looked at by `MediaChat`."""
+        return True
+
+    @property
     def _routes(self) -> str:
         return "; ".join(_ROUTES[modality] for modality in self.makers)
 
@@ -137,14 +142,19 @@ class TokenService(Service):
                 self.engine.generate({"prompt_token_ids": prompt}, params, request_id, lora_request=adapter)
             ) as outputs:
                 found = [output async for output in outputs]
-        except TokenError as error:  # what the model wrote is nobody's fault, but can be helped by who asks
-            raise ApiError(
-                422,
-                f"the model wrote tokens that are no picture or sound: {error}; send the request again, with"
-                " another seed, a lower temperature, or allowed_token_ids",
-            ) from error
         except Exception as error:
-            raise api_error(error, request_id) from error
+            raise generation_error(error, request_id) from error
         if not found or any(answer.finish_reason == "abort" for answer in found[-1].outputs):
             raise api_error(AbortedError("the engine gave no answer"), request_id)
         return found[-1]
+
+
+def generation_error(error: Exception, request_id: str) -> ApiError:
+    """What a client is told of a failed generation."""
+    if not isinstance(error, TokenError):
+        return api_error(error, request_id)
+    return ApiError(  # what the model wrote is nobody's fault, but can be helped by who asks
+        422,
+        f"the model wrote tokens that are no picture or sound: {error}; send the request again, with another seed, a"
+        " lower temperature, or allowed_token_ids",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from starlette.requests import Request
@@ -27,6 +27,9 @@ from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 from vllm_mmout.wings.tokens.serving.fields import RESPONSE_FORMATS, SpeechRequest, sampling_params, speech_request
 from vllm_mmout.wings.tokens.serving.generations import PARTIAL, nothing_made
 from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
+
+FIELD: Final = "response_format"
+"""Of the format of a sound."""
 
 
 async def speech(request: Request) -> Response:
@@ -121,26 +124,29 @@ def joined(sounds: Sequence[Any]) -> AudioOutput:
     return whole
 
 
-def encoded(sound: AudioOutput, name: str) -> Encoded:
-    """The bytes of a sound file in one of `RESPONSE_FORMATS`; blocks."""
+def encoded(sound: AudioOutput, name: str, field: str = FIELD) -> Encoded:
+    """The bytes of a sound file in one of `RESPONSE_FORMATS`; blocks. Errors name the field that this came in."""
     try:
         content = sound.to_bytes(name)
     except SaveError as error:
-        raise _refused(error, sound.rate, sound.channels) from error
+        raise _refused(error, sound.rate, sound.channels, field) from error
     form = f"; rate={sound.rate}; channels={sound.channels}" if name == "pcm" else ""  # it has no header
     return Encoded(content, name, media_type=f"{SOUND_TYPES[name]}{form}")
 
 
-def check_format(name: str, rate: int | None) -> None:
-    """Refuse a format before the model runs that its sounds, of a known rate, cannot have; blocks."""
+def check_format(name: str, rate: int | None, field: str = FIELD) -> None:
+    """Refuse a format before the model runs that its sounds, of a known rate, cannot have; blocks.
+
+    Errors name the field that the format came in.
+    """
     if rate is not None:
-        encoded(_silence(rate), name)
+        encoded(_silence(rate), name, field)
 
 
-def _refused(error: SaveError, rate: int, channels: int) -> ApiError:
+def _refused(error: SaveError, rate: int, channels: int, field: str) -> ApiError:
     fact = str(error).partition("; ")[0]
     can = ", ".join(name for name in RESPONSE_FORMATS if _holds(name, rate, channels))
-    return ApiError(400, f"{fact}; choose another response_format: {can}", param="response_format")
+    return ApiError(400, f"{fact}; choose another {field}: {can}", param=field)
 
 
 def _holds(name: str, rate: int, channels: int) -> bool:

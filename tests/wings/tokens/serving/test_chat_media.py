@@ -1,0 +1,376 @@
+"""Chats whose answers hold pictures and sounds, by OpenAI's own client, of servers of models that write them."""
+
+from __future__ import annotations
+
+import base64
+import io
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import httpx
+import numpy as np
+import openai
+import pytest
+from asked_server import metric, posted, stable
+from PIL import Image
+from scene_clients import wait_for
+from serving import served
+from token_models import DRAWING, EOS, PAINTER
+from token_streams import PICTURE, SOUND, codes, of_text
+
+soundfile = pytest.importorskip("soundfile", reason="the oracle is soundfile")
+pytestmark = pytest.mark.engine
+CHAT = "/v1/chat/completions"
+CELL = 2
+"""Pixels a side that the decoder of tiny_decoders makes of a code."""
+RATE = 16000
+URL = "data:image/png;base64,"
+WAV = {"voice": "tara", "format": "wav"}
+RAW = {"voice": "tara", "format": "pcm16"}
+
+
+def client_of(server):
+    """OpenAI's client."""
+    return closing(openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0))
+
+
+@pytest.fixture(scope="module")
+def painter(drawing_server):
+    """Of the model of pictures."""
+    with client_of(drawing_server) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def speaker(speaking_server):
+    """Of the model of sounds."""
+    with client_of(speaking_server) as client:
+        yield client
+
+
+def drawn(client, text="a lake", modalities=("text", "image"), create=None, **body):
+    """The answer to one message; ``script``: of these tokens."""
+    return _asked(create or client.chat.completions.create, "painter", text, modalities, **body)
+
+
+def spoken(client, text="hello", modalities=("text", "audio"), create=None, **body):
+    """The answer to one message with a sound."""
+    body = {"audio": WAV, **body}
+    return _asked(create or client.chat.completions.create, "speaker", text, modalities, **body)
+
+
+def _asked(create, model, text, modalities, script=None, extra_body=None, **body):
+    extra = {**(extra_body or {}), "modalities": list(modalities)}
+    if script is not None:
+        extra["vllm_xargs"] = {"script": [*script, EOS]}
+    return create(model=model, messages=[{"role": "user", "content": text}], extra_body=extra, **body)
+
+
+def pictures(message):
+    """The pictures of a message, as a client reads them that knows entries of ``images``."""
+    images = getattr(message, "images", None) or []
+    assert [entry["type"] for entry in images] == ["image_url"] * len(images)
+    urls = [entry["image_url"]["url"] for entry in images]
+    assert all(url.startswith(URL) for url in urls)
+    return [base64.b64decode(url.removeprefix(URL)) for url in urls]
+
+
+def size(picture):
+    """Of a PNG."""
+    with Image.open(io.BytesIO(picture)) as image:
+        assert image.format == "PNG"
+        return image.size
+
+
+def picture(rows, columns):
+    """The tokens of a picture."""
+    return PICTURE.build([codes(rows, columns)])
+
+
+def sound(frames):
+    """The tokens of a sound."""
+    return SOUND.build([(np.arange(frames) * 7 + book) % 32 for book in range(4)])
+
+
+MIXED = [*of_text("One "), *picture(2, 3), *of_text("and "), *picture(4, 1), *of_text("two.")]
+
+
+def test_a_picture_is_that_of_the_images_route(painter):
+    """The same prompt and seed give the same file; usage, reason and text are vLLM's."""
+    answer = drawn(painter, seed=5)
+    (entry,) = painter.images.generate(prompt="a lake", extra_body={"seed": 5}).data
+    (choice,) = answer.choices
+    assert pictures(choice.message) == [base64.b64decode(entry.b64_json)]
+    assert (choice.message.content, choice.finish_reason, choice.message.audio) == ("", "stop", None)
+    assert answer.usage.completion_tokens == 3 * 5 + 2
+
+
+def test_text_and_pictures_of_one_answer(painter):
+    """The text is without media tokens; pictures are in their order, each with its index."""
+    (choice,) = drawn(painter, script=MIXED).choices
+    assert choice.message.content == "One and two."
+    assert [size(one) for one in pictures(choice.message)] == [(6, 4), (2, 8)]
+    assert [entry["index"] for entry in choice.message.images] == [0, 1]
+
+
+def test_a_stream_is_put_together_by_openais_client(painter):
+    """To the same message; text comes as it is made, media before the event that ends the answer."""
+    whole = drawn(painter, script=MIXED).choices[0].message
+    with drawn(painter, create=painter.chat.completions.stream, script=MIXED) as stream:
+        chunks = [event.chunk for event in stream if event.type == "chunk"]
+        message = stream.get_final_completion().choices[0].message
+    assert (message.content, pictures(message)) == (whole.content, pictures(whole))
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
+    assert chunks[0].choices[0].delta.role == "assistant"
+    reasons = [chunk.choices[0].finish_reason for chunk in chunks]
+    assert reasons == [None] * (len(chunks) - 1) + ["stop"]
+    shown = [chunk for chunk in chunks if getattr(chunk.choices[0].delta, "images", None)]
+    assert len(shown) == 2
+    assert len(chunks) < 24, "a media token is no event"
+
+
+def test_answers_of_one_request(painter):
+    """Each has its own picture, streamed to its own choice."""
+    whole = [pictures(choice.message) for choice in drawn(painter, n=3, seed=8).choices]
+    assert len({one for (one,) in whole}) == 3
+    found = {0: "", 1: "", 2: ""}
+    with closing(drawn(painter, n=3, seed=8, stream=True, stream_options={"include_usage": True})) as stream:
+        for chunk in stream:
+            for choice in chunk.choices:
+                for entry in getattr(choice.delta, "images", None) or ():
+                    found[choice.index] += entry["image_url"]["url"]
+    assert [base64.b64decode(found[index].removeprefix(URL)) for index in range(3)] == [one for (one,) in whole]
+    assert chunk.usage.completion_tokens == 3 * (3 * 5 + 2)
+
+
+def test_a_picture_that_ends_early_is_partial(painter):
+    """Its whole rows come, and it says so; the reason is that of the tokens."""
+    (choice,) = drawn(painter, max_completion_tokens=13).choices
+    assert choice.finish_reason == "length"
+    assert [entry["partial"] for entry in choice.message.images] == [True]
+    assert [size(one) for one in pictures(choice.message)] == [(4 * CELL, 2 * CELL)]
+
+
+def test_fields_of_vllm_work(painter):
+    """The template's values reach the prompt, a stop string ends the text."""
+    (choice,) = drawn(painter, extra_body={"chat_template_kwargs": {"size": "5x2"}}).choices
+    assert [size(one) for one in pictures(choice.message)] == [(2 * CELL, 5 * CELL)]
+    (choice,) = drawn(painter, script=MIXED, stop="two").choices
+    assert (choice.message.content, choice.stop_reason, len(pictures(choice.message))) == ("One and ", "two", 2)
+
+
+@pytest.mark.slow
+def test_log_probabilities_are_of_all_tokens(painter):
+    """Whole and streamed; slow, since vLLM compiles for them."""
+    (choice,) = drawn(painter, logprobs=True).choices
+    assert len(choice.logprobs.content) == 3 * 5 + 2
+    with closing(drawn(painter, logprobs=True, stream=True)) as stream:
+        said = [chunk.choices[0].logprobs for chunk in stream]
+    assert sum(len(one.content) for one in said if one) == 3 * 5 + 2
+
+
+def test_text_that_is_not_asked_for_stays_away(painter):
+    """Whole and streamed."""
+    (choice,) = drawn(painter, modalities=["image"], script=MIXED).choices
+    assert (choice.message.content, len(pictures(choice.message))) == (None, 2)
+    with closing(drawn(painter, modalities=["image"], script=MIXED, stream=True)) as stream:
+        deltas = [chunk.choices[0].delta for chunk in stream]
+    assert not any(delta.content for delta in deltas)
+    assert len(deltas) == 4, "the role, two pictures, the end"
+
+
+def test_an_answer_without_media_is_text(painter):
+    """A model that does not draw does not fail."""
+    (choice,) = drawn(painter, script=of_text("No.")).choices
+    assert (choice.message.content, pictures(choice.message), choice.finish_reason) == ("No.", [], "stop")
+
+
+@pytest.mark.parametrize("name", ["wav", "flac", "mp3", "opus", "pcm16"])
+def test_a_sound_is_that_of_the_speech_route(speaker, name):
+    """The same prompt and seed give the same file in each format; id and times are there."""
+    answer = spoken(speaker, "hello ", audio={"voice": "leo", "format": name}, seed=7)
+    audio = answer.choices[0].message.audio
+    form = "pcm" if name == "pcm16" else name
+    asked = {"model": "speaker", "voice": "leo", "input": "hello", "response_format": form}
+    reference = speaker.audio.speech.create(**asked, extra_body={"seed": 7}).content
+    content = base64.b64decode(audio.data)
+    if name == "opus":  # Ogg has a number of its own in each stream
+        content, reference = (soundfile.read(io.BytesIO(one))[0].tobytes() for one in (content, reference))
+    assert content == reference
+    assert audio.id.startswith("audio_")
+    assert (audio.sample_rate, audio.channels) == (RATE, 1)
+    assert abs(audio.expires_at - answer.created) < 60
+    assert audio.transcript == answer.choices[0].message.content == ""
+
+
+def test_sounds_of_one_answer_are_joined_and_transcribed(speaker):
+    """The transcript is the text, whole and streamed; the sound is the same, its samples in a row."""
+    script = [*of_text("Well, "), *sound(40), *of_text("yes."), *sound(25)]
+    message = spoken(speaker, script=script, audio=RAW).choices[0].message
+    assert message.content == message.audio.transcript == "Well, yes."
+    create = speaker.chat.completions.stream
+    with spoken(speaker, create=create, script=script, audio=RAW) as stream:
+        deltas = [event.chunk.choices[0].delta.to_dict() for event in stream if event.type == "chunk"]
+        streamed = stream.get_final_completion().choices[0].message
+    assert streamed.content == "Well, yes."
+    assert streamed.audio.transcript == "Well, yes."
+    assert streamed.audio.data == message.audio.data
+    assert (streamed.audio.sample_rate, streamed.audio.channels) == (RATE, 1)
+    pieces = [delta["audio"] for delta in deltas if "audio" in delta]
+    assert [list(one) for one in pieces if "data" not in one] == [
+        ["id", "sample_rate", "channels"],
+        ["transcript"],
+        ["expires_at"],
+    ]
+    apart = b"".join(base64.b64decode(one["data"]) for one in pieces if "data" in one)
+    assert apart == base64.b64decode(message.audio.data)
+
+
+def test_a_long_sound_comes_in_pieces(speaker):
+    """Each of them base64 of whole samples, as all of it together."""
+    with closing(spoken(speaker, script=sound(110), audio=RAW, stream=True)) as stream:
+        pieces = [chunk.choices[0].delta.to_dict().get("audio", {}) for chunk in stream]
+    data = [one["data"] for one in pieces if "data" in one]
+    assert len(data) >= 2
+    assert b"".join(map(base64.b64decode, data)) == base64.b64decode("".join(data))
+
+
+def test_a_sound_without_its_text(speaker):
+    """``content`` is null, as at OpenAI; the transcript is there."""
+    script = [*of_text("Yes."), *sound(9)]
+    message = spoken(speaker, modalities=["audio"], script=script).choices[0].message
+    assert (message.content, message.audio.transcript) == (None, "Yes.")
+    samples, rate = soundfile.read(io.BytesIO(base64.b64decode(message.audio.data)))
+    assert rate == RATE
+    assert len(samples) >= 9
+
+
+def test_an_answer_is_sent_back_as_a_turn(speaker):
+    """With its text; a sound alone, which the server does not keep, is refused."""
+    message = spoken(speaker, script=[*of_text("Yes."), *sound(9)]).choices[0].message
+    turns = [{"role": "user", "content": "a"}, message.model_dump(exclude_none=True), {"role": "user", "content": "b"}]
+    body = {"model": "speaker", "modalities": ["text", "audio"], "audio": WAV}
+    assert speaker.chat.completions.create(messages=turns, **body).choices[0].message.audio
+    turns[1] = {"role": "assistant", "audio": {"id": message.audio.id}}
+    with pytest.raises(openai.BadRequestError, match="send its transcript") as caught:
+        speaker.chat.completions.create(messages=turns, **body)
+    assert caught.value.param == "messages"
+
+
+REFUSED = [
+    ("drawn", {"modalities": ["text", "audio"]}, "modalities", "list of 'text', 'image'"),
+    ("drawn", {"modalities": ["image", "audio"]}, "modalities", "gives nothing else"),
+    ("drawn", {"modalities": ["video"]}, "modalities", "gives nothing else"),
+    ("drawn", {"extra_body": {"use_beam_search": True}}, "use_beam_search", "text alone"),
+    ("spoken", {"modalities": ["text", "image"]}, "modalities", "list of 'text', 'audio'"),
+    ("spoken", {"audio": None}, "audio", "audio is missing"),
+    ("spoken", {"audio": {"voice": "leo"}}, "audio.format", "choose one of pcm16, mp3"),
+    ("spoken", {"audio": {"voice": "leo", "format": "aac"}}, "audio.format", "got 'aac'"),
+    ("spoken", {"audio": {"voice": 3, "format": "wav"}}, "audio.voice", "must be text"),
+    ("spoken", {"audio": {"format": "wav", "speed": 2}}, "speed", "unknown field 'speed' of audio"),
+    ("spoken", {"stream": True}, "audio.format", "must be pcm16 with stream"),
+]
+
+
+@pytest.mark.parametrize(("asked", "body", "param", "message"), REFUSED)
+def test_what_cannot_be_had_names_its_field(asked, body, param, message, painter, speaker):
+    """With 400 in OpenAI's form, streamed or not."""
+    ask, client = {"drawn": (drawn, painter), "spoken": (spoken, speaker)}[asked]
+    with pytest.raises(openai.BadRequestError, match=message) as caught:
+        ask(client, **body)
+    assert caught.value.param == param
+
+
+def test_tokens_that_are_no_picture(painter):
+    """422, or an error at the end of a stream; the next request goes on."""
+    with pytest.raises(openai.UnprocessableEntityError, match=r"tokens that are no picture or sound: .*261"):
+        drawn(painter, "broken")
+    with pytest.raises(openai.APIError, match="no picture or sound"), drawn(painter, "broken", stream=True) as stream:
+        list(stream)
+    assert pictures(drawn(painter).choices[0].message)
+
+
+def test_errors_of_vllm_stay_its_own(painter):
+    """A prompt that is too long, and a model that is not served, are refused as without media."""
+    for body in ({"text": "x" * 600}, {"top_p": 7}):
+        found = []
+        for modalities in ([], ["image"]):
+            with pytest.raises(openai.BadRequestError) as caught:
+                drawn(painter, modalities=modalities, **body)
+            found.append(caught.value.body)
+        assert found[0] == found[1]
+
+
+def test_chats_of_many_clients(painter, speaker):
+    """With text and media, whole and streamed, at once: each gets its own."""
+
+    def ask(number):
+        text = of_text(str(number))
+        if number % 4 == 3:
+            return spoken(speaker, script=[*text, *sound(number)]).choices[0].message.content
+        if number % 4 == 2:
+            return drawn(painter, modalities=["text"], script=text).choices[0].message.content
+        if number % 4 == 1:
+            return size(*pictures(drawn(painter, script=picture(number, 2)).choices[0].message))
+        create = painter.chat.completions.stream
+        with drawn(painter, create=create, script=picture(number, 2)) as stream:
+            return size(*pictures(stream.get_final_completion().choices[0].message))
+
+    numbers = range(1, 17)
+    with ThreadPoolExecutor(len(numbers)) as threads:
+        found = list(threads.map(ask, numbers))
+    assert found == [str(number) if number % 4 > 1 else (2 * CELL, number * CELL) for number in numbers]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_client_that_goes_away_ends_its_request(drawing_server, streamed):
+    """The engine runs it no longer."""
+    body = {"model": "painter", "messages": [{"role": "user", "content": "slow"}], "stream": streamed}
+    body |= {"modalities": ["image"], "chat_template_kwargs": {"size": "20x20"}, "n": 2}
+
+    def running():
+        return metric(drawing_server, "vllm:num_requests_running")
+
+    with closing(posted(drawing_server, CHAT, json=body)):
+        wait_for(lambda: running() == 2, "the request does not run", 30)
+    wait_for(lambda: running() == 0, "the request still runs", 15)
+
+
+PLAIN = {"model": "painter", "messages": [{"role": "user", "content": "a lake"}], "seed": 3, "max_tokens": 24}
+SAID = {"vllm_xargs": {"script": [*of_text("Two words"), *picture(2, 2), *of_text("!"), EOS]}}
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+AS_VLLM = {
+    "a picture": PLAIN,
+    "text and a picture": {**PLAIN, **SAID},
+    "streamed": {**PLAIN, **SAID, **STREAMED},
+    "text alone": {**PLAIN, **SAID, "modalities": ["text"], "n": 2},
+    "an audio field": {**PLAIN, **SAID, "audio": WAV},
+    "log-probabilities": {**PLAIN, **SAID, "logprobs": True, "top_logprobs": 2},
+    "a wrong type": {**PLAIN, "n": "many"},
+    "an unknown model": {**PLAIN, "model": "nobody"},
+    "a bad template": {**PLAIN, "chat_template": "{{"},
+}
+
+
+@pytest.mark.slow
+def test_chats_that_ask_for_no_media_are_vllms_byte_for_byte(drawing_server, drawing_folder, nursery):
+    """As of a server without our routes, but for ids and times, whole, streamed and refused."""
+    own = ("-m", "vllm.entrypoints.openai.api_server", "--model")
+
+    def answers(server):
+        with httpx.Client(base_url=server.url, timeout=120, trust_env=False) as client:
+            sent = {name: client.post(CHAT, json=body) for name, body in AS_VLLM.items()}
+        return {name: (one.status_code, one.headers["content-type"], stable(one.content)) for name, one in sent.items()}
+
+    ours = answers(drawing_server)
+    with served(drawing_folder, *DRAWING, *PAINTER, command=own, nursery=nursery) as server:
+        vllms = answers(server)
+    assert ours == vllms
+    assert {name: status for name, (status, *_) in ours.items() if status != 200} == {
+        "a wrong type": 400,
+        "an unknown model": 404,
+        "a bad template": 400,
+    }
+    assert ours["streamed"][2][0] == b"Two words!"
+    assert b'"content":"Two words!"' in ours["text and a picture"][2]

@@ -1,0 +1,111 @@
+"""MediaEvents: vLLM's events of a streamed chat, with those of its media between them."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_mmout.engine.threads import in_thread
+from vllm_mmout.serving.errors import api_error, error_body
+from vllm_mmout.serving.metrics import count_refusal
+from vllm_mmout.wings.tokens.serving.chat.parts import AudioDeltas, images
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.observer import Observer
+    from vllm_mmout.wings.tokens.serving.chat.asked import AskedMedia
+    from vllm_mmout.wings.tokens.serving.chat.watched import WatchedEngine
+
+_DATA: Final = "data: "
+_DONE: Final = f"{_DATA}[DONE]\n\n"
+_HEAD: Final = ("id", "object", "created", "model")
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What was sent of one choice."""
+
+    text: str = ""
+    images: int = 0
+    audio: AudioDeltas = field(default_factory=AudioDeltas)
+
+
+class MediaEvents:
+    """Of one request."""
+
+    def __init__(
+        self, events: AsyncGenerator[str, None], engine: WatchedEngine, asked: AskedMedia, observer: Observer
+    ) -> None:
+        self._events = events
+        self._engine = engine
+        self._asked = asked
+        self._observer = observer
+        self._choices: defaultdict[int, _Choice] = defaultdict(_Choice)
+
+    async def run(self) -> AsyncGenerator[str, None]:
+        """Give the events; an error is the last but ``[DONE]``, as at vLLM."""
+        async with aclosing(self._events) as events:
+            try:
+                async for event in events:
+                    for one in await self._with_media(event):
+                        yield one
+            except Exception as error:  # noqa: BLE001 - of this request alone, whose answer has begun
+                yield self._error(error)
+                yield _DONE
+
+    async def _with_media(self, event: str) -> list[str]:
+        """An event of vLLM's, with those of what came since the last one."""
+        chunk = json.loads(event.removeprefix(_DATA)) if event.startswith(_DATA) and event != _DONE else {}
+        if "error" in chunk and self._engine.failure is not None:
+            return [self._error(self._engine.failure)]
+        if not chunk.get("choices"):
+            return [event]
+        (choice,) = chunk["choices"]
+        index, ends = choice["index"], choice.get("finish_reason") is not None
+        self._choices[index].text += choice["delta"].get("content") or ""
+        kept = [event] if self._asked.text else _without_text(chunk)
+        media = self._engine.take(index)
+        deltas = await in_thread(lambda: list(self._deltas(index, media, ends=ends))) if media or ends else []
+        head = {name: chunk[name] for name in _HEAD}
+        made = [_event({**head, "choices": [_choice(index, delta)]}) for delta in deltas]
+        # Media come before the event that ends their choice, and behind any other.
+        return [*made, *kept] if ends else [*kept, *made]
+
+    def _deltas(self, index: int, media: list[Any], *, ends: bool) -> Iterator[dict[str, Any]]:
+        """What is sent of media, or of pieces of a sound, as they come; blocks."""
+        sent = self._choices[index]
+        if self._asked.form is None:
+            for entry in images(self._asked, media, sent.images):
+                sent.images += 1
+                yield {"images": [entry]}
+            return
+        if media:
+            yield from ({"audio": one} for one in sent.audio.add(self._asked, media))
+        if ends:
+            yield from ({"audio": one} for one in sent.audio.end(sent.text))
+
+    def _error(self, error: Exception) -> str:
+        known = api_error(error)
+        count_refusal(self._observer, known)
+        return _event(error_body(known))
+
+
+def _without_text(chunk: dict[str, Any]) -> list[str]:
+    """An event whose text is not wanted; none where there is nothing else in it."""
+    (choice,) = chunk["choices"]
+    delta = choice["delta"]
+    if "role" not in delta:
+        delta.pop("content", None)
+    said = delta or any(choice.get(name) is not None for name in ("finish_reason", "logprobs", "token_ids"))
+    return [_event(chunk)] if said or "usage" in chunk else []
+
+
+def _choice(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+
+def _event(content: dict[str, Any]) -> str:
+    return f"{_DATA}{json.dumps(content, separators=(',', ':'))}\n\n"

@@ -1,0 +1,100 @@
+"""MediaChat: vLLM's handler of chats, which answers those that ask for media too."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from contextlib import ExitStack
+from copy import copy
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.engine.binding import rebase
+from vllm_mmout.engine.threads import in_thread
+from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.metrics import count_refusal
+from vllm_mmout.wings.tokens.serving.chat.asked import asked_media
+from vllm_mmout.wings.tokens.serving.chat.events import MediaEvents
+from vllm_mmout.wings.tokens.serving.chat.parts import images, whole_audio
+from vllm_mmout.wings.tokens.serving.chat.watched import WatchedEngine
+
+if TYPE_CHECKING:
+    from starlette.datastructures import State
+
+    from vllm_mmout.wings.tokens.serving.chat.asked import AskedMedia
+    from vllm_mmout.wings.tokens.serving.service import TokenService
+
+
+def answer_chats(state: State, service: TokenService) -> None:
+    """Have vLLM's handler of a server's chats answer those that ask for media."""
+    handler = getattr(state, "openai_serving_chat", None)
+    if handler is not None:
+        rebase(handler, MediaChat)
+        handler.mmout = service
+
+
+class MediaChat:
+    """Mixed into the class of vLLM's own handler.
+
+    A chat without media is vLLM's. Of any other vLLM makes prompt, text, usage and events as ever, on an engine that
+    keeps the media aside; these are put beside the text.
+    """
+
+    mmout: TokenService
+
+    async def create_chat_completion(self, request: Any, raw_request: Any = None) -> Any:
+        """As vLLM's: an answer, the events of one, or an error."""
+        vllms: Any = super()
+        try:
+            asked = asked_media(request, self.mmout)
+            if asked is None:
+                return await vllms.create_chat_completion(request, raw_request)
+            await asyncio.to_thread(asked.check)
+            return await self._with_media(request, raw_request, asked)
+        except ApiError as error:
+            count_refusal(self.mmout.observer, error)
+            return vllms.create_error_response(error.message, error.type, HTTPStatus(error.status), error.param)
+
+    async def _with_media(self, request: Any, raw_request: Any, asked: AskedMedia) -> Any:
+        if asked.voice is not None:
+            request.chat_template_kwargs = {"voice": asked.voice, **(request.chat_template_kwargs or {})}
+        with ExitStack() as place:
+            slots = getattr(getattr(getattr(raw_request, "app", None), "state", None), "mmout_slots", None)
+            if slots is not None:
+                place.enter_context(slots)
+            mine: Any = copy(self)
+            mine.engine_client = engine = WatchedEngine(self.mmout.engine, asked.maker.name)
+            answer = await super(MediaChat, mine).create_chat_completion(request, raw_request)  # type: ignore[misc]
+            if not request.stream:
+                return await _filled(answer, engine, asked)
+            if not hasattr(answer, "aclose"):  # an error
+                return answer
+            events = MediaEvents(answer, engine, asked, self.mmout.observer).run()
+            # Of a client that goes away before the first event nothing of a generator runs.
+            weakref.finalize(events, place.pop_all().close)
+            return events
+
+
+async def _filled(answer: Any, engine: WatchedEngine, asked: AskedMedia) -> Any:
+    """The whole answer as vLLM made it, with the media of each choice in its message."""
+
+    def fill() -> None:
+        for choice in answer.choices:
+            _fill(choice.message, engine.take(choice.index), asked)
+
+    try:
+        if hasattr(answer, "choices"):  # else it is an error
+            await in_thread(fill)
+    except Exception as error:
+        raise api_error(error, answer.id) from error
+    return answer
+
+
+def _fill(message: Any, media: list[Any], asked: AskedMedia) -> None:
+    text = message.content or ""
+    if not asked.text:
+        message.content = None
+    if media and asked.form is None:
+        message.images = images(asked, media, 0)
+    elif media:
+        message.audio = whole_audio(asked, media, text)

@@ -1,0 +1,97 @@
+"""Media as parts of a chat's message: ``images`` with data URLs, ``audio`` as OpenAI has it, whole or in pieces."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+from vllm_mmout.errors import DecodeError
+from vllm_mmout.serving.response.encode import FormatChoice
+from vllm_mmout.wings.tokens.serving.chat.asked import FORMAT, AskedMedia
+from vllm_mmout.wings.tokens.serving.generations import encode_pictures
+from vllm_mmout.wings.tokens.serving.speech import encoded, joined
+
+PIECE: Final = 3 << 16
+"""Bytes of a sound in one event, at most."""
+
+
+def images(asked: AskedMedia, pictures: Sequence[Any], first: int) -> list[dict[str, Any]]:
+    """Pictures as entries of ``images``, the first with the index ``first``; blocks."""
+    entries = encode_pictures(asked.maker, pictures, FormatChoice())
+    made = []
+    for index, (picture, entry) in enumerate(zip(pictures, entries, strict=True), first):
+        data = base64.b64encode(entry.read(0, entry.nbytes)).decode()
+        entry.close()
+        url = {"url": f"data:{entry.media_type};base64,{data}"}
+        note = {"partial": True} if getattr(picture, "partial", False) else {}
+        made.append({"type": "image_url", "image_url": url, "index": index, **note})
+    return made
+
+
+def whole_audio(asked: AskedMedia, sounds: Sequence[Any], transcript: str) -> dict[str, Any]:
+    """All sounds of an answer, one after the other, as ``audio``; blocks."""
+    sound = joined(sounds)
+    file = encoded(sound, asked.form or "", FORMAT)
+    data = base64.b64encode(file.read(0, file.nbytes)).decode()
+    ended = _ended(transcript, partial=sound.partial)
+    return {**_begun(sound), "data": data, **ended}
+
+
+class AudioDeltas:
+    """The sound of one streamed answer as values of ``delta.audio``.
+
+    Clients put them together: texts are joined, so that the id comes once, and ``data`` is base64 as a whole too.
+    """
+
+    def __init__(self) -> None:
+        self._form: tuple[int, int] | None = None
+        self._left = b""
+        """Samples that are no whole group of base64 yet."""
+        self._partial = False
+
+    def add(self, asked: AskedMedia, sounds: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        """Take sounds, or pieces of one, as they come; blocks."""
+        sound = joined(sounds)
+        form = (sound.rate, sound.channels)
+        if self._form is None:
+            self._form = form
+            yield _begun(sound)
+        if form != self._form:
+            raise DecodeError(f"the sounds of one answer are of {self._form} and {form} Hz and channels")
+        self._partial |= sound.partial
+        file = encoded(sound, asked.form or "", FORMAT)
+        content = self._left + file.read(0, file.nbytes)
+        group = 6 * sound.channels  # whole frames, of two bytes a channel, and whole groups of base64
+        whole = len(content) // group * group
+        self._left = content[whole:]
+        piece = PIECE // group * group
+        for at in range(0, whole, piece):
+            yield _data(content[at : min(at + piece, whole)])
+
+    def end(self, transcript: str) -> Iterator[dict[str, Any]]:
+        """What is left, when the answer ends."""
+        if self._form is None:
+            return
+        if self._left:
+            yield _data(self._left)
+        ended = _ended(transcript, partial=self._partial)
+        last = {"expires_at": ended.pop("expires_at")}
+        yield from (ended, last)  # alone, as OpenAI has it
+
+
+def _begun(sound: Any) -> dict[str, Any]:
+    """Rate and channels are there for raw samples, which do not tell them."""
+    return {"id": f"audio_{uuid4().hex}", "sample_rate": sound.rate, "channels": sound.channels}
+
+
+def _data(content: bytes) -> dict[str, Any]:
+    return {"data": base64.b64encode(content).decode()}
+
+
+def _ended(transcript: str, *, partial: bool) -> dict[str, Any]:
+    """``expires_at`` is now: no sound is kept for later turns."""
+    note = {"partial": True} if partial else {}
+    return {"transcript": transcript, "expires_at": int(time.time()), **note}
