@@ -100,6 +100,24 @@ def test_requests_of_the_page(server, part, commanded, files, request, tmp_path,
     assert all(file.stat().st_size > 50 for file in tmp_path.iterdir())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("server", "model", "file"),
+    [("drawing_server", "painter", "chat-0.png"), ("speaking_server", "speaker", "answer.pcm")],
+)
+def test_chats_of_the_page(server, model, file, request, tmp_path, monkeypatch):
+    """OpenAI's client gets the file that the page names."""
+    import base64
+
+    import openai
+
+    server = request.getfixturevalue(server)
+    monkeypatch.chdir(tmp_path)
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        run(shown("tokens.md", "python", f'model="{model}"'), {"client": client, "base64": base64})
+    assert (tmp_path / file).stat().st_size > 50
+
+
 def test_the_template_of_the_page():
     """Its prompt has the places of a size, with a default each."""
     table = json.loads(shown("serving.md", "json", "USER: {prompt}").text)["mmout"]
