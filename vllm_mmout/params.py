@@ -15,7 +15,7 @@ from vllm_mmout.messages import unknown
 from vllm_mmout.params_parts import OF_MODELS, Tiling
 from vllm_mmout.request_options import options_of, said
 
-LOCAL_ONLY = frozenset({"path", "sampling"})
+LOCAL_ONLY = frozenset({"path", "sampling", "grid"})
 """Options that are of this process alone: they never travel to an engine and are refused from the network."""
 
 STAYS = LOCAL_ONLY | {"partial_images"}
@@ -51,6 +51,13 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
     sampling: Annotated[Any, said("vLLM's `SamplingParams`, for models that generate tokens; by default theirs.")] = (
         None
     )
+    grid: Annotated[
+        tuple[Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec.Meta(ge=1)]] | None,
+        said(
+            "rows and columns of codes of the pictures that a model generates, with output media or mixed. By default"
+            " those of the model's layout."
+        ),
+    ] = None
     path: Annotated[
         str | None,
         said(
@@ -59,7 +66,7 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
     ] = None
 
     def __post_init__(self) -> None:
-        for name in ("processor", "bands", "indices", "scale", "offset", "bbox", *OF_MODELS):
+        for name in ("processor", "bands", "indices", "scale", "offset", "bbox", "grid", *OF_MODELS):
             value = getattr(self, name)
             if isinstance(value, list):
                 msgspec.structs.force_setattr(self, name, tuple(value))

@@ -42,7 +42,8 @@ class Picks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
         str | None,
         said(
             "what the processor returns, as classes, probabilities, confidence, polygons, areas. Of a model that"
-            ' generates tokens "none" leaves media tokens where they are: in the text, and not decoded.',
+            ' generates tokens "none" leaves media tokens where they are: in the text, and not decoded; "media" has it'
+            ' write one whole medium, "mixed" text and whole media.',
             metavar="KIND",
         ),
     ] = None

@@ -40,6 +40,9 @@ class Wing:
     engine: str = ""
     """A module with ``check_engine(vllm_config, bound=...)``, called before an engine is started, and
     ``bind_async_llm`` and ``bind_llm``, called with one whose model has an output processor."""
+    configure: str = ""
+    """A function ``(vllm_config)``, called with the config that vLLM has made of engine arguments; what it sets there
+    reaches all processes of the engine."""
     processor_families: Mapping[str, str] = field(default_factory=dict)
     """Prefix -> `registry.registration.ProcessorFamily` of the output processors whose names begin so."""
     model_families: Mapping[str, str] = field(default_factory=dict)
@@ -92,6 +95,19 @@ def extensions(point: str, key: str = "") -> Iterator[Any]:
         found = wing.load(point, key)
         if found is not None:
             yield found
+
+
+def configured(vllm_config: Any) -> Any:
+    """An engine's config to which wings have added; one that cannot be imported ends no text model, and is logged."""
+    for wing in wings():
+        try:
+            configure = wing.load("configure")
+        except RegistrationError as error:
+            _log.error("%s", error)
+            continue
+        if configure is not None:
+            configure(vllm_config)
+    return vllm_config
 
 
 def public_module(name: str) -> Any:

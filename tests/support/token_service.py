@@ -69,7 +69,7 @@ class TokenEngine:
         from vllm_mmout.registry.choice import Choice
 
         choice = Choice({name: type(one) for name, one in processors.items()}, {}, {}, "a test")
-        binding = SimpleNamespace(model="painter", processors=processors, choice=choice)
+        binding = SimpleNamespace(model="painter", processors=processors, choice=choice, unguided=None)
         config = SimpleNamespace(max_model_len=LENGTH, get_diff_sampling_param=lambda: dict(usual or {}))
         self.output_processor = SimpleNamespace(binding=binding)
         self.vllm_config = SimpleNamespace(model_config=config)

@@ -151,11 +151,12 @@ class Binding(EngineBinding):
 
     def check_params(self, params: OutputParams) -> None:
         """Check what a request asks of this model."""
-        if params.sampling is not None:
-            raise OptionError(
-                f"sampling is for models that generate tokens, and {self.model} answers in one forward; leave it out",
-                param="sampling",
-            )
+        for name in ("sampling", "grid"):
+            if getattr(params, name) is not None:
+                raise OptionError(
+                    f"{name} is for models that generate tokens, and {self.model} answers in one forward; leave it out",
+                    param=name,
+                )
         self._check_own_inputs(params)
         for name in self.choice.pick(params.processor):
             choices = self.processors[name].outputs

@@ -32,7 +32,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         "vllm.engine.arg_utils",
         "EngineArgs.create_engine_config",
         (),
-        "defaults of the engine arguments for our models",
+        "defaults of the engine arguments for our models; wings add to the config",
         "0.11",
         "vLLM takes such defaults from a model class",
         wrappers.create_engine_config,

@@ -31,11 +31,12 @@ def _around(replacement: Callable[..., Any]) -> Callable[[Original], Original]:
 
 @_around
 def create_engine_config(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Fill in the engine arguments of our models before vLLM reads them."""
+    """Fill in the engine arguments of our models before vLLM reads them; let wings add to the config that it makes."""
     from vllm_mmout.engine.hooks.defaults import fill_in
+    from vllm_mmout.wing import configured
 
     fill_in(self)
-    return original(self, *args, **kwargs)
+    return configured(original(self, *args, **kwargs))
 
 
 @_around

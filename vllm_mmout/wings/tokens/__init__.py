@@ -22,6 +22,7 @@ WING = Wing(
         "codec_audio": "vllm_mmout.wings.tokens.processors.codec_audio:CodecAudioProcessor",
     },
     hooks="vllm_mmout.wings.tokens.engine.hooks:TOKEN_HOOKS",
+    configure="vllm_mmout.wings.tokens.guided.configure:configure",
     routes="vllm_mmout.wings.tokens.serving.extension:TokenRoutes",
 )
 

@@ -253,7 +253,7 @@ def test_states_stay_vllms_for_who_wants_no_media(painter):
     ("options", "said"),
     [
         ({"overlap": 8}, "overlap is not for painter, which generates tokens"),
-        ({"output": "classes"}, r"has no output 'classes' \(known: none\)"),
+        ({"output": "classes"}, r"has no output 'classes' \(known: media, mixed, none\)"),
         ({"processor": "segmentation"}, "no output processor 'segmentation'"),
         ({"sampling": {"n": 2}}, "sampling must be vLLM's SamplingParams, got dict"),
         ({"path": "x.png"}, "path is not for painter"),

@@ -84,12 +84,24 @@ def test_a_picture_that_ends_early_is_partial(painter):
 
 
 def test_no_picture(painter):
-    """A model that ends at once, and one whose tokens are no picture; both say so with 422."""
+    """A model that ends at once, and one whose tokens are no picture; both say so with 422.
+
+    Where ``max_tokens`` has no room for the picture, the model is not held to one.
+    """
+    few = {"extra_body": {"max_tokens": 13}}
     with pytest.raises(openai.UnprocessableEntityError, match=r"gave no picture: it ended after 1 tokens .*stop"):
-        painter.images.generate(prompt="nothing")
+        painter.images.generate(prompt="nothing", **few)
     with pytest.raises(openai.UnprocessableEntityError, match=r"tokens that are no picture or sound: .*261"):
-        painter.images.generate(prompt="broken")
+        painter.images.generate(prompt="broken", **few)
     assert painter.images.generate(prompt="a lake", n=3).data
+
+
+def test_a_model_is_held_to_a_picture(painter):
+    """Where there is room for it: one that would end at once, or write what is none, gives a picture."""
+    for prompt in ("nothing", "broken"):
+        (entry,) = painter.images.generate(prompt=prompt).data
+        assert opened(entry).size == (4 * CELL, 3 * CELL)
+        assert not hasattr(entry, "partial")
 
 
 def test_markers_of_a_client_draw_nothing(painter):
@@ -140,7 +152,7 @@ def test_failures_are_counted(drawing_server, painter):
     """On ``/metrics``, once each."""
     before = metric(drawing_server, "mmout:failures_total")
     with pytest.raises(openai.UnprocessableEntityError):
-        painter.images.generate(prompt="broken")
+        painter.images.generate(prompt="broken", extra_body={"max_tokens": 13})
     with pytest.raises(openai.BadRequestError):
         painter.images.generate(prompt="a", size="1x1")
     assert metric(drawing_server, "mmout:failures_total") == before + 2

@@ -14,13 +14,16 @@ from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
 from vllm_mmout.registry.choice import Choice
+from vllm_mmout.wings.tokens.guided.admission import GUIDED, check_asked
+from vllm_mmout.wings.tokens.guided.configure import is_guiding, why_not
 from vllm_mmout.wings.tokens.processors.base import TokenProcessor
 
 FOLDER = "_name_or_path"
 """Key of the config that processors get: the model's folder, which decoders' folders may be relative to."""
 NONE = "none"
 """``OutputParams.output`` of requests whose tokens are left alone."""
-_KNOWN = frozenset({"processor", "output", "sampling"})
+_NOT_CONFIGURED = "the engine's config was not made by EngineArgs, which adds the logits processor"
+_KNOWN = frozenset({"processor", "output", "sampling", "grid"})
 """Options of requests for tokens."""
 
 
@@ -30,6 +33,10 @@ class TokenBinding(EngineBinding):
 
     processors: Mapping[str, TokenProcessor]
     """By name, the default first."""
+    max_model_len: int
+    """Tokens of a prompt and its answer."""
+    unguided: str | None
+    """Why no request can be guided to whole media; None: they can."""
 
     generates: ClassVar[bool] = True
     async_llm: ClassVar[str] = "vllm_mmout.wings.tokens.engine.async_llm:BoundTokenAsyncLLM"
@@ -45,7 +52,9 @@ class TokenBinding(EngineBinding):
         made: Any = choice.create({**config, FOLDER: vllm_config.model_config.model})
         for processor in made.values():
             processor.load()
-        return cls(model, made, EngineSettings.from_mapping(choice.settings), choice)
+        settings = EngineSettings.from_mapping(choice.settings)
+        unguided = None if is_guiding(vllm_config) else why_not(vllm_config) or _NOT_CONFIGURED
+        return cls(model, made, settings, choice, vllm_config.model_config.max_model_len, unguided)
 
     def async_runtime(self) -> None:
         """Nothing yet, see `BoundTokenAsyncLLM.mmout`."""
@@ -62,12 +71,14 @@ class TokenBinding(EngineBinding):
                 f"{self.model} generates tokens, of which one processor makes objects; name one, not {list(picks)}",
                 param="processor",
             )
-        choices = (*self.processors[picks[0]].outputs, NONE)
+        processor = self.processors[picks[0]]
+        choices = (*processor.outputs, *GUIDED, NONE)
         if params.output is not None and params.output not in choices:
             raise OptionError(
                 f"output processor {picks[0]!r} has no output {params.output!r} (known: {', '.join(choices)})",
                 param="output",
             )
+        check_asked(params, processor.layout, self.unguided)
         plain = OutputParams()
         for option in msgspec.structs.fields(OutputParams):
             name = option.name

@@ -6,6 +6,7 @@ from vllm_mmout.engine.hooks.hook import Hook
 from vllm_mmout.private_names import Contact
 
 _ANSWERS = "put media into vLLM's answers"
+_GUIDED = "keep answers to the layout of their media"
 _DETOKENIZER = "vllm.v1.engine.detokenizer"
 _OUTPUT_PROCESSOR = "vllm.v1.engine.output_processor"
 
@@ -77,6 +78,10 @@ TOKEN_HOOKS: tuple[Hook | Contact, ...] = (
     Contact("vllm.outputs", ("CompletionOutput", "RequestOutput"), _ANSWERS),
     Contact("vllm.sampling_params", ("RequestOutputKind", "SamplingParams", "SamplingParams.extra_args"), _ANSWERS),
     Contact("vllm.v1.engine.async_llm", ("AsyncLLM",), _ANSWERS),
+    Contact("vllm.sampling_params", ("SamplingParams.structured_outputs", "SamplingParams.eos_token_id"), _GUIDED),
+    Contact("vllm.config.model", ("ModelConfig.logits_processors",), _GUIDED),
+    Contact("vllm.v1.sample.logits_processor", ("LogitsProcessor",), _GUIDED),
+    Contact("vllm.v1.sample.logits_processor.builtin", ("process_dict_updates",), _GUIDED),
     Contact(_DETOKENIZER, ("IncrementalDetokenizer.output_token_ids",), _ANSWERS),
     Contact("vllm.v1.engine.exceptions", ("EngineGenerateError",), _ANSWERS),
     Contact(

@@ -27,6 +27,7 @@ from vllm_mmout.wings.tokens.engine.binding import TokenBinding
 from vllm_mmout.wings.tokens.engine.outputs import MediaCollector, MultimodalCompletionOutput, route
 from vllm_mmout.wings.tokens.engine.request import PLAIN, TokenRequest
 from vllm_mmout.wings.tokens.engine.stream import MediaStream, MediaTokenFilter
+from vllm_mmout.wings.tokens.guided.admission import GUIDED, guide
 
 
 @dataclass(slots=True)
@@ -113,6 +114,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         A request whose input streams in, and one that asks for ``output="none"``, stay as vLLM has them.
         """
         goes_on = request.request_id in self.request_states
+        self._guide(request)
         super().add_request(request, prompt, parent_req, request_index, queue)
         if goes_on or request.resumable or request.sampling_params is None:
             return
@@ -141,6 +143,13 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             state.mmout = Answer(stream, self)
         if queue is not None:
             rebase(queue, MediaCollector)
+
+    def _guide(self, request: EngineCoreRequest) -> None:
+        """Let the engine keep to the layout where a request asks for whole media."""
+        asked = ticket(TokenRequest)
+        if asked is not None and asked.params.output in GUIDED:
+            layout = self.binding.processors[self.binding.pick(asked.params)].layout
+            guide(request, asked.params, layout, self.binding.max_model_len)
 
     def process_outputs(
         self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any

@@ -1,15 +1,25 @@
-"""Bodies: the codes of one medium while they come, without its markers; one for each order of codes."""
+"""Bodies: the codes of one medium while they come, without its markers; here of orders that go frame by frame."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
 from itertools import cycle
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
+
+
+class Fit(NamedTuple):
+    """Tokens that fit next: the ids ``first`` to ``stop`` - 1."""
+
+    first: int
+    stop: int
+    after: int
+    """The fewest tokens with which what has begun can be whole after one of these."""
 
 
 class Body(ABC):
@@ -38,8 +48,18 @@ class Body(ABC):
 
     @property
     @abstractmethod
+    def fits(self) -> list[Fit]:
+        """What `take` takes next; none where the body is ``over``."""
+
+    @property
+    @abstractmethod
     def may_end(self) -> bool:
         """Whether an end marker fits here."""
+
+    @property
+    def least(self) -> int:
+        """The fewest tokens with which it may end."""
+        return 0 if self.may_end else 1 + min(fit.after for fit in self.fits)
 
     @property
     def filled(self) -> bool:
@@ -120,6 +140,21 @@ class FramesBody(Body):
         return said
 
     @property
+    def fits(self) -> list[Fit]:
+        """See `Body.fits`."""
+        if self.over:
+            return []
+        taken = len(self._tokens)
+        found = []
+        if taken != self._limit:
+            found.append(Fit(*self._range, self._rest(taken + 1, self._rows_ended)))
+        begun = self._row is None and taken and not taken % len(self._slots)
+        if self._row_end is not None and (begun or self._row_ends_here):
+            after = self._rest(taken, self._rows_ended + 1) if self._row is not None else 0
+            found.append(Fit(self._row_end, self._row_end + 1, after))
+        return found
+
+    @property
     def may_end(self) -> bool:
         """Whether an end marker fits here: after a frame, of an image after a row."""
         if self._all is not None:
@@ -156,6 +191,15 @@ class FramesBody(Body):
         row, column = divmod(frame, self.columns) if self.columns else (0, frame)
         return f"row {row}, column {column}"
 
+    def _rest(self, taken: int, rows: int) -> int:
+        """The fewest tokens that make it whole after so many codes and row ends."""
+        if self._all is not None:
+            ends = self._all // (self._row or 1) - rows if self._row_end is not None else 0
+            return self._all - taken + ends
+        if self._row is not None:
+            return 0 if taken == rows * self._row else (rows + 1) * self._row - taken + 1
+        return -taken % len(self._slots) + (self._row_end is not None)
+
     def _end_row(self) -> bool:
         """End a row, if it may end here."""
         if self._row is None:
@@ -172,121 +216,3 @@ class FramesBody(Body):
     def _frames(self) -> NDArray[np.int64]:
         slots = len(self._slots)
         return tokens_as_array(self._tokens, (len(self._tokens) // slots, slots))
-
-
-class DelayedBody(Body):
-    """The order "delayed": step t has for codebook k the code of frame t - k, or padding.
-
-    See MusicGen, https://arxiv.org/abs/2306.05284, figure 1. The first padding of codebook 0 tells how many frames
-    there are, where no grid does.
-    """
-
-    def __init__(self, layout: TokenLayout) -> None:
-        super().__init__(layout)
-        self._pad = layout.pad
-
-    def take(self, token: int) -> bool:
-        """Take a code or padding where it is due."""
-        step, book = divmod(len(self._tokens), self._books)
-        slot = self._slots[book]
-        if self._pads(step, book):
-            fits = token == self._pad
-        elif token == self._pad and self._may_stop(step, book):
-            self._frame_count = step
-            fits = True
-        else:
-            fits = slot.first <= token < slot.stop
-        if fits:
-            self._tokens.append(token)
-            if self._frame_count is not None:
-                self.over = len(self._tokens) == (self._frame_count + self._books - 1) * self._books
-        return fits
-
-    @property
-    def expected(self) -> str:
-        """What fits here, in words."""
-        step, book = divmod(len(self._tokens), self._books)
-        pad = f"padding (token {self._pad})"
-        if self._pads(step, book):
-            return f"{pad} for codebook {book} in step {step}"
-        return f"{self._slots[book].said} in step {step}" + (f", or {pad}" if self._may_stop(step, book) else "")
-
-    @property
-    def may_end(self) -> bool:
-        """Whether an end marker fits here: when the last codebook has its last code."""
-        return self.over
-
-    def _pads(self, step: int, book: int) -> bool:
-        """Whether nothing but padding fits."""
-        frame = step - book
-        return frame < 0 or (self._frame_count is not None and frame >= self._frame_count)
-
-    def _may_stop(self, step: int, book: int) -> bool:
-        """Whether padding would say that all frames have begun."""
-        return book == 0 and step > 0 and self._frame_count is None
-
-    def _frames(self) -> NDArray[np.int64]:
-        whole = max(0, len(self._tokens) // self._books - (self._books - 1))
-        steps = tokens_as_array(self._tokens, (len(self._tokens) // self._books, self._books))
-        columns = [steps[book : book + whole, book] for book in range(self._books)]
-        return np.stack(columns, axis=1)
-
-
-class SequentialBody(Body):
-    """The order "sequential": as many codes of each codebook.
-
-    How many there are is said by the grid, or where each codebook has token ids of its own, by the first code of
-    codebook 1; otherwise the end tells.
-    """
-
-    def __init__(self, layout: TokenLayout) -> None:
-        super().__init__(layout)
-        self._apart = not isinstance(layout.first, int)
-
-    def take(self, token: int) -> bool:
-        """Take a code of the codebook that is due."""
-        taken = len(self._tokens)
-        if self._next_book_may_begin and self._slots[1].first <= token < self._slots[1].stop:
-            self._frame_count = taken
-        slot = self._slots[taken // self._frame_count if self._frame_count else 0]
-        if not slot.first <= token < slot.stop:
-            return False
-        self._tokens.append(token)
-        if self._frame_count is not None:
-            self.over = taken + 1 == self._frame_count * self._books
-        return True
-
-    @property
-    def expected(self) -> str:
-        """What fits here, in words."""
-        taken, count = len(self._tokens), self._frame_count
-        book, frame = divmod(taken, count) if count else (0, taken)
-        if self._frame_count is None and not self._apart:
-            slot = self._slots[0]
-            return f"a code ({slot.first} to {slot.stop - 1})"
-        said = f"{self._slots[book].said} in frame {frame}"
-        return f"{said}, or {self._slots[1].said}" if self._next_book_may_begin else said
-
-    @property
-    def may_end(self) -> bool:
-        """Whether an end marker fits here: after as many codes of each codebook."""
-        if self._frame_count is None and not self._apart:
-            return bool(self._tokens) and len(self._tokens) % self._books == 0
-        return self.over
-
-    @property
-    def _next_book_may_begin(self) -> bool:
-        return self._frame_count is None and self._apart and bool(self._tokens)
-
-    def _frames(self) -> NDArray[np.int64]:
-        """The tokens of the frames of which the last codebook has come: [frames, codebooks]."""
-        taken = len(self._tokens)
-        if self._frame_count is None:
-            count = taken // self._books if self.may_end else 0
-            whole = count
-        else:
-            count = self._frame_count
-            whole = max(0, taken - (self._books - 1) * count)
-        tokens = self._tokens[:]
-        tokens.extend([0] * (count * self._books - taken))
-        return tokens_as_array(tokens, (self._books, count)).T[:whole]

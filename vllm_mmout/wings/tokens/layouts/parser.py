@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import TokenError
-from vllm_mmout.wings.tokens.layouts.bodies import Body, DelayedBody, FramesBody, SequentialBody
+from vllm_mmout.wings.tokens.layouts.bodies import Body, Fit, FramesBody
+from vllm_mmout.wings.tokens.layouts.bodies_apart import DelayedBody, SequentialBody
 from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
+
+
+class Next(NamedTuple):
+    """What may come next in a stream whose media are to be whole."""
+
+    fits: tuple[Fit, ...] = ()
+    """Tokens of media; ``after`` counts those of the medium, its end marker included."""
+    text: int | None = None
+    """The fewest tokens with which the medium that is open is whole after a token of text; None: no text fits."""
+    may_end: bool = False
+    """Whether the stream may end here."""
 
 
 class StreamParser:
@@ -53,6 +67,30 @@ class StreamParser:
         if stopped:
             self._last = self.seen - 1
         return [self._take_token(token, at + index) for index, token in enumerate(token_ids)]
+
+    @property
+    def inside(self) -> bool:
+        """Whether a medium has begun that is not whole."""
+        return self._start is not None
+
+    @property
+    def next(self) -> Next:
+        """What may come next, so that each medium is whole; where an error stands, nothing."""
+        layout, body = self._layout, self._body
+        if self.error is not None:
+            return Next()
+        if self._due:
+            begins = _body_of(layout).least + len(layout.end) if body is None else 0
+            return Next((Fit(self._due[0], self._due[0] + 1, len(self._due) - 1 + begins),))
+        if body is None:
+            return Next(self._beginning, text=0, may_end=True)
+        fits = [fit._replace(after=fit.after + len(layout.end)) for fit in body.fits]
+        if layout.end and body.may_end:
+            fits.append(Fit(layout.end[0], layout.end[0] + 1, len(layout.end) - 1))
+        ends = self._is_run and body.may_end
+        if layout.text_inside:
+            return Next(tuple(fits), text=body.least + len(layout.end), may_end=ends)
+        return Next(tuple(fits), text=0 if ends else None, may_end=ends)
 
     def take(self) -> list[Medium]:
         """The media that have ended since the last call."""
@@ -159,6 +197,15 @@ class StreamParser:
     def _is_run(self) -> bool:
         """Whether nothing but the first token that is no code ends a medium."""
         return not self._layout.end and self._layout.grid is None
+
+    @cached_property
+    def _beginning(self) -> tuple[Fit, ...]:
+        """What begins a medium."""
+        layout = self._layout
+        body, begin = _body_of(layout), layout.begin
+        if not begin:
+            return tuple(fit._replace(after=fit.after + len(layout.end)) for fit in body.fits)
+        return (Fit(begin[0], begin[0] + 1, len(begin) - 1 + body.least + len(layout.end)),)
 
     def _refuse(self, token: int, at: int, expected: str) -> bool:
         """Keep the error that a token does not fit; one that ended the stream is text instead."""

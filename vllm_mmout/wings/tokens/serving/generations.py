@@ -15,8 +15,9 @@ from vllm_mmout.serving.request.names import request_id
 from vllm_mmout.serving.response.encode import FormatChoice, accepted, chosen_format, encode, response_of
 from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response, unless_gone
 from vllm_mmout.serving.service import kept
+from vllm_mmout.wings.tokens.guided.admission import MEDIA
 from vllm_mmout.wings.tokens.serving.fields import images_request, sampling_params
-from vllm_mmout.wings.tokens.serving.sizes import AUTO
+from vllm_mmout.wings.tokens.serving.sizes import AUTO, Grid
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -76,7 +77,9 @@ async def _answer(
     length = _length(wanted, service.usual.get("max_tokens"), opened=opened)
     sampling = sampling_params(asked.sampling, service.usual, n=asked.n, length=length, left=left)
     name = request_id(request, "image")
-    outputs = await service.generated(maker, prompt, sampling, name, adapter)
+    whole = wanted is None or (sampling.max_tokens or 0) >= wanted
+    params = _guided(service, grid) if whole else OutputParams()
+    outputs = await service.generated(maker, prompt, sampling, name, adapter, asked=params)
     pictures = [picture for answer in outputs.outputs for picture in answer.multimodal]  # type: ignore[attr-defined]
     if not pictures:
         raise nothing_made("picture", outputs)
@@ -93,6 +96,11 @@ async def _answer(
     names = await kept(service.store, entries)
     urls = [str(request.url_for("mmout_result", name=name)) for name in names]
     return json_response(entries, used=used, notes=notes, urls=urls)
+
+
+def _guided(service: TokenService, grid: Grid | None) -> OutputParams:
+    """What has the model write a whole picture and nothing else, where its engine can be told so."""
+    return OutputParams() if service.binding.unguided else OutputParams(output=MEDIA, grid=grid)
 
 
 def _length(wanted: int | None, usual: int | None, *, opened: bool) -> int | None:

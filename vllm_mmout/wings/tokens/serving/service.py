@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+import msgspec
 
 from vllm_mmout.errors import AbortedError, TokenError
 from vllm_mmout.params import OutputParams
@@ -35,6 +37,9 @@ _ROUTES = {
     "image": "it makes pictures of texts: send a prompt to /v1/images/generations",
     "audio": "it speaks: send a text to /v1/audio/speech",
 }
+
+
+_PLAIN: Final = OutputParams()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +138,17 @@ class TokenService(Service):
         return length - len(prompt)
 
     async def generated(
-        self, maker: Maker, prompt: list[int], sampling: SamplingParams, request_id: str, adapter: LoRARequest | None
+        self,
+        maker: Maker,
+        prompt: list[int],
+        sampling: SamplingParams,
+        request_id: str,
+        adapter: LoRARequest | None,
+        *,
+        asked: OutputParams = _PLAIN,
     ) -> RequestOutput:
-        """Run one request for one output, the last, to its end."""
-        params = OutputParams(processor=maker.name, sampling=sampling)
+        """Run one request for one output, the last, to its end; ``asked``: its further options."""
+        params = msgspec.structs.replace(asked, processor=maker.name, sampling=sampling)
         try:
             async with aclosing(
                 self.engine.generate({"prompt_token_ids": prompt}, params, request_id, lora_request=adapter)

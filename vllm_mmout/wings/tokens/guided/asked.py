@@ -1,0 +1,37 @@
+"""What a request's sampling params say of its guide: in the worker, and before they get there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from vllm_mmout.engine.hooks.validation import InvalidOptionError
+from vllm_mmout.errors import MMOutError
+from vllm_mmout.log import logger
+from vllm_mmout.wings.tokens.guided.guide import KEY, Follower, Guide
+
+if TYPE_CHECKING:
+    from vllm.sampling_params import SamplingParams
+
+
+def refuse_foreign(params: SamplingParams) -> None:
+    """Refuse a guide that is there before the engine has made one: a client has sent it."""
+    if KEY in (params.extra_args or {}):
+        raise InvalidOptionError(
+            f'{KEY} is the engine\'s own; leave it out, and ask for whole media by OutputParams(output="media")'
+            " or /v1/images/generations",
+            param=KEY,
+        )
+
+
+def follower_of(params: SamplingParams) -> Follower | None:
+    """Who follows a request's tokens; None for one that is not guided. It never raises."""
+    if not params.extra_args or KEY not in params.extra_args:
+        return None
+    try:
+        guide = Guide.from_args(params.extra_args)
+        return None if guide is None else Follower(guide)
+    except (MMOutError, msgspec.ValidationError, ValueError):
+        logger.exception("vllm_mmout: a request cannot be guided, and is answered as if it had not asked")
+        return None
