@@ -127,7 +127,7 @@ def test_the_template_of_the_page():
 
 
 def test_python_of_the_page_of_tokens(tmp_path, monkeypatch):
-    """It asks a model for a picture, and saves it; the model is a small one whose prompt says how large."""
+    """It asks a model for a picture, and saves it, and for whole ones; a small model's prompt says how large."""
     from drawing_tokens import Drawing
     from model_folders import kept_engine
     from token_models import IMAGE_LAYOUT, image_model
@@ -136,7 +136,10 @@ def test_python_of_the_page_of_tokens(tmp_path, monkeypatch):
     engine = kept_engine(folder, dtype="float32", enforce_eager=True, max_model_len=512, logits_processors=[Drawing])
     monkeypatch.setattr("vllm.LLM", lambda model: {"models/painter": engine}[model])
     monkeypatch.chdir(tmp_path)
-    block = shown("tokens.md", "python", "models/painter")
-    text = block.text.replace('"a red cube"', '"a red cube<pad>3x4<boi>"')
-    exec(compile(text, str(block), "exec"), {"__name__": "__main__"})  # noqa: S102 - the pages are our own
+    found = {"__name__": "__main__"}
+    for block in (shown("tokens.md", "python", "cube.png"), shown("tokens.md", "python", 'output="media"')):
+        text = block.text.replace('"a red cube"', '"a red cube<pad>3x4<boi>"')
+        exec(compile(text, str(block), "exec"), found)  # noqa: S102 - the pages are our own
+    (picture,) = found["answer"].multimodal
+    assert (picture.array.shape[:2], picture.partial) == ((6, 8), False)
     assert (tmp_path / "cube.png").stat().st_size > 50
