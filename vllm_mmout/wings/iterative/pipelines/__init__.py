@@ -1,0 +1,1 @@
+"""Pipelines of diffusers, unchanged: each request runs its own, and their networks' calls are run together."""
