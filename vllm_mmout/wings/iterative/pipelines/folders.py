@@ -1,0 +1,39 @@
+"""Which folders are pipelines of diffusers, and what their ``config.json`` is as one of ours."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+_MODEL: Final = "vllm_mmout.wings.iterative.pipelines.model:PipelineModel"
+
+
+def as_ours(config: Mapping[str, Any], folder: str, *, asked: str | None) -> dict[str, Any] | None:
+    """``config.json`` of a folder with a ``model_index.json``; None for what is none.
+
+    The file itself need not be there; what it says, as ``mmout`` or ``bands``, counts.
+    """
+    del asked  # no one else serves pipelines
+    from vllm_mmout.wings.iterative.pipelines.loading import INDEX, KEY, class_of_folder
+
+    place = Path(folder)
+    if "architectures" in config or not (place / INDEX).is_file():
+        return None
+    pipeline = class_of_folder(str(place.absolute()))
+    table = config.get("mmout")
+    said = {"output_processor": _processor(config, pipeline), **(table if isinstance(table, Mapping) else {})}
+    return {
+        **config,
+        "dtype": config.get("dtype", "float32"),
+        "architectures": [pipeline.__name__],
+        "mmout": {**said, "model": _MODEL},
+        KEY: {**config.get(KEY, {}), "folder": str(place.absolute())},
+    }
+
+
+def _processor(config: Mapping[str, Any], pipeline: Any) -> str:
+    if "bands" in config:
+        return "regression"
+    return "video" if "num_frames" in inspect.signature(pipeline.__call__).parameters else "image"

@@ -1,0 +1,204 @@
+"""From what a user gives to the tensors of a pipeline: texts, pictures, masks, class labels, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.geo import turned_upright
+from vllm_mmout.models.inputs.make_mapper import refuse_reading_options
+from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper
+from vllm_mmout.models.inputs.open_input import opened_planes
+from vllm_mmout.models.inputs.raster_view import RasterView
+from vllm_mmout.params import OutputParams
+from vllm_mmout.wings.iterative.pipelines.arguments import (
+    LABELS,
+    PICTURES,
+    STEPS,
+    as_bytes,
+    default_of,
+    options_of,
+    refuse_unknown,
+    takes,
+)
+from vllm_mmout.wings.iterative.pipelines.loading import KEY, class_of_folder, index_of
+
+_LARGEST: Final = 8192
+"""Height and width of a picture that is given."""
+_MOST_PIXELS: Final = 1 << 24
+"""Of a result."""
+_PROMPT: Final = "prompt"
+_IMAGE: Final = "image"
+
+
+def mapper_of(config: Mapping[str, Any]) -> PipelineMapper | RasterPipelineMapper:
+    """The input mapper of a folder: of rasters where it names ``bands``."""
+    folder = config[KEY]["folder"]
+    pipeline = class_of_folder(folder)
+    if "bands" in config:
+        plain = RasterMapper.from_config({"max_size": 512, **config})
+        sizes = {"min_size": plain.min_size, "tile_size": plain.tile_size, "edge": plain.edge}
+        return RasterPipelineMapper(plain.model, plain.bands, plain.max_size, _IMAGE, **sizes, pipeline=pipeline)  # type: ignore[arg-type]  # each is what the field takes
+    named = index_of(folder).get("id2label")
+    labels = named if isinstance(named, Mapping) else {}
+    return PipelineMapper(
+        pipeline, {name.strip(): int(row) for row, all_ in labels.items() for name in all_.split(",")}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RasterPipelineMapper(RasterMapper):
+    """Maps rasters to ``image`` [bands, height, width], as `RasterMapper` does."""
+
+    pipeline: type = object
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of a request that the pipeline takes."""
+        return options_of(self.pipeline)
+
+    def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
+        """The bands in float32, and the steps."""
+        return {self.keyword: planes.astype(np.float32), **_steps(self.pipeline, view.params)}
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineMapper:
+    """Maps a text; a class label, by number or name; a picture; or a dict of the pipeline's own arguments.
+
+    ``{"prompt": ..., "image": ..., "mask_image": ...}``: pictures are files, PIL images or arrays [3, height, width];
+    a mask is white where the picture is made anew.
+    """
+
+    pipeline: type
+    labels: Mapping[str, int] = field(default_factory=dict)
+    """Names of class labels."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The keys of a dict that is a request."""
+        return takes(self.pipeline)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of a request that the pipeline takes."""
+        return options_of(self.pipeline)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The keys of a request whose texts name no file."""
+        return tuple(name for name in self.fields if name not in PICTURES)
+
+    @property
+    def opens_files(self) -> bool:
+        """Whether an input that is a text names a file."""
+        return not {_PROMPT, LABELS} & set(self.fields)
+
+    def dummy(self) -> Any:
+        """A request of which a first step can be made."""
+        if LABELS in self.fields:
+            return {LABELS: 0}
+        picture = np.zeros((3, 512, 512), np.uint8)
+        return {name: picture if name in PICTURES else "a" for name in (_PROMPT, _IMAGE) if name in self.fields}
+
+    def __call__(self, data: Any, params: OutputParams) -> MappedInput:
+        """Map one input; InputError: it is of another kind. OptionError: an option is none of the pipeline's."""
+        name = self.pipeline.__name__
+        refuse_reading_options(params, f"{name} makes pictures")
+        refuse_unknown(self.pipeline, params)
+        _check_size(params)
+        said = {name: value for name, value in self._named(data).items() if value is not None}
+        if unknown := [str(key) for key in said if key not in self.fields]:
+            raise InputError(f"{name} takes {', '.join(self.fields)}, got {', '.join(unknown)}; leave it out")
+        tensors = {key: self._tensor(key, value) for key, value in said.items()}
+        return MappedInput({**_steps(self.pipeline, params), **tensors})
+
+    def _named(self, data: Any) -> Mapping[str, Any]:
+        """An input by the names of the pipeline's arguments."""
+        if isinstance(data, Mapping):
+            return {LABELS if key == "class_label" else key: value for key, value in data.items()}
+        text = isinstance(data, str)
+        if LABELS in self.fields and (text or isinstance(data, int | np.integer) or np.ndim(data) == 0):
+            return {LABELS: data}
+        if text and _PROMPT in self.fields:
+            return {_PROMPT: data}
+        if _IMAGE in self.fields and data is not None:
+            return {_IMAGE: data}
+        raise InputError(f"{self.pipeline.__name__} takes {', '.join(self.fields[:3])}, got {type(data).__name__}")
+
+    def _tensor(self, name: str, value: Any) -> NDArray[Any]:
+        if name in PICTURES:
+            return _picture(name, value)
+        if name == LABELS:
+            return self._label(value)
+        if isinstance(value, str):
+            return as_bytes(value)
+        number = np.asarray(value.item() if hasattr(value, "item") and np.ndim(value) == 0 else value)
+        if number.ndim or number.dtype.kind not in "biuf" or not np.isfinite(number):
+            raise InputError(f"{name} must be a text or a finite number, got {value!r:.200}")
+        return number
+
+    def _label(self, value: Any) -> NDArray[Any]:
+        if isinstance(value, str):
+            if value not in self.labels:
+                known = ", ".join([*self.labels][:8])
+                raise InputError(
+                    f"there is no class {value!r}; ask for a number, or a name: {known or 'none is named'}"
+                )
+            return np.array(self.labels[value])
+        label = np.asarray(value)
+        if label.size != 1 or label.dtype.kind not in "iu" or label.reshape(-1)[0] < 0:
+            raise InputError(f"a class label must be a number from 0, or a name, got {value!r:.200}")
+        return label.reshape(())
+
+
+class _Pictures(RasterMapper):
+    """Opens pictures; a grey one stands for all three colours."""
+
+    __slots__ = ()
+
+    @property
+    def one_for_all(self) -> bool:
+        """It does."""
+        return True
+
+
+def _picture(name: str, data: Any) -> NDArray[Any]:
+    """A picture as uint8 [3, height, width], a mask as uint8 [1, height, width]."""
+    pictures = _Pictures(name, ("red", "green", "blue"), _LARGEST)
+    raster, planes = opened_planes(data, OutputParams(), pictures)
+    raster = turned_upright(raster)
+    try:
+        view = RasterView(raster, planes, OutputParams(), pictures)
+        if max(view.size) > _LARGEST:
+            raise InputError(
+                f"{name} is {view.size[0]} x {view.size[1]} pixels; give one of up to {_LARGEST} either way"
+            )
+        array = view.read().array
+    finally:
+        raster.close()
+    if array.dtype != np.uint8:
+        raise InputError(f"{name} must be a picture of uint8, got {array.dtype}; scale it to 0 to 255")
+    if "mask" not in name:
+        return np.ascontiguousarray(array)
+    from PIL import Image
+
+    return np.array(Image.fromarray(np.ascontiguousarray(np.moveaxis(array, 0, -1))).convert("L"))[np.newaxis]
+
+
+def _steps(pipeline: type, params: OutputParams) -> dict[str, NDArray[Any]]:
+    """The steps that are asked for; a request that starts from a picture takes fewer."""
+    count = params.num_inference_steps or default_of(pipeline, STEPS, None)
+    return {STEPS: np.array(count)} if isinstance(count, int) else {}
+
+
+def _check_size(params: OutputParams) -> None:
+    if params.sides is not None and params.sides[0] * params.sides[1] > _MOST_PIXELS:
+        raise OptionError(
+            f"size: {params.size} is more than {_MOST_PIXELS} pixels; ask for a smaller one", param="size"
+        )
