@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -70,7 +70,7 @@ def _prepared(binding: Binding, data: Any, params: OutputParams, max_area: float
     inputs = binding.inputs
     if inputs is None:
         return Prepared(_renderable(data, params), wire.mark(params), _finish(None, target))
-    media = _media(data, several=inputs.rasters is not None)
+    media = _media(data, several=inputs.rasters is not None, fields=inputs.fields)
     opened = inputs.open(media, params)
     if not isinstance(opened, MappedInput):
         try:
@@ -161,12 +161,13 @@ _PROMPT_KEYS = frozenset({"multi_modal_data", "prompt", "prompt_token_ids", "pro
 """What tells vLLM's prompt dict."""
 
 
-def _media(data: Any, *, several: bool) -> Any:
+def _media(data: Any, *, several: bool, fields: Sequence[str] = ()) -> Any:
     """The picture, raster or tensors inside vLLM's prompt dict; anything else, tensors by keyword too, as it is.
 
-    ``several``: whether a list is one input of several files, as models of rasters take it.
+    ``several``: whether a list is one input of several files, as models of rasters take it. ``fields``: the model's own
+    names, among which may be "prompt".
     """
-    if not isinstance(data, Mapping) or not _PROMPT_KEYS & set(data):
+    if not isinstance(data, Mapping) or not _PROMPT_KEYS & set(data) - set(fields):
         return data
     media = data.get("multi_modal_data")
     if not isinstance(media, Mapping) or len(media) != 1:

@@ -104,6 +104,11 @@ class ModelInputs:
         )
 
     @property
+    def fields(self) -> tuple[str, ...]:
+        """The keys of a dict that is a request, the first one always there; none of most models."""
+        return getattr(self._mapper, "fields", ())
+
+    @property
     def words(self) -> tuple[str, ...]:
         """The keys of a dict whose texts name no file."""
         return getattr(self._mapper, "words", ())
@@ -128,7 +133,7 @@ class ModelInputs:
 
     def _is_of_mapper(self, data: Any) -> bool:
         """Whether a dict is one that the mapper takes: of its fields, or without a keyword of forward."""
-        fields = getattr(self._mapper, "fields", ())
+        fields = self.fields
         if fields and isinstance(data, Mapping) and (fields[0] in data or set(data) <= set(fields)):
             return True
         own = self._mapper is not None and not isinstance(self._mapper, RasterMapper | AutoProcessorMapper)

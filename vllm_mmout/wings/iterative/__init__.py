@@ -13,6 +13,7 @@ _PACKAGE = "vllm_mmout.wings.iterative"
 WING = Wing(
     name="iterative",
     kinds=f"{_PACKAGE}.kind:ITERATIVE",
+    folders=f"{_PACKAGE}.pipelines.folders:as_ours",
     hooks=f"{_PACKAGE}.hooks:STEP_HOOKS",
     routes=f"{_PACKAGE}.serving.extension:StepRoutes",
     testing={"check_iterative_model": f"{_PACKAGE}.checking:check_iterative_model"},
