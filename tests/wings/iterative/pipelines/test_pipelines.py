@@ -211,6 +211,24 @@ def test_a_request_that_fails_is_alone_with_it(small):
     torch.testing.assert_close(results[0], diffusers_own(pipeline, **asked), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["StableDiffusion3Pipeline", "WanPipeline", "LDMSuperResolutionPipeline"])
+def test_a_preview_is_what_the_latents_are_decoded_to(small, name):
+    """After the last step it is the result; before it, a picture of that size, and the request goes on as before."""
+    pipeline, folder = small(name)
+    model = model_of(folder, "tensor")
+    asked = {**REQUESTS[name](1), "seed": 8, "num_inference_steps": 2}
+    state = model.begin(*split(asked))
+    (state,) = model.step([state], [0])
+    (early,) = model.preview([state])
+    (state,) = model.step([state], [1])
+    (last,) = model.preview([state])
+    (result,) = model.finish([state])
+    assert early.shape == result.shape
+    assert not torch.equal(early, last)
+    torch.testing.assert_close(last, result, rtol=0, atol=1e-4)
+    torch.testing.assert_close(result, diffusers_own(pipeline, **asked), rtol=0, atol=1e-4)
+
+
 def test_a_request_that_is_dropped_leaves_no_trace(small):
     """Its run ends, and the thread computes gradients as before."""
     _, folder = small("DiTPipeline")

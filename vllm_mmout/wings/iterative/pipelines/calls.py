@@ -56,6 +56,8 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # it has no types
         """The call that it rests at; None once it has ended."""
         self.steps = 0
         """Steps of denoising that are done."""
+        self.latents: torch.Tensor | None = None
+        """What the last of them made, where it says so as it would be without noise."""
         self.result: Any = None
         self.error: Exception | None = None
         """What the run failed with."""
@@ -128,9 +130,18 @@ def _counting(scheduler: type[Any]) -> type[Any]:
             kwargs["generator"] = task.generator
         made = step(self, *args, **kwargs)
         task.steps += 1
+        task.latents = _latents(made)
         return made
 
     return type(scheduler.__name__, (scheduler,), {"step": counted, "__module__": scheduler.__module__})
+
+
+def _latents(made: Any) -> torch.Tensor | None:
+    """What a step gave: without noise, as some schedulers say it, else as it goes on."""
+    said = tuple(made.values()) if isinstance(made, dict) else made if isinstance(made, tuple) else ()
+    tensors = [one for one in said if isinstance(one, torch.Tensor)]
+    fitting = [one for one in tensors[1:] if one.shape == tensors[0].shape]
+    return next(iter((*fitting, *tensors)), None)
 
 
 @cache

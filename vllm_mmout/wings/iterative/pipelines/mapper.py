@@ -96,8 +96,8 @@ class PipelineMapper:
 
     @property
     def opens_files(self) -> bool:
-        """Whether an input that is a text names a file."""
-        return not {_PROMPT, LABELS} & set(self.fields)
+        """Whether a request may hold files."""
+        return bool({*PICTURES} & set(self.fields))
 
     def dummy(self) -> Any:
         """A request of which a first step can be made."""

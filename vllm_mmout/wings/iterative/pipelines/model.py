@@ -72,6 +72,10 @@ class PipelineModel(nn.Module):
         """The result of each request: uint8 [3, height, width], frames [frames, 3, height, width], or float32 bands."""
         return [self._result(given) for given in self._runs.finish(states)]
 
+    def preview(self, states: Sequence[Request]) -> list[Raw | MMOutError]:
+        """What each request looks like on its way."""
+        return [self._result(given) for given in self._runs.preview(states)]
+
     def _result(self, given: Any) -> Raw | MMOutError:
         if isinstance(given, MMOutError):
             return given

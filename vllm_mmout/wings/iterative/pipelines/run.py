@@ -13,6 +13,7 @@ import torch
 from vllm_mmout.errors import InputError, MMOutError, RequestError, message_of, type_and_message
 from vllm_mmout.wings.iterative.pipelines.calls import Call, Task, counting, intercept
 from vllm_mmout.wings.iterative.pipelines.merging import Together
+from vllm_mmout.wings.iterative.pipelines.previews import preview_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,6 +82,14 @@ class Runs:
         with torch.inference_mode():
             self._advance(tasks, lambda _: False)
         return [self._error_of(task) if task.error is not None else task.result for task in tasks]
+
+    def preview(self, requests: Sequence[Request]) -> list[Any]:
+        """What each request looks like now, or an error where nobody can tell."""
+        name = type(self.pipeline).__name__
+        unknown = RequestError(f"{name} keeps its latents in a way that has no previews; leave out partial_images")
+        with torch.inference_mode():
+            made = [preview_of(self.pipeline, one.task.latents) for one in requests]
+        return [unknown if picture is None else picture for picture in made]
 
     def _advance(self, tasks: Sequence[Task], rests: Callable[[Task], bool]) -> None:
         """Run tasks until each is where it is to rest, or has ended."""

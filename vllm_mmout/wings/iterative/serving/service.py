@@ -37,6 +37,9 @@ class StepService(ForwardService):
 
     async def generated_images(self, request: Request) -> Response:
         """Answer ``/v1/images/generations``."""
+        inputs = self.binding.inputs
+        if inputs is not None and inputs.opens_files and "prompt" not in inputs.fields:
+            raise ApiError(400, f"the model {self.binding.model!r} takes no text; ask {EDITS.path}", param="prompt")
         asked, count = generation_request(await read_json(request, self.options))
         return await self._answered(request, asked, count, asked.prompt, "image_generation")
 
