@@ -300,6 +300,7 @@ def test_processors(tmp_path):
     assert [row[:2] for row in rows[1:]] == [
         ["tensor", "tensor"],
         ["image", "image"],
+        ["video", "video"],
         ["segmentation", "raster"],
         ["regression", "raster"],
         ["classification", "structured"],
@@ -323,8 +324,8 @@ def test_processors(tmp_path):
         ["image-matting", "raster"],
         ["text-to-waveform", "audio"],
     ]
-    assert "classes, probabilities, confidence" in printed[3]
-    assert "vllm_mmout.processors.segmentation:SegmentationProcessor (built in)" in printed[3]
+    assert "classes, probabilities, confidence" in printed[4]
+    assert "vllm_mmout.processors.segmentation:SegmentationProcessor (built in)" in printed[4]
 
 
 def test_doctor(tmp_path):

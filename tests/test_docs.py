@@ -149,6 +149,7 @@ KINDS = {
     "polygons": "polygons",
     "classes": "polygons",
     "audio": "sounds",
+    "video": "videos",
 }
 """Kind of output in code -> what the page of formats calls it."""
 

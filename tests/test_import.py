@@ -28,6 +28,7 @@ PUBLIC = {
     "RasterOutput",
     "StructuredOutput",
     "TensorOutput",
+    "VideoOutput",
     "embedded_model",
     "register_output_processor",
 }

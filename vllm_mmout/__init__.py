@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from vllm_mmout.errors import MMOutError
     from vllm_mmout.models.embedded.folders import embedded_model
     from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper
-    from vllm_mmout.outputs import AudioOutput, ImageOutput, RasterOutput, StructuredOutput, TensorOutput
+    from vllm_mmout.outputs import (
+        AudioOutput,
+        ImageOutput,
+        RasterOutput,
+        StructuredOutput,
+        TensorOutput,
+        VideoOutput,
+    )
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.registry import (
@@ -38,6 +45,7 @@ __all__ = [
     "RasterOutput",
     "StructuredOutput",
     "TensorOutput",
+    "VideoOutput",
     "__version__",
     "embedded_model",
     "register_output_processor",
@@ -48,7 +56,7 @@ _HOMES = {
     "vllm_mmout.errors": "MMOutError",
     "vllm_mmout.models.embedded.folders": "embedded_model",
     "vllm_mmout.models.inputs.mapper": "MappedInput RasterMapper",
-    "vllm_mmout.outputs": "AudioOutput ImageOutput RasterOutput StructuredOutput TensorOutput",
+    "vllm_mmout.outputs": "AudioOutput ImageOutput RasterOutput StructuredOutput TensorOutput VideoOutput",
     "vllm_mmout.params": "OutputParams",
     "vllm_mmout.processors.base": "OutputProcessor",
     "vllm_mmout.registry": "MULTIMODAL_INPUT_REGISTRY MULTIMODAL_OUTPUT_REGISTRY register_output_processor",

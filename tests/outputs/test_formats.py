@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.outputs import AudioOutput, ImageOutput, PolygonsOutput, RasterOutput, TensorOutput
+from vllm_mmout.outputs import AudioOutput, ImageOutput, PolygonsOutput, RasterOutput, TensorOutput, VideoOutput
 from vllm_mmout.outputs.formats import FORMATS, SENT, Format, _function, format_named, formats_of, listed
 
 ROWS = list(FORMATS.values())
-OUTPUTS = [AudioOutput, ImageOutput, PolygonsOutput, RasterOutput, TensorOutput]
+OUTPUTS = [AudioOutput, ImageOutput, PolygonsOutput, RasterOutput, TensorOutput, VideoOutput]
 
 
 def test_no_two_rows_share_a_name_a_suffix_or_a_media_type() -> None:
@@ -44,7 +44,7 @@ def test_outputs_have_the_formats_of_their_kind() -> None:
         suffix for row in ROWS for suffix in row.suffixes if row.writers.keys() - {"structured", "areas", "boxes"}
     }
     usual = [next(iter(kind.formats.values())) for kind in OUTPUTS]
-    assert usual == ["wav", "png", "geojson", "tiff", "npz"]
+    assert usual == ["wav", "png", "geojson", "tiff", "npz", "mp4"]
     assert SENT.keys() == FORMATS.keys() - set(AudioOutput.formats.values())
     assert list(formats_of("raster", first="npz"))[:2] == [".npz", ".png"]
 

@@ -16,7 +16,7 @@ def test_processors_are_made_without_torch():
         "import sys; sys.modules['torch'] = sys.modules['vllm'] = None\n"
         "import vllm_mmout.processors as processors\n"
         "names = [name for name in processors.__all__ if name.endswith('Processor') and name != 'OutputProcessor']\n"
-        "assert len(names) == 7\n"
+        "assert len(names) == 8\n"
         "print([getattr(processors, name)() for name in names])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -41,6 +41,7 @@ def test_a_misspelt_name_is_an_attribute_error():
     [
         ("TensorProcessor", "tensor", "tensor"),
         ("ImageProcessor", "image", "image"),
+        ("VideoProcessor", "video", "video"),
         ("SegmentationProcessor", "segmentation", "raster"),
         ("RegressionProcessor", "regression", "raster"),
         ("ClassificationProcessor", "classification", "structured"),

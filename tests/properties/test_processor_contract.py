@@ -18,6 +18,7 @@ from vllm_mmout.processors.image import ImageProcessor  # noqa: E402
 from vllm_mmout.processors.regression import RegressionProcessor  # noqa: E402
 from vllm_mmout.processors.segmentation import SegmentationProcessor  # noqa: E402
 from vllm_mmout.processors.tensor import TensorProcessor  # noqa: E402
+from vllm_mmout.processors.video import VideoProcessor  # noqa: E402
 from vllm_mmout.registry.processor_names import BUILT_IN  # noqa: E402
 from vllm_mmout.testing import (  # noqa: E402
     FLOATING,
@@ -71,6 +72,10 @@ OPTIONS = {
         ({}, maps(1, dtype="uint8")),
         ({"value_range": [-1.0, 30.0]}, maps(4)),
     ],
+    "video": [
+        ({}, tensors(("n", "frames", 3, "h", "w"), lengths={"frames": (1, 3), **LENGTHS})),
+        ({"value_range": [-1.0, 30.0]}, tensors(("n", 2, 3, "h", "w"), dtype="uint8", lengths=LENGTHS)),
+    ],
     "segmentation": [
         ({}, maps(2)),
         ({"class_names": ["a", "b", "c"], "palette": ["#000000", [1, 2, 3], "#ffffff"]}, maps(3)),
@@ -115,6 +120,7 @@ PROCESSORS = {
         RegressionProcessor,
         SegmentationProcessor,
         TensorProcessor,
+        VideoProcessor,
     )
 }
 CASES = [

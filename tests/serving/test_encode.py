@@ -37,6 +37,7 @@ from vllm_mmout.outputs import (
     Source,
     StructuredOutput,
     TensorOutput,
+    VideoOutput,
 )
 from vllm_mmout.outputs.base import Savable
 from vllm_mmout.outputs.formats import FORMATS, SENT, listed
@@ -208,6 +209,7 @@ def test_every_result_in_every_format_it_has(tmp_path):
     boxes = BOXES.placed(Source(size=(40, 90), georeference=PLACE, picture=lambda: ground))
     areas = AreasOutput.of(raster()).placed(Source(size=(40, 90), picture=lambda: ground))
     outputs = [ImageOutput(RGBA[..., :3]), raster(), TensorOutput(np.arange(3.0)), areas, boxes, polygons]
+    outputs.append(VideoOutput(np.zeros((2, 4, 4, 3), np.uint8), 8))
     seen = set()
     for output in outputs:
         for name in dict.fromkeys(output.formats.values()):

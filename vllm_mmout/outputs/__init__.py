@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.raster import RasterOutput
     from vllm_mmout.outputs.structured import StructuredOutput
     from vllm_mmout.outputs.tensor import TensorOutput
+    from vllm_mmout.outputs.video import VideoOutput
 
 __all__ = [
     "AreasOutput",
@@ -36,6 +37,7 @@ __all__ = [
     "Source",
     "StructuredOutput",
     "TensorOutput",
+    "VideoOutput",
 ]
 
 _HOMES = {
@@ -50,6 +52,7 @@ _HOMES = {
     "vllm_mmout.outputs.raster": "RasterOutput",
     "vllm_mmout.outputs.structured": "StructuredOutput",
     "vllm_mmout.outputs.tensor": "TensorOutput",
+    "vllm_mmout.outputs.video": "VideoOutput",
 }
 """Module -> the public names that it defines."""
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.regression import RegressionProcessor
     from vllm_mmout.processors.segmentation import SegmentationProcessor
     from vllm_mmout.processors.tensor import TensorProcessor
+    from vllm_mmout.processors.video import VideoProcessor
 
 __all__ = [
     "ClassificationProcessor",
@@ -27,6 +28,7 @@ __all__ = [
     "RegressionProcessor",
     "SegmentationProcessor",
     "TensorProcessor",
+    "VideoProcessor",
     "Window",
 ]
 
@@ -40,6 +42,7 @@ _HOMES = {
     "vllm_mmout.processors.regression": "RegressionProcessor",
     "vllm_mmout.processors.segmentation": "SegmentationProcessor",
     "vllm_mmout.processors.tensor": "TensorProcessor",
+    "vllm_mmout.processors.video": "VideoProcessor",
 }
 """Module -> the public names that it defines."""
 

@@ -45,7 +45,7 @@ class OutputProcessor:
     """
 
     modality: ClassVar[str] = "tensor"
-    """Kind of the output object: "tensor", "image", "raster", "structured"."""
+    """Kind of the output object: "tensor", "image", "video", "audio", "raster", "structured"."""
 
     outputs: ClassVar[tuple[str, ...]] = ()
     """Values of ``OutputParams.output`` that this processor knows, the default first; empty: it has no choice."""
@@ -69,11 +69,10 @@ class OutputProcessor:
         A name that tells none is refused before a scene is run, and so is an input whose place a format of the name
         "geojson" or "geoparquet" could not name.
         """
-        from vllm_mmout.outputs import ImageOutput, RasterOutput
+        from vllm_mmout.outputs import ImageOutput, MediaOutput, RasterOutput, VideoOutput
 
-        if self.modality == "raster":
-            return RasterOutput.formats
-        return ImageOutput.formats if self.modality == "image" else None
+        known: dict[str, type[MediaOutput]] = {"raster": RasterOutput, "image": ImageOutput, "video": VideoOutput}
+        return known[self.modality].formats if self.modality in known else None
 
     # The arguments are Any, not Raw: an author may say which of the two a processor takes.
     def reduce(self, output: Any, params: OutputParams) -> Raw:

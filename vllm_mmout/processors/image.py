@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vllm_mmout.errors import DecodeError, OptionError, ReduceError
+from vllm_mmout.errors import DecodeError, ReduceError
 from vllm_mmout.outputs import ImageOutput
 from vllm_mmout.processors.base import OutputProcessor
+from vllm_mmout.processors.quantising import checked_range, quantised
 from vllm_mmout.processors.raw import describe, not_of_reduce, only_tensor, own_array
 
 if TYPE_CHECKING:
@@ -40,19 +40,16 @@ class ImageProcessor(OutputProcessor):
     modality: ClassVar[str] = "image"
 
     def __init__(self, *, value_range: Sequence[float] = (0.0, 1.0)) -> None:
-        self._low, self._high = _checked_range(value_range)
+        self._range = checked_range(value_range)
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
         """Quantise to uint8 [n, height, width, channels], the order in which picture codecs take it."""
-        import torch
-
         tensor = only_tensor(output, _TAKES, ReduceError)
         if tensor.ndim != _AXES or tensor.shape[1] not in _CHANNELS:
             raise ReduceError(f"{_TAKES}, got {describe(tensor)}")
         if tensor.is_floating_point():
-            scaled = (tensor.to(torch.float32) - self._low) * (255.0 / (self._high - self._low))
-            tensor = torch.nan_to_num(scaled.round().clamp(0, 255), nan=0.0).to(torch.uint8)
-        elif tensor.dtype != torch.uint8:
+            tensor = quantised(tensor, self._range)
+        elif str(tensor.dtype) != "torch.uint8":
             raise ReduceError(f"{_TAKES}, got {describe(tensor)}")
         return tensor.permute(0, 2, 3, 1).contiguous()
 
@@ -65,13 +62,3 @@ class ImageProcessor(OutputProcessor):
                 f"a decoded image must be uint8 [height, width, 1, 3 or 4 channels], got {describe(tensor)}"
             )
         return ImageOutput(array[:, :, 0] if array.shape[2] == 1 else array)
-
-
-def _checked_range(value_range: Sequence[float]) -> tuple[float, float]:
-    try:
-        low, high = (float(end) for end in value_range)
-    except (TypeError, ValueError):
-        raise OptionError(f"value_range must be two numbers (black, white), got {value_range!r}") from None
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise OptionError(f"value_range must be two finite numbers, the lower first, got {value_range!r}")
-    return low, high

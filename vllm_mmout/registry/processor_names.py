@@ -14,6 +14,7 @@ ENTRY_POINT_GROUP = "vllm_mmout.output_processors"
 BUILT_IN = {
     "tensor": "vllm_mmout.processors.tensor:TensorProcessor",
     "image": "vllm_mmout.processors.image:ImageProcessor",
+    "video": "vllm_mmout.processors.video:VideoProcessor",
     "segmentation": "vllm_mmout.processors.segmentation:SegmentationProcessor",
     "regression": "vllm_mmout.processors.regression:RegressionProcessor",
     "classification": "vllm_mmout.processors.classification:ClassificationProcessor",

@@ -92,12 +92,14 @@ class Format:
 
 
 _PICTURE = {"image": "pictures:write", "structured": "pictures:write", "raster": "pictures:write_raster"}
+_ANIMATION = {"video": "videos:write_animation"}
 _TIFF = {"image": "pictures:write", "raster": "geotiff:write", "classes": "geotiff:write_classes"}
-_NPZ = {"raster": "arrays:write_raster_npz", "tensor": "arrays:write_npz"}
+_NPZ = {"raster": "arrays:write_raster_npz", "tensor": "arrays:write_npz", "video": "videos:write_npz"}
 _JSON = {"structured": "arrays:write_fields", "tensor": "arrays:write_json"}
 _GEOJSON = {"polygons": "geojson:write", "boxes": "geojson:write_boxes"}
 _GEOPARQUET = {"polygons": "arrow:write_geoparquet"}
 _GDAL = {"polygons": "ogr:write"}
+_VIDEO = {"video": "videos:write_mp4"}
 _SOUND = {"audio": "sounds:write"}
 _QUALITY, _SUBTYPE = ("quality",), ("subtype",)
 
@@ -105,7 +107,7 @@ _QUALITY, _SUBTYPE = ("quality",), ("subtype",)
 # fmt: off
 _ROWS = (
     Format("png", "PNG", (".png",), "image/png", _PICTURE, transparent=True),
-    Format("webp", "WebP", (".webp",), "image/webp", _PICTURE, _QUALITY, transparent=True),
+    Format("webp", "WebP", (".webp",), "image/webp", {**_PICTURE, **_ANIMATION}, _QUALITY, transparent=True),
     Format("jpeg", "JPEG", (".jpg", ".jpeg"), "image/jpeg", _PICTURE, _QUALITY),
     Format("avif", "AVIF", (".avif",), "image/avif", _PICTURE, _QUALITY, transparent=True),
     Format("tiff", "GeoTIFF", (".tif", ".tiff"), "image/tiff", _TIFF, aliases=("geotiff",)),
@@ -119,6 +121,8 @@ _ROWS = (
     Format("geopackage", "GeoPackage", (".gpkg",), "application/geopackage+sqlite3", _GDAL,
            check="ogr:check", extra="vector"),
     Format("flatgeobuf", "FlatGeobuf", (".fgb",), "application/flatgeobuf", _GDAL, check="ogr:check", extra="vector"),
+    Format("mp4", "MP4", (".mp4",), "video/mp4", _VIDEO, extra="video"),
+    Format("gif", "GIF", (".gif",), "image/gif", _ANIMATION),
     Format("mp3", "MP3", (".mp3",), "audio/mpeg", _SOUND, extra="audio"),
     Format("opus", "Opus", (".opus",), "audio/ogg; codecs=opus", _SOUND, extra="audio"),  # RFC 7845, 9
     Format("ogg", "Vorbis", (".ogg",), "audio/ogg; codecs=vorbis", _SOUND, extra="audio"),

@@ -28,7 +28,7 @@ _NUMPYS_OWN = frozenset({"file", "allow_pickle"})
 
 def write_npz(output: TensorOutput, file: BinaryIO, _form: Format) -> None:
     """Write all arrays, compressed."""
-    _save(file, output.arrays)
+    save_arrays(file, output.arrays)
 
 
 def write_raster_npz(output: RasterOutput, file: BinaryIO, _form: Format) -> None:
@@ -43,7 +43,7 @@ def write_raster_npz(output: RasterOutput, file: BinaryIO, _form: Format) -> Non
         "palette": output.palette,
     }
     told = {name: np.asarray(value) for name, value in known.items() if value is not None}
-    _save(file, {"array": output.array, **told})
+    save_arrays(file, {"array": output.array, **told})
 
 
 def write_npy(output: TensorOutput, file: BinaryIO, _form: Format) -> None:
@@ -82,7 +82,8 @@ def _lists(array: NDArray[Any]) -> Iterator[bytes]:
     yield b"]"
 
 
-def _save(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:
+def save_arrays(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays by name, compressed."""
     for name in arrays:
         if name in _NUMPYS_OWN or "/" in name or "\\" in name:
             raise SaveError(f"an .npz cannot hold an array named {name!r}; rename it")

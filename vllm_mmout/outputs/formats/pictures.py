@@ -37,7 +37,7 @@ def encode_picture(image: Image, name: str, quality: object = None) -> bytes:
         raise SaveError(f"{form.title} has no transparency, the picture has an alpha channel; save it as {can}")
     buffer = BytesIO()
     try:
-        image.save(buffer, format=name.upper(), **_settings(form, quality))
+        image.save(buffer, format=name.upper(), **settings_of(form, quality))
     except KeyError:
         raise SaveError(f"writing {name} needs a Pillow built with it; install Pillow anew") from None
     except (OSError, ValueError) as error:
@@ -59,7 +59,8 @@ def flattened(image: Image, colour: str = "black") -> Image:
     return ground
 
 
-def _settings(form: Format, quality: object) -> dict[str, Any]:
+def settings_of(form: Format, quality: object) -> dict[str, Any]:
+    """What Pillow is told beside a picture, or an animation, of a format."""
     if not form.lossy:
         return {"compress_level": _COMPRESSION_LEVEL} if form.name == "png" else {}
     if quality is None:

@@ -35,6 +35,6 @@ def test_json_of_polygons_is_geojson(tmp_path: Path) -> None:
 def test_what_no_server_makes_is_refused(tmp_path: Path) -> None:
     """Sounds too; the suffixes that there are stand in the error. A result of no known format is named .bin."""
     for name in ("x.wav", "x.shp"):
-        with pytest.raises(OptionError, match=r"makes no \.\w+ \(known: \.png, .*\.gpkg, \.fgb\)"):
+        with pytest.raises(OptionError, match=r"makes no \.\w+ \(known: \.png, .*\.gpkg, \.fgb, \.mp4, \.gif\)"):
             Target.of(f"{tmp_path}/{name}").output_format(None)
     assert Target.of(f"{tmp_path}/").files("scene", [Output("x", "bin", 9)]) == [tmp_path / "scene.bin"]

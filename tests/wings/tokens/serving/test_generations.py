@@ -249,7 +249,7 @@ REFUSED = [
     ({"quality": "hd"}, "quality", "auto or standard"),
     ({"stream": True}, "stream", "pictures come whole"),
     ({"partial_images": 2}, "partial_images", "pictures come whole"),
-    ({"output_format": "gif"}, "output_format", "must be one of png"),
+    ({"output_format": "bmp"}, "output_format", "must be one of png"),
     ({"output_format": "npz"}, "output_format", "cannot be 'npz'; it can be png, webp, jpeg"),
     ({"output_compression": 101}, "output_compression", "0 to 100"),
     ({"output_compression": 50}, "output_compression", "not png; leave it out"),

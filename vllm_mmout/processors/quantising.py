@@ -1,0 +1,35 @@
+"""Floating-point samples as bytes, as pictures and videos have them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from vllm_mmout.errors import OptionError
+
+if TYPE_CHECKING:
+    import torch
+
+Range: TypeAlias = tuple[float, float]
+"""The values that mean black and white."""
+
+
+def checked_range(value_range: Sequence[float]) -> Range:
+    """The option ``value_range``, checked."""
+    try:
+        low, high = (float(end) for end in value_range)
+    except (TypeError, ValueError):
+        raise OptionError(f"value_range must be two numbers (black, white), got {value_range!r}") from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise OptionError(f"value_range must be two finite numbers, the lower first, got {value_range!r}")
+    return low, high
+
+
+def quantised(tensor: torch.Tensor, value_range: Range) -> torch.Tensor:
+    """Samples as uint8: mapped linearly from the range to 0..255, rounded half to even, clamped; NaN becomes 0."""
+    import torch
+
+    low, high = value_range
+    scaled = (tensor.to(torch.float32) - low) * (255.0 / (high - low))
+    return torch.nan_to_num(scaled.round().clamp(0, 255), nan=0.0).to(torch.uint8)
