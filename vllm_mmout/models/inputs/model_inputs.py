@@ -55,8 +55,9 @@ class ModelInputs:
         self.registered = MULTIMODAL_INPUT_REGISTRY.registered(model)
         self._mapper = make_mapper(self.keywords, self.registered.mapper or MapperChoice(), context)
         self.kind = kind_of(model) if adapted else None
-        self._options = {*getattr(self._mapper, "options", ()), *getattr(model, "takes", ())}
-        self._options |= set(self.kind.options if self.kind is not None else ())
+        self.options = {*getattr(self._mapper, "options", ()), *getattr(model, "takes", ())}
+        self.options |= set(self.kind.options if self.kind is not None else ())
+        """Those of `OF_MODELS` and `OF_STEPS` that the model takes."""
         self._specs: Mapping[str, TensorSpec] = getattr(self._mapper, "inputs", {})
         if adapted:
             self.keywords.check_declared(self._specs)
@@ -68,11 +69,7 @@ class ModelInputs:
 
     def open(self, data: Any, params: OutputParams) -> MappedInput | RasterView:
         """Map one input; a raster for the raster mapper, which may be of any size, is only opened."""
-        for option in (*OF_MODELS, *OF_STEPS):
-            if getattr(params, option) is not None and option not in self._options:
-                raise OptionError(
-                    f"{option} is set, and model {self.keywords.model} does not take it; leave it out", param=option
-                )
+        self.check_options(params)
         if raw := isinstance(data, Raw):
             data = data.value
         if self.registered.input_processor is not None:
@@ -87,6 +84,14 @@ class ModelInputs:
         if self.rasters is not None:  # what else it raises is that of a file object of the caller's
             return self.rasters.open(data, params)
         return self._checked_input(self._mapped(data, params))
+
+    def check_options(self, params: OutputParams) -> None:
+        """Refuse options that only some models take, where this one is none of them."""
+        for option in (*OF_MODELS, *OF_STEPS):
+            if getattr(params, option) is not None and option not in self.options:
+                raise OptionError(
+                    f"{option} is set, and model {self.keywords.model} does not take it; leave it out", param=option
+                )
 
     @property
     def rasters(self) -> RasterMapper | None:
