@@ -38,6 +38,7 @@ ELSEWHERE = {
     ("archives.md", ""): "wings/archives/engine/test_archives.py",
     ("transformers.md", ""): "wings/transformers/engine/test_heads.py",
     ("iterative.md", ""): "wings/iterative/test_iterative_guide.py",
+    ("jobs.md", "client.videos"): "wings/jobs/server/test_videos_served.py",
     ("tokens.md", ""): "wings/tokens/serving/test_tokens_guide.py",
     ("io-plugins.md", "ibm-nasa-geospatial"): "wings/terratorch/engine/test_terratorch_guide.py",
     ("io-plugins.md", "--model-impl terratorch"): "wings/io_plugins/test_plugin_launch.py",

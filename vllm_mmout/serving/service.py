@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.response.events import Kind
     from vllm_mmout.serving.response.store import ResultStore
 
+_ROUTES = {"audio": "/v1/audio/speech", "video": "/v1/videos"}
+"""Kind of a model's results -> where it is asked for them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
@@ -93,7 +96,7 @@ class ForwardService(Service):
     def gives(self) -> str:
         """What the model does, and where it is asked, for messages."""
         kinds = " and ".join(dict.fromkeys(processor.modality for processor in self.binding.processors.values()))
-        route = "/v1/audio/speech" if kinds == "audio" else "/v1/images/edits"
+        route = _ROUTES.get(kinds, "/v1/images/edits")
         return f"the model {self.binding.model!r} answers with {kinds}, and speaks no text; ask {route}"
 
     async def generated_images(self, request: Request) -> Response:

@@ -239,24 +239,22 @@ def request_of(given: Mapping[str, Any], images: tuple[Upload | str, ...] = ()) 
     return made(ImageRequest, given, ImageRequest.__struct_fields__, images=images, options=options)
 
 
-def form_images(form: Form) -> tuple[Upload | str, ...]:
-    """The images of a form, one or more."""
+def form_images(form: Form, name: str = _IMAGE, *, needed: bool = True) -> tuple[Upload | str, ...]:
+    """The images of a form's field, one or more; none too where none is ``needed``."""
     uploads = [
         upload
         for key, several in form.files.items()
         for upload in several
-        if key.partition("[")[0] == _IMAGE and (upload.size or upload.name)
+        if key.partition("[")[0] == name and (upload.size or upload.name)
     ]
     for upload in uploads:
         if not upload.size:
-            raise ApiError(400, f"the file {shown(upload.name)} is empty; send an image", param=_IMAGE)
-    texts = [
-        text for key, several in form.fields.items() if key.partition("[")[0] == _IMAGE for text in several if text
-    ]
+            raise ApiError(400, f"the file {shown(upload.name)} is empty; send an image", param=name)
+    texts = [text for key, several in form.fields.items() if key.partition("[")[0] == name for text in several if text]
     if uploads and texts:
         # A form keeps no order between the two, and the order of images means something.
-        raise ApiError(400, "image is sent as files and as addresses; send all of them in one way", param=_IMAGE)
-    return _some(uploads or texts)
+        raise ApiError(400, f"{name} is sent as files and as addresses; send all of them in one way", param=name)
+    return _some(uploads or texts) if needed else tuple(uploads or texts)
 
 
 def json_images(body: Mapping[str, Any]) -> tuple[Upload | str, ...]:

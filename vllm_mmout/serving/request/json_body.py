@@ -155,6 +155,7 @@ def _begin(raw: bytearray | memoryview) -> str:
 _OF_IMAGES: Final[Mapping[str, Callable[[str, memoryview], Any]]] = {
     "image": _images,
     "images": _images,
+    "input_reference": _image,
     **dict.fromkeys(("prompt", "input", "instructions", "allowed_token_ids"), partial(_short, most=_LONG)),
 }
 _OF_DATA: Final[Mapping[str, Callable[[str, memoryview], Any]]] = {"data": _any}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import DecodeError, MMOutError, OptionError, SaveError
-from vllm_mmout.outputs import ImageOutput, PolygonsOutput, RasterOutput, StructuredOutput
+from vllm_mmout.outputs import ImageOutput, PolygonsOutput, RasterOutput, StructuredOutput, VideoOutput
 from vllm_mmout.outputs.base import Savable
 from vllm_mmout.outputs.formats import FORMATS, listed
 from vllm_mmout.outputs.formats.pictures import encode_picture, flattened
@@ -245,7 +245,7 @@ def _file(output: Savable, name: str, asked: FormatChoice, parent: Path | None) 
 def size_of(output: Savable, name: str) -> tuple[int, int] | None:
     """(width, height) of a result that is pixels in a format."""
     raster = output.classes if isinstance(output, PolygonsOutput) and name == "tiff" else output
-    return (raster.width, raster.height) if isinstance(raster, ImageOutput | RasterOutput) else None
+    return (raster.width, raster.height) if isinstance(raster, ImageOutput | RasterOutput | VideoOutput) else None
 
 
 def _check_memory(raster: StoredRaster) -> None:

@@ -32,7 +32,7 @@ def made(content=b"pixels", picture=b"picture", classes=(LAND,)):
             if one is not None:
                 one.close()
 
-    return SimpleNamespace(file=file, picture=shown, classes=classes, close=close)
+    return SimpleNamespace(file=file, picture=shown, classes=classes, seconds=None, close=close)
 
 
 def added(board, **more):
@@ -328,7 +328,7 @@ board.progress(job.id, 1, 4)
 (board.store.shared.work / f"{job.id}.png").write_bytes(b"growing")
 at("running")
 file, picture = Encoded(b"pixels", "tiff"), Encoded(b"picture", "png")
-result = SimpleNamespace(file=file, picture=picture, classes=None, close=lambda: (file.close(), picture.close()))
+result = SimpleNamespace(file=file, picture=picture, classes=None, seconds=None, close=lambda: (file.close(), picture.close()))
 board.complete(job.id, {"segmentation": result}, 4)
 at("completed")
 raise SystemExit(f"never at {point}")

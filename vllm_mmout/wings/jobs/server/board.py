@@ -14,9 +14,10 @@ import msgspec
 from vllm_mmout.errors import OptionError
 from vllm_mmout.serving.response.store import ResultStore
 from vllm_mmout.wings.jobs.server.database import MOST_STARTS, SceneDatabase
-from vllm_mmout.wings.jobs.server.job import PREFIX, SceneError, SceneJob, SceneOutput
+from vllm_mmout.wings.jobs.server.job import PREFIX, VIDEO_PREFIX, SceneError, SceneJob, SceneOutput
 
 if TYPE_CHECKING:
+    from vllm_mmout.wings.jobs.server.job import VideoAsked
     from vllm_mmout.wings.jobs.server.results import JobResult
 
 FILE: Final = "scenes.sqlite"
@@ -49,19 +50,28 @@ class SceneBoard:
         return self.store.shared.server
 
     def add(
-        self, *, model: str, name: str, nbytes: int, most: int, most_bytes: int, request: str | None = None
+        self,
+        *,
+        model: str,
+        name: str,
+        nbytes: int,
+        most: int,
+        most_bytes: int,
+        request: str | None = None,
+        video: VideoAsked | None = None,
     ) -> SceneJob | int:
         """Add a job that this server is to run; gives how many are unfinished, where there is no place for one more."""
         self.store.shared.enter()
         self._write_failed()
         job = SceneJob(
-            id=PREFIX + secrets.token_urlsafe(32),
+            id=(PREFIX if video is None else VIDEO_PREFIX) + secrets.token_urlsafe(32),
             server=self.server,
             model=model,
             name=name,
             nbytes=nbytes,
             created_at=time.time(),
             request=request,
+            video=video,
         )
         full = self._database.add(job, most=most, most_bytes=most_bytes)
         if full is not None and self.sweep():  # of those that were counted some had no server any more
@@ -77,11 +87,11 @@ class SceneBoard:
         return None if job is None or self._is_over(job) else job
 
     def page(
-        self, limit: int, after: str | None, order: Literal["asc", "desc"]
+        self, limit: int, after: str | None, order: Literal["asc", "desc"], kind: str = PREFIX
     ) -> tuple[Sequence[SceneJob], bool] | None:
         """Some jobs, see `SceneDatabase.page`."""
         self.sweep()
-        page = self._database.page(limit, after, order)
+        page = self._database.page(limit, after, order, kind)
         return None if page is None else ([self._unwritten.get(job.id, job) for job in page[0]], page[1])
 
     def running(self) -> dict[str, bool]:
@@ -210,6 +220,7 @@ class SceneBoard:
             classes=result.classes,
             stored=self.store.new_name(file),
             preview=None if picture is None else self.store.new_name(picture),
+            seconds=result.seconds,
         )
 
     def _check_size(self, results: Iterable[JobResult]) -> None:

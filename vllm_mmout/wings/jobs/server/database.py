@@ -12,10 +12,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from vllm_mmout.wings.jobs.server.database_file import connected, identity
-from vllm_mmout.wings.jobs.server.job import SceneError, SceneJob, SceneOutput
+from vllm_mmout.wings.jobs.server.job import SceneError, SceneJob, SceneOutput, VideoAsked
 
 _COLUMNS: Final = SceneJob.__struct_fields__
-_JSON: Final = ("outputs", "error")
+_JSON: Final = ("outputs", "error", "video")
 """Columns that are JSON."""
 _UNFINISHED: Final = "status IN ('queued', 'in_progress')"
 MOST_STARTS: Final = 3
@@ -66,8 +66,13 @@ class SceneDatabase:
             rows = _rows(connection, "WHERE id = ?", job_id)
         return next(iter(_jobs(rows)), None)
 
-    def page(self, limit: int, after: str | None, order: Literal["asc", "desc"]) -> tuple[list[SceneJob], bool] | None:
-        """Some jobs after one of these, and whether more follow; None if there is no such one to begin after."""
+    def page(
+        self, limit: int, after: str | None, order: Literal["asc", "desc"], kind: str = ""
+    ) -> tuple[list[SceneJob], bool] | None:
+        """Some jobs after one of these, and whether more follow; None if there is no such one to begin after.
+
+        The ids of all begin with ``kind``.
+        """
         sign = ">" if order == "asc" else "<"
         with self._using() as connection:
             found: tuple[int, ...] | None = ()
@@ -75,8 +80,9 @@ class SceneDatabase:
                 found = connection.execute("SELECT number FROM scenes WHERE id = ?", (after,)).fetchone()
             if found is None:
                 return None
-            where = f"WHERE number {sign} ?" if found else ""
-            rows = _rows(connection, f"{where} ORDER BY number {order} LIMIT ?", *found, limit + 1)
+            where = f"WHERE substr(id, 1, ?) = ? {f'AND number {sign} ?' if found else ''}"
+            values = (len(kind), kind, *found, limit + 1)
+            rows = _rows(connection, f"{where} ORDER BY number {order} LIMIT ?", *values)
         return _jobs(rows[:limit]), len(rows) > limit
 
     def change(self, job_id: str, *, of: str | None = None, **values: Any) -> bool:
@@ -218,6 +224,7 @@ def _jobs(rows: list[dict[str, Any]]) -> list[SceneJob]:
 def _job(values: dict[str, Any]) -> SceneJob:
     values["outputs"] = msgspec.json.decode(values["outputs"], type=tuple[SceneOutput, ...])
     values["error"] = msgspec.json.decode(values["error"], type=SceneError | None)
+    values["video"] = msgspec.json.decode(values["video"], type=VideoAsked | None)
     return SceneJob(**values)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from vllm_mmout.errors import OptionError
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 _PATIENCE_S: Final = 60.0
 """Seconds to wait for others that use the file."""
 _TABLE: Final = """
@@ -31,6 +31,7 @@ CREATE TABLE scenes (
     error TEXT NOT NULL,
     request TEXT,
     starts INTEGER NOT NULL,
+    video TEXT NOT NULL,
     preview_asked INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX scenes_by_status ON scenes (status);

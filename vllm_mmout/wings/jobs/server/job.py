@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "scene_"
 """What the id of a job begins with."""
+AUTO: Final = "auto"
+"""What a client left to the model."""
+VIDEO_PREFIX: Final = "video_"
+"""The same of one that makes a video."""
 
 
 class ClassRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +56,8 @@ class SceneOutput(OutputRow, frozen=True, kw_only=True):
     """Its name in the store of results."""
     preview: str | None
     """That of its picture; None where it has none."""
+    seconds: str | None = None
+    """How long a video is."""
 
     @property
     def files(self) -> list[str]:
@@ -64,6 +70,16 @@ class SceneError(msgspec.Struct, frozen=True):
 
     code: str
     message: str
+
+
+class VideoAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client asked of a video, as it is told again."""
+
+    prompt: str = ""
+    size: str = AUTO
+    """WIDTHxHEIGHT, or `AUTO`."""
+    seconds: str = AUTO
+    """A number, or `AUTO`."""
 
 
 class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +108,8 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     """The `KeptRequest` of one that another server can start again, as JSON; until it is finished."""
     starts: int = 0
     """How often a server has begun to run it."""
+    video: VideoAsked | None = None
+    """None: it makes no video, but is of a scene."""
 
     @property
     def finished(self) -> bool:
@@ -113,7 +131,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
             "model": self.model,
             "name": self.name,
             "status": self.status,
-            "progress": self._percent(),
+            "progress": self.percent,
             "tiles": tiles,
             **{name: None if seconds is None else int(seconds) for name, seconds in times.items()},
             "outputs": [
@@ -123,7 +141,8 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
             "error": msgspec.to_builtins(self.error),
         }
 
-    def _percent(self) -> int:
+    @property
+    def percent(self) -> int:
         """How much is done; 100 only when it is completed."""
         if self.status == "completed":
             return 100

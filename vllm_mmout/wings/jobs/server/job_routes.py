@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -14,10 +12,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from vllm_mmout.messages import shown
-from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.extension import ServerExtension
-from vllm_mmout.serving.image_routes import answered, service_of
+from vllm_mmout.serving.image_routes import answered
 from vllm_mmout.serving.request.body import is_json, read_form
 from vllm_mmout.serving.request.fields import edit_request, edit_request_json
 from vllm_mmout.serving.request.json_body import read_json
@@ -28,8 +24,9 @@ from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.service import ForwardService
 from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.jobs.page import page_files
-from vllm_mmout.wings.jobs.server import job_schemas, results
+from vllm_mmout.wings.jobs.server import job_schemas, results, video_routes
 from vllm_mmout.wings.jobs.server.board import SceneBoard
+from vllm_mmout.wings.jobs.server.found_jobs import JobKind, deleted, found, listed, unplaced
 from vllm_mmout.wings.jobs.server.input_preview import input_preview
 from vllm_mmout.wings.jobs.server.job import PREFIX, SceneInputs, SceneJob, keep_inputs
 from vllm_mmout.wings.jobs.server.job_schemas import SCENES
@@ -44,9 +41,7 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.service import Service
     from vllm_mmout.wings.jobs.server.kept_request import KeptRequest
 
-_PAGE_MOST: Final = 100
-"""Jobs of one page of the list."""
-_ID: Final = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}", re.ASCII)
+_KIND: Final = JobKind(PREFIX, "scene_id", "send the scene again", "scene.deleted", SceneJob.described)
 
 
 class JobRoutes(ServerExtension):
@@ -57,15 +52,16 @@ class JobRoutes(ServerExtension):
         one = "/v1/scenes/{scene_id}"
         for method, path, endpoint, description in (
             ("POST", "/v1/scenes", create, job_schemas.CREATE),
-            ("GET", "/v1/scenes", scenes, job_schemas.LIST),
+            ("GET", "/v1/scenes", unplaced(_scenes), job_schemas.LIST),
             ("POST", "/v1/scenes/preview", preview, job_schemas.PREVIEW),
-            ("GET", one, scene, job_schemas.GET),
-            ("DELETE", one, delete, job_schemas.DELETE),
-            ("GET", f"{one}/content", result, job_schemas.CONTENT),
-            ("GET", f"{one}/pixel", pixel, job_schemas.PIXEL),
+            ("GET", one, unplaced(_scene), job_schemas.GET),
+            ("DELETE", one, unplaced(_delete), job_schemas.DELETE),
+            ("GET", f"{one}/content", unplaced(_result), job_schemas.CONTENT),
+            ("GET", f"{one}/pixel", unplaced(_pixel), job_schemas.PIXEL),
         ):
             app.add_api_route(path, endpoint, methods=[method], tags=["scenes"], openapi_extra=description)
-        app.add_api_route(f"{one}/content", result, methods=["HEAD"], include_in_schema=False)
+        app.add_api_route(f"{one}/content", unplaced(_result), methods=["HEAD"], include_in_schema=False)
+        video_routes.attach(app)
         page_files.attach(app)
 
     async def start(self, service: Service, state: State) -> None:
@@ -86,91 +82,29 @@ async def preview(request: Request) -> Response:
     return await answered(request, ForwardService, lambda service, _: _previewed(request, service))
 
 
-def _unplaced(work: Callable[[Request, SceneRunner], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """A route that needs no place among the requests that are run; what its work raises is the answer."""
-
-    async def route(request: Request) -> Response:
-        try:
-            service_of(request, ForwardService)
-            return await work(request, request.app.state.mmout_scenes)
-        except Exception as error:  # noqa: BLE001 - each becomes the answer to its own request
-            return error_response(error)
-
-    # Not functools.wraps, by which FastAPI would find the parameters of the work.
-    route.__name__, route.__doc__ = work.__name__, work.__doc__
-    return route
-
-
-@_unplaced
-async def scenes(request: Request, runner: SceneRunner) -> Response:
+async def _scenes(request: Request, runner: SceneRunner) -> Response:
     """Some of the jobs of all servers."""
-    limit = results.whole_number(request, "limit", f"1 to {_PAGE_MOST}", least=1, most=_PAGE_MOST, usual="20")
-    order = results.one_of(request, "order", "asc", "desc", usual="desc")
-    after = request.query_params.get("after")
-    page = await asyncio.to_thread(runner.board.page, limit, after, order)
-    if page is None:
-        raise ApiError(404, f"there is no job {shown(after)}; list from the start, without after", param="after")
-    jobs, more = page
-    return JSONResponse(
-        {
-            "object": "list",
-            "data": [job.described() for job in jobs],
-            "first_id": jobs[0].id if jobs else None,
-            "last_id": jobs[-1].id if jobs else None,
-            "has_more": more,
-        }
-    )
+    return await listed(request, runner.board, _KIND)
 
 
-@_unplaced
-async def scene(request: Request, runner: SceneRunner) -> Response:
+async def _scene(request: Request, runner: SceneRunner) -> Response:
     """One job."""
-    return JSONResponse((await _job(request, runner.board)).described())
+    return JSONResponse((await found(request, runner.board, _KIND)).described())
 
 
-@_unplaced
-async def result(request: Request, runner: SceneRunner) -> Response:
+async def _result(request: Request, runner: SceneRunner) -> Response:
     """The result of a job, or its picture, which grows while the job runs."""
-    return await results.send_result(request, await _job(request, runner.board), runner)
+    return await results.send_result(request, await found(request, runner.board, _KIND), runner)
 
 
-@_unplaced
-async def pixel(request: Request, runner: SceneRunner) -> Response:
+async def _pixel(request: Request, runner: SceneRunner) -> Response:
     """The values of one pixel of a result."""
-    return await results.send_pixel(request, await _job(request, runner.board), runner.board.store)
+    return await results.send_pixel(request, await found(request, runner.board, _KIND), runner.board.store)
 
 
-@_unplaced
-async def delete(request: Request, runner: SceneRunner) -> Response:
+async def _delete(request: Request, runner: SceneRunner) -> Response:
     """End a job and forget it, with its results."""
-    job_id = _id(request)
-    job = await asyncio.to_thread(runner.board.delete, job_id)
-    runner.cancel(job_id)
-    if job is None:
-        raise _unknown(runner.board)
-    return JSONResponse({"id": job_id, "object": "scene.deleted", "deleted": True})
-
-
-async def _job(request: Request, board: SceneBoard) -> SceneJob:
-    job = await asyncio.to_thread(board.get, _id(request))
-    if job is None:
-        raise _unknown(board)
-    return job
-
-
-def _id(request: Request) -> str:
-    """The id in a path; "" for what no id of a job can be."""
-    given = str(request.path_params["scene_id"])
-    return given if _ID.fullmatch(given) else ""
-
-
-def _unknown(board: SceneBoard) -> ApiError:
-    return ApiError(
-        404,
-        f"there is no such job; finished ones are kept for {board.store.ttl:g} seconds, and the oldest results go"
-        " when their folder is full; send the scene again",
-        param="scene_id",
-    )
+    return await deleted(request, runner, _KIND)
 
 
 async def _created(request: Request, service: ForwardService) -> Response:
@@ -201,6 +135,8 @@ def _serves(service: ForwardService, model: str) -> bool:
 def _again(service: ForwardService, job: SceneJob) -> tuple[Work, SceneInputs]:
     """A job that another server has begun, made ready from what is kept of its request; blocks."""
     asked = kept_request(job.request or "")
+    if job.video is not None:
+        return video_routes.again(service, job.video, asked)
     inputs = keep_inputs(asked.images, service.sources)
     try:
         return _work(service, asked, inputs, f"scene-{uuid4().hex}"), inputs

@@ -20,12 +20,12 @@ SCENES: Final = EDITS.without(("stream", "partial_images", "response_format"), _
 """The fields of a request for a job."""
 
 
-def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+def object_of(**properties: dict[str, Any]) -> dict[str, Any]:
     """An object with these fields, each always there."""
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
-def _written(kind: type[msgspec.Struct]) -> dict[str, Any]:
+def written(kind: type[msgspec.Struct]) -> dict[str, Any]:
     """What msgspec writes of a type, in one piece."""
     (found,), parts = msgspec.json.schema_components([kind], ref_template="{name}")
 
@@ -40,33 +40,54 @@ def _written(kind: type[msgspec.Struct]) -> dict[str, Any]:
     return schema
 
 
-def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+def or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same, or null."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
 _TEXT: Final = {"type": "string"}
 _WHOLE: Final = {"type": "integer"}
-_SCENE: Final = _object(
+_SCENE: Final = object_of(
     id=_TEXT,
     object={"const": "scene"},
     model=_TEXT,
     name=_TEXT,
     status={"enum": ["queued", "in_progress", "completed", "failed"]},
     progress={"type": "integer", "minimum": 0, "maximum": 100},
-    tiles=_or_null(_object(done=_WHOLE, total=_WHOLE)),
+    tiles=or_null(object_of(done=_WHOLE, total=_WHOLE)),
     created_at=_WHOLE,
-    **dict.fromkeys(("started_at", "completed_at", "expires_at"), _or_null(_WHOLE)),
-    outputs={"type": "array", "items": _written(OutputRow)},
-    error=_or_null(_written(SceneError)),
+    **dict.fromkeys(("started_at", "completed_at", "expires_at"), or_null(_WHOLE)),
+    outputs={"type": "array", "items": written(OutputRow)},
+    error=or_null(written(SceneError)),
 )
-_LIST: Final = _object(
-    object={"const": "list"},
-    data={"type": "array", "items": _SCENE},
-    first_id=_or_null(_TEXT),
-    last_id=_or_null(_TEXT),
-    has_more={"type": "boolean"},
-)
-_ID: Final = {"name": "scene_id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+
+
+def list_of(job: dict[str, Any]) -> dict[str, Any]:
+    """A page of jobs."""
+    return object_of(
+        object={"const": "list"},
+        data={"type": "array", "items": job},
+        first_id=or_null(_TEXT),
+        last_id=or_null(_TEXT),
+        has_more={"type": "boolean"},
+    )
+
+
+def id_in(parameter: str) -> dict[str, Any]:
+    """The id of a job in a path."""
+    return {"name": parameter, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+
+
+def content_of(parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    """The route of what a job has made, whole or in part."""
+    return {
+        "parameters": [*parameters, _RANGE],
+        "responses": responses_of({"description": "The bytes.", **_BYTES}, 400, 401, 404, 409, 416)
+        | {"206": {"description": "The bytes that the header Range asks for.", "content": _PARTS}},
+    }
+
+
+_ID: Final = id_in("scene_id")
 _REQUEST: Final = body_of(
     form=SCENES.schema("image", image=IMAGE),
     texts=SCENES.schema("image", image=ADDRESSES),
@@ -74,49 +95,46 @@ _REQUEST: Final = body_of(
 )
 
 
-def _query(name: str, schema: dict[str, Any], *, required: bool = False) -> dict[str, Any]:
+def query(name: str, schema: dict[str, Any], *, required: bool = False) -> dict[str, Any]:
+    """A parameter of a query."""
     return {"name": name, "in": "query", "required": required, "schema": schema}
 
 
-def _answer(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+def answer(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """An answer of JSON."""
     return {"description": description, "content": {JSON: {"schema": schema}}}
 
 
-_PROCESSOR: Final = _query("processor", {"type": "string"})
-_PLACES: Final = [_query(name, {"type": "integer", "minimum": 0}, required=True) for name in ("row", "col")]
+_PROCESSOR: Final = query("processor", {"type": "string"})
+_PLACES: Final = [query(name, {"type": "integer", "minimum": 0}, required=True) for name in ("row", "col")]
 _GEOJSON: Final[dict[str, Any]] = {"application/geo+json": {"schema": {}}}
 _BYTES: Final = {"content": {**MEDIA, **_GEOJSON, JSON: {"schema": {}}}}
 _PARTS: Final[dict[str, Any]] = {media_type: {} for media_type in _BYTES["content"]}  # a part of JSON is none
 
-CREATE: Final = {"requestBody": _REQUEST, "responses": responses_of(_answer("The job.", _SCENE), *BODY)}
+PAGE: Final = [
+    query("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
+    query("after", {"type": "string"}),
+    query("order", {"type": "string", "enum": ["asc", "desc"]}),
+]
+"""The parameters of a list."""
+_RANGE: Final = {"name": "Range", "in": "header", "required": False, "schema": {"type": "string"}}
+
+CREATE: Final = {"requestBody": _REQUEST, "responses": responses_of(answer("The job.", _SCENE), *BODY)}
 PREVIEW: Final = {
     "requestBody": _REQUEST,
-    "responses": responses_of(_answer("The input at reduced size.", _written(InputPreview)), *(set(BODY) - {404})),
+    "responses": responses_of(answer("The input at reduced size.", written(InputPreview)), *(set(BODY) - {404})),
 }
 LIST: Final = {
-    "parameters": [
-        _query("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
-        _query("after", {"type": "string"}),
-        _query("order", {"type": "string", "enum": ["asc", "desc"]}),
-    ],
-    "responses": responses_of(_answer("Some jobs, the newest first.", _LIST), 400, 401, 404),
+    "parameters": PAGE,
+    "responses": responses_of(answer("Some jobs, the newest first.", list_of(_SCENE)), 400, 401, 404),
 }
-GET: Final = {"parameters": [_ID], "responses": responses_of(_answer("The job.", _SCENE), 401, 404)}
+GET: Final = {"parameters": [_ID], "responses": responses_of(answer("The job.", _SCENE), 401, 404)}
 DELETE: Final = {
     "parameters": [_ID],
-    "responses": responses_of(_answer("The job is ended, and forgotten.", {"type": "object"}), 401, 404),
+    "responses": responses_of(answer("The job is ended, and forgotten.", {"type": "object"}), 401, 404),
 }
-CONTENT: Final = {
-    "parameters": [
-        _ID,
-        _query("variant", {"type": "string", "enum": ["result", "preview"]}),
-        _PROCESSOR,
-        {"name": "Range", "in": "header", "required": False, "schema": {"type": "string"}},
-    ],
-    "responses": responses_of({"description": "The bytes.", **_BYTES}, 400, 401, 404, 409, 416)
-    | {"206": {"description": "The bytes that the header Range asks for.", "content": _PARTS}},
-}
+CONTENT: Final = content_of([_ID, query("variant", {"type": "string", "enum": ["result", "preview"]}), _PROCESSOR])
 PIXEL: Final = {
     "parameters": [_ID, *_PLACES, _PROCESSOR],
-    "responses": responses_of(_answer("The values of the pixel.", {"type": "object"}), 400, 401, 404, 409),
+    "responses": responses_of(answer("The values of the pixel.", {"type": "object"}), 400, 401, 404, 409),
 }

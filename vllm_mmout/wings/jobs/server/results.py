@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from vllm_mmout.errors import InputError, MMOutError
 from vllm_mmout.geo import Window, are_classes, open_raster
 from vllm_mmout.messages import shown
-from vllm_mmout.outputs import ImageOutput, PolygonsOutput, RasterOutput, StructuredOutput
+from vllm_mmout.outputs import ImageOutput, PolygonsOutput, RasterOutput, StructuredOutput, VideoOutput
 from vllm_mmout.outputs.areas import AreasOutput, ClassArea
 from vllm_mmout.outputs.formats.pictures import encode_picture
 from vllm_mmout.outputs.rendering import PREVIEW
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.job import SceneJob, SceneOutput
     from vllm_mmout.wings.jobs.server.runner import SceneRunner
 
-_HEADERS: Final = {"Cache-Control": "private, no-cache"}
+PRIVATE: Final = {"Cache-Control": "private, no-cache"}
+"""Headers of what a job has made."""
 _NO_COLOUR: Final = (0, 0, 0)
 """What a picture shows where a palette has no colour."""
 
@@ -47,6 +48,8 @@ class JobResult:
     """PNG, its longer side at most `PREVIEW` pixels; None where the result is no picture."""
     classes: tuple[ClassRow, ...] | None
     """None of a result that has none."""
+    seconds: str | None = None
+    """How long a video is."""
 
     def close(self) -> None:
         """Let the files go."""
@@ -58,13 +61,14 @@ class JobResult:
 def make_result(output: Any, asked: FormatChoice, to_response: ToResponse | None, folder: Path) -> JobResult:
     """Make all that is kept of an output, which is not closed; blocks."""
     classes, picture = _classes(output), _picture(output)  # before a file is handed over
-    return JobResult(encode(output, asked, to_response, folder), picture, classes)
+    seconds = f"{output.duration:.6g}" if isinstance(output, VideoOutput) else None
+    return JobResult(encode(output, asked, to_response, folder), picture, classes, seconds)
 
 
 def _picture(output: Any) -> Encoded | None:
     if isinstance(output, PolygonsOutput):
         output = output.classes
-    if not isinstance(output, ImageOutput | RasterOutput | StructuredOutput):
+    if not isinstance(output, ImageOutput | RasterOutput | StructuredOutput | VideoOutput):
         return None
     from PIL.Image import Resampling
 
@@ -120,7 +124,7 @@ async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> R
     if entry is None:
         raise _removed()
     etag = f"{job.id}-{job.outputs.index(output)}-{variant}"
-    return ranged_response(request, entry, etag, _HEADERS, _stem(job.name))
+    return ranged_response(request, entry, etag, PRIVATE, _stem(job.name))
 
 
 async def send_pixel(request: Request, job: SceneJob, store: ResultStore) -> Response:
@@ -151,7 +155,7 @@ async def _growing(request: Request, job: SceneJob, runner: SceneRunner) -> Resp
             headers={"Retry-After": "1"},
         ) from None
     etag = f"{job.id}-{zlib.crc32(picture):08x}"
-    return ranged_response(request, Encoded(picture, "png"), etag, _HEADERS, _stem(job.name))
+    return ranged_response(request, Encoded(picture, "png"), etag, PRIVATE, _stem(job.name))
 
 
 def _output(request: Request, job: SceneJob) -> SceneOutput:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.options import ServingOptions
     from vllm_mmout.serving.work import Work
     from vllm_mmout.wings.jobs.server.board import SceneBoard
-    from vllm_mmout.wings.jobs.server.job import SceneInputs, SceneJob
+    from vllm_mmout.wings.jobs.server.job import SceneInputs, SceneJob, VideoAsked
 
 _AT_ONCE: Final = 4
 """Jobs that run at once: as many scenes are cut at once in any case, and small ones share forwards."""
@@ -65,7 +65,14 @@ class SceneRunner:
         self._tending = asyncio.create_task(self._tend())
 
     async def add(
-        self, work: Work, inputs: SceneInputs, model: str, options: ServingOptions, request: str | None = None
+        self,
+        work: Work,
+        inputs: SceneInputs,
+        model: str,
+        options: ServingOptions,
+        request: str | None = None,
+        *,
+        video: VideoAsked | None = None,
     ) -> SceneJob:
         """Make a job, which is run when its turn comes; its inputs are closed when it ends.
 
@@ -79,6 +86,7 @@ class SceneRunner:
             most=options.max_scenes,
             most_bytes=options.max_scene_bytes,
             request=request,
+            video=video,
         )
         job = await in_thread(adding, self._forget)
         if isinstance(job, int):

@@ -1,0 +1,134 @@
+"""What a client asks of a video: the fields of OpenAI's ``POST /v1/videos``, and what a model is given for them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+
+from vllm_mmout.messages import shown
+from vllm_mmout.params import OPTIONS, OutputParams
+from vllm_mmout.request_options import options_of, said
+from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.request.fields import EDITS, ImageRequest, form_images, made
+from vllm_mmout.wings.jobs.server.job import AUTO, SceneInputs, VideoAsked, keep_inputs
+
+if TYPE_CHECKING:
+    from vllm_mmout.serving.inputs.sources import Form, Sources, Upload
+
+ROUTE: Final = "/v1/videos"
+REFERENCE: Final = "input_reference"
+USUAL_FORMAT: Final = "mp4"
+_SECONDS: Final = 600
+"""The longest video that can be asked for."""
+_SIZE: Final = re.compile(r"[1-9]\d{0,4}x[1-9]\d{0,4}", re.ASCII)
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of videos alone."""
+
+    seconds: Annotated[str | float | None, said("how long the video is; by default as the model makes it.")] = None
+    size: Annotated[str | None, said('WIDTHxHEIGHT in pixels, or "auto": as the model makes it.', max_length=20)] = None
+
+
+_OWN: Final = options_of(_Asked)
+_BY_ID: Final = "a video is looked at and fetched by its id"
+_NO_VIDEO: Final = "it says nothing of a video; leave it out"
+_NOT_WRITTEN: Final = "a client cannot choose where the server writes a video; fetch it by its id"
+_ONE: Final = "a video is one result; leave it out"
+_FEWER: Final = EDITS.without(("stream", "partial_images", "response_format"), _BY_ID, path=ROUTE)
+_FEWER_STILL: Final = _FEWER.without(("path",), _NOT_WRITTEN, path=ROUTE).without(
+    ("processor", "output"), _ONE, path=ROUTE
+)
+_PICTURES: Final = _FEWER_STILL.without(
+    ("quality", "background", "tile", "overlap", "blend", "simplify"), _NO_VIDEO, path=ROUTE, apart=(REFERENCE,)
+)
+VIDEOS: Final = replace(_PICTURES, options={**_PICTURES.options, **_OWN})
+"""The fields of a request for a video."""
+
+
+@dataclass(frozen=True, slots=True)
+class VideoRequest:
+    """A request for a video, as far as that goes without the model."""
+
+    asked: ImageRequest
+    """All but what `video` has; of images the one that it begins with, or none."""
+    video: VideoAsked
+
+    def kept(self, sources: Sources) -> SceneInputs:
+        """Its input, kept until the job has ended: the image, or nothing; blocks."""
+        return kept_reference(self.asked.images, sources)
+
+
+def kept_reference(images: Sequence[Upload | str], sources: Sources) -> SceneInputs:
+    """What is held of the image of a request, which may have none; blocks."""
+    return keep_inputs(images, sources) if images else SceneInputs(None, "", 0, ExitStack())
+
+
+def request_of_form(form: Form) -> VideoRequest:
+    """The request of a form."""
+    given = VIDEOS.of_form(form)
+    for key in form.fields:
+        name, _, rest = key.partition("[")
+        if name == REFERENCE and rest not in ("", "image_url]"):
+            raise _no_file(key)
+    return _request(given, form_images(form, REFERENCE, needed=False))
+
+
+def request_of_json(body: Any) -> VideoRequest:
+    """The request of a JSON body."""
+    given = VIDEOS.of_object(body)
+    reference = body.get(REFERENCE)
+    if isinstance(reference, Mapping) and "image_url" not in reference:
+        raise _no_file(REFERENCE)
+    address = reference["image_url"] if isinstance(reference, Mapping) and len(reference) == 1 else reference
+    if address is not None and not isinstance(address, str):
+        message = f'{REFERENCE} must be a URL or data URL, or {{"image_url": ...}}, got {shown(reference)}'
+        raise ApiError(400, message, param=REFERENCE)
+    return _request(given, (address,) if address else ())
+
+
+def _request(given: dict[str, Any], images: tuple[Upload | str, ...]) -> VideoRequest:
+    if len(images) > 1:
+        raise ApiError(400, f"{len(images)} images were sent as {REFERENCE}; send one", param=REFERENCE)
+    video = VideoAsked(
+        prompt=given.get("prompt", ""),
+        size=_size(given.pop("size", AUTO)),
+        seconds=_seconds(given.pop("seconds", AUTO)),
+    )
+    if not video.prompt and not images:
+        raise ApiError(400, "prompt is missing; send the text that the video is made of", param="prompt")
+    given.setdefault("output_format", USUAL_FORMAT)
+    options = made(OutputParams, given, OPTIONS)
+    return VideoRequest(
+        made(ImageRequest, given, ImageRequest.__struct_fields__, images=images, options=options), video
+    )
+
+
+def _size(text: str) -> str:
+    if text != AUTO and not _SIZE.fullmatch(text):
+        raise ApiError(400, f'size must be "auto" or WIDTHxHEIGHT, as 832x480, got {shown(text)}', param="size")
+    return text
+
+
+def _seconds(given: str | float) -> str:
+    """The number as text, as OpenAI has it."""
+    if given == AUTO:
+        return AUTO
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= _SECONDS:
+        message = f"seconds must be a number above 0 and up to {_SECONDS}, got {shown(given)}"
+        raise ApiError(400, message, param="seconds")
+    return f"{seconds:g}"
+
+
+def _no_file(name: str) -> ApiError:
+    return ApiError(400, f"{name} names no image: send it as a file, or its address as image_url", param=REFERENCE)
