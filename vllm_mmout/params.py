@@ -15,7 +15,7 @@ from vllm_mmout.messages import unknown
 from vllm_mmout.params_parts import OF_MODELS, Tiling
 from vllm_mmout.request_options import options_of, said
 
-LOCAL_ONLY = frozenset({"path", "sampling", "grid"})
+LOCAL_ONLY = frozenset({"path", "sampling", "grid", "chunk_seconds"})
 """Options that are of this process alone: they never travel to an engine and are refused from the network."""
 
 STAYS = LOCAL_ONLY | {"partial_images"}
@@ -48,6 +48,15 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
             le=3,
         ),
     ] = 0
+    chunk_seconds: Annotated[
+        float | None,
+        said(
+            "of a model that generates a sound as tokens: least length of the chunks that `AsyncLLM.generate` yields"
+            " while the tokens come. By default a sound comes whole.",
+            ge=0.001,
+            unit="seconds",
+        ),
+    ] = None
     sampling: Annotated[Any, said("vLLM's `SamplingParams`, for models that generate tokens; by default theirs.")] = (
         None
     )

@@ -151,7 +151,7 @@ class Binding(EngineBinding):
 
     def check_params(self, params: OutputParams) -> None:
         """Check what a request asks of this model."""
-        for name in ("sampling", "grid"):
+        for name in ("sampling", "grid", "chunk_seconds"):
             if getattr(params, name) is not None:
                 raise OptionError(
                     f"{name} is for models that generate tokens, and {self.model} answers in one forward; leave it out",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from vllm_mmout.wings.tokens.decoders.causal import CausalChunks
     from vllm_mmout.wings.tokens.layouts import TokenLayout
 
 
@@ -57,6 +58,14 @@ class TokenDecoder(ABC):
     def read(self, folder: Path, dtype: torch.dtype) -> Any:
         """Read the weights; raises a ModelError where they are damaged, or not all there."""
         raise NotImplementedError(f"{type(self).__name__} has a folder and must define read(folder, dtype)")
+
+    def causal(self) -> CausalChunks | None:
+        """Begin a sound whose layers remember what they need; None: chunks are decoded with the frames around them."""
+        return None
+
+    def unit(self, rates: Sequence[int]) -> int:
+        """Frames, of so many codes a codebook, that are decoded together: a part must begin at a multiple of them."""
+        return 1
 
     @abstractmethod
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:

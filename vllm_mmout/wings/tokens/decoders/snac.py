@@ -52,6 +52,11 @@ class SnacDecoder(TokenDecoder):
         _package()
         return made
 
+    def unit(self, rates: Sequence[int]) -> int:
+        """Whole windows of attention, as whole frames."""
+        steps = rates[0] * self._strides[0]
+        return math.lcm(self._window, steps) // steps
+
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Decode one [n, codes] a codebook to [n, channels, samples].
 

@@ -14,6 +14,7 @@ from vllm_mmout.wings.tokens.decoders.base import DecoderFacts, TokenDecoder, ch
 if TYPE_CHECKING:
     import torch
 
+    from vllm_mmout.wings.tokens.decoders.causal import CausalChunks
 
 _SHOWN = 4
 """Names of weights listed in a message."""
@@ -156,7 +157,17 @@ class ResidualCodec(PretrainedDecoder):
         return self.model.decode(codes, return_dict=True)
 
 
-class MimiDecoder(ResidualCodec):
+class CausalCodec(ResidualCodec):
+    """A codec that does not look ahead, unless its config says so."""
+
+    def causal(self) -> CausalChunks | None:
+        """See `TokenDecoder.causal`."""
+        from vllm_mmout.wings.tokens.decoders.causal import CausalChunks, is_causal
+
+        return CausalChunks(self.model) if is_causal(self.model) else None
+
+
+class MimiDecoder(CausalCodec):
     """``MimiModel`` (https://arxiv.org/abs/2410.00037)."""
 
     kind: ClassVar[str] = "mimi"
@@ -183,7 +194,7 @@ class Xcodec2Decoder(ResidualCodec):
         return 1, math.prod(config.quantization_levels)
 
 
-class EncodecDecoder(ResidualCodec):
+class EncodecDecoder(CausalCodec):
     """``EncodecModel`` (https://arxiv.org/abs/2210.13438)."""
 
     kind: ClassVar[str] = "encodec"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -44,7 +45,8 @@ class BoundTokenAsyncLLM(AsyncLLM):
 
         Yields:
             vLLM's outputs: texts are without media tokens. ``multimodal`` of an answer that is finished
-            (`MultimodalCompletionOutput`) holds its pictures and sounds.
+            (`MultimodalCompletionOutput`) holds its pictures and sounds; with ``chunk_seconds`` each output has in
+            ``updates`` what of them is new.
 
         Raises:
             MMOutError: the params are refused, the tokens do not fit the model's layout, or a decoder failed. Closing
@@ -54,8 +56,11 @@ class BoundTokenAsyncLLM(AsyncLLM):
         asked = TokenRequest(PLAIN, decode=not is_switched_on())
         if isinstance(sampling_params, OutputParams):
             asked = TokenRequest(sampling_params)
+            binding = self.output_processor.binding
             try:
-                sampling_params = sampling_of(sampling_params, self.output_processor.binding, self._mmout_default)
+                sampling_params = sampling_of(asked.params, binding, self._mmout_default)
+                if asked.params.chunk_seconds is not None:
+                    await asyncio.to_thread(binding.prepare, asked.params)
             except MMOutError as error:
                 raise as_client_error(error) from None
         if isinstance(sampling_params, SamplingParams):

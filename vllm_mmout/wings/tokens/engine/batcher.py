@@ -22,10 +22,13 @@ from vllm_mmout.wings.tokens.processors.base import TokenProcessor
 class MediaJob:
     """One medium on its way through the decoder."""
 
-    medium: Medium
+    medium: Any
+    """A `Medium`, or with a state a piece of one."""
     params: OutputParams
     done: Callable[[MediaJob], None] | None
     """Called once, in whatever thread ends the job; None when it has ended or was cancelled."""
+    state: Any = None
+    """What the processor's ``begin`` has returned for a medium that comes in pieces; these are decoded one by one."""
     key: Hashable = None
     """Equal for media that can be decoded together."""
     outcome: Outcome = None
@@ -78,11 +81,16 @@ class MediaBatcher:
         self._said = False
         """Whether the log says that the decoder fails on several media."""
 
-    def submit(self, medium: Medium, params: OutputParams, done: Callable[[MediaJob], None]) -> MediaJob:
-        """Have a medium decoded; ``done`` is called with its job, in any thread, also in this one."""
-        job = MediaJob(medium, params, done, since=time.monotonic())
+    def submit(
+        self, medium: Medium | Any, params: OutputParams, done: Callable[[MediaJob], None], state: Any = None
+    ) -> MediaJob:
+        """Have a medium decoded, or a piece of one with its ``state``.
+
+        ``done`` is called with its job, in any thread, also in this one.
+        """
+        job = MediaJob(medium, params, done, state, since=time.monotonic())
         try:
-            job.key = self._processor.batch_key(medium)
+            job.key = self._processor.batch_key(medium) if state is None else object()
             hash(job.key)
         except Exception as error:  # noqa: BLE001 - an author's code: all it raises is that request's
             job.settle(self._failure(error))
@@ -126,7 +134,7 @@ class MediaBatcher:
         with self._lock:
             self._forget_cancelled()
             first = self._waiting[0] if self._waiting else None
-            if first is not None and self._sizes.waits(first.key):
+            if first is not None and first.state is None and self._sizes.waits(first.key):
                 self._wait(first)
                 self._forget_cancelled()
             if turn.taken:  # it was over while it waited
@@ -186,10 +194,12 @@ class MediaBatcher:
         started = time.perf_counter()
         self.calls += 1
         try:
-            output = self._processor.decode(job.medium, job.params)
+            pieces = () if job.state is None else (job.state,)
+            output = self._processor.decode(job.medium, job.params, *pieces)
         except BaseException as error:  # noqa: BLE001 - an author's code: all it raises is that request's
             return self._failure(error)
-        self._sizes.record(job.key, 1, time.perf_counter() - started)
+        if job.state is None:
+            self._sizes.record(job.key, 1, time.perf_counter() - started)
         return self._checked(output, "decode")
 
     def _checked(self, output: Outcome, by: str) -> Outcome:

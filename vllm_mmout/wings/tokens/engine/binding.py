@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -14,9 +14,12 @@ from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
 from vllm_mmout.registry.choice import Choice
+from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher
+from vllm_mmout.wings.tokens.engine.growing import GrowingSounds
 from vllm_mmout.wings.tokens.guided.admission import GUIDED, check_asked
 from vllm_mmout.wings.tokens.guided.configure import is_guiding, why_not
 from vllm_mmout.wings.tokens.processors.base import TokenProcessor
+from vllm_mmout.wings.tokens.processors.codec_audio import CodecAudioProcessor
 
 FOLDER = "_name_or_path"
 """Key of the config that processors get: the model's folder, which decoders' folders may be relative to."""
@@ -63,6 +66,24 @@ class TokenBinding(EngineBinding):
         """Name of the processor that a request asks for."""
         return self.choice.pick(params.processor)[0]
 
+    def prepare(self, params: OutputParams) -> None:
+        """Find out what decoding of a request's sounds in chunks needs, once; blocks.
+
+        Raises:
+            OptionError: the decoder makes no sounds in chunks.
+
+        """
+        processor = self.processors[self.pick(params)]
+        if params.chunk_seconds is not None and isinstance(processor, CodecAudioProcessor):
+            processor.chunking()
+
+    def growing(self, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]) -> GrowingSounds | None:
+        """What decodes media of an answer while their tokens come; None where the request asks for none."""
+        processor = self.processors[self.pick(params)]
+        if params.chunk_seconds is not None and isinstance(processor, CodecAudioProcessor):
+            return GrowingSounds(processor, params, batcher, settled)
+        return None
+
     def check_params(self, params: OutputParams) -> None:
         """Check what a request asks of this model."""
         picks = self.choice.pick(params.processor)
@@ -79,12 +100,12 @@ class TokenBinding(EngineBinding):
                 param="output",
             )
         check_asked(params, processor.layout, self.unguided)
-        plain = OutputParams()
+        known, plain = _KNOWN | processor.honours, OutputParams()
         for option in msgspec.structs.fields(OutputParams):
             name = option.name
-            if name not in _KNOWN and getattr(params, name) != getattr(plain, name):
+            if name not in known and getattr(params, name) != getattr(plain, name):
                 raise OptionError(
                     f"{name} is not for {self.model}, which generates tokens; leave it out (known here:"
-                    f" {', '.join(sorted(_KNOWN))})",
+                    f" {', '.join(sorted(known))})",
                     param=name,
                 )

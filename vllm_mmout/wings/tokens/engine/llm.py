@@ -95,6 +95,11 @@ def _sampling(given: Any, binding: TokenBinding, default: Any) -> Any:
         return [_sampling(one, binding, default) for one in given]
     if not isinstance(given, OutputParams):
         return given
+    for option in ("chunk_seconds", "partial_images"):
+        if getattr(given, option):
+            raise OptionError(
+                f"media that grow are to be had of AsyncLLM.generate and the server; leave {option} out", param=option
+            )
     return with_request(sampling_of(given, binding, default), TokenRequest(given))
 
 

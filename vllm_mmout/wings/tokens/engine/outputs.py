@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -66,13 +66,18 @@ class MultimodalCompletionOutput(CompletionOutput):
         multimodal: the objects (`ImageOutput`, `AudioOutput`) in the order of their tokens. ``span`` of each says which
             tokens it was decoded from, ``token_ids[start:stop]``, and ``partial`` whether the stream ended inside it.
             Of an answer that is not finished it is empty.
+        updates: what is new since the output before of media that grow, where the request asks for it: chunks of a
+            sound (``chunk_seconds``), each an `AudioOutput`. The chunks of all outputs, joined, are the sounds of
+            ``multimodal``; of a chunk ``span[0]`` is that of its sound.
 
     """
 
     multimodal: list[Any] = field(default_factory=list)
+    updates: list[Any] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, multimodal={self.multimodal!r})"
+        new = f", updates={self.updates!r}" if self.updates else ""
+        return f"{super().__repr__()[:-1]}, multimodal={self.multimodal!r}{new})"
 
 
 class TokenRequestOutput(RequestOutput):
@@ -99,6 +104,7 @@ class MediaCollector(RequestOutputCollector):
     def put(self, output: Any) -> None:
         """As vLLM's."""
         held = self.output
+        waiting, new = _updates(held), _updates(output)
         super().put(output)
         if not isinstance(held, RequestOutput) or not isinstance(output, RequestOutput) or self.output is not held:
             return
@@ -107,3 +113,12 @@ class MediaCollector(RequestOutputCollector):
         for completion in merged:
             if media.get(completion.index):
                 completion.multimodal = media[completion.index]
+            updates = [*waiting.get(completion.index, ()), *new.get(completion.index, ())]
+            if updates:
+                completion.updates = updates
+
+
+def _updates(output: Any) -> dict[int, list[Any]]:
+    """What is new of each answer."""
+    answers: Iterable[Any] = output.outputs if isinstance(output, RequestOutput) else ()
+    return {one.index: one.updates for one in answers if getattr(one, "updates", None)}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from vllm.outputs import CompletionOutput
@@ -67,6 +68,8 @@ class TokenRequestState(RequestState):
                 return None
             if finish_reason is not None:
                 answer.stream.finish(self.detokenizer.output_token_ids if self.detokenizer else [])
+            else:
+                answer.stream.advance()
             if answer.stream.error is not None:
                 return answer.router.fail(self, answer.stream.error)
             if finish_reason is None or not answer.stream.jobs:
@@ -79,6 +82,8 @@ class TokenRequestState(RequestState):
         output: Any = super()._new_completion_output(token_ids, finish_reason, stop_reason)
         rebase(output, MultimodalCompletionOutput)
         output.multimodal = self.mmout.objects or []
+        growing = self.mmout.stream.growing
+        output.updates = [] if growing is None else growing.take()
         return output  # type: ignore[no-any-return]
 
 
@@ -130,13 +135,10 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             route(state.detokenizer, MediaTokenFilter(layout.token_ids))
             return
         loop = None if queue is None else asyncio.get_running_loop()
-        stream = MediaStream(
-            layout,
-            request.prompt_token_ids or (),
-            asked.params,
-            self.batchers[name],
-            lambda: self._settled(request.request_id, loop),
-        )
+        batcher = self.batchers[name]
+        settled = partial(self._settled, request.request_id, loop)
+        growing = self.binding.growing(asked.params, batcher, settled)
+        stream = MediaStream(layout, request.prompt_token_ids or (), asked.params, batcher, settled, growing=growing)
         route(state.detokenizer, stream)
         rebase(state, TokenRequestState)
         if isinstance(state, TokenRequestState):

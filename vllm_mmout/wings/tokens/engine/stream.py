@@ -11,6 +11,7 @@ from vllm_mmout.errors import MMOutError
 from vllm_mmout.outputs import MediaOutput
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher, MediaJob
+from vllm_mmout.wings.tokens.engine.growing import GrowingSound, GrowingSounds
 from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 from vllm_mmout.wings.tokens.layouts.parser import Medium, StreamParser
 from vllm_mmout.wings.tokens.processors.base import marked
@@ -41,7 +42,11 @@ class MediaStream:
         params: OutputParams,
         batcher: MediaBatcher,
         settled: Callable[[], None],
+        *,
+        growing: GrowingSounds | None = None,
     ) -> None:
+        self.growing = growing
+        """What decodes media that have not ended; None: nothing does."""
         self._new_parser = partial(StreamParser, layout, opened=layout.opened_by(prompt))
         self._parser = self._new_parser()
         self._params = params
@@ -49,7 +54,7 @@ class MediaStream:
         self._settled = settled
         self._due: list[Medium] = []
         """Media that are not decoded yet, as long as an error stands."""
-        self.jobs: list[MediaJob] = []
+        self.jobs: list[MediaJob | GrowingSound] = []
         self.error: Exception | None = None
         """Why the answer cannot be delivered."""
         self.cancelled = False
@@ -57,8 +62,20 @@ class MediaStream:
     def feed(self, token_ids: list[int], *, stopped: bool) -> list[bool]:
         """Take new tokens; for each whether it is text. Never raises: what is wrong becomes ``error``."""
         is_text = self._parser.feed(token_ids, stopped=stopped)
-        self._take(self._parser.take())
+        if self.growing is None:
+            self._take(self._parser.take())
+        else:
+            self.error = self.error or self._parser.error
         return is_text
+
+    def advance(self) -> None:
+        """Decode what has come of media that grow; called once it is sure that all tokens so far are the answer's."""
+        if self.growing is None or self.cancelled:
+            return
+        self._take(self._parser.take())
+        if self.error is None:
+            self.growing.advance(self._parser)
+        self.error = self.error or self.growing.error
 
     def finish(self, token_ids: list[int]) -> None:
         """Take what is left of an answer of these tokens; vLLM drops those that came together behind a stop."""
@@ -70,6 +87,8 @@ class MediaStream:
     def cancel(self) -> None:
         """Decode no more: nobody waits for it."""
         self.cancelled = True
+        if self.growing is not None:
+            self.growing.cancel()
         for job in self.jobs:
             job.cancel()
         self.jobs.clear()
@@ -108,13 +127,19 @@ class MediaStream:
         due, self._due = self._due, []
         try:
             for medium in due:
-                self.jobs.append(self._batcher.submit(medium, self._params, lambda _: self._settled()))
+                self.jobs.append(self._decode(medium))
         except MMOutError as error:  # the engine is shut down, or its threads hang
             self.error = error
         except RuntimeError as error:  # the system has no thread to spare
             self.error = error
 
+    def _decode(self, medium: Medium) -> MediaJob | GrowingSound:
+        if self.growing is not None:
+            return self.growing.end(medium)
+        return self._batcher.submit(medium, self._params, lambda _: self._settled())
 
-def _labelled(job: MediaJob) -> Any:
+
+def _labelled(job: MediaJob | GrowingSound) -> Any:
     """The object, which says where it comes from; of other classes than ours as it is."""
-    return marked(job.outcome, job.medium) if isinstance(job.outcome, MediaOutput) else job.outcome
+    medium: Any = job.medium
+    return marked(job.outcome, medium) if isinstance(job.outcome, MediaOutput) else job.outcome

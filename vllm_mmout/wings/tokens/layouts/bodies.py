@@ -89,6 +89,11 @@ class Body(ABC):
             books.append(codes.reshape((-1, columns or 1) if self._image else -1))
         return tuple(books)
 
+    @property
+    def ready(self) -> int:
+        """How many rows of an image, or frames of a sound, are whole."""
+        return len(self._frames()) // ((self.columns or len(self._tokens) + 1) if self._image else 1)
+
     @abstractmethod
     def _frames(self) -> NDArray[np.int64]:
         """The tokens of all whole frames: [frames, slots]."""

@@ -97,6 +97,19 @@ class StreamParser:
         done, self._done = self._done, []
         return done
 
+    @property
+    def begun(self) -> tuple[int, int] | None:
+        """Of the medium that has not ended its first token, and how many whole rows or frames it has."""
+        if self._body is None or self._start is None or self.error is not None:
+            return None
+        return self._start, self._body.ready
+
+    def so_far(self) -> Medium:
+        """The medium that has not ended, as it is."""
+        if self._body is None or self._start is None:
+            raise TokenError("no medium has begun; ask begun first")
+        return Medium(self._start, self._stop, self._body.codes(), complete=False, grid=self._layout.grid)
+
     def finish(self) -> list[Medium]:
         """End the stream; gives what was not taken yet.
 

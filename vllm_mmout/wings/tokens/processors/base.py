@@ -36,6 +36,8 @@ class TokenProcessor(OutputProcessor):
     name: ClassVar[str]
     binding: ClassVar[str] = "vllm_mmout.wings.tokens.engine.binding:TokenBinding"
     modality: ClassVar[str] = "tensor"
+    honours: ClassVar[frozenset[str]] = frozenset()
+    """Fields of `OutputParams` that its requests may set beside those of all models that generate tokens."""
     layout: TokenLayout
     """How the model writes media as tokens."""
     max_batch: int = 8

@@ -1,0 +1,112 @@
+"""CausalChunks: sounds of decoders that never look ahead; each chunk goes on from what their layers remember."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vllm_mmout.wings.tokens.decoders.chunks import SoundChunks
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+    from torch import nn
+
+    from vllm_mmout.wings.tokens.decoders.chunks import Codes
+
+
+class CausalChunks(SoundChunks):
+    """Chunks of ``EncodecModel`` or ``MimiModel`` of transformers.
+
+    Each layer gets its new inputs behind those that it had last, so that it computes what it does of the whole.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._kept: dict[nn.Module, Any] = {}
+        """What a layer remembers: its last inputs [n, channels, k], or the state of an LSTM."""
+        self._attended: Any = None
+        """Keys and values of a transformer."""
+        self._made = 0
+        config = model.config
+        self.first = int(config.kernel_size) if config.pad_mode == "reflect" else 1
+        """Frames that the first chunk takes: what is reflected at a sound's beginning must have come."""
+
+    def take(self, codes: Codes, *, ended: bool) -> NDArray[np.float32] | None:
+        """See `SoundChunks.take`."""
+        import torch
+
+        frames = codes[0].size
+        if frames <= self._made or (frames < self.first and not ended):
+            return None
+        new = np.stack([ids[self._made :] for ids in codes])[np.newaxis]
+        self._made = frames
+        device = next(self._model.parameters()).device
+        samples: NDArray[np.float32] = self._decoded(torch.from_numpy(new).to(device))[0].float().cpu().numpy()
+        return samples
+
+    def _decoded(self, codes: torch.Tensor) -> torch.Tensor:
+        """Samples [1, channels, n] of new codes [1, codebooks, frames]."""
+        model = self._model
+        if not hasattr(model, "decoder_transformer"):
+            return self._through(model.decoder.layers, model.quantizer.decode(codes.transpose(0, 1)))
+        inputs = self._layer(model.upsample, model.quantizer.decode(codes)).transpose(1, 2)
+        seen = model.decoder_transformer(inputs, past_key_values=self._attended, use_cache=True, return_dict=True)
+        self._attended = seen.past_key_values
+        return self._through(model.decoder.layers, seen.last_hidden_state.transpose(1, 2))
+
+    def _through(self, layers: Any, inputs: torch.Tensor) -> torch.Tensor:
+        for layer in layers:
+            inputs = self._layer(layer, inputs)
+        return inputs
+
+    def _layer(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
+        if hasattr(layer, "block"):
+            return self._layer(layer.shortcut, inputs) + self._through(layer.block, inputs)
+        if hasattr(layer, "lstm"):
+            return self._remembered(layer, inputs)
+        if hasattr(layer, "trim_right_ratio"):
+            return self._upsampled(layer, inputs)
+        made: torch.Tensor = self._convolved(layer, inputs) if hasattr(layer, "conv") else layer(inputs)
+        return made
+
+    def _remembered(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
+        """An LSTM, whose inputs are added."""
+        steps = inputs.permute(2, 0, 1)
+        made, self._kept[layer] = layer.lstm(steps, self._kept.get(layer))
+        whole: torch.Tensor = made + steps
+        return whole.permute(1, 2, 0)
+
+    def _convolved(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
+        """A convolution of stride 1, whose first inputs are padded as of a whole sound."""
+        import torch
+
+        pad = int(layer.padding_total)
+        if layer in self._kept:
+            inputs = torch.cat([self._kept[layer], inputs], dim=-1)
+        else:
+            inputs = layer._pad1d(inputs, (pad, 0), mode=layer.pad_mode)  # noqa: SLF001 - as its forward does
+        self._kept[layer] = inputs[..., inputs.shape[-1] - pad :]
+        return layer.conv(inputs)  # type: ignore[no-any-return]
+
+    def _upsampled(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
+        """A transposed convolution, whose outputs are made of a few inputs before as well."""
+        import torch
+
+        kernel, stride = layer.conv.kernel_size[0], layer.conv.stride[0]
+        before = self._kept.get(layer)
+        length = inputs.shape[-1]
+        if before is not None:
+            inputs = torch.cat([before, inputs], dim=-1)
+        known = inputs.shape[-1] - length
+        self._kept[layer] = inputs[..., max(0, inputs.shape[-1] - (math.ceil(kernel / stride) - 1)) :]
+        return layer.conv(inputs)[..., known * stride : (known + length) * stride]  # type: ignore[no-any-return]
+
+
+def is_causal(model: Any) -> bool:
+    """Whether a model's config says that nothing looks ahead, and nothing is taken over the whole sound."""
+    config = model.config
+    whole = getattr(config, "norm_type", "weight_norm") != "weight_norm"
+    return bool(config.use_causal_conv) and config.trim_right_ratio == 1.0 and not whole

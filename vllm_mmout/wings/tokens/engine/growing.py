@@ -1,0 +1,190 @@
+"""GrowingSounds: the sounds of one answer, decoded in chunks while their tokens come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vllm_mmout.errors import DecodeError
+from vllm_mmout.outputs.audio import AudioOutput
+from vllm_mmout.wings.tokens.processors.chunked import SoundPiece
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.threads import Outcome
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher, MediaJob
+    from vllm_mmout.wings.tokens.layouts import Medium
+    from vllm_mmout.wings.tokens.layouts.parser import StreamParser
+    from vllm_mmout.wings.tokens.processors.codec_audio import CodecAudioProcessor
+
+
+class GrowingSounds:
+    """Of one answer; ``settled`` is called in any thread when a sound has ended and all of it is decoded."""
+
+    def __init__(
+        self, processor: CodecAudioProcessor, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]
+    ) -> None:
+        self.settled = settled
+        self.error: Exception | None = None
+        """Why a chunk could not be decoded."""
+        self._processor = processor
+        self._params = params
+        self._batcher = batcher
+        self._open: GrowingSound | None = None
+        self._chunks: list[AudioOutput] = []
+        """Those that nobody has taken."""
+        self._lock = Lock()
+
+    def advance(self, parser: StreamParser) -> None:
+        """Have a chunk decoded of the sound that has begun, where enough has come; never raises."""
+        if (begun := parser.begun) is None or self.error is not None:
+            return
+        start, frames = begun
+        try:
+            sound = self._sound(start)
+            if sound.awaits(frames):
+                sound.offer(parser.so_far(), frames)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not leave process_outputs
+            self.error = error
+
+    def end(self, medium: Medium) -> GrowingSound:
+        """Have the rest of a sound decoded, all of which has come."""
+        sound = self._sound(medium.start)
+        self._open = None
+        sound.end(medium)
+        return sound
+
+    def take(self) -> list[AudioOutput]:
+        """The chunks decoded since the last call."""
+        with self._lock:
+            chunks, self._chunks = self._chunks, []
+        return chunks
+
+    def keep(self, chunks: list[AudioOutput]) -> None:
+        """Keep new chunks for who takes them."""
+        with self._lock:
+            self._chunks += chunks
+
+    def cancel(self) -> None:
+        """Decode no more."""
+        if self._open is not None:
+            self._open.cancel()
+            self._open = None
+
+    def _sound(self, start: int) -> GrowingSound:
+        if self._open is None or self._open.start != start:
+            self.cancel()
+            self._open = GrowingSound(start, self._processor, self._params, self._batcher, self)
+        return self._open
+
+
+class GrowingSound:
+    """One sound, and to its answer what a `MediaJob` is. One piece is decoded at a time, with all that came meanwhile.
+
+    Where the decoder is slower than the tokens, chunks become longer, not more.
+    """
+
+    def __init__(
+        self,
+        start: int,
+        processor: CodecAudioProcessor,
+        params: OutputParams,
+        batcher: MediaBatcher,
+        sounds: GrowingSounds,
+    ) -> None:
+        chunking = processor.chunking()
+        rate: Any = processor.sampling_rate
+        seconds: Any = params.chunk_seconds
+        self.start = start
+        self.medium: Medium | None = None
+        """All of it, once it has ended."""
+        self.outcome: Outcome = None
+        self.done: Callable[[], None] | None = sounds.settled
+        """None when it has ended and all is decoded, when it has failed, and when nobody waits for it."""
+        self._frames_a_chunk = max(1, -(-round(seconds * rate) // chunking.frame_samples))
+        self._first, self._ahead = chunking.first, chunking.ahead
+        self._state = chunking.begin()
+        self._params = params
+        self._batcher = batcher
+        self._sounds = sounds
+        self._made = 0
+        """Frames that are decoded, or are being decoded."""
+        self._chunks: list[AudioOutput] = []
+        self._job: MediaJob | None = None
+        self._busy = False
+        """Whether a piece is being decoded."""
+        self._lock = Lock()
+
+    def awaits(self, frames: int) -> bool:
+        """Whether a chunk can be decoded when so many frames have come."""
+        return not self._busy and frames >= max(self._made + self._frames_a_chunk + self._ahead, self._first)
+
+    def offer(self, medium: Medium, frames: int) -> None:
+        """Have a chunk decoded of what has come: so many frames."""
+        with self._lock:
+            if self._busy or self.done is None:
+                return
+            self._busy = True
+        self._made = frames - self._ahead
+        self._decode(SoundPiece(medium, ended=False))
+
+    def end(self, medium: Medium) -> None:
+        """Have the rest decoded, at once or after the piece that is being decoded."""
+        with self._lock:
+            self.medium = medium
+            if self._busy or self.done is None:
+                return
+            self._busy = True
+        self._decode(SoundPiece(medium, ended=True))
+
+    def cancel(self) -> None:
+        """Let it end without telling anybody."""
+        self.done = None
+        if self._job is not None:
+            self._job.cancel()
+
+    def _decode(self, piece: SoundPiece) -> None:
+        self._job = self._batcher.submit(piece, self._params, self._take, self._state)
+
+    def _take(self, job: MediaJob) -> None:
+        """A piece has been decoded; called in any thread."""
+        try:
+            self._go_on(job)
+        except Exception as error:  # noqa: BLE001 - the answer waits for it
+            self._settle(error)
+
+    def _go_on(self, job: MediaJob) -> None:
+        if isinstance(job.outcome, BaseException):
+            self._settle(job.outcome)
+            return
+        self._chunks += job.outcome
+        self._sounds.keep(job.outcome)
+        if job.medium.ended:
+            self._settle(self._whole())
+            return
+        with self._lock:
+            rest = self.medium if self.done is not None else None
+            self._busy = rest is not None
+        if rest is not None:
+            self._decode(SoundPiece(rest, ended=True))
+
+    def _whole(self) -> AudioOutput:
+        if not self._chunks:
+            raise DecodeError(
+                "the decoder made no samples of the sound; name the decoder that the model was trained with"
+            )
+        return AudioOutput(np.concatenate([chunk.samples for chunk in self._chunks], axis=1), self._chunks[0].rate)
+
+    def _settle(self, outcome: Outcome) -> None:
+        """End it with the sound, or an error, of which the answer hears at its next token."""
+        done = self.done
+        if done is None:
+            return
+        if isinstance(outcome, Exception):
+            self._sounds.error = outcome
+        self.outcome = outcome
+        self.done = None  # last: who sees that it has ended looks at its outcome
+        done()
