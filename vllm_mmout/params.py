@@ -43,7 +43,9 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
         said(
             "pictures of the result that come before it while a scene grows, evenly spread over its tiles. What is not"
             " finished is transparent. Inputs that fit one forward have none, nor do processors that join no rasters;"
-            " of several picks it is the first's. `AsyncLLM.generate` yields them in reports of its progress.",
+            " of several picks it is the first's. `AsyncLLM.generate` yields them in reports of its progress. Where a"
+            " model generates pictures as tokens they are spread over the rows, come in ``updates`` of its answers, and"
+            " have grey for what is not finished.",
             ge=0,
             le=3,
         ),

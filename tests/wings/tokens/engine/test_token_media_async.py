@@ -20,6 +20,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import AbortedError, DecodeError, OptionError, TokenError
+from vllm_mmout.wings.tokens.engine.growing_pictures import SizedParams
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -103,6 +104,37 @@ async def test_deltas_of_text_are_vllms(engine, plain, options):
             texts.append(answers)
     assert texts[0][0]["text"]
     assert texts[0] == texts[1] == texts[2] == texts[3]
+
+
+@pytest.mark.parametrize("kind", [DELTA, RequestOutputKind.CUMULATIVE])
+async def test_previews_come_before_their_picture(engine, kind):
+    """Rows that are whole, those below grey, at the picture's size; also to who reads late; then the picture."""
+    grid = codes(12, 3)
+    params = SizedParams(partial_images=3, rows=12, sampling=scripted(PICTURE.build((grid,)), output_kind=kind))
+    (whole,) = (await all_of(engine, params))[-1].outputs[0].multimodal
+    outputs = engine.generate("draw", params, f"previews {kind}")
+    got = [await anext(outputs)]
+    await asyncio.sleep(0.3)
+    got += [output async for output in outputs]
+    previews = [preview for output in got for preview in output.outputs[0].updates]
+    assert 1 <= len(previews) <= 3
+    rows = [preview.span[1] // 4 for preview in previews]
+    assert rows == sorted(set(rows))
+    for preview, count in zip(previews, rows, strict=True):
+        assert preview.array.shape == whole.array.shape
+        assert preview.partial
+        assert (preview.array[2 * count :] == 128).all()
+        assert not (preview.array[: 2 * count] == 128).all()
+    np.testing.assert_array_equal(got[-1].outputs[0].multimodal[0].array, whole.array)
+    await until_idle(engine)
+
+
+async def test_previews_need_the_rows_of_a_picture(engine):
+    """A layout of any number of rows tells none; nothing is sent."""
+    with pytest.raises(OptionError, match="painter may write any number; give its layout a grid") as raised:
+        await all_of(engine, OutputParams(partial_images=1))
+    assert raised.value.param == "partial_images"
+    assert idle(engine)
 
 
 @pytest.mark.parametrize("kind", list(RequestOutputKind))

@@ -16,6 +16,7 @@ from vllm_mmout.params import OutputParams
 from vllm_mmout.registry.choice import Choice
 from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher
 from vllm_mmout.wings.tokens.engine.growing import GrowingSounds
+from vllm_mmout.wings.tokens.engine.growing_pictures import GrowingPictures, SizedParams
 from vllm_mmout.wings.tokens.guided.admission import GUIDED, check_asked
 from vllm_mmout.wings.tokens.guided.configure import is_guiding, why_not
 from vllm_mmout.wings.tokens.processors.base import TokenProcessor
@@ -77,12 +78,15 @@ class TokenBinding(EngineBinding):
         if params.chunk_seconds is not None and isinstance(processor, CodecAudioProcessor):
             processor.chunking()
 
-    def growing(self, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]) -> GrowingSounds | None:
+    def growing(
+        self, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]
+    ) -> GrowingSounds | GrowingPictures | None:
         """What decodes media of an answer while their tokens come; None where the request asks for none."""
         processor = self.processors[self.pick(params)]
         if params.chunk_seconds is not None and isinstance(processor, CodecAudioProcessor):
             return GrowingSounds(processor, params, batcher, settled)
-        return None
+        rows = _rows(params, processor)
+        return GrowingPictures(rows, params, batcher, settled) if params.partial_images and rows else None
 
     def check_params(self, params: OutputParams) -> None:
         """Check what a request asks of this model."""
@@ -100,6 +104,12 @@ class TokenBinding(EngineBinding):
                 param="output",
             )
         check_asked(params, processor.layout, self.unguided)
+        if params.partial_images and "partial_images" in processor.honours and not _rows(params, processor):
+            raise OptionError(
+                f"partial_images are of pictures whose rows are known before, and {self.model} may write any number;"
+                " give its layout a grid, or leave partial_images out",
+                param="partial_images",
+            )
         known, plain = _KNOWN | processor.honours, OutputParams()
         for option in msgspec.structs.fields(OutputParams):
             name = option.name
@@ -109,3 +119,10 @@ class TokenBinding(EngineBinding):
                     f" {', '.join(sorted(known))})",
                     param=name,
                 )
+
+
+def _rows(params: OutputParams, processor: TokenProcessor) -> int | None:
+    """Rows of codes of a request's pictures; None: not known."""
+    if isinstance(params, SizedParams):
+        return params.rows
+    return None if processor.layout.grid is None else processor.layout.grid[0]

@@ -67,8 +67,9 @@ class MultimodalCompletionOutput(CompletionOutput):
             tokens it was decoded from, ``token_ids[start:stop]``, and ``partial`` whether the stream ended inside it.
             Of an answer that is not finished it is empty.
         updates: what is new since the output before of media that grow, where the request asks for it: chunks of a
-            sound (``chunk_seconds``), each an `AudioOutput`. The chunks of all outputs, joined, are the sounds of
-            ``multimodal``; of a chunk ``span[0]`` is that of its sound.
+            sound (``chunk_seconds``), each an `AudioOutput`, or previews of a picture (``partial_images``), each an
+            `ImageOutput`. The chunks of all outputs, joined, are the sounds of ``multimodal``; ``span[0]`` of a chunk
+            or preview is that of its sound or picture.
 
     """
 

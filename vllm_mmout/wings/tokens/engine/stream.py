@@ -12,6 +12,7 @@ from vllm_mmout.outputs import MediaOutput
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher, MediaJob
 from vllm_mmout.wings.tokens.engine.growing import GrowingSound, GrowingSounds
+from vllm_mmout.wings.tokens.engine.growing_pictures import GrowingPictures
 from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 from vllm_mmout.wings.tokens.layouts.parser import Medium, StreamParser
 from vllm_mmout.wings.tokens.processors.base import marked
@@ -43,7 +44,7 @@ class MediaStream:
         batcher: MediaBatcher,
         settled: Callable[[], None],
         *,
-        growing: GrowingSounds | None = None,
+        growing: GrowingSounds | GrowingPictures | None = None,
     ) -> None:
         self.growing = growing
         """What decodes media that have not ended; None: nothing does."""

@@ -137,6 +137,7 @@ class VQImageProcessor(DecoderProcessor):
 
     name: ClassVar[str] = "vq_image"
     modality: ClassVar[str] = "image"
+    honours: ClassVar[frozenset[str]] = frozenset({"partial_images"})
     makes: ClassVar[Literal["image", "audio"]] = "image"
 
     def __init__(

@@ -1,0 +1,103 @@
+"""GrowingPictures: previews of the pictures of one answer, whose rows come one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vllm_mmout.outputs import ImageOutput
+from vllm_mmout.params import OutputParams
+from vllm_mmout.wings.tokens.processors.base import marked
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher, MediaJob
+    from vllm_mmout.wings.tokens.layouts import Medium
+    from vllm_mmout.wings.tokens.layouts.parser import StreamParser
+
+_FILL = 128
+"""Grey of what is not there yet."""
+
+
+class SizedParams(OutputParams, frozen=True, kw_only=True):
+    """The params of a request whose pictures have so many rows of codes, which a server knows."""
+
+    rows: int | None = None
+
+
+class GrowingPictures:
+    """Of one answer; ``settled`` is called in any thread whenever a picture has been decoded.
+
+    Of ``partial_images`` previews the k-th is due when ``k / (partial_images + 1)`` of the ``rows`` are whole. One that
+    is not decoded when the picture has ended is left out; one that cannot be decoded too: the picture says why.
+    """
+
+    def __init__(self, rows: int, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]) -> None:
+        wanted = params.partial_images
+        self.error: Exception | None = None
+        """None: what goes wrong with a preview does not end an answer."""
+        self._rows = rows
+        self._moments = sorted({-(-number * rows // (wanted + 1)) for number in range(1, wanted + 1)} - {rows})
+        self._params = params
+        self._batcher = batcher
+        self._settled = settled
+        self._start: int | None = None
+        """Of the picture that has begun."""
+        self._due: list[int] = []
+        """Rows at which it is still to be shown."""
+        self._jobs: list[MediaJob] = []
+        self._previews: list[ImageOutput] = []
+        self._lock = Lock()
+
+    def advance(self, parser: StreamParser) -> None:
+        """Have a preview decoded of the picture that has begun, where one is due; never raises."""
+        if (begun := parser.begun) is None:
+            return
+        start, rows = begun
+        if start != self._start:
+            self.cancel()
+            self._start, self._due = start, list(self._moments)
+        if not self._due or rows < self._due[0]:
+            return
+        self._due = [row for row in self._due if row > rows]
+        try:
+            medium = parser.so_far()
+            self._jobs.append(self._batcher.submit(medium, self._params, self._keep))
+        except Exception:  # noqa: BLE001 - the engine is shut down, or has no thread: the picture says it
+            self._due = []
+
+    def end(self, medium: Medium) -> MediaJob:
+        """Have a picture decoded, all of which has come."""
+        self.cancel()
+        return self._batcher.submit(medium, self._params, lambda _: self._settled())
+
+    def take(self) -> list[ImageOutput]:
+        """The previews decoded since the last call."""
+        with self._lock:
+            previews, self._previews = self._previews, []
+        return previews
+
+    def cancel(self) -> None:
+        """Decode no more previews."""
+        for job in self._jobs:
+            job.cancel()
+        self._jobs.clear()
+        self._start, self._due = None, []
+
+    def _keep(self, job: MediaJob) -> None:
+        """A preview has been decoded; called in any thread."""
+        picture = job.outcome
+        if isinstance(picture, ImageOutput):
+            preview = marked(ImageOutput(self._filled(picture, job.medium)), job.medium)
+            with self._lock:
+                self._previews.append(preview)
+
+    def _filled(self, picture: ImageOutput, medium: Medium) -> NDArray[np.uint8]:
+        """A picture at its full height."""
+        height = picture.height * self._rows // medium.codes[0].shape[0]
+        missing = np.full((max(0, height - picture.height), *picture.array.shape[1:]), _FILL, np.uint8)
+        return np.concatenate([picture.array, missing])
