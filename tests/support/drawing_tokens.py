@@ -1,8 +1,9 @@
 """A logits processor by which small random models write media: the layout is what the prompt asks, codes are free.
 
 What stands in the prompt says how: ``ROWSxCOLUMNS`` behind the token PAD a picture, else a sound with a frame for each
-token of the prompt. The word "nothing" ends the answer at once, "broken" puts a row's end where none belongs, "slow"
-takes its time over each token. A request with a script, see scripted_tokens, has these tokens, as fast as that.
+token of the prompt. The word "nothing" ends the answer at once, "broken" puts a row's end where none belongs, "spoiled"
+does so in the middle of a sound, "slow" takes its time over each token. A request with a script, see scripted_tokens,
+has these tokens, as fast as that.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from token_models import AUDIO_CODES, BEGIN, END, EOS, FIRST, IMAGE_CODES, PAD, 
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 SLOW_S = 0.05
+SPOILED = 41
+"""Token of a spoiled sound that is none of its."""
 
 
 class Drawing(AdapterLogitsProcessor):
@@ -51,7 +54,7 @@ def _next(text, length, place):
         return [EOS]
     size = re.search(r"\|(\d+)x(\d+)", text)
     if size is None:
-        return _of_sound(length, place)
+        return [ROW_END] if "spoiled" in text and place == SPOILED else _of_sound(length, place)
     rows, columns = int(size[1]), int(size[2])
     if "broken" in text and place == 1:
         return [ROW_END]

@@ -88,7 +88,7 @@ class TokenEngine:
             if self.waits is not None:
                 await self.waits.wait()
             answers = [
-                SimpleNamespace(multimodal=media, finish_reason=self.finish_reason, token_ids=[0] * 7)
+                SimpleNamespace(multimodal=media, updates=[], finish_reason=self.finish_reason, token_ids=[0] * 7)
                 for media in self.answer(prompt["prompt_token_ids"], params.sampling)
             ]
             yield SimpleNamespace(outputs=answers, finished=True)

@@ -61,23 +61,50 @@ def write(output: AudioOutput, file: BinaryIO, form: Format, subtype: str | None
     """
     samples, rate, name = output.samples, output.rate, form.name
     if name == "pcm":
-        file.writelines(_levels(block, 16).astype("<i2").tobytes() for block in _blocks(samples))
+        file.writelines(as_pcm(block) for block in _blocks(samples))
         return
-    limits = _LIMITS[name]
-    coding = _coding(name, limits, samples.shape[0], rate, subtype)
-    soundfile = _soundfile(form)
+    coding = _coding(name, _LIMITS[name], samples.shape[0], rate, subtype)
     try:
-        with soundfile.SoundFile(file, "w", rate, samples.shape[0], subtype=coding, format=limits.container) as sound:
+        with opened(file, form, rate, samples.shape[0], subtype) as sound:
             for block in _blocks(samples):
                 sound.write(_frames(block, coding))
-            if name == "opus":
-                sound.write(np.zeros((_silence(samples.shape[1], rate), samples.shape[0]), np.float32))
+            silence = ending(name, samples.shape[1], rate, samples.shape[0])
+            if silence is not None:
+                sound.write(silence)
+    except (RuntimeError, ValueError) as error:
+        raise _unwritten(error, name, rate, list(samples.shape)) from error
+
+
+def opened(file: Any, form: Format, rate: int, channels: int, subtype: str | None = None, **options: Any) -> Any:
+    """A ``soundfile.SoundFile`` of a format but "pcm" that writes to a file; ``options`` are soundfile's.
+
+    A SaveError: the format holds no such sound.
+    """
+    limits = _LIMITS[form.name]
+    coding = _coding(form.name, limits, channels, rate, subtype)
+    soundfile = _soundfile(form)
+    try:
+        return soundfile.SoundFile(file, "w", rate, channels, subtype=coding, format=limits.container, **options)
     except (RuntimeError, ValueError) as error:  # ValueError: a libsndfile that was built without the format
-        reason = getattr(error, "error_string", error)
-        raise SaveError(
-            f"libsndfile writes no {name} of {samples.shape[0]} x {samples.shape[1]} samples at {rate} Hz ({reason});"
-            " save it as .wav, or install a newer soundfile"
-        ) from error
+        raise _unwritten(error, form.name, rate, [channels, 0]) from error
+
+
+def as_pcm(samples: NDArray[np.float32]) -> bytes:
+    """Samples [channels, n] as signed 16 bits, little endian, interleaved."""
+    return _levels(samples, 16).astype("<i2").tobytes()
+
+
+def ending(name: str, frames: int, rate: int, channels: int) -> NDArray[np.float32] | None:
+    """What a file of a format has behind so many frames: float32 [n, channels]."""
+    return np.zeros((_silence(frames, rate), channels), np.float32) if name == "opus" else None
+
+
+def _unwritten(error: Exception, name: str, rate: int, shape: list[int]) -> SaveError:
+    reason = getattr(error, "error_string", error)
+    return SaveError(
+        f"libsndfile writes no {name} of {shape[0]} x {shape[1]} samples at {rate} Hz ({reason});"
+        " save it as .wav, or install a newer soundfile"
+    )
 
 
 def _blocks(samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -49,10 +49,9 @@ def partial_image(kind: str, index: int, picture: Encoded) -> Event:
     return _event(f"{kind}.partial_image", picture, {"partial_image_index": index})
 
 
-def completed(kind: str, entry: Encoded, *, tiles: int, processor: str | None = None) -> Event:
-    """A result."""
-    own = {} if processor is None else {"processor": processor}
-    return _event(f"{kind}.completed", entry, {"usage": usage(tiles), **own})
+def completed(kind: str, entry: Encoded, *, used: Mapping[str, Any], **own: Any) -> Event:
+    """A result, what it took, and what else is said of it."""
+    return _event(f"{kind}.completed", entry, {"usage": used, **own})
 
 
 async def stream(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
@@ -72,7 +71,8 @@ async def stream(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
         return
     results = await work.encoded(last)
     for name, entry in zip(work.names, results.entries, strict=True):
-        yield completed(kind, entry, tiles=results.tiles, processor=name if work.named else None)
+        own = {"processor": name} if work.named else {}
+        yield completed(kind, entry, used=usage(results.tiles), **own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +93,15 @@ class EventsResponse(StreamingResponse):
     event that is None sends the headers and a comment: the request runs, and there is nothing to show yet.
     """
 
-    def __init__(self, events: AsyncIterator[Event | None], request_id: str | None = None) -> None:
+    def __init__(
+        self,
+        events: AsyncIterator[Event | None],
+        request_id: str | None = None,
+        *,
+        media_type: str = "text/event-stream",
+    ) -> None:
         super().__init__(
-            iter(()),
-            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-            media_type="text/event-stream",
+            iter(()), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}, media_type=media_type
         )
         self._events = events
         self._request_id = request_id
@@ -130,8 +134,7 @@ class EventsResponse(StreamingResponse):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 started = True
             if failure is not None:
-                body = json.dumps(error_body(api_error(failure, self._request_id))).encode()
-                await _send_body(send, b"event: error\ndata: " + body + b"\n\n")
+                await self.send_failure(send, failure)
             elif event is not None:
                 await _send_event(send, event)
             elif not ended:
@@ -139,6 +142,11 @@ class EventsResponse(StreamingResponse):
             if ended:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
                 return
+
+    async def send_failure(self, send: Send, failure: Exception) -> None:
+        """Say that a request has failed of which something was sent."""
+        body = json.dumps(error_body(api_error(failure, self._request_id))).encode()
+        await _send_body(send, b"event: error\ndata: " + body + b"\n\n")
 
     async def _make(self) -> None:
         """Ask for the events, in a task of its own.

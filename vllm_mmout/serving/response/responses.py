@@ -237,15 +237,15 @@ async def send_in_time(
     connection: asyncio.Transport | None = getattr(getattr(receive, "__self__", None), "transport", None)
     try:
         await answer(scope, receive, _Timed(send, _limit(scope), connection))
-    except _Ended as ended:
+    except CutOff as ended:
         logger.info("%s", ended)
         if connection is not None:
             connection.abort()  # close() would wait until all that was written is taken
             await asyncio.sleep(_TURN_S)
 
 
-class _Ended(Exception):  # noqa: N818 - no fault: it ends the answer alone
-    """Nothing more can be sent."""
+class CutOff(Exception):  # noqa: N818 - no fault: it ends the answer alone
+    """Nothing more can be sent: the connection ends here, so that its client sees that the answer is not whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +262,11 @@ class _Timed:
                 await self.send(message)
         except TimeoutError:
             limit = f"{self.seconds:g} s ({flag('send_timeout')})"
-            raise _Ended(f"a client took nothing of its answer for {limit}; its connection was ended") from None
+            raise CutOff(f"a client took nothing of its answer for {limit}; its connection was ended") from None
         except RuntimeError:  # of a connection that was closed below, which its owner has not heard of
             if self.connection is None or not self.connection.is_closing():
                 raise
-            raise _Ended("a client closed its connection while its answer was sent") from None
+            raise CutOff("a client closed its connection while its answer was sent") from None
 
 
 def _limit(scope: Scope) -> float:

@@ -14,6 +14,8 @@ pytest.importorskip("vllm", reason="the routes are vLLM's server's")
 
 from token_service import FRAME, LENGTH, RATE, picture_of  # noqa: E402
 
+from vllm_mmout.errors import OptionError  # noqa: E402
+
 pytestmark = pytest.mark.engine
 CODES = np.arange(20) % AUDIO_CODES
 SECONDS = len(CODES) * FRAME / RATE
@@ -133,7 +135,7 @@ REFUSED = [
     ({"input": "x" * 4097}, "input", "4097 characters, and may have 4096"),
     ({"response_format": "aac"}, "response_format", "must be one of mp3, opus, ogg, flac, wav, pcm, got 'aac'"),
     ({"speed": 1.5}, "speed", "speed must be 1, got 1.5"),
-    ({"stream_format": "sse"}, "stream_format", "must be audio, got 'sse'"),
+    ({"stream_format": "ndjson"}, "stream_format", "must be one of audio, sse, got 'ndjson'"),
     ({"instructions": "slow"}, "instructions", "no place in this model's prompt"),
     ({"voice": 3}, "voice", "voice must be text or"),
     ({"voice": {"id": 3}}, "voice", "voice must be text or"),
@@ -159,6 +161,30 @@ def test_speed_one_and_audio_are_what_there_is(spoken):
     client, _ = spoken
     asked = {"model": "painter", "voice": "x", "input": "hi", "speed": 1.0, "stream_format": "audio"}
     assert client.audio.speech.create(**asked).content
+
+
+@pytest.mark.parametrize("name", ["wav", "pcm"])
+def test_what_comes_without_chunks_is_sent_at_once(spoken, name):
+    """A stream of a sound that comes at the end has it all the same; the rate of raw samples is in the header."""
+    client, engine = spoken
+    asked = {"model": "painter", "voice": "x", "input": "hi", "response_format": name, "stream_format": "audio"}
+    answer = client.audio.speech.create(**asked)
+    assert answer.response.headers["content-type"] == TYPES[name][0]
+    np.testing.assert_allclose(read(answer.content, TYPES[name][1])[0], samples(), atol=2**-14)
+    assert engine.asked[0][1].chunk_seconds == 0.5
+
+
+def test_chunks_of_a_decoder_that_makes_none(spoken):
+    """Where a client asks for their length it is told; where not, the sound comes whole."""
+    client, engine = spoken
+    processor = engine.output_processor.binding.processors["codec_audio"]
+    processor._chunking = OptionError("it hears all", param="chunk_seconds")
+    with pytest.raises(openai.BadRequestError, match="it hears all") as caught:
+        client.post("/audio/speech", body={"input": "hi", "chunk_seconds": 1}, cast_to=object)
+    assert caught.value.param == "chunk_seconds"
+    assert not engine.asked
+    assert client.audio.speech.create(model="painter", voice="x", input="hi", stream_format="sse").content
+    assert engine.asked[0][1].chunk_seconds is None
 
 
 def test_a_format_that_cannot_hold_the_rate_is_refused_before_the_model_runs(painter):

@@ -41,10 +41,8 @@ def table(section):
     [("Pictures of texts", fields.IMAGES, set()), ("Speech", fields.SPEECH, {"voice"})],
 )
 def test_the_tables_have_every_field(section, known, also):
-    """But those of sampling, which have a list, and those that are refused."""
-    refused = {"stream", "partial_images"}
-    assert set(table(section)) == {*known.options, *also} - SAMPLING.keys() - refused
-    assert refused & set(known.options) <= set(names(SECTIONS[section]))
+    """But those of sampling, which have a list."""
+    assert set(table(section)) == {*known.options, *also} - SAMPLING.keys()
 
 
 def test_the_list_of_sampling_fields_has_every_field():

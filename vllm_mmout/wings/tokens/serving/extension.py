@@ -18,7 +18,7 @@ from vllm_mmout.wings.tokens.engine.async_llm import BoundTokenAsyncLLM
 from vllm_mmout.wings.tokens.serving.chat.handler import answer_chats
 from vllm_mmout.wings.tokens.serving.fields import IMAGES_SCHEMA, SPEECH_SCHEMA
 from vllm_mmout.wings.tokens.serving.service import TokenService
-from vllm_mmout.wings.tokens.serving.speech import speech
+from vllm_mmout.wings.tokens.serving.speech_route import speech
 
 _SOUND: Final = {"schema": {"type": "string", "format": "binary"}}
 _SPEECH: Final = {

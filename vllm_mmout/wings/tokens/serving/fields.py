@@ -87,6 +87,10 @@ class TokenImagesRequest(PictureFields, frozen=True, kw_only=True):
     prompt: Annotated[str, said("the text that pictures are made of.", max_length=32_000, verbatim=True)]
     n: Annotated[int, said("how often the model answers.", ge=1, le=10)] = 1  # as at OpenAI
     size: Annotated[str, said('"auto", or WIDTHxHEIGHT in pixels.')] = AUTO
+    stream: Annotated[bool, said("whether the answer comes as events.")] = False
+    partial_images: Annotated[
+        int, said("pictures of the growing result, sent as events before it; its rows must be known.", ge=0, le=3)
+    ] = 0
     sampling: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """Values of `SAMPLING`."""
 
@@ -103,6 +107,16 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
         said("how it is to be spoken, where the model's prompt has a place for that.", max_length=4096, verbatim=True),
     ] = None
     response_format: Annotated[str, said("format of the sound.", choices=RESPONSE_FORMATS)] = "mp3"
+    stream_format: Annotated[
+        Literal["audio", "sse"] | None,
+        said(
+            "how the sound comes while it is made: as the bytes of the file, or as events; by default it comes whole."
+        ),
+    ] = None
+    chunk_seconds: Annotated[
+        float | None,
+        said("least length of what comes at once of a sound that comes while it is made.", ge=0.001, unit="seconds"),
+    ] = None
     sampling: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """As of `TokenImagesRequest`."""
 
@@ -120,14 +134,6 @@ class _TakenOfSpeech(msgspec.Struct, frozen=True, kw_only=True):
             why="this model has one speed; leave it out, and change the speed of what it gives",
         ),
     ] = 1.0
-    stream_format: Annotated[Literal["audio"], said("how it comes.", why="a sound comes whole; leave it out")] = "audio"
-
-
-class _Whole(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields of pictures that come piece by piece, which these do not."""
-
-    stream: Annotated[bool, said("whether the answer comes as events, which it cannot.")] = False
-    partial_images: Annotated[int, said("pictures of the growing result, of which there are none.")] = 0
 
 
 _MADE: Final = frozenset({"sampling", "voice"})
@@ -136,7 +142,6 @@ IMAGES: Final = Fields(
     {
         **options_of(TokenImagesRequest, without=_MADE),
         **options_of(Taken, without=("n",)),
-        **options_of(_Whole),
         **SAMPLING,
     },
     {**dict.fromkeys(("image", "images", "mask"), "this model makes pictures of texts alone; leave it out"), **USELESS},
@@ -155,10 +160,11 @@ def images_request(body: Any) -> TokenImagesRequest:
     """The request of a JSON body for ``/v1/images/generations``."""
     given = IMAGES.of_object(body)
     _needed(given, "prompt", "the text that the picture is made of")
-    for name in _Whole.__struct_fields__:
-        if given.get(name):
-            message = f"{name} is not to be had of a model that generates tokens: pictures come whole; leave it out"
-            raise ApiError(400, message, param=name)
+    if given.get("partial_images") and not given.get("stream"):
+        raise ApiError(400, "partial_images are sent as events; send stream=true as well", param="partial_images")
+    for name, usual in (("n", 1), ("response_format", "b64_json")) if given.get("stream") else ():
+        if given.get(name, usual) != usual:
+            raise ApiError(400, f"events hold one picture itself; leave {name} out, or stream", param=name)
     check_format(given)
     return made(TokenImagesRequest, given, TokenImagesRequest.__struct_fields__, sampling=_sampling(given))
 
@@ -200,8 +206,6 @@ IMAGES_SCHEMA: Final = IMAGES.schema(
     "prompt",
     prompt={**IMAGES.options["prompt"].schema, "minLength": 1},
     size={**IMAGES.options["size"].schema, "pattern": _SIZES},
-    stream={"type": "boolean", "enum": [False]},
-    partial_images={"type": "integer", "enum": [0]},
 )
 """JSON schema of the fields of ``/v1/images/generations``."""
 SPEECH_SCHEMA: Final = SPEECH.schema(

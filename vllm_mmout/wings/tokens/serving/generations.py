@@ -1,51 +1,64 @@
-"""``POST /v1/images/generations`` of a model that generates tokens: a text in, pictures out."""
+"""Pictures that come whole: a text in, pictures out, of a model that generates tokens."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, api_error
-from vllm_mmout.serving.request.json_body import read_json
 from vllm_mmout.serving.request.names import request_id
 from vllm_mmout.serving.response.encode import FormatChoice, accepted, chosen_format, encode, response_of
-from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response, unless_gone
+from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response
 from vllm_mmout.serving.service import kept
 from vllm_mmout.wings.tokens.guided.admission import MEDIA
-from vllm_mmout.wings.tokens.serving.fields import images_request, sampling_params
+from vllm_mmout.wings.tokens.serving.fields import sampling_params
 from vllm_mmout.wings.tokens.serving.sizes import AUTO, Grid
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
+    from vllm.lora.request import LoRARequest
     from vllm.outputs import RequestOutput
+    from vllm.sampling_params import SamplingParams
 
     from vllm_mmout.serving.response.result_files import Encoded
     from vllm_mmout.wings.tokens.serving.fields import TokenImagesRequest
     from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the engine is to do for one request."""
+
+    prompt: list[int]
+    sampling: SamplingParams
+    request_id: str
+    adapter: LoRARequest | None
+    rows: int | None = None
+    """Rows of codes of a picture, where they are known."""
+    asks: OutputParams = OutputParams()
+    """What is asked of the answer beside that."""
+
+
 PARTIAL = "X-MMOut-Partial"
 """Header of bare bytes that are of a medium inside which the model ended."""
 
 
-async def generated_images(request: Request, service: TokenService) -> Response:
-    """Answer one request."""
-    body = await read_json(request, service.options)
-    maker = service.maker("image")
-    asked = images_request(body)
-    form = _form(request, asked, maker)
-    return await unless_gone(request, _answer(request, service, maker, asked, form))
-
-
-def _form(request: Request, asked: TokenImagesRequest, maker: Maker) -> FormatChoice:
+def form_of(request: Request, asked: TokenImagesRequest, maker: Maker) -> FormatChoice:
     """What the bytes of the pictures are to be, checked as far as that goes before there are any."""
     accept = accepted(request.headers.get("accept"))
     form = FormatChoice(asked.output_format, asked.output_compression, asked.background, accept)
-    for wrong, param in ((asked.n > 1, "n"), (asked.response_format == "url", "response_format")):
+    for wrong, param in (
+        (asked.n > 1, "n"),
+        (asked.response_format == "url", "response_format"),
+        (asked.stream, "stream"),
+    ):
         if accept is not None and wrong:
             raise ApiError(400, f"{param} needs an answer in JSON; leave out Accept, or {param}", param=param)
     formats = maker.processor.formats(OutputParams())
@@ -54,9 +67,8 @@ def _form(request: Request, asked: TokenImagesRequest, maker: Maker) -> FormatCh
     return form
 
 
-async def _answer(
-    request: Request, service: TokenService, maker: Maker, asked: TokenImagesRequest, form: FormatChoice
-) -> Response:
+async def prepared(request: Request, service: TokenService, maker: Maker, asked: TokenImagesRequest) -> Run:
+    """What the engine is to do for a request."""
     adapter = service.adapter(asked.model)
     grid = await asyncio.to_thread(maker.sizes.grid, asked.size)
     values = {"prompt": asked.prompt}
@@ -76,21 +88,28 @@ async def _answer(
         )
     length = _length(wanted, service.usual.get("max_tokens"), opened=opened)
     sampling = sampling_params(asked.sampling, service.usual, n=asked.n, length=length, left=left)
-    name = request_id(request, "image")
+    rows = None if grid is None else grid.rows
     whole = wanted is None or (sampling.max_tokens or 0) >= wanted
-    params = _guided(service, grid) if whole else OutputParams()
-    outputs = await service.generated(maker, prompt, sampling, name, adapter, asked=params)
+    asks = _guided(service, grid) if whole else OutputParams()
+    return Run(prompt, sampling, request_id(request, "image"), adapter, rows, asks)
+
+
+async def answer(
+    request: Request, service: TokenService, maker: Maker, asked: TokenImagesRequest, *, form: FormatChoice, run: Run
+) -> Response:
+    """All pictures at once."""
+    outputs = await service.generated(maker, run.prompt, run.sampling, run.request_id, run.adapter, asked=run.asks)
     pictures = [picture for answer in outputs.outputs for picture in answer.multimodal]  # type: ignore[attr-defined]
     if not pictures:
         raise nothing_made("picture", outputs)
     if form.accept is not None:  # a body is one file
         del pictures[1:]
-    entries = await _encoded(maker, pictures, form, name)
+    entries = await encoded_pictures(maker, pictures, form, run.request_id)
     partial = [bool(getattr(picture, "partial", False)) for picture in pictures]
     if form.accept is not None:
         return bare_response(entries[0], {PARTIAL: "true"} if partial[0] else None)
     notes = [{"partial": True} if one else {} for one in partial]
-    used = token_usage(prompt, outputs)
+    used = token_usage(run.prompt, outputs)
     if asked.response_format == "b64_json":
         return json_response(entries, used=used, notes=notes)
     names = await kept(service.store, entries)
@@ -110,7 +129,7 @@ def _length(wanted: int | None, usual: int | None, *, opened: bool) -> int | Non
     return None if usual is None else max(usual, wanted)
 
 
-async def _encoded(maker: Maker, pictures: Sequence[Any], form: FormatChoice, name: str) -> list[Encoded]:
+async def encoded_pictures(maker: Maker, pictures: Sequence[Any], form: FormatChoice, name: str) -> list[Encoded]:
     """The bytes of pictures, made off the event loop; whoever sends them closes them."""
     try:
         return await in_thread(lambda: encode_pictures(maker, pictures, form), close_entries)
@@ -132,7 +151,11 @@ def encode_pictures(maker: Maker, pictures: Sequence[Any], form: FormatChoice) -
 
 def token_usage(prompt: Sequence[int], outputs: RequestOutput) -> dict[str, Any]:
     """What a request took, as OpenAI counts it."""
-    made = sum(len(answer.token_ids) for answer in outputs.outputs)
+    return usage_of(prompt, sum(len(answer.token_ids) for answer in outputs.outputs))
+
+
+def usage_of(prompt: Sequence[int], made: int) -> dict[str, Any]:
+    """What so many tokens, made of a prompt, are to OpenAI."""
     return {
         "input_tokens": len(prompt),
         "input_tokens_details": {"image_tokens": 0, "text_tokens": len(prompt)},
@@ -142,18 +165,23 @@ def token_usage(prompt: Sequence[int], outputs: RequestOutput) -> dict[str, Any]
 
 
 def nothing_made(what: str, outputs: RequestOutput) -> ApiError:
-    """The error of a request whose answers hold no picture or sound.
+    """The error of a request whose answers hold no picture or sound."""
+    reasons = {str(answer.finish_reason) for answer in outputs.outputs}
+    return ended_without(what, reasons, max(len(answer.token_ids) for answer in outputs.outputs))
+
+
+def ended_without(what: str, reasons: AbstractSet[str], tokens: int) -> ApiError:
+    """The error of answers without a picture or sound, which ended for reasons of vLLM's after so many tokens.
 
     422, since neither client nor server did wrong: after a 500 OpenAI's client would ask, and have it generated, again.
     """
-    reasons = sorted({str(answer.finish_reason) for answer in outputs.outputs})
-    most = max(len(answer.token_ids) for answer in outputs.outputs)
     remedy = (
         "raise max_tokens"
-        if reasons == ["length"]
+        if reasons == {"length"}
         else "change the prompt, or keep the model from ending by min_tokens, ignore_eos or allowed_token_ids"
     )
     return ApiError(
         422,
-        f"the model gave no {what}: it ended after {most} tokens (finish_reason {', '.join(reasons)}); {remedy}",
+        f"the model gave no {what}: it ended after {tokens} tokens (finish_reason {', '.join(sorted(reasons))});"
+        f" {remedy}",
     )

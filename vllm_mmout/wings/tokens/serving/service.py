@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -15,7 +15,7 @@ from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.metrics import observe
 from vllm_mmout.serving.service import Service
 from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
-from vllm_mmout.wings.tokens.serving.generations import generated_images
+from vllm_mmout.wings.tokens.serving.generations_route import generated_images
 from vllm_mmout.wings.tokens.serving.prompt_tokens import PromptTokens
 from vllm_mmout.wings.tokens.serving.sizes import Sizes
 
@@ -149,16 +149,25 @@ class TokenService(Service):
     ) -> RequestOutput:
         """Run one request for one output, the last, to its end; ``asked``: its further options."""
         params = msgspec.structs.replace(asked, processor=maker.name, sampling=sampling)
+        async with aclosing(self.running(prompt, params, request_id, adapter)) as outputs:
+            return [output async for output in outputs][-1]
+
+    async def running(
+        self, prompt: list[int], params: OutputParams, request_id: str, adapter: LoRARequest | None
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Run one request, and give its outputs as they come, at least one; whoever takes them closes it."""
+        last = None
         try:
             async with aclosing(
                 self.engine.generate({"prompt_token_ids": prompt}, params, request_id, lora_request=adapter)
             ) as outputs:
-                found = [output async for output in outputs]
+                async for output in outputs:
+                    last = output
+                    yield output
         except Exception as error:
             raise generation_error(error, request_id) from error
-        if not found or any(answer.finish_reason == "abort" for answer in found[-1].outputs):
+        if last is None or any(answer.finish_reason == "abort" for answer in last.outputs):
             raise api_error(AbortedError("the engine gave no answer"), request_id)
-        return found[-1]
 
 
 def generation_error(error: Exception, request_id: str) -> ApiError:

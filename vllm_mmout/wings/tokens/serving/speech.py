@@ -1,4 +1,4 @@
-"""``POST /v1/audio/speech``: a text in, a sound out, of a model that generates tokens or answers in one forward."""
+"""Speech that comes whole: a text in, a sound out, of a model that generates tokens or answers in one forward."""
 
 from __future__ import annotations
 
@@ -15,49 +15,34 @@ from vllm_mmout.errors import DecodeError, SaveError
 from vllm_mmout.outputs.audio import AudioOutput
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, api_error
-from vllm_mmout.serving.image_routes import answered
-from vllm_mmout.serving.request.json_body import read_json
 from vllm_mmout.serving.request.names import request_id
 from vllm_mmout.serving.response.encode import FormatChoice
-from vllm_mmout.serving.response.responses import bare_response, unless_gone
+from vllm_mmout.serving.response.responses import bare_response
 from vllm_mmout.serving.response.result_files import SOUND_TYPES, Encoded
-from vllm_mmout.serving.service import ForwardService, Service
+from vllm_mmout.serving.service import ForwardService
 from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
-from vllm_mmout.wings.tokens.serving.fields import RESPONSE_FORMATS, SpeechRequest, sampling_params, speech_request
-from vllm_mmout.wings.tokens.serving.generations import PARTIAL, nothing_made
+from vllm_mmout.wings.tokens.serving.fields import RESPONSE_FORMATS, SpeechRequest, sampling_params
+from vllm_mmout.wings.tokens.serving.generations import PARTIAL, Run, nothing_made
 from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 
 FIELD: Final = "response_format"
 """Of the format of a sound."""
 
 
-async def speech(request: Request) -> Response:
-    """A text in, the model's sound out."""
-    return await answered(request, Service, lambda service, _: _spoken(request, service))
-
-
-async def _spoken(request: Request, service: Service) -> Response:
-    body = await read_json(request, service.options)
-    if isinstance(service, ForwardService):
-        return await unless_gone(request, _answer_of_forward(request, service, speech_request(body)))
-    if not isinstance(service, TokenService):
-        raise ApiError(400, service.gives, param="model")
-    maker = service.maker("audio")
-    asked = speech_request(body)
-    return await unless_gone(request, _answer(request, service, maker, asked))
-
-
-async def _answer_of_forward(request: Request, service: ForwardService, asked: SpeechRequest) -> Response:
+async def answer_of_forward(request: Request, service: ForwardService, asked: SpeechRequest) -> Response:
+    """The sound of a model that answers in one forward."""
     inputs = service.binding.inputs
     name = request_id(request, "speech")
     work = Work(service, asked.input, OutputParams(), FormatChoice(), name, service.adapter(asked.model), "input")
     processor = service.binding.processors[work.names[0]]
     if processor.modality != "audio" or (inputs is not None and inputs.opens_files):
         raise ApiError(400, service.gives, param="model")
-    given = [*asked.sampling, *(["instructions"] if asked.instructions is not None else [])]
+    given = [*asked.sampling, *(name for name in ("instructions", "chunk_seconds") if getattr(asked, name) is not None)]
     if given:
         raise ApiError(400, f"the model takes a text alone; leave {given[0]} out", param=given[0])
+    if asked.stream_format == "sse":
+        raise ApiError(400, "the model gives a sound at once, as no events; leave it out", param="stream_format")
     await asyncio.to_thread(check_format, asked.response_format, getattr(processor, "sampling_rate", None))
     async with aclosing(work.running()) as outputs:
         async for output in outputs:
@@ -69,15 +54,20 @@ async def _answer_of_forward(request: Request, service: ForwardService, asked: S
     return bare_response(entry, name="speech")
 
 
-async def _answer(request: Request, service: TokenService, maker: Maker, asked: SpeechRequest) -> Response:
+async def prepared(request: Request, service: TokenService, maker: Maker, asked: SpeechRequest) -> Run:
+    """What the engine is to do for a request."""
     adapter = service.adapter(asked.model)
     values = _values(asked, maker.template)
     await asyncio.to_thread(check_format, asked.response_format, getattr(maker.processor, "sampling_rate", None))
     prompt = await asyncio.to_thread(maker.tokens, values, "input")
     left = service.room_after(prompt, "input")
     sampling = sampling_params(asked.sampling, service.usual, n=1, length=service.usual.get("max_tokens"), left=left)
-    name = request_id(request, "speech")
-    outputs = await service.generated(maker, prompt, sampling, name, adapter)
+    return Run(prompt, sampling, request_id(request, "speech"), adapter)
+
+
+async def answer(service: TokenService, maker: Maker, asked: SpeechRequest, run: Run) -> Response:
+    """The sound of a model that generates tokens, whole."""
+    outputs = await service.generated(maker, run.prompt, run.sampling, run.request_id, run.adapter)
     sounds = [sound for answer in outputs.outputs for sound in answer.multimodal]  # type: ignore[attr-defined]
     if not sounds:
         raise nothing_made("sound", outputs)
@@ -85,7 +75,7 @@ async def _answer(request: Request, service: TokenService, maker: Maker, asked: 
         whole = joined(sounds)
         entry = await asyncio.to_thread(encoded, whole, asked.response_format)
     except Exception as error:
-        raise api_error(error, name) from error
+        raise api_error(error, run.request_id) from error
     return bare_response(entry, {PARTIAL: "true"} if whole.partial else None, name="speech")
 
 

@@ -1,0 +1,35 @@
+"""``POST /v1/audio/speech``: a text in, a sound out, whole or while it is made."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.image_routes import answered
+from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.response.responses import unless_gone
+from vllm_mmout.serving.service import ForwardService, Service
+from vllm_mmout.wings.tokens.serving.fields import speech_request
+from vllm_mmout.wings.tokens.serving.service import TokenService
+from vllm_mmout.wings.tokens.serving.speech import answer, answer_of_forward, prepared
+from vllm_mmout.wings.tokens.serving.speech_stream import streamed
+
+
+async def speech(request: Request) -> Response:
+    """A text in, the model's sound out."""
+    return await answered(request, Service, lambda service, _: _spoken(request, service))
+
+
+async def _spoken(request: Request, service: Service) -> Response:
+    body = await read_json(request, service.options)
+    if isinstance(service, ForwardService):
+        return await unless_gone(request, answer_of_forward(request, service, speech_request(body)))
+    if not isinstance(service, TokenService):
+        raise ApiError(400, service.gives, param="model")
+    maker = service.maker("audio")
+    asked = speech_request(body)
+    run = await unless_gone(request, prepared(request, service, maker, asked))
+    if asked.stream_format is not None or asked.chunk_seconds is not None:
+        return await unless_gone(request, streamed(service, maker, asked, run))
+    return await unless_gone(request, answer(service, maker, asked, run))
