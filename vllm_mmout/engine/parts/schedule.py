@@ -115,7 +115,7 @@ class Gathering(Generic[R]):
         for run in self._runs:
             self._ready += [(run, part) for part in run.fan_out.take()]
         self._ready = deque((run, part) for run, part in self._ready if run in self._runs and not run.fan_out.stopped)
-        batches = []
+        batches: list[Batch[R]] = []
         while self._ready and (idle is None or len(batches) < idle):
             runs = [*(run for run, _ in self._ready), *(run for run in self._runs if run.fan_out.reading)]
             room = min(self._budget.room(run.fan_out.nbytes) for run in runs)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.threads import in_thread
@@ -42,7 +42,7 @@ class Run:
     adapter: LoRARequest | None
     rows: int | None = None
     """Rows of codes of a picture, where they are known."""
-    asks: OutputParams = OutputParams()
+    asks: OutputParams = field(default_factory=OutputParams)
     """What is asked of the answer beside that."""
 
 
