@@ -101,3 +101,20 @@ def test_a_raster_comes_back_on_its_place_with_finer_pixels(tmp_path_factory):
     np.testing.assert_allclose(result.outputs.array, own.images[0].numpy(), atol=1e-4)
     assert result.outputs.crs == "EPSG:32631"
     assert result.outputs.transform[0] == 10
+
+
+def test_a_text_comes_back_as_frames(tmp_path_factory):
+    """Of a number that the request says; a dict with a prompt is the pipeline's, not vLLM's."""
+    pipeline = small_pipelines.pipeline("WanPipeline")
+    folder = tmp_path_factory.mktemp("text-to-video")
+    pipeline.save_pretrained(folder)
+    llm = engine_here(folder, max_num_seqs=2)
+    params = OutputParams(num_inference_steps=2, seed=3, size="48x32", negative_prompt="fog")
+    results = llm.generate([{"prompt": "a boat", "num_frames": frames} for frames in (5, 9)], params)
+    for result, frames in zip(results, (5, 9), strict=True):
+        said = {"num_frames": frames, "height": 32, "width": 48, "negative_prompt": "fog", "num_inference_steps": 2}
+        generator = torch.Generator().manual_seed(3)
+        own = pipeline("a boat", **said, generator=generator, output_type="np").frames[0]
+        array = result.outputs.frames
+        assert array.shape == (frames, 32, 48, 3)
+        assert np.abs(array.astype(int) - (own * 255).round()).max() <= 1
