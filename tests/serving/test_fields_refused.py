@@ -13,8 +13,8 @@ pytestmark = pytest.mark.engine
 @pytest.mark.parametrize(
     ("field", "text"),
     [
-        ("n", "2"), ("n", "0"), ("n", "one"), ("n", "1.5"), ("size", "1024x1024"), ("quality", "high"),
-        ("quality", "hd"), ("output_format", "gif"), ("output_format", "svg"), ("output_compression", "101"),
+        ("n", "2"), ("n", "0"), ("n", "one"), ("n", "1.5"), ("size", "large"), ("size", "0x5"), ("quality", "high"),
+        ("quality", "hd"), ("output_format", "bmp"), ("output_format", "svg"), ("output_compression", "101"),
         ("output_compression", "-1"), ("background", "white"), ("response_format", "b64"), ("stream", "yes"),
         ("stream", "2"), ("partial_images", "4"), ("partial_images", "1"), ("user", "x" * 513),
         ("prompt", "x" * 32_001), ("model", "x" * 513), ("tile", "x"), ("tile", "0"), ("tile", "9" * 5000),

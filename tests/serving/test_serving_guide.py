@@ -58,7 +58,7 @@ def test_the_table_of_fields_and_the_list_of_options_have_every_field():
     assert options == list(OPTIONS)
 
 
-@pytest.mark.parametrize("field", ["background", "response_format", "size", "quality", "n"])
+@pytest.mark.parametrize("field", ["background", "response_format", "quality", "n"])
 def test_a_field_of_a_choice_lists_it(field):
     """The values of a field are those that it may have."""
     (values,) = [cells[1] for cells in rows("Fields") if names(cells[0]) == [field]]

@@ -90,7 +90,7 @@ class _Checked:
         self._name = type(model).__name__
         self._requests = requests
         self._tolerance = tolerance
-        self._steps = Steps(_Watched(model))  # type: ignore[arg-type]  # a model as far as it is called
+        self._steps = Steps(_Watched(model), self._name)  # type: ignore[arg-type]  # a model as far as it is called
 
     def together(self, numbers: Sequence[int], begins: Sequence[int]) -> list[Outcome]:
         """The results of some requests, each of which begins at a step of its own."""
@@ -129,7 +129,6 @@ class _Watched:
 
     def __init__(self, model: nn.Module) -> None:
         self._model: Any = model
-        self.__class__ = type(type(model).__name__, (_Watched,), {})
         if hasattr(model, "preview"):
             self.preview = partial(self._kept, "preview")
 

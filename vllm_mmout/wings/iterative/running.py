@@ -54,9 +54,9 @@ class Steps:
     leave the states that it was given as they were.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, name: str | None = None) -> None:
         self._model: Any = model
-        self._name = type(model).__name__
+        self._name = name or type(model).__name__
         self._arrived: Sequence[Given] = ()
 
     def arrive(self, given: Sequence[Given]) -> None:

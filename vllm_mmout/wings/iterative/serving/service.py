@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import msgspec
-from vllm.utils import random_uuid
 
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.request.body import is_json, read_form
@@ -79,7 +79,7 @@ def _with_seed(work: Work, number: int) -> Work:
     """One of several: its seed is the next one, or a random one."""
     seed = work.params.seed
     params = work.params if seed is None else msgspec.structs.replace(work.params, seed=seed + number)
-    return replace(work, params=params, request_id=f"{work.request_id}-{number}-{random_uuid()}")
+    return replace(work, params=params, request_id=f"{work.request_id}-{number}-{uuid4().hex}")
 
 
 async def _answer(works: Sequence[Work], request: Request, *, stored: bool) -> Response:

@@ -1,0 +1,178 @@
+"""Requests of a diffusion model at different steps: a short one beside long ones, eight of a length, many.
+
+The model is a class-conditional DiT of diffusers with random weights, served from its folder by an engine in this
+process. A request of 4 steps comes while eight of 50 run: the engine's steps until it ends. Eight requests, of
+``ITERATIVE_STEPS`` (10), by ``LLM.generate``, and diffusers' own call of the eight as one batch on as many threads, in
+turns, with the pictures compared. Eight times as many requests as run at once: how many states there are at most, and
+how much further memory grows than with those that run at once alone. ``ITERATIVE_ROUNDS`` (5) takes more rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks.report import Figure, Row, setting
+from vllm_mmout import OutputParams
+
+STEPS = int(setting("ITERATIVE_STEPS", "10"))
+ROUNDS = int(setting("ITERATIVE_ROUNDS", "5"))
+AT_ONCE = 8
+ASKED_STEPS = 6
+PACKAGES = ("diffusers",)
+PLOTTED = ("pictures/s",)
+
+
+def run() -> list[Row]:
+    """Measure."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    with tempfile.TemporaryDirectory(prefix="mmout-bench-") as name:
+        folder = _folder(Path(name))
+        llm = _engine(folder, max_num_seqs=AT_ONCE + 1)
+        rows = [_short_beside_long(llm)]
+        rows += _beside_diffusers(llm, folder)
+        rows += _many(llm)
+    return rows
+
+
+def _folder(folder: Path) -> str:
+    """A DiT of 8 million weights for 8 x 8 patches, and a decoder of 128 x 128 pixels."""
+    import torch
+    from diffusers import AutoencoderKL, DDIMScheduler, DiTPipeline, DiTTransformer2DModel
+
+    torch.manual_seed(0)
+    network: Any = DiTTransformer2DModel
+    transformer = network(
+        num_attention_heads=4,
+        attention_head_dim=64,
+        in_channels=4,
+        out_channels=4,
+        num_layers=6,
+        sample_size=16,
+        patch_size=2,
+        num_embeds_ada_norm=10,
+    )
+    decoder: Any = AutoencoderKL
+    vae = decoder(
+        block_out_channels=[16, 32, 32, 32],
+        down_block_types=["DownEncoderBlock2D"] * 4,
+        up_block_types=["UpDecoderBlock2D"] * 4,
+        latent_channels=4,
+        norm_num_groups=8,
+    )
+    pipeline: Any = DiTPipeline(transformer=transformer, vae=vae, scheduler=DDIMScheduler())  # type: ignore[no-untyped-call]
+    pipeline.save_pretrained(folder / "dit")
+    return str(folder / "dit")
+
+
+def _engine(folder: str, **arguments: Any) -> Any:
+    from vllm import LLM
+
+    return LLM(folder, gpu_memory_utilization=0.3, distributed_executor_backend="uni", **arguments)
+
+
+def _params(steps: int, seed: int) -> OutputParams:
+    return OutputParams(num_inference_steps=steps, seed=seed, guidance_scale=1.0)
+
+
+def _short_beside_long(llm: Any) -> Row:
+    engine = llm.llm_engine
+    for number in range(AT_ONCE):
+        _add(engine, f"long-{number}", 50)
+    for _ in range(10):
+        engine.step()
+    _add(engine, "short", 4)
+    steps, ended = 0, False
+    while not ended:
+        ended = any(output.request_id == "short" for output in engine.step())
+        steps += 1
+    while engine.has_unfinished_requests():
+        engine.step()
+    name = f"a request of 4 steps that comes beside {AT_ONCE} of 50"
+    return Row(name, {"engine steps until it ends": Figure.of([steps], at_most=ASKED_STEPS)})
+
+
+def _add(engine: Any, name: str, steps: int) -> None:
+    from vllm import PoolingParams
+
+    from vllm_mmout.engine import wire
+
+    inputs, params = engine.output_processor.binding.inputs, _params(steps, 0)
+    mapped = inputs.map({"class_labels": 3}, params)
+    marked = wire.marked(PoolingParams(task="plugin"), wire.mark(params))
+    engine.add_request(name, inputs.render(mapped, inputs.tokens(mapped, params)), marked)
+
+
+def _beside_diffusers(llm: Any, folder: str) -> list[Row]:
+    import torch
+    from diffusers import DiTPipeline
+
+    own: Any = DiTPipeline.from_pretrained(folder)
+    own.set_progress_bar_config(disable=True)
+    labels = list(range(AT_ONCE))
+
+    def ours() -> list[Any]:
+        params = [_params(STEPS, seed) for seed in labels]
+        results = llm.generate([{"class_labels": label} for label in labels], params, use_tqdm=False)
+        return [np.asarray(result.outputs.image) for result in results]
+
+    def theirs() -> list[Any]:
+        noise = [torch.Generator().manual_seed(seed) for seed in labels]
+        made = own(class_labels=labels, num_inference_steps=STEPS, guidance_scale=1.0, generator=noise)
+        return [np.asarray(picture) for picture in made.images]
+
+    for one, other in zip(ours(), theirs(), strict=True):
+        assert np.abs(one.astype(int) - other.astype(int)).max() <= 1, "a picture differs from diffusers' own"
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(ROUNDS):
+        for call, found in zip((ours, theirs), times, strict=True):
+            found.append(_seconds(call))
+    rates = [[AT_ONCE / seconds for seconds in found] for found in times]
+    names = ("by LLM.generate", "by diffusers' own call of one batch")
+    rows = [
+        Row(f"{AT_ONCE} pictures of {STEPS} steps, {name}", {"pictures/s": Figure.of(rate)})
+        for name, rate in zip(names, rates, strict=True)
+    ]
+    return [*rows, Row("LLM.generate to diffusers' batch", {"ratio": Figure.ratio(*rates, at_least=1.0)})]
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def _many(llm: Any) -> list[Row]:
+    grown = [_growth(llm, count) for count in (AT_ONCE + 1, 8 * (AT_ONCE + 1))]
+    states = max(most for _, most in grown)
+    return [
+        Row(
+            f"{8 * (AT_ONCE + 1)} requests, {AT_ONCE + 1} at once",
+            {
+                "states at most": Figure.of([states], at_most=AT_ONCE + 1),
+                "MiB beyond those at once alone": (grown[1][0] - grown[0][0]) / 2**20,
+            },
+        )
+    ]
+
+
+def _growth(llm: Any, count: int) -> tuple[int, int]:
+    """The most bytes of this process, and the most states, while so many requests run."""
+    engine, process = llm.llm_engine, psutil.Process()
+    runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    for number in range(count):
+        _add(engine, f"many-{number}", 4)
+    most, states = 0, 0
+    while engine.has_unfinished_requests():
+        engine.step()
+        most = max(most, process.memory_info().rss)
+        kept = runner.input_batch.pooling_states.values()
+        states = max(states, sum(hasattr(state, "mmout") for state in kept))
+    return most, states
