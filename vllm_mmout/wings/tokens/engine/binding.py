@@ -123,6 +123,7 @@ class TokenBinding(EngineBinding):
 
 def _rows(params: OutputParams, processor: TokenProcessor) -> int | None:
     """Rows of codes of a request's pictures; None: not known."""
-    if isinstance(params, SizedParams):
+    if isinstance(params, SizedParams) and params.rows is not None:
         return params.rows
-    return None if processor.layout.grid is None else processor.layout.grid[0]
+    grid = params.grid or processor.layout.grid
+    return None if grid is None else grid[0]
