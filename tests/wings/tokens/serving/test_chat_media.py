@@ -227,13 +227,23 @@ def test_sounds_of_one_answer_are_joined_and_transcribed(speaker):
     assert apart == base64.b64decode(message.audio.data)
 
 
-def test_a_long_sound_comes_in_pieces(speaker):
-    """Each of them base64 of whole samples, as all of it together."""
-    with closing(spoken(speaker, script=sound(110), audio=RAW, stream=True)) as stream:
-        pieces = [chunk.choices[0].delta.to_dict().get("audio", {}) for chunk in stream]
-    data = [one["data"] for one in pieces if "data" in one]
+def test_a_long_sound_comes_while_it_is_made(speaker):
+    """Pieces of whole samples, base64 as all of it together."""
+    script = [*sound(80), *of_text("And.")]
+    whole = spoken(speaker, script=script, audio=RAW).choices[0].message
+    with closing(spoken(speaker, script=script, audio=RAW, stream=True)) as stream:
+        deltas = [chunk.choices[0].delta.to_dict() for chunk in stream]
+    data = [delta["audio"]["data"] for delta in deltas if "data" in delta.get("audio", {})]
     assert len(data) >= 2
-    assert b"".join(map(base64.b64decode, data)) == base64.b64decode("".join(data))
+    assert "".join(data) == whole.audio.data
+    assert b"".join(map(base64.b64decode, data)) == base64.b64decode(whole.audio.data)
+
+
+def test_a_streamed_sound_that_ends_early_is_partial(speaker):
+    """It says so with its transcript."""
+    with closing(spoken(speaker, script=sound(60), audio=RAW, stream=True, max_completion_tokens=42)) as stream:
+        said = [chunk.choices[0].delta.to_dict().get("audio", {}) for chunk in stream]
+    assert [one for one in said if "transcript" in one] == [{"transcript": "", "partial": True}]
 
 
 def test_a_sound_without_its_text(speaker):

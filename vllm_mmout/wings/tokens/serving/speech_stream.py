@@ -39,7 +39,7 @@ USUAL_S: Final = 0.5
 
 async def streamed(service: TokenService, maker: Maker, asked: SpeechRequest, run: Run) -> Response:
     """The answer to a request whose sound comes while it is made; headers go out with the first of it."""
-    seconds = await asyncio.to_thread(_chunk_seconds, maker, asked)
+    seconds = await asyncio.to_thread(chunk_seconds, maker, asked.chunk_seconds)
     run.sampling.output_kind = RequestOutputKind.DELTA
     params = OutputParams(processor=maker.name, sampling=run.sampling, chunk_seconds=seconds)
     outputs = service.running(run.prompt, params, run.request_id, run.adapter)
@@ -51,17 +51,17 @@ async def streamed(service: TokenService, maker: Maker, asked: SpeechRequest, ru
     return response
 
 
-def _chunk_seconds(maker: Maker, asked: SpeechRequest) -> float | None:
+def chunk_seconds(maker: Maker, asked: float | None) -> float | None:
     """Of the engine's chunks; None where the decoder makes none, and the client has not asked for any. Blocks."""
     if isinstance(maker.processor, CodecAudioProcessor):
         try:
             maker.processor.chunking()
         except OptionError as error:
-            if asked.chunk_seconds is not None:
+            if asked is not None:
                 raise api_error(error) from error
             return None
-        return asked.chunk_seconds or USUAL_S
-    if asked.chunk_seconds is not None:
+        return asked or USUAL_S
+    if asked is not None:
         message = f"{type(maker.processor).__name__} makes no sounds in chunks; leave chunk_seconds out"
         raise api_error(OptionError(message, param="chunk_seconds"))
     return None

@@ -85,7 +85,7 @@ class MediaEvents:
         if media:
             yield from ({"audio": one} for one in sent.audio.add(self._asked, media))
         if ends:
-            yield from ({"audio": one} for one in sent.audio.end(sent.text))
+            yield from ({"audio": one} for one in sent.audio.end(sent.text, partial=index in self._engine.partial))
 
     def _error(self, error: Exception) -> str:
         known = api_error(error)

@@ -17,6 +17,7 @@ from vllm_mmout.wings.tokens.serving.chat.asked import asked_media
 from vllm_mmout.wings.tokens.serving.chat.events import MediaEvents
 from vllm_mmout.wings.tokens.serving.chat.parts import images, whole_audio
 from vllm_mmout.wings.tokens.serving.chat.watched import WatchedEngine
+from vllm_mmout.wings.tokens.serving.speech_stream import chunk_seconds
 
 if TYPE_CHECKING:
     from starlette.datastructures import State
@@ -63,7 +64,9 @@ class MediaChat:
             if slots is not None:
                 place.enter_context(slots)
             mine: Any = copy(self)
-            mine.engine_client = engine = WatchedEngine(self.mmout.engine, asked.maker.name)
+            pieces = request.stream and asked.form is not None
+            seconds = await asyncio.to_thread(chunk_seconds, asked.maker, None) if pieces else None
+            mine.engine_client = engine = WatchedEngine(self.mmout.engine, asked.maker.name, seconds)
             answer = await super(MediaChat, mine).create_chat_completion(request, raw_request)  # type: ignore[misc]
             if not request.stream:
                 return await _filled(answer, engine, asked)

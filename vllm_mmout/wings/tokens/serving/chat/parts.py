@@ -50,7 +50,6 @@ class AudioDeltas:
         self._form: tuple[int, int] | None = None
         self._left = b""
         """Samples that are no whole group of base64 yet."""
-        self._partial = False
 
     def add(self, asked: AskedMedia, sounds: Sequence[Any]) -> Iterator[dict[str, Any]]:
         """Take sounds, or pieces of one, as they come; blocks."""
@@ -61,7 +60,6 @@ class AudioDeltas:
             yield _begun(sound)
         if form != self._form:
             raise DecodeError(f"the sounds of one answer are of {self._form} and {form} Hz and channels")
-        self._partial |= sound.partial
         file = encoded(sound, asked.form or "", FORMAT)
         content = self._left + file.read(0, file.nbytes)
         group = 6 * sound.channels  # whole frames, of two bytes a channel, and whole groups of base64
@@ -71,13 +69,13 @@ class AudioDeltas:
         for at in range(0, whole, piece):
             yield _data(content[at : min(at + piece, whole)])
 
-    def end(self, transcript: str) -> Iterator[dict[str, Any]]:
-        """What is left, when the answer ends."""
+    def end(self, transcript: str, *, partial: bool = False) -> Iterator[dict[str, Any]]:
+        """What is left, when the answer ends, ``partial`` inside a sound."""
         if self._form is None:
             return
         if self._left:
             yield _data(self._left)
-        ended = _ended(transcript, partial=self._partial)
+        ended = _ended(transcript, partial=partial)
         last = {"expires_at": ended.pop("expires_at")}
         yield from (ended, last)  # alone, as OpenAI has it
 

@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 class WatchedEngine:
     """All that the engine has, but that it generates with media."""
 
-    def __init__(self, engine: BoundTokenAsyncLLM, processor: str) -> None:
+    def __init__(self, engine: BoundTokenAsyncLLM, processor: str, chunk_seconds: float | None = None) -> None:
         self._engine = engine
         self._processor = processor
+        self._chunk_seconds = chunk_seconds
+        """Of the pieces in which sounds are taken; None: media are taken when they are whole."""
         self._media: defaultdict[int, list[Any]] = defaultdict(list)
         """Decoded media that nobody has taken, by the index of their answer."""
         self.failure: ApiError | None = None
         """Why nothing more is generated, where that is of ours."""
+        self.partial: set[int] = set()
+        """The answers that ended inside a medium."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -37,7 +41,7 @@ class WatchedEngine:
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:
         """As the engine's own; media of an output are here before it is yielded."""
-        params = OutputParams(processor=self._processor, sampling=sampling_params)
+        params = OutputParams(processor=self._processor, sampling=sampling_params, chunk_seconds=self._chunk_seconds)
         results = self._engine.generate(prompt, params, request_id, *args, **kwargs)
         try:
             async with aclosing(results), aclosing(self._without_silence(results)) as outputs:
@@ -77,7 +81,10 @@ class WatchedEngine:
         """Take the media of an output; says whether there were any."""
         brought = False
         for answer in output.outputs:
-            media = getattr(answer, "multimodal", ())
+            whole = getattr(answer, "multimodal", ())
+            if any(getattr(one, "partial", False) for one in whole):
+                self.partial.add(answer.index)
+            media = whole if self._chunk_seconds is None else getattr(answer, "updates", ())
             self._media[answer.index] += media
             brought |= bool(media)
         return brought
