@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vllm_mmout.errors import OptionError, SaveError
-from vllm_mmout.models.embedded.folders import embedded_model, embedded_scene
+from vllm_mmout.models.embedded.folders import embedded_model, embedded_scene, found_model
 from vllm_mmout.models.embedded.scene import make_scene
 
 
@@ -60,3 +60,9 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path):
     """An error of saving, not a traceback of the file system."""
     with pytest.raises(SaveError, match="missing"):
         embedded_scene(tmp_path / "missing" / "scene.tif", make_scene(64, 64))
+
+
+def test_a_folder_of_diffusers_is_one_of_a_model(tmp_path):
+    """It has an index, and need not have a config.json."""
+    (tmp_path / "model_index.json").write_text("{}")
+    assert found_model(str(tmp_path)) == str(tmp_path)

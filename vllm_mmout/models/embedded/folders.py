@@ -39,11 +39,15 @@ def embedded_scene(path: str | Path, scene: Scene | None = None) -> Path:
     return target
 
 
+_OF_MODELS = ("config.json", "params.json", "model_index.json")
+"""Files of which the folder of a model has one; the last is that of diffusers."""
+
+
 def found_model(model: str) -> str:
     """The folder of a model that lies here or is embedded; hub ids, addresses and single files are left to vLLM."""
     path = Path(model)
     if path.is_dir():
-        if not any((path / name).is_file() for name in ("config.json", "params.json")):
+        if not any((path / name).is_file() for name in _OF_MODELS):
             raise InputError(f"the folder {model} holds no config.json; give the folder of a model")
         return model
     if model in EMBEDDED_MODELS:
