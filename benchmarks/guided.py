@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from benchmarks.report import Figure, Row, setting
-from benchmarks.token_model import CODES, WORDS, layout, write_text_model
+from benchmarks.token_model import WORDS, write_text_model
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,9 @@ ROUNDS = int(setting("GUIDED_ROUNDS", "5"))
 TOKENS = int(setting("GUIDED_TOKENS", "32"))
 SIDE = int(setting("GUIDED_SIDE", "4"))
 REQUESTS = 16
+CODES = 4096
 SMALL = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2}
+LAYOUT = {"modality": "image", "first": WORDS, "size": CODES, "grid": [SIDE, SIDE]}
 ANSWERS = 100
 ASKED = 0.98
 
@@ -72,7 +74,7 @@ def _engine(model: Path, *, guides: bool) -> Any:
             distributed_executor_backend="uni",
             enforce_eager=True,
             enable_prefix_caching=False,
-            additional_config={"mmout": {"output_processor": "vq_image", "layout": layout(SIDE), "decoder": Grey()}},
+            additional_config={"mmout": {"output_processor": "vq_image", "layout": LAYOUT, "decoder": Grey()}},
         )
     assert bool(llm.llm_engine.model_config.logits_processors) == guides
     return llm

@@ -54,7 +54,7 @@ def read(layout, opened, tokens):
     return text, parser.finish()
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(answers(alone=True))
 def test_what_is_sampled_is_one_whole_medium(answer):
     """With ``output="media"``, of any layout and within any budget that has room for a medium."""
@@ -65,7 +65,7 @@ def test_what_is_sampled_is_one_whole_medium(answer):
     assert len(tokens) <= guide.budget
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(answers(alone=False))
 def test_media_among_text_are_whole(answer):
     """With ``output="mixed"`` text stands around them, never in them but where the layout has it there."""
