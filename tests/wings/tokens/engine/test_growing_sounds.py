@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -157,6 +158,22 @@ async def test_many_readers(engine):
     await until_idle(engine)
 
 
+async def test_a_late_decoder_decodes_bounded_pieces(engine, monkeypatch):
+    """What waits for a slow decoder is taken by eight chunks at most, each of which has its time; none is lost."""
+    processor = engine.output_processor.binding.processors["codec_audio"]
+    decode, codes = processor.decode, sung(100, seed=3)
+
+    def late(medium, params, state=None):
+        time.sleep(1 if state is not None else 0)
+        return decode(medium, params, state)
+
+    monkeypatch.setattr(processor, "decode", late)
+    outputs = await all_of(engine, asked(SOUND.build(codes)))
+    monkeypatch.undo()
+    assert max(chunk.samples.shape[1] for chunk in new_in(outputs)) <= 8 * 2 * FRAME
+    check_whole(engine, outputs, codes)
+
+
 async def test_answers_and_sounds_of_one_request(engine):
     """Each answer has chunks of its own; of several sounds they come one sound after the other."""
     first, second = sung(12, seed=1), sung(9, seed=2)
@@ -223,8 +240,9 @@ async def test_python_of_the_page(engine):
     (block,) = [one for one in all_blocks("python") if one.page == "tokens.md" and "chunk_seconds" in one.text]
     names = {"__name__": "page"}
     exec(compile(block.text, str(block), "exec"), names)  # noqa: S102 - the pages are our own
+    names["AsyncEngineArgs"] = lambda model: {"models/speaker": engine}[model]
     names["AsyncLLM"] = SimpleNamespace(
-        from_engine_args=lambda _: SimpleNamespace(generate=engine.generate, shutdown=lambda: None)
+        from_engine_args=lambda one: SimpleNamespace(generate=one.generate, shutdown=lambda: None)
     )
     names["SamplingParams"] = lambda **options: scripted(SOUND.build(sung(60)), **options)
     samples, (whole,) = await names["speak"]("The water is rising.")

@@ -135,7 +135,7 @@ def test_a_failure_after_the_first_sound_is_seen(speaking_server, speaker):
     assert last.startswith("event: error\ndata: ")
     assert "no picture or sound" in json.loads(last.partition("data: ")[2])["error"]["message"]
     assert "speech.audio.done" not in text
-    assert metric(speaking_server, "vllm:num_requests_running") == 0
+    wait_for(lambda: metric(speaking_server, "vllm:num_requests_running") == 0, "it still runs", 15)
 
 
 @pytest.mark.parametrize("stream_format", ["audio", "sse"])

@@ -55,6 +55,8 @@ class Chunking:
     """Frames that the first chunk takes at least, unless the sound has fewer."""
     begin: Callable[[], SoundChunks]
     """Begins a sound."""
+    rates: Sequence[int] = (1,)
+    """Codes of a frame, one number a codebook."""
 
 
 @dataclass(frozen=True, slots=True)

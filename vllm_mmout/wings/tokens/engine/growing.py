@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts import Medium
     from vllm_mmout.wings.tokens.layouts.parser import StreamParser
     from vllm_mmout.wings.tokens.processors.codec_audio import CodecAudioProcessor
+
+
+_MOST = 8
+"""Chunks that are decoded at once, where the decoder is late."""
 
 
 class GrowingSounds:
@@ -84,7 +89,7 @@ class GrowingSounds:
 class GrowingSound:
     """One sound, and to its answer what a `MediaJob` is. One piece is decoded at a time, with all that came meanwhile.
 
-    Where the decoder is slower than the tokens, chunks become longer, not more.
+    Where the decoder is slower than the tokens, chunks become longer, up to some times: each has its time limit.
     """
 
     def __init__(
@@ -105,7 +110,7 @@ class GrowingSound:
         self.done: Callable[[], None] | None = sounds.settled
         """None when it has ended and all is decoded, when it has failed, and when nobody waits for it."""
         self._frames_a_chunk = max(1, -(-round(seconds * rate) // chunking.frame_samples))
-        self._first, self._ahead = chunking.first, chunking.ahead
+        self._first, self._ahead, self._rates = chunking.first, chunking.ahead, chunking.rates
         self._state = chunking.begin()
         self._params = params
         self._batcher = batcher
@@ -128,8 +133,7 @@ class GrowingSound:
             if self._busy or self.done is None:
                 return
             self._busy = True
-        self._made = frames - self._ahead
-        self._decode(SoundPiece(medium, ended=False))
+        self._decode(self._piece(medium, frames, ended=False))
 
     def end(self, medium: Medium) -> None:
         """Have the rest decoded, at once or after the piece that is being decoded."""
@@ -138,13 +142,25 @@ class GrowingSound:
             if self._busy or self.done is None:
                 return
             self._busy = True
-        self._decode(SoundPiece(medium, ended=True))
+        self._decode(self._rest(medium))
 
     def cancel(self) -> None:
         """Let it end without telling anybody."""
         self.done = None
         if self._job is not None:
             self._job.cancel()
+
+    def _rest(self, medium: Medium) -> SoundPiece:
+        return self._piece(medium, medium.codes[0].size // self._rates[0], ended=True)
+
+    def _piece(self, medium: Medium, frames: int, *, ended: bool) -> SoundPiece:
+        """What is decoded next of a medium of so many frames: all, or as much as one forward may take."""
+        most = max(self._made + self._ahead + _MOST * self._frames_a_chunk, self._first)
+        if frames > most:
+            codes = tuple(ids[: most * rate] for ids, rate in zip(medium.codes, self._rates, strict=True))
+            medium, frames, ended = replace(medium, codes=codes), most, False
+        self._made = frames if ended else frames - self._ahead
+        return SoundPiece(medium, ended)
 
     def _decode(self, piece: SoundPiece) -> None:
         self._job = self._batcher.submit(piece, self._params, self._take, self._state)
@@ -169,7 +185,7 @@ class GrowingSound:
             rest = self.medium if self.done is not None else None
             self._busy = rest is not None
         if rest is not None:
-            self._decode(SoundPiece(rest, ended=True))
+            self._decode(self._rest(rest))
 
     def _whole(self) -> AudioOutput:
         if not self._chunks:

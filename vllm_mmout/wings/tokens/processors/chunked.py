@@ -73,7 +73,7 @@ def chunking_of(decoder: TokenDecoder, layout: TokenLayout, given: Context | Non
     frame_samples, beyond = probe.lengths()
     causal = decoder.causal()
     if causal is not None and given is None and not beyond and set(rates) == {1}:
-        return Chunking(frame_samples, 0, causal.first, lambda: decoder.causal() or causal)
+        return Chunking(frame_samples, 0, causal.first, lambda: decoder.causal() or causal, rates)
     context = probe.context(frame_samples) if given is None else given
     if beyond < 0:  # the last frames lack samples, which they have when more follow
         context = Context(context.left, max(context.right, -(beyond // frame_samples)))
@@ -81,7 +81,7 @@ def chunking_of(decoder: TokenDecoder, layout: TokenLayout, given: Context | Non
     def begin() -> SoundChunks:
         return WindowedChunks(decode, rates, frame_samples, context, unit)
 
-    return Chunking(frame_samples, context.right, 1, begin)
+    return Chunking(frame_samples, context.right, 1, begin, rates)
 
 
 def checked_context(value: object) -> Context:
