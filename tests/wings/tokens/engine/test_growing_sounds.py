@@ -244,6 +244,6 @@ async def test_python_of_the_page(engine):
     names["AsyncLLM"] = SimpleNamespace(
         from_engine_args=lambda one: SimpleNamespace(generate=one.generate, shutdown=lambda: None)
     )
-    names["SamplingParams"] = lambda **options: scripted(SOUND.build(sung(60)), **options)
+    names["SamplingParams"] = lambda **options: scripted([*SOUND.build(sung(99)), *of_text("ok")], **options)
     samples, (whole,) = await names["speak"]("The water is rising.")
     np.testing.assert_array_equal(samples, whole.samples)
