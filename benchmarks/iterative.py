@@ -1,6 +1,6 @@
 """Requests of a diffusion model at different steps: a short one beside long ones, eight of a length, many.
 
-The model is a class-conditional DiT of diffusers with random weights, served from its folder by an engine in this
+The model is a class-conditional DiT-S/4 of diffusers with random weights, served from its folder by an engine in this
 process. A request of 4 steps comes while eight of 50 run: the engine's steps until it ends. Eight requests, of
 ``ITERATIVE_STEPS`` (10), by ``LLM.generate``, and diffusers' own call of the eight as one batch on as many threads, in
 turns, with the pictures compared. Eight times as many requests as run at once: how many states there are at most, and
@@ -43,20 +43,20 @@ def run() -> list[Row]:
 
 
 def _folder(folder: Path) -> str:
-    """A DiT of 8 million weights for 8 x 8 patches, and a decoder of 128 x 128 pixels."""
+    """DiT-S/4 (33 million weights, 8 x 8 patches), and a small decoder of 256 x 256 pixels."""
     import torch
     from diffusers import AutoencoderKL, DDIMScheduler, DiTPipeline, DiTTransformer2DModel
 
     torch.manual_seed(0)
     network: Any = DiTTransformer2DModel
     transformer = network(
-        num_attention_heads=4,
+        num_attention_heads=6,
         attention_head_dim=64,
         in_channels=4,
         out_channels=4,
-        num_layers=6,
-        sample_size=16,
-        patch_size=2,
+        num_layers=12,
+        sample_size=32,
+        patch_size=4,
         num_embeds_ada_norm=10,
     )
     decoder: Any = AutoencoderKL

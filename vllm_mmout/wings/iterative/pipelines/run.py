@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -22,6 +22,23 @@ _REFUSALS: Final = (ValueError, TypeError, IndexError, KeyError)
 """What pipelines raise of arguments that they cannot take."""
 TILED_ABOVE: Final = 1536 * 1536
 """Pixels of a picture that is decoded in tiles."""
+
+
+_DEVICE: Final = "mmout_device"
+
+
+@cache
+def _placed(pipeline: type[Any]) -> type[Any]:
+    """A pipeline's class whose objects know their device; diffusers looks through all modules each time it asks."""
+    device = property(lambda own: vars(own)[_DEVICE])
+    return type(pipeline.__name__, (pipeline,), {"_execution_device": device, "__module__": pipeline.__module__})
+
+
+def _own_copy(pipeline: Any) -> Any:
+    """A request's own copy of a pipeline, with the same components."""
+    own = object.__new__(_placed(type(pipeline)))
+    vars(own).update({**vars(pipeline), _DEVICE: getattr(pipeline, "_execution_device", pipeline.device)})
+    return own
 
 
 class Request:
@@ -55,7 +72,7 @@ class Runs:
 
     def begin(self, arguments: Mapping[str, Any]) -> Request:
         """Run a request up to its first step; InputError: the pipeline refuses it. RequestError: it failed."""
-        own = copy.copy(self.pipeline)
+        own = _own_copy(self.pipeline)
         for name, component in self.pipeline.components.items():
             if hasattr(component, "set_timesteps"):
                 vars(own)[name] = counting(component)
