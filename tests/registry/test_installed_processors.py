@@ -53,6 +53,7 @@ def test_built_in_ones_need_no_metadata(tmp_path, monkeypatch):
     assert list(registry.known()) == [
         "tensor",
         "image",
+        "video",
         "segmentation",
         "regression",
         "classification",

@@ -25,6 +25,7 @@ from starlette.routing import Route
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.serving.response.events import EventsResponse, completed, partial_image
+from vllm_mmout.serving.response.responses import usage
 from vllm_mmout.serving.response.result_files import Encoded, own_folder
 
 pytestmark = pytest.mark.engine
@@ -95,7 +96,7 @@ def test_the_openai_client_reads_the_events(kind, partial, last):
         for index in range(3):
             yield partial_image(kind, index, png(PNG + bytes([index])))
             yield None
-        yield completed(kind, png(), tiles=12)
+        yield completed(kind, png(), used=usage(12))
 
     got = received(events, kind)
     assert [type(one) for one in got] == [partial] * 3 + [last]
@@ -115,7 +116,7 @@ def test_events_on_the_wire():
     async def events():
         yield None
         yield partial_image("image_edit", 0, png())
-        yield completed("image_edit", png(), tiles=1)
+        yield completed("image_edit", png(), used=usage(1))
 
     answer = raw(events)
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -132,7 +133,7 @@ def test_large_results_go_in_pieces(temporary):
     """A result on disk is one line of data, and the file is gone afterwards."""
 
     async def events():
-        yield completed("image_edit", on_disk(LARGE), tiles=9)
+        yield completed("image_edit", on_disk(LARGE), used=usage(9))
 
     (got,) = received(events)
     assert base64.b64decode(got.b64_json) == LARGE
@@ -144,13 +145,15 @@ def test_several_processors_have_an_event_each():
     """Each result's event names its processor, in the order asked; without pixels the size is "auto"."""
 
     async def events():
-        yield completed("image_edit", png(), tiles=2, processor="classes")
-        yield completed("image_edit", Encoded(b"PK", "npz"), tiles=2, processor="raw")
+        yield completed("image_edit", png(), used=usage(2), processor="classes")
+        yield completed("image_edit", Encoded(b"PK", "npz"), used=usage(2), processor="raw")
 
     got = received(events)
     assert [one.processor for one in got] == ["classes", "raw"]
     assert [one.size for one in got] == ["4x3", "auto"]
-    assert "processor" not in json.loads(completed("image_edit", png(), tiles=2).parts[0].split(b"data: ")[1] + b'"}')
+    assert "processor" not in json.loads(
+        completed("image_edit", png(), used=usage(2)).parts[0].split(b"data: ")[1] + b'"}'
+    )
 
 
 def test_an_error_in_the_stream_raises_in_the_client():
@@ -214,7 +217,7 @@ def test_a_client_that_goes_away(waits, temporary):
             if waits == "for the engine":
                 await asyncio.sleep(1000)
             while True:
-                yield completed("image_edit", on_disk(LARGE * 20), tiles=1)
+                yield completed("image_edit", on_disk(LARGE * 20), used=usage(1))
         finally:
             await asyncio.sleep(0.01)
             ended.set()
@@ -261,7 +264,7 @@ def test_a_disk_that_fails_breaks_the_stream(temporary):
     async def events():
         entry = on_disk(LARGE)
         entry.close()
-        yield completed("image_edit", entry, tiles=1)
+        yield completed("image_edit", entry, used=usage(1))
 
     with pytest.raises(ValueError, match="closed or stored"):
         raw(events)
@@ -272,7 +275,7 @@ def test_events_of_any_iterator():
 
     class Once:
         def __init__(self) -> None:
-            self.left = [completed("image_edit", png(), tiles=1)]
+            self.left = [completed("image_edit", png(), used=usage(1))]
 
         def __aiter__(self):
             return self

@@ -112,11 +112,15 @@ async def test_previews_come_before_their_picture(engine, kind):
     grid = codes(12, 3)
     params = SizedParams(partial_images=3, rows=12, sampling=scripted(PICTURE.build((grid,)), output_kind=kind))
     (whole,) = (await all_of(engine, params))[-1].outputs[0].multimodal
-    outputs = engine.generate("draw", params, f"previews {kind}")
-    got = [await anext(outputs)]
-    await asyncio.sleep(0.3)
-    got += [output async for output in outputs]
-    previews = [preview for output in got for preview in output.outputs[0].updates]
+    previews = []
+    for turn in range(20):  # on a busy machine a picture may end before one of its previews is decoded
+        outputs = engine.generate("draw", params, f"previews {kind} {turn}")
+        got = [await anext(outputs)]
+        await asyncio.sleep(0.3)
+        got += [output async for output in outputs]
+        previews = [preview for output in got for preview in output.outputs[0].updates]
+        if previews:
+            break
     assert 1 <= len(previews) <= 3
     rows = [preview.span[1] // 4 for preview in previews]
     assert rows == sorted(set(rows))
