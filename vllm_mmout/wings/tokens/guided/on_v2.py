@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.sampling_params import SamplingParams
 
-_Base: Any = v2_interface()
+_Base: Any = v2_interface() or object
 
 
-class GuidedOnV2(_Base):  # type: ignore[misc]  # of releases that have it
+class GuidedOnV2(_Base):  # type: ignore[misc]  # of releases that have it; others name it nowhere
     """As `GuidedOnV1`; requests are known by their slots, tokens lie on the device."""
 
     def __init__(self, vllm_config: VllmConfig, req_states: Any) -> None:
