@@ -21,12 +21,13 @@ from vllm_mmout.wings.tokens.serving.service import TokenService
 from vllm_mmout.wings.tokens.serving.speech_route import speech
 
 _SOUND: Final = {"schema": {"type": "string", "format": "binary"}}
+_EVENTS: Final = {"text/event-stream": {"schema": {"type": "string"}}}
 _SPEECH: Final = {
     "requestBody": body_of(json=SPEECH_SCHEMA),
     "responses": responses_of(
         {
             "description": "The sound as a file; where the model ended inside it there is a header X-MMOut-Partial.",
-            "content": {media_type.partition(";")[0]: _SOUND for media_type in SOUND_TYPES.values()},
+            "content": {media_type.partition(";")[0]: _SOUND for media_type in SOUND_TYPES.values()} | _EVENTS,
         },
         *BODY,
         422,
