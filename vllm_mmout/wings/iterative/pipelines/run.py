@@ -36,7 +36,8 @@ def _placed(pipeline: type[Any]) -> type[Any]:
 
 def _own_copy(pipeline: Any) -> Any:
     """A request's own copy of a pipeline, with the same components."""
-    own = object.__new__(_placed(type(pipeline)))
+    kind: Any = type(pipeline)
+    own = object.__new__(_placed(kind))
     vars(own).update({**vars(pipeline), _DEVICE: getattr(pipeline, "_execution_device", pipeline.device)})
     return own
 

@@ -21,7 +21,7 @@ from vllm_mmout.wings.tokens.serving.service import TokenService
 from vllm_mmout.wings.tokens.serving.speech_route import speech
 
 _SOUND: Final = {"schema": {"type": "string", "format": "binary"}}
-_EVENTS: Final = {"text/event-stream": {}}
+_EVENTS: Final[dict[str, Any]] = {"text/event-stream": {}}
 _SPEECH: Final = {
     "requestBody": body_of(json=SPEECH_SCHEMA),
     "responses": responses_of(
