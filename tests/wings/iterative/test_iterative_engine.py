@@ -77,6 +77,21 @@ def test_failures_stay_with_their_request(flow, flow_llm):
         np.testing.assert_allclose(result.outputs.array, alone(flow[1], label, 4), atol=1e-5)
 
 
+def test_a_failed_request_ends_at_once(flow_llm):
+    """One that would take fifty steps ends with the third, which fails; one that comes then is none the worse."""
+    engine = flow_llm.llm_engine
+    add(engine, 0, Asked(6, 50, 0, None))
+    outputs = []
+    for moment in range(15):
+        if moment in (2, 3, 4):
+            add(engine, moment, Asked(2, 2, moment, None))
+        outputs += engine.step()
+    assert not engine.has_unfinished_requests()
+    errors = {output.request_id: output.error for output in outputs}
+    assert "never gets further" in str(errors.pop("0"))
+    assert errors == {"2": None, "3": None, "4": None}
+
+
 def test_options(flow_llm):
     """Too many steps, and options that the model does not take, are refused before they reach the engine."""
     asked = [of(2000), OutputParams(strength=0.5), OutputParams(guidance_scale=2.0, num_inference_steps=1)]
@@ -131,18 +146,19 @@ def drive(engine, asked):
 
 
 ASKED = st.builds(
-    Asked, st.integers(0, 5), st.integers(1, 12), st.integers(0, 12), st.one_of(st.none(), st.integers(0, 12))
+    Asked, st.integers(0, 7), st.integers(1, 12), st.integers(0, 12), st.one_of(st.none(), st.integers(0, 12))
 )
 
 
 @settings(max_examples=25)
 @given(st.lists(ASKED, min_size=1, max_size=9))
 def test_any_order_of_arrivals_lengths_and_aborts(flow, flow_llm, asked):
-    """Each request that is not aborted has the result that it has alone, and no state stays when all are gone."""
+    """Each that neither fails nor is aborted has the result that it has alone; no state stays when all are gone."""
     drive(flow_llm.llm_engine, asked)
     for seed, one in enumerate(asked):
-        if one.ends is None or one.ends <= one.comes:
-            assert one.result is not None
+        fails = one.label == 7 or (one.label == 6 and one.steps > 2)
+        if fails or one.ends is None or one.ends <= one.comes:
+            assert (one.result is None) == fails
         if one.result is not None:
             np.testing.assert_allclose(one.result, alone(flow[1], one.label, one.steps, seed), atol=1e-5)
     flow_llm.generate([0], of(1))  # vLLM's worker hears of the last aborts with the next step

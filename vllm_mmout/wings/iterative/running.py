@@ -35,7 +35,7 @@ class Running:
     """A request between its first step and its last."""
 
     state: Any
-    """The author's; an MMOutError of one that failed, and does no more steps."""
+    """The author's; an MMOutError of one that failed."""
     total: int
     shown_after: Sequence[int] = ()
     taken: int = field(default=0, init=False)
@@ -43,7 +43,7 @@ class Running:
 
     @property
     def failed(self) -> bool:
-        """Whether it waits for nothing but its end."""
+        """Whether it does no more steps."""
         return isinstance(self.state, MMOutError)
 
 
@@ -66,7 +66,8 @@ class Steps:
     def advance(self, metadata: PoolingMetadata) -> tuple[list[Outcome | None], dict[int, Outcome]]:
         """Do the steps that are due of each request.
 
-        Gives the result of each that is at its end, else None, and what others give before theirs, by row.
+        Gives the result of each that is at its end, else None, and what others give before theirs, by row. A request
+        that failed is at its end; where vLLM has planned its next step before it hears of that, it fails once more.
         """
         states, cursor = metadata.pooling_states, metadata.get_pooling_cursor()
         self._begin_new(states, metadata.pooling_params, metadata.prompt_lens.tolist())
@@ -78,11 +79,15 @@ class Steps:
             self.step([running[row] for row in rows])
             shown = [row for row in rows if running[row].taken in running[row].shown_after and not running[row].failed]
             early |= zip(shown, self.results([running[row] for row in shown], "preview"), strict=True)
-        ended = [row for row, finished in enumerate(cursor.get_finished_mask()) if finished]
+        finished = cursor.get_finished_mask()
+        """vLLM's own, which it reads when all steps are done."""
+        finished[:] = [ends or one.failed for ends, one in zip(finished, running, strict=True)]
+        ended = [row for row, ends in enumerate(finished) if ends]
         results: list[Outcome | None] = [None] * len(running)
         for row, result in zip(ended, self.results([running[row] for row in ended], "finish"), strict=True):
             results[row] = result
-            delattr(states[row], _ATTRIBUTE)
+            if not running[row].failed:
+                delattr(states[row], _ATTRIBUTE)
         return results, early
 
     def _begin_new(
