@@ -54,7 +54,7 @@ def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> py
 
 
 async def _events(entry):
-    yield completed("image_edit", entry, tiles=1)
+    yield completed("image_edit", entry, used={})
     await asyncio.sleep(1000)
 
 

