@@ -22,11 +22,11 @@ def attributes(span):
     return {one.key: one.value.string_value or one.value.int_value for one in span.attributes}
 
 
-def traced(guarded_server, collector, content, count, **form):
+def traced(guarded_server, collector, content, count, path="/v1/images/edits", **form):
     """An answer, and the spans below that of a client: one of the request, then those of the engine's."""
     trace_id, client = secrets.token_bytes(16), secrets.token_bytes(8)
     headers = {"Authorization": "Bearer secret", "traceparent": f"00-{trace_id.hex()}-{client.hex()}-01"}
-    said = ask(guarded_server, "POST", "/v1/images/edits", files={"image": content}, data=form, headers=headers)
+    said = ask(guarded_server, "POST", path, files={"image": content}, data=form, headers=headers)
     found = collector.of_trace(trace_id, count)
     (ours,) = [span for span in found if span.name == "mmout_request"]
     assert ours.parent_span_id == client
@@ -54,3 +54,11 @@ def test_a_single_input_and_one_that_fails(guarded_server, collector, tmp_path):
     said, ours, below = traced(guarded_server, collector, content, 1, bands="1,2")
     assert said.status_code == httpx.codes.BAD_REQUEST
     assert (below, ours.status.code) == ([], Status.STATUS_CODE_ERROR)
+
+
+def test_a_job_lies_below_the_client_that_asked_for_it(guarded_server, collector, tmp_path):
+    """As a request does that waits for its answer."""
+    content = write(tmp_path / "scene.tif", pixels(3, height=80, width=160)).read_bytes()
+    said, ours, below = traced(guarded_server, collector, content, 1 + 6, path="/v1/scenes", tile=64)
+    assert said.json()["status"] == "queued"
+    assert attributes(ours)["mmout.tiles"] == len(below) == 6

@@ -35,7 +35,7 @@ class Drawing(AdapterLogitsProcessor):
     def new_req_logits_processor(self, params):
         """The same for all but those with a script."""
         script = (params.extra_args or {}).get("script")
-        return _drawn if script is None else Script(script)
+        return _drawn if script is None else Script(script, params.extra_args.get("pace", 0.0))
 
 
 def _drawn(prompt_ids, output_ids, logits):

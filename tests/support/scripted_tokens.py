@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from vllm.v1.engine.output_processor import OutputProcessor
@@ -26,18 +28,20 @@ class Scripted(AdapterLogitsProcessor):
 
     def new_req_logits_processor(self, params):
         """What leaves a request its next token."""
-        script = (params.extra_args or {}).get("script")
-        return None if script is None else Script(script)
+        said = params.extra_args or {}
+        return Script(said["script"], said.get("pace", 0.0)) if "script" in said else None
 
 
 class Script:
     """Of one request."""
 
-    def __init__(self, tokens):
+    def __init__(self, tokens, pace=0.0):
         self.tokens = tokens
+        self.pace = pace
 
     def __call__(self, output_ids, logits):
         """Let the next token of the script be the only one."""
+        time.sleep(self.pace)
         place = len(output_ids)
         if place < len(self.tokens):
             kept = logits[self.tokens[place]].clone()
@@ -46,9 +50,9 @@ class Script:
         return logits
 
 
-def scripted(tokens, **options):
-    """Sampling params of a request that generates these tokens, and ends with them."""
+def scripted(tokens, pace=0.0, **options):
+    """Sampling params of a request that generates these tokens, each after so many seconds, and ends with them."""
     from vllm import SamplingParams
 
     options = {"max_tokens": len(tokens), "temperature": 1.0, "ignore_eos": True, **options}
-    return SamplingParams(extra_args={"script": list(tokens)}, **options)
+    return SamplingParams(extra_args={"script": list(tokens), "pace": pace}, **options)

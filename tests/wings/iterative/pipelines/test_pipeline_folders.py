@@ -20,14 +20,6 @@ from vllm_mmout.errors import InputError, OptionError  # noqa: E402 - as above
 pytestmark = [pytest.mark.engine]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
     """A pipeline that starts from a picture, and an engine of its folder, which has no config.json."""

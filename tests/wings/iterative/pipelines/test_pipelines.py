@@ -24,15 +24,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Small networks are slower in more, where other tests run beside them."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """Gives a small pipeline, and its folder, with another scheduler where one is named."""

@@ -20,7 +20,6 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import AbortedError, DecodeError, OptionError, TokenError
-from vllm_mmout.wings.tokens.engine.growing_pictures import SizedParams
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -110,17 +109,17 @@ async def test_deltas_of_text_are_vllms(engine, plain, options):
 async def test_previews_come_before_their_picture(engine, kind):
     """Rows that are whole, those below grey, at the picture's size; also to who reads late; then the picture."""
     grid = codes(12, 3)
-    params = SizedParams(partial_images=3, rows=12, sampling=scripted(PICTURE.build((grid,)), output_kind=kind))
-    (whole,) = (await all_of(engine, params))[-1].outputs[0].multimodal
-    previews = []
-    for turn in range(20):  # on a busy machine a picture may end before one of its previews is decoded
-        outputs = engine.generate("draw", params, f"previews {kind} {turn}")
+    for pace in (0.01, 0.1, 1.0):  # seconds a token: on a busy machine a picture may end before a preview is decoded
+        sampling = scripted(PICTURE.build((grid,)), pace=pace, output_kind=kind)
+        params = OutputParams(partial_images=3, grid=(12, 3), sampling=sampling)
+        outputs = engine.generate("draw", params, f"previews {kind} {pace}")
         got = [await anext(outputs)]
         await asyncio.sleep(0.3)
         got += [output async for output in outputs]
         previews = [preview for output in got for preview in output.outputs[0].updates]
         if previews:
             break
+    (whole,) = (await all_of(engine, scripted(PICTURE.build((grid,)))))[-1].outputs[0].multimodal
     assert 1 <= len(previews) <= 3
     rows = [preview.span[1] // 4 for preview in previews]
     assert rows == sorted(set(rows))

@@ -52,6 +52,13 @@ def drawing_server(drawing_folder, nursery):
         yield server
 
 
+@pytest.fixture(scope="module")
+def drawing_client(drawing_server):
+    """OpenAI's client of it."""
+    with _client_of(drawing_server) as client:
+        yield client
+
+
 @pytest.fixture(scope="session")
 def speaking_server(tmp_path_factory, nursery):
     """A model that speaks."""
@@ -63,3 +70,16 @@ def speaking_server(tmp_path_factory, nursery):
     )
     with served(folder, *DRAWING, *SPEAKER, nursery=nursery) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def speaking_client(speaking_server):
+    """OpenAI's client of it."""
+    with _client_of(speaking_server) as client:
+        yield client
+
+
+def _client_of(server):
+    import openai
+
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)

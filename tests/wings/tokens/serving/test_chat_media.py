@@ -29,25 +29,6 @@ WAV = {"voice": "tara", "format": "wav"}
 RAW = {"voice": "tara", "format": "pcm16"}
 
 
-def client_of(server):
-    """OpenAI's client."""
-    return closing(openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0))
-
-
-@pytest.fixture(scope="module")
-def painter(drawing_server):
-    """Of the model of pictures."""
-    with client_of(drawing_server) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def speaker(speaking_server):
-    """Of the model of sounds."""
-    with client_of(speaking_server) as client:
-        yield client
-
-
 def drawn(client, text="a lake", modalities=("text", "image"), create=None, **body):
     """The answer to one message; ``script``: of these tokens."""
     return _asked(create or client.chat.completions.create, "painter", text, modalities, **body)
@@ -95,28 +76,28 @@ def sound(frames):
 MIXED = [*of_text("One "), *picture(2, 3), *of_text("and "), *picture(4, 1), *of_text("two.")]
 
 
-def test_a_picture_is_that_of_the_images_route(painter):
+def test_a_picture_is_that_of_the_images_route(drawing_client):
     """The same prompt and seed give the same file; usage, reason and text are vLLM's."""
-    answer = drawn(painter, seed=5)
-    (entry,) = painter.images.generate(prompt="a lake", extra_body={"seed": 5}).data
+    answer = drawn(drawing_client, seed=5)
+    (entry,) = drawing_client.images.generate(prompt="a lake", extra_body={"seed": 5}).data
     (choice,) = answer.choices
     assert pictures(choice.message) == [base64.b64decode(entry.b64_json)]
     assert (choice.message.content, choice.finish_reason, choice.message.audio) == ("", "stop", None)
     assert answer.usage.completion_tokens == 3 * 5 + 2
 
 
-def test_text_and_pictures_of_one_answer(painter):
+def test_text_and_pictures_of_one_answer(drawing_client):
     """The text is without media tokens; pictures are in their order, each with its index."""
-    (choice,) = drawn(painter, script=MIXED).choices
+    (choice,) = drawn(drawing_client, script=MIXED).choices
     assert choice.message.content == "One and two."
     assert [size(one) for one in pictures(choice.message)] == [(6, 4), (2, 8)]
     assert [entry["index"] for entry in choice.message.images] == [0, 1]
 
 
-def test_a_stream_is_put_together_by_openais_client(painter):
+def test_a_stream_is_put_together_by_openais_client(drawing_client):
     """To the same message; text comes as it is made, media before the event that ends the answer."""
-    whole = drawn(painter, script=MIXED).choices[0].message
-    with drawn(painter, create=painter.chat.completions.stream, script=MIXED) as stream:
+    whole = drawn(drawing_client, script=MIXED).choices[0].message
+    with drawn(drawing_client, create=drawing_client.chat.completions.stream, script=MIXED) as stream:
         chunks = [event.chunk for event in stream if event.type == "chunk"]
         message = stream.get_final_completion().choices[0].message
     assert (message.content, pictures(message)) == (whole.content, pictures(whole))
@@ -130,12 +111,12 @@ def test_a_stream_is_put_together_by_openais_client(painter):
     assert len(chunks) < 24, "a media token is no event"
 
 
-def test_answers_of_one_request(painter):
+def test_answers_of_one_request(drawing_client):
     """Each has its own picture, streamed to its own choice."""
-    whole = [pictures(choice.message) for choice in drawn(painter, n=3, seed=8).choices]
+    whole = [pictures(choice.message) for choice in drawn(drawing_client, n=3, seed=8).choices]
     assert len({one for (one,) in whole}) == 3
     found = {0: "", 1: "", 2: ""}
-    with closing(drawn(painter, n=3, seed=8, stream=True, stream_options={"include_usage": True})) as stream:
+    with closing(drawn(drawing_client, n=3, seed=8, stream=True, stream_options={"include_usage": True})) as stream:
         for chunk in stream:
             for choice in chunk.choices:
                 for entry in getattr(choice.delta, "images", None) or ():
@@ -144,56 +125,56 @@ def test_answers_of_one_request(painter):
     assert chunk.usage.completion_tokens == 3 * (3 * 5 + 2)
 
 
-def test_a_picture_that_ends_early_is_partial(painter):
+def test_a_picture_that_ends_early_is_partial(drawing_client):
     """Its whole rows come, and it says so; the reason is that of the tokens."""
-    (choice,) = drawn(painter, max_completion_tokens=13).choices
+    (choice,) = drawn(drawing_client, max_completion_tokens=13).choices
     assert choice.finish_reason == "length"
     assert [entry["partial"] for entry in choice.message.images] == [True]
     assert [size(one) for one in pictures(choice.message)] == [(4 * CELL, 2 * CELL)]
 
 
-def test_fields_of_vllm_work(painter):
+def test_fields_of_vllm_work(drawing_client):
     """The template's values reach the prompt, a stop string ends the text."""
-    (choice,) = drawn(painter, extra_body={"chat_template_kwargs": {"size": "5x2"}}).choices
+    (choice,) = drawn(drawing_client, extra_body={"chat_template_kwargs": {"size": "5x2"}}).choices
     assert [size(one) for one in pictures(choice.message)] == [(2 * CELL, 5 * CELL)]
-    (choice,) = drawn(painter, script=MIXED, stop="two").choices
+    (choice,) = drawn(drawing_client, script=MIXED, stop="two").choices
     assert (choice.message.content, choice.stop_reason, len(pictures(choice.message))) == ("One and ", "two", 2)
 
 
 @pytest.mark.slow
-def test_log_probabilities_are_of_all_tokens(painter):
+def test_log_probabilities_are_of_all_tokens(drawing_client):
     """Whole and streamed; slow, since vLLM compiles for them."""
-    (choice,) = drawn(painter, logprobs=True).choices
+    (choice,) = drawn(drawing_client, logprobs=True).choices
     assert len(choice.logprobs.content) == 3 * 5 + 2
-    with closing(drawn(painter, logprobs=True, stream=True)) as stream:
+    with closing(drawn(drawing_client, logprobs=True, stream=True)) as stream:
         said = [chunk.choices[0].logprobs for chunk in stream]
     assert sum(len(one.content) for one in said if one) == 3 * 5 + 2
 
 
-def test_text_that_is_not_asked_for_stays_away(painter):
+def test_text_that_is_not_asked_for_stays_away(drawing_client):
     """Whole and streamed."""
-    (choice,) = drawn(painter, modalities=["image"], script=MIXED).choices
+    (choice,) = drawn(drawing_client, modalities=["image"], script=MIXED).choices
     assert (choice.message.content, len(pictures(choice.message))) == (None, 2)
-    with closing(drawn(painter, modalities=["image"], script=MIXED, stream=True)) as stream:
+    with closing(drawn(drawing_client, modalities=["image"], script=MIXED, stream=True)) as stream:
         deltas = [chunk.choices[0].delta for chunk in stream]
     assert not any(delta.content for delta in deltas)
     assert len(deltas) == 4, "the role, two pictures, the end"
 
 
-def test_an_answer_without_media_is_text(painter):
+def test_an_answer_without_media_is_text(drawing_client):
     """A model that does not draw does not fail."""
-    (choice,) = drawn(painter, script=of_text("No.")).choices
+    (choice,) = drawn(drawing_client, script=of_text("No.")).choices
     assert (choice.message.content, pictures(choice.message), choice.finish_reason) == ("No.", [], "stop")
 
 
 @pytest.mark.parametrize("name", ["wav", "flac", "mp3", "opus", "pcm16"])
-def test_a_sound_is_that_of_the_speech_route(speaker, name):
+def test_a_sound_is_that_of_the_speech_route(speaking_client, name):
     """The same prompt and seed give the same file in each format; id and times are there."""
-    answer = spoken(speaker, "hello ", audio={"voice": "leo", "format": name}, seed=7)
+    answer = spoken(speaking_client, "hello ", audio={"voice": "leo", "format": name}, seed=7)
     audio = answer.choices[0].message.audio
     form = "pcm" if name == "pcm16" else name
     asked = {"model": "speaker", "voice": "leo", "input": "hello", "response_format": form}
-    reference = speaker.audio.speech.create(**asked, extra_body={"seed": 7}).content
+    reference = speaking_client.audio.speech.create(**asked, extra_body={"seed": 7}).content
     content = base64.b64decode(audio.data)
     if name == "opus":  # Ogg has a number of its own in each stream
         content, reference = (soundfile.read(io.BytesIO(one))[0].tobytes() for one in (content, reference))
@@ -204,13 +185,13 @@ def test_a_sound_is_that_of_the_speech_route(speaker, name):
     assert audio.transcript == answer.choices[0].message.content == ""
 
 
-def test_sounds_of_one_answer_are_joined_and_transcribed(speaker):
+def test_sounds_of_one_answer_are_joined_and_transcribed(speaking_client):
     """The transcript is the text, whole and streamed; the sound is the same, its samples in a row."""
     script = [*of_text("Well, "), *sound(40), *of_text("yes."), *sound(25)]
-    message = spoken(speaker, script=script, audio=RAW).choices[0].message
+    message = spoken(speaking_client, script=script, audio=RAW).choices[0].message
     assert message.content == message.audio.transcript == "Well, yes."
-    create = speaker.chat.completions.stream
-    with spoken(speaker, create=create, script=script, audio=RAW) as stream:
+    create = speaking_client.chat.completions.stream
+    with spoken(speaking_client, create=create, script=script, audio=RAW) as stream:
         deltas = [event.chunk.choices[0].delta.to_dict() for event in stream if event.type == "chunk"]
         streamed = stream.get_final_completion().choices[0].message
     assert streamed.content == "Well, yes."
@@ -227,11 +208,11 @@ def test_sounds_of_one_answer_are_joined_and_transcribed(speaker):
     assert apart == base64.b64decode(message.audio.data)
 
 
-def test_a_long_sound_comes_while_it_is_made(speaker):
+def test_a_long_sound_comes_while_it_is_made(speaking_client):
     """Pieces of whole samples, base64 as all of it together."""
     script = [*sound(80), *of_text("And.")]
-    whole = spoken(speaker, script=script, audio=RAW).choices[0].message
-    with closing(spoken(speaker, script=script, audio=RAW, stream=True)) as stream:
+    whole = spoken(speaking_client, script=script, audio=RAW).choices[0].message
+    with closing(spoken(speaking_client, script=script, audio=RAW, stream=True)) as stream:
         deltas = [chunk.choices[0].delta.to_dict() for chunk in stream]
     data = [delta["audio"]["data"] for delta in deltas if "data" in delta.get("audio", {})]
     assert len(data) >= 2
@@ -239,32 +220,32 @@ def test_a_long_sound_comes_while_it_is_made(speaker):
     assert b"".join(map(base64.b64decode, data)) == base64.b64decode(whole.audio.data)
 
 
-def test_a_streamed_sound_that_ends_early_is_partial(speaker):
+def test_a_streamed_sound_that_ends_early_is_partial(speaking_client):
     """It says so with its transcript."""
-    with closing(spoken(speaker, script=sound(60), audio=RAW, stream=True, max_completion_tokens=42)) as stream:
+    with closing(spoken(speaking_client, script=sound(60), audio=RAW, stream=True, max_completion_tokens=42)) as stream:
         said = [chunk.choices[0].delta.to_dict().get("audio", {}) for chunk in stream]
     assert [one for one in said if "transcript" in one] == [{"transcript": "", "partial": True}]
 
 
-def test_a_sound_without_its_text(speaker):
+def test_a_sound_without_its_text(speaking_client):
     """``content`` is null, as at OpenAI; the transcript is there."""
     script = [*of_text("Yes."), *sound(9)]
-    message = spoken(speaker, modalities=["audio"], script=script).choices[0].message
+    message = spoken(speaking_client, modalities=["audio"], script=script).choices[0].message
     assert (message.content, message.audio.transcript) == (None, "Yes.")
     samples, rate = soundfile.read(io.BytesIO(base64.b64decode(message.audio.data)))
     assert rate == RATE
     assert len(samples) >= 9
 
 
-def test_an_answer_is_sent_back_as_a_turn(speaker):
+def test_an_answer_is_sent_back_as_a_turn(speaking_client):
     """With its text; a sound alone, which the server does not keep, is refused."""
-    message = spoken(speaker, script=[*of_text("Yes."), *sound(9)]).choices[0].message
+    message = spoken(speaking_client, script=[*of_text("Yes."), *sound(9)]).choices[0].message
     turns = [{"role": "user", "content": "a"}, message.model_dump(exclude_none=True), {"role": "user", "content": "b"}]
     body = {"model": "speaker", "modalities": ["text", "audio"], "audio": WAV}
-    assert speaker.chat.completions.create(messages=turns, **body).choices[0].message.audio
+    assert speaking_client.chat.completions.create(messages=turns, **body).choices[0].message.audio
     turns[1] = {"role": "assistant", "audio": {"id": message.audio.id}}
     with pytest.raises(openai.BadRequestError, match="send its transcript") as caught:
-        speaker.chat.completions.create(messages=turns, **body)
+        speaking_client.chat.completions.create(messages=turns, **body)
     assert caught.value.param == "messages"
 
 
@@ -284,47 +265,50 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("asked", "body", "param", "message"), REFUSED)
-def test_what_cannot_be_had_names_its_field(asked, body, param, message, painter, speaker):
+def test_what_cannot_be_had_names_its_field(asked, body, param, message, drawing_client, speaking_client):
     """With 400 in OpenAI's form, streamed or not."""
-    ask, client = {"drawn": (drawn, painter), "spoken": (spoken, speaker)}[asked]
+    ask, client = {"drawn": (drawn, drawing_client), "spoken": (spoken, speaking_client)}[asked]
     with pytest.raises(openai.BadRequestError, match=message) as caught:
         ask(client, **body)
     assert caught.value.param == param
 
 
-def test_tokens_that_are_no_picture(painter):
+def test_tokens_that_are_no_picture(drawing_client):
     """422, or an error at the end of a stream; the next request goes on."""
     with pytest.raises(openai.UnprocessableEntityError, match=r"tokens that are no picture or sound: .*261"):
-        drawn(painter, "broken")
-    with pytest.raises(openai.APIError, match="no picture or sound"), drawn(painter, "broken", stream=True) as stream:
+        drawn(drawing_client, "broken")
+    with (
+        pytest.raises(openai.APIError, match="no picture or sound"),
+        drawn(drawing_client, "broken", stream=True) as stream,
+    ):
         list(stream)
-    assert pictures(drawn(painter).choices[0].message)
+    assert pictures(drawn(drawing_client).choices[0].message)
 
 
-def test_errors_of_vllm_stay_its_own(painter):
+def test_errors_of_vllm_stay_its_own(drawing_client):
     """A prompt that is too long, and a model that is not served, are refused as without media."""
     for body in ({"text": "x" * 600}, {"top_p": 7}):
         found = []
         for modalities in ([], ["image"]):
             with pytest.raises(openai.BadRequestError) as caught:
-                drawn(painter, modalities=modalities, **body)
+                drawn(drawing_client, modalities=modalities, **body)
             found.append(caught.value.body)
         assert found[0] == found[1]
 
 
-def test_chats_of_many_clients(painter, speaker):
+def test_chats_of_many_clients(drawing_client, speaking_client):
     """With text and media, whole and streamed, at once: each gets its own."""
 
     def ask(number):
         text = of_text(str(number))
         if number % 4 == 3:
-            return spoken(speaker, script=[*text, *sound(number)]).choices[0].message.content
+            return spoken(speaking_client, script=[*text, *sound(number)]).choices[0].message.content
         if number % 4 == 2:
-            return drawn(painter, modalities=["text"], script=text).choices[0].message.content
+            return drawn(drawing_client, modalities=["text"], script=text).choices[0].message.content
         if number % 4 == 1:
-            return size(*pictures(drawn(painter, script=picture(number, 2)).choices[0].message))
-        create = painter.chat.completions.stream
-        with drawn(painter, create=create, script=picture(number, 2)) as stream:
+            return size(*pictures(drawn(drawing_client, script=picture(number, 2)).choices[0].message))
+        create = drawing_client.chat.completions.stream
+        with drawn(drawing_client, create=create, script=picture(number, 2)) as stream:
             return size(*pictures(stream.get_final_completion().choices[0].message))
 
     numbers = range(1, 17)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from contextlib import closing
 
 import numpy as np
 import openai
@@ -16,23 +15,16 @@ pytestmark = pytest.mark.engine
 GREY = 128
 
 
-@pytest.fixture(scope="module")
-def painter(drawing_server):
-    """OpenAI's client of the model of pictures."""
-    with closing(openai.OpenAI(base_url=f"{drawing_server.url}/v1", api_key="none", max_retries=0)) as client:
-        yield client
-
-
 def pixels(event):
     """The picture of an event: [height, width, 3]."""
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(event.b64_json))).convert("RGB"))
 
 
-def test_previews_have_the_rows_that_are_whole(painter):
+def test_previews_have_the_rows_that_are_whole(drawing_client):
     """At full size, the rest grey; then the picture that comes without events, and what was used."""
     asked = {"prompt": "slow", "size": "16x16", "extra_body": {"seed": 4}}
-    (entry,) = painter.images.generate(**asked).data
-    *previews, last = painter.images.generate(**asked, stream=True, partial_images=3)
+    (entry,) = drawing_client.images.generate(**asked).data
+    *previews, last = drawing_client.images.generate(**asked, stream=True, partial_images=3)
     assert [event.type for event in previews] == ["image_generation.partial_image"] * len(previews)
     assert [event.partial_image_index for event in previews] == list(range(len(previews)))
     assert 1 <= len(previews) <= 3
@@ -48,15 +40,15 @@ def test_previews_have_the_rows_that_are_whole(painter):
     assert last.usage.output_tokens == 8 * 9 + 1
 
 
-def test_a_stream_without_previews(painter):
+def test_a_stream_without_previews(drawing_client):
     """Only the picture; one that ended early says so."""
-    (last,) = painter.images.generate(prompt="a lake", stream=True, extra_body={"max_tokens": 13})
+    (last,) = drawing_client.images.generate(prompt="a lake", stream=True, extra_body={"max_tokens": 13})
     assert last.type == "image_generation.completed"
     assert last.partial is True
 
 
-def test_no_picture_is_an_error(painter, drawing_server):
+def test_no_picture_is_an_error(drawing_client, drawing_server):
     """With a status of its own: nothing was sent before."""
     with pytest.raises(openai.UnprocessableEntityError, match="gave no picture"):
-        list(painter.images.generate(prompt="nothing", stream=True, extra_body={"max_tokens": 13}))
+        list(drawing_client.images.generate(prompt="nothing", stream=True, extra_body={"max_tokens": 13}))
     assert metric(drawing_server, "vllm:num_requests_running") == 0

@@ -21,13 +21,6 @@ CHUNKS = {"chunk_seconds": 0.002}
 LOSSLESS = ("wav", "pcm", "flac")
 
 
-@pytest.fixture(scope="module")
-def speaker(speaking_server):
-    """OpenAI's client of a model of sounds."""
-    with closing(openai.OpenAI(base_url=f"{speaking_server.url}/v1", api_key="none", max_retries=0)) as client:
-        yield client
-
-
 def asked(name, text="a sound", **more):
     """Arguments of a request that gives the same sound each time."""
     return {"model": "speaker", "voice": "x", "input": text, "response_format": name, "extra_body": {"seed": 3, **more}}
@@ -47,12 +40,12 @@ def read(content, name):
 
 
 @pytest.mark.parametrize("name", ["wav", "pcm", "flac", "mp3", "opus", "ogg"])
-def test_what_is_streamed_is_the_whole(speaker, name):
+def test_what_is_streamed_is_the_whole(speaking_client, name):
     """The bytes of each format, piece by piece; without loss they have every sample of the sound that comes whole."""
-    with speaker.audio.speech.with_streaming_response.create(**asked(name, **CHUNKS)) as answer:
+    with speaking_client.audio.speech.with_streaming_response.create(**asked(name, **CHUNKS)) as answer:
         assert "content-length" not in answer.headers
         content = b"".join(answer.iter_bytes())
-    whole = read(speaker.audio.speech.create(**asked("wav")).content, "wav")
+    whole = read(speaking_client.audio.speech.create(**asked("wav")).content, "wav")
     samples = read(content, name)
     if name in LOSSLESS:
         np.testing.assert_allclose(samples, whole, rtol=0, atol=2 / 2**15)
@@ -62,9 +55,9 @@ def test_what_is_streamed_is_the_whole(speaker, name):
         assert answer.headers["content-type"] == f"audio/pcm; rate={RATE}; channels=1"
 
 
-def test_the_first_sound_comes_while_the_model_speaks(speaking_server, speaker):
+def test_the_first_sound_comes_while_the_model_speaks(speaking_server, speaking_client):
     """Bytes are there, and the engine still runs the request."""
-    create = speaker.audio.speech.with_streaming_response.create
+    create = speaking_client.audio.speech.with_streaming_response.create
     with create(**asked("pcm", "slow", **CHUNKS), stream_format="audio") as answer:
         pieces = answer.iter_bytes()
         first = next(pieces)
@@ -83,16 +76,16 @@ def events(answer):
 
 
 @pytest.mark.parametrize("name", ["pcm", "wav"])
-def test_events_are_openais(speaker, name):
+def test_events_are_openais(speaking_client, name):
     """Deltas whose joined base64 is the file, then what was used."""
-    create = speaker.audio.speech.with_streaming_response.create
+    create = speaking_client.audio.speech.with_streaming_response.create
     with create(**asked(name, **CHUNKS), stream_format="sse") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         *deltas, done = events(answer)
     assert len(deltas) > 2
     assert {event["type"] for event in deltas} == {"speech.audio.delta"}
     content = b"".join(base64.b64decode(event["audio"]) for event in deltas)
-    whole = read(speaker.audio.speech.create(**asked("wav")).content, "wav")
+    whole = read(speaking_client.audio.speech.create(**asked("wav")).content, "wav")
     np.testing.assert_allclose(read(content, name), whole, rtol=0, atol=2 / 2**15)
     assert done["type"] == "speech.audio.done"
     frames = len(whole) // 16
@@ -101,9 +94,9 @@ def test_events_are_openais(speaker, name):
     assert "partial" not in done
 
 
-def test_a_sound_that_is_cut_off_says_so(speaker):
+def test_a_sound_that_is_cut_off_says_so(speaking_client):
     """The last event has it."""
-    create = speaker.audio.speech.with_streaming_response.create
+    create = speaking_client.audio.speech.with_streaming_response.create
     with create(**asked("pcm", max_tokens=30), stream_format="sse") as answer:
         *_, done = events(answer)
     assert done["partial"] is True
@@ -111,9 +104,9 @@ def test_a_sound_that_is_cut_off_says_so(speaker):
 
 
 @pytest.mark.parametrize("stream_format", ["audio", "sse"])
-def test_errors_before_the_first_sound_have_their_status(speaker, stream_format):
+def test_errors_before_the_first_sound_have_their_status(speaking_client, stream_format):
     """As without a stream."""
-    create = speaker.audio.speech.create
+    create = speaking_client.audio.speech.create
     with pytest.raises(openai.UnprocessableEntityError, match="gave no sound: it ended after 1 tokens"):
         create(**asked("pcm", "nothing"), stream_format=stream_format)
     with pytest.raises(openai.BadRequestError, match="chunk_seconds must be") as caught:
@@ -121,9 +114,9 @@ def test_errors_before_the_first_sound_have_their_status(speaker, stream_format)
     assert caught.value.param == "chunk_seconds"
 
 
-def test_a_failure_after_the_first_sound_is_seen(speaking_server, speaker):
+def test_a_failure_after_the_first_sound_is_seen(speaking_server, speaking_client):
     """Bytes end without their end, events with an error; the server goes on."""
-    create = speaker.audio.speech.with_streaming_response.create
+    create = speaking_client.audio.speech.with_streaming_response.create
     with (
         create(**asked("pcm", "slow spoiled", **CHUNKS), stream_format="audio") as answer,
         pytest.raises(Exception, match="peer closed connection without sending complete message"),

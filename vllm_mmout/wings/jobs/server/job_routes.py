@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -17,7 +18,7 @@ from vllm_mmout.serving.image_routes import answered
 from vllm_mmout.serving.request.body import is_json, read_form
 from vllm_mmout.serving.request.fields import edit_request, edit_request_json
 from vllm_mmout.serving.request.json_body import read_json
-from vllm_mmout.serving.request.names import request_id
+from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import PiecesResponse, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
@@ -112,6 +113,7 @@ async def _created(request: Request, service: ForwardService) -> Response:
     async with AsyncExitStack() as unused:
         unused.push_async_callback(asyncio.to_thread, inputs.held.close)
         work = _work(service, asked, inputs, request_id(request, "scene"))
+        work = replace(work, trace_headers=trace_headers(request))
         model = asked.model or service.models.registry.model_name()
         job = await request.app.state.mmout_scenes.add(work, inputs, model, service.options, kept(asked))
         unused.pop_all()

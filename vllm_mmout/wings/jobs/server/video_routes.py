@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -14,7 +15,7 @@ from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.image_routes import answered
 from vllm_mmout.serving.request.body import is_json, read_form
 from vllm_mmout.serving.request.json_body import read_json
-from vllm_mmout.serving.request.names import request_id
+from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.ranges import ranged_response
 from vllm_mmout.serving.service import ForwardService
 from vllm_mmout.serving.work import Work
@@ -100,6 +101,7 @@ async def _created(request: Request, service: ForwardService) -> Response:
     async with AsyncExitStack() as unused:
         unused.push_async_callback(asyncio.to_thread, inputs.held.close)
         work = video_work(service, given.asked, given.video, inputs.data, request_id(request, "video"))
+        work = replace(work, trace_headers=trace_headers(request))
         model = given.asked.model or service.models.registry.model_name()
         runner: SceneRunner = request.app.state.mmout_scenes
         job = await runner.add(work, inputs, model, service.options, kept(given.asked), video=given.video)

@@ -16,7 +16,7 @@ from vllm_mmout.params import OutputParams
 from vllm_mmout.registry.choice import Choice
 from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher
 from vllm_mmout.wings.tokens.engine.growing import GrowingSounds
-from vllm_mmout.wings.tokens.engine.growing_pictures import GrowingPictures, SizedParams
+from vllm_mmout.wings.tokens.engine.growing_pictures import GrowingPictures
 from vllm_mmout.wings.tokens.guided.admission import GUIDED, check_asked
 from vllm_mmout.wings.tokens.guided.configure import is_guiding, why_not
 from vllm_mmout.wings.tokens.processors.base import TokenProcessor
@@ -123,7 +123,5 @@ class TokenBinding(EngineBinding):
 
 def _rows(params: OutputParams, processor: TokenProcessor) -> int | None:
     """Rows of codes of a request's pictures; None: not known."""
-    if isinstance(params, SizedParams) and params.rows is not None:
-        return params.rows
     grid = params.grid or processor.layout.grid
     return None if grid is None else grid[0]

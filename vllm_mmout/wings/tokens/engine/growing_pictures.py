@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vllm_mmout.outputs import ImageOutput
+from vllm_mmout.outputs.partial_images import moments
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.tokens.processors.base import marked
 
@@ -23,12 +24,6 @@ _FILL = 128
 """Grey of what is not there yet."""
 
 
-class SizedParams(OutputParams, frozen=True, kw_only=True):
-    """The params of a request whose pictures have so many rows of codes, which a server knows."""
-
-    rows: int | None = None
-
-
 class GrowingPictures:
     """Of one answer; ``settled`` is called in any thread whenever a picture has been decoded.
 
@@ -37,11 +32,10 @@ class GrowingPictures:
     """
 
     def __init__(self, rows: int, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]) -> None:
-        wanted = params.partial_images
         self.error: Exception | None = None
         """None: what goes wrong with a preview does not end an answer."""
         self._rows = rows
-        self._moments = sorted({-(-number * rows // (wanted + 1)) for number in range(1, wanted + 1)} - {rows})
+        self._moments = moments(params.partial_images, rows)
         self._params = params
         self._batcher = batcher
         self._settled = settled

@@ -32,9 +32,12 @@ def check_asked(params: OutputParams, layout: TokenLayout, unguided: str | None)
     if params.output in GUIDED:
         if unguided is not None:
             raise OptionError(f'output="{params.output}" is not to be had: {unguided}; leave it out', param="output")
-        layout_with(layout, params.grid)
-    elif params.grid is not None:
-        raise OptionError('grid goes with output="media" or "mixed"; set that too, or leave it out', param="grid")
+    elif params.grid is not None and not params.partial_images:
+        raise OptionError(
+            'grid goes with output="media" or "mixed", or with partial_images; set one of them, or leave it out',
+            param="grid",
+        )
+    layout_with(layout, params.grid)
 
 
 def layout_with(layout: TokenLayout, grid: tuple[int, int] | None) -> TokenLayout:

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, api_error
-from vllm_mmout.serving.request.names import request_id
+from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.encode import FormatChoice, accepted, chosen_format, encode, response_of
 from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response
 from vllm_mmout.serving.service import kept
 from vllm_mmout.wings.tokens.guided.admission import MEDIA
 from vllm_mmout.wings.tokens.serving.fields import sampling_params
-from vllm_mmout.wings.tokens.serving.sizes import AUTO, Grid
+from vllm_mmout.wings.tokens.serving.sizes import AUTO
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
     from vllm.lora.request import LoRARequest
     from vllm.outputs import RequestOutput
-    from vllm.sampling_params import SamplingParams
 
     from vllm_mmout.serving.response.result_files import Encoded
     from vllm_mmout.wings.tokens.serving.fields import TokenImagesRequest
@@ -37,13 +36,12 @@ class Run:
     """What the engine is to do for one request."""
 
     prompt: list[int]
-    sampling: SamplingParams
+    params: OutputParams
+    """With the processor and the sampling."""
     request_id: str
     adapter: LoRARequest | None
-    rows: int | None = None
-    """Rows of codes of a picture, where they are known."""
-    asks: OutputParams = field(default_factory=OutputParams)
-    """What is asked of the answer beside that."""
+    trace_headers: Mapping[str, str] | None = None
+    """The client's span."""
 
 
 PARTIAL = "X-MMOut-Partial"
@@ -88,17 +86,23 @@ async def prepared(request: Request, service: TokenService, maker: Maker, asked:
         )
     length = _length(wanted, service.usual.get("max_tokens"), opened=opened)
     sampling = sampling_params(asked.sampling, service.usual, n=asked.n, length=length, left=left)
-    rows = None if grid is None else grid.rows
-    whole = wanted is None or (sampling.max_tokens or 0) >= wanted
-    asks = _guided(service, grid) if whole else OutputParams()
-    return Run(prompt, sampling, request_id(request, "image"), adapter, rows, asks)
+    fits = wanted is None or (sampling.max_tokens or 0) >= wanted
+    guided = fits and service.binding.unguided is None
+    params = OutputParams(
+        processor=maker.name,
+        sampling=sampling,
+        partial_images=asked.partial_images,
+        output=MEDIA if guided else None,
+        grid=grid if guided or asked.partial_images else None,
+    )
+    return Run(prompt, params, request_id(request, "image"), adapter, trace_headers(request))
 
 
 async def answer(
     request: Request, service: TokenService, maker: Maker, asked: TokenImagesRequest, *, form: FormatChoice, run: Run
 ) -> Response:
     """All pictures at once."""
-    outputs = await service.generated(maker, run.prompt, run.sampling, run.request_id, run.adapter, asked=run.asks)
+    outputs = await service.generated(run)
     pictures = [picture for answer in outputs.outputs for picture in answer.multimodal]  # type: ignore[attr-defined]
     if not pictures:
         raise nothing_made("picture", outputs)
@@ -115,11 +119,6 @@ async def answer(
     names = await kept(service.store, entries)
     urls = [str(request.url_for("mmout_result", name=name)) for name in names]
     return json_response(entries, used=used, notes=notes, urls=urls)
-
-
-def _guided(service: TokenService, grid: Grid | None) -> OutputParams:
-    """What has the model write a whole picture and nothing else, where its engine can be told so."""
-    return OutputParams() if service.binding.unguided else OutputParams(output=MEDIA, grid=grid)
 
 
 def _length(wanted: int | None, usual: int | None, *, opened: bool) -> int | None:

@@ -26,5 +26,5 @@ async def generated_images(request: Request, service: TokenService) -> Response:
     form = form_of(request, asked, maker)
     run = await unless_gone(request, prepared(request, service, maker, asked))
     if asked.stream:
-        return EventsResponse(picture_events(service, maker, asked, form, run), run.request_id)
+        return EventsResponse(picture_events(service, maker, form, run), run.request_id)
     return await unless_gone(request, answer(request, service, maker, asked, form=form, run=run))

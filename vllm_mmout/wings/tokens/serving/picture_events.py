@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 from vllm.sampling_params import RequestOutputKind
 
 from vllm_mmout.serving.response.events import Event, completed, partial_image
-from vllm_mmout.wings.tokens.engine.growing_pictures import SizedParams
 from vllm_mmout.wings.tokens.serving.generations import encoded_pictures, ended_without, usage_of
 
 if TYPE_CHECKING:
     from vllm_mmout.serving.response.encode import FormatChoice
-    from vllm_mmout.wings.tokens.serving.fields import TokenImagesRequest
     from vllm_mmout.wings.tokens.serving.generations import Run
     from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 
@@ -23,20 +21,12 @@ _KIND = "image_generation"
 
 
 async def picture_events(
-    service: TokenService, maker: Maker, asked: TokenImagesRequest, form: FormatChoice, run: Run
+    service: TokenService, maker: Maker, form: FormatChoice, run: Run
 ) -> AsyncGenerator[Event, None]:
     """Run a request; previews while its picture grows, as many as it asks for at most, then the pictures."""
-    run.sampling.output_kind = RequestOutputKind.DELTA
-    params = SizedParams(
-        processor=maker.name,
-        output=run.asks.output,
-        grid=run.asks.grid,
-        sampling=run.sampling,
-        partial_images=asked.partial_images,
-        rows=run.rows,
-    )
+    run.params.sampling.output_kind = RequestOutputKind.DELTA
     tokens, numbers = 0, count()
-    async with aclosing(service.running(run.prompt, params, run.request_id, run.adapter)) as outputs:
+    async with aclosing(service.running(run)) as outputs:
         async for output in outputs:
             answer: Any = output.outputs[0]
             tokens += len(answer.token_ids)

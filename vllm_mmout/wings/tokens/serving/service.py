@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from vllm_mmout.errors import AbortedError, TokenError
-from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.metrics import observe
 from vllm_mmout.serving.service import Service
@@ -23,23 +20,19 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
     from vllm.entrypoints.openai.models.serving import OpenAIServingModels
-    from vllm.lora.request import LoRARequest
     from vllm.outputs import RequestOutput
-    from vllm.sampling_params import SamplingParams
 
     from vllm_mmout.serving.options import ServingOptions
     from vllm_mmout.serving.response.store import ResultStore
     from vllm_mmout.wings.tokens.engine.async_llm import BoundTokenAsyncLLM
     from vllm_mmout.wings.tokens.engine.binding import TokenBinding
     from vllm_mmout.wings.tokens.processors.base import TokenProcessor
+    from vllm_mmout.wings.tokens.serving.generations import Run
 
 _ROUTES = {
     "image": "it makes pictures of texts: send a prompt to /v1/images/generations",
     "audio": "it speaks: send a text to /v1/audio/speech",
 }
-
-
-_PLAIN: Final = OutputParams()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,37 +130,28 @@ class TokenService(Service):
             )
         return length - len(prompt)
 
-    async def generated(
-        self,
-        maker: Maker,
-        prompt: list[int],
-        sampling: SamplingParams,
-        request_id: str,
-        adapter: LoRARequest | None,
-        *,
-        asked: OutputParams = _PLAIN,
-    ) -> RequestOutput:
-        """Run one request for one output, the last, to its end; ``asked``: its further options."""
-        params = msgspec.structs.replace(asked, processor=maker.name, sampling=sampling)
-        async with aclosing(self.running(prompt, params, request_id, adapter)) as outputs:
+    async def generated(self, run: Run) -> RequestOutput:
+        """Run one request to its end; its last output."""
+        async with aclosing(self.running(run)) as outputs:
             return [output async for output in outputs][-1]
 
-    async def running(
-        self, prompt: list[int], params: OutputParams, request_id: str, adapter: LoRARequest | None
-    ) -> AsyncGenerator[RequestOutput, None]:
+    async def running(self, run: Run) -> AsyncGenerator[RequestOutput, None]:
         """Run one request, and give its outputs as they come, at least one; whoever takes them closes it."""
         last = None
+        prompt: Any = {"prompt_token_ids": run.prompt}
         try:
             async with aclosing(
-                self.engine.generate({"prompt_token_ids": prompt}, params, request_id, lora_request=adapter)
+                self.engine.generate(
+                    prompt, run.params, run.request_id, lora_request=run.adapter, trace_headers=run.trace_headers
+                )
             ) as outputs:
                 async for output in outputs:
                     last = output
                     yield output
         except Exception as error:
-            raise generation_error(error, request_id) from error
+            raise generation_error(error, run.request_id) from error
         if last is None or any(answer.finish_reason == "abort" for answer in last.outputs):
-            raise api_error(AbortedError("the engine gave no answer"), request_id)
+            raise api_error(AbortedError("the engine gave no answer"), run.request_id)
 
 
 def generation_error(error: Exception, request_id: str) -> ApiError:

@@ -15,7 +15,7 @@ from vllm_mmout.errors import DecodeError, SaveError
 from vllm_mmout.outputs.audio import AudioOutput
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, api_error
-from vllm_mmout.serving.request.names import request_id
+from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import bare_response
 from vllm_mmout.serving.response.result_files import SOUND_TYPES, Encoded
@@ -33,8 +33,8 @@ FIELD: Final = "response_format"
 async def answer_of_forward(request: Request, service: ForwardService, asked: SpeechRequest) -> Response:
     """The sound of a model that answers in one forward."""
     inputs = service.binding.inputs
-    name = request_id(request, "speech")
-    work = Work(service, asked.input, OutputParams(), FormatChoice(), name, service.adapter(asked.model), "input")
+    name, adapter, headers = request_id(request, "speech"), service.adapter(asked.model), trace_headers(request)
+    work = Work(service, asked.input, OutputParams(), FormatChoice(), name, adapter, "input", trace_headers=headers)
     processor = service.binding.processors[work.names[0]]
     if processor.modality != "audio" or (inputs is not None and inputs.opens_files):
         raise ApiError(400, service.gives, param="model")
@@ -62,12 +62,13 @@ async def prepared(request: Request, service: TokenService, maker: Maker, asked:
     prompt = await asyncio.to_thread(maker.tokens, values, "input")
     left = service.room_after(prompt, "input")
     sampling = sampling_params(asked.sampling, service.usual, n=1, length=service.usual.get("max_tokens"), left=left)
-    return Run(prompt, sampling, request_id(request, "speech"), adapter)
+    params = OutputParams(processor=maker.name, sampling=sampling)
+    return Run(prompt, params, request_id(request, "speech"), adapter, trace_headers(request))
 
 
-async def answer(service: TokenService, maker: Maker, asked: SpeechRequest, run: Run) -> Response:
+async def answer(service: TokenService, asked: SpeechRequest, run: Run) -> Response:
     """The sound of a model that generates tokens, whole."""
-    outputs = await service.generated(maker, run.prompt, run.sampling, run.request_id, run.adapter)
+    outputs = await service.generated(run)
     sounds = [sound for answer in outputs.outputs for sound in answer.multimodal]  # type: ignore[attr-defined]
     if not sounds:
         raise nothing_made("sound", outputs)

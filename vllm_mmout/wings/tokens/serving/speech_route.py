@@ -32,4 +32,4 @@ async def _spoken(request: Request, service: Service) -> Response:
     run = await unless_gone(request, prepared(request, service, maker, asked))
     if asked.stream_format is not None or asked.chunk_seconds is not None:
         return await unless_gone(request, streamed(service, maker, asked, run))
-    return await unless_gone(request, answer(service, maker, asked, run))
+    return await unless_gone(request, answer(service, asked, run))

@@ -7,14 +7,14 @@ import json
 from base64 import b64encode
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from vllm.sampling_params import RequestOutputKind
 
 from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.outputs.formats.sound_stream import SoundStream
-from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import api_error
 from vllm_mmout.serving.response.events import Event, EventsResponse
 from vllm_mmout.serving.response.responses import CutOff
@@ -40,10 +40,9 @@ USUAL_S: Final = 0.5
 async def streamed(service: TokenService, maker: Maker, asked: SpeechRequest, run: Run) -> Response:
     """The answer to a request whose sound comes while it is made; headers go out with the first of it."""
     seconds = await asyncio.to_thread(chunk_seconds, maker, asked.chunk_seconds)
-    run.sampling.output_kind = RequestOutputKind.DELTA
-    params = OutputParams(processor=maker.name, sampling=run.sampling, chunk_seconds=seconds)
-    outputs = service.running(run.prompt, params, run.request_id, run.adapter)
-    spoken = Spoken(outputs, asked.response_format, len(run.prompt))
+    run.params.sampling.output_kind = RequestOutputKind.DELTA
+    chunked = replace(run, params=msgspec.structs.replace(run.params, chunk_seconds=seconds))
+    spoken = Spoken(service.running(chunked), asked.response_format, len(run.prompt))
     if asked.stream_format == "sse":
         return EventsResponse(_events(spoken), run.request_id)
     response = SoundResponse(_bytes(spoken), run.request_id, media_type=SOUND_TYPES[asked.response_format])
