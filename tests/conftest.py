@@ -38,7 +38,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 HAS_ENGINE = find_spec("vllm") is not None
 FEW = 5
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True, max_examples=50)
 settings.register_profile("long", settings.get_profile("default"), max_examples=2000)
 settings.register_profile("check", settings.get_profile("ci"), max_examples=FEW)
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default")

@@ -1,12 +1,15 @@
 """Engines of this process whose own processes are forked from one that has imported vLLM: Python's fork server.
 
 What goes from one process to the other is what would go to one that is spawned, as vLLM does on CPUs, and nothing else
-of this process is there. Only the imports, which take most of an engine's start, are made once.
+of this process is there. Only the imports, which take most of an engine's start, are made once. An engine's worker is
+forked from the engine.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
 import tempfile
 from contextlib import contextmanager
 from multiprocessing import forkserver
@@ -14,7 +17,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 
 import pytest
 
-IMPORTED = ("vllm.v1.engine.core", "vllm.v1.executor.uniproc_executor", "vllm.v1.worker.cpu_worker")
+IMPORTED = ("vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor", "vllm.v1.worker.cpu_worker")
 
 
 class _Process(ForkServerProcess):
@@ -28,6 +31,8 @@ class _Process(ForkServerProcess):
         os.environ.clear()
         os.environ.update(self.environment)
         tempfile.tempdir = None
+        executors = sys.modules["vllm.v1.executor.multiproc_executor"]
+        executors.get_mp_context = lambda: multiprocessing.get_context("fork")
         super().run()
 
 

@@ -95,18 +95,20 @@ class Nursery:
         self._process.stdout.close()
         self._folder.cleanup()
 
-    def start(self, arguments, log, environment):
+    def start(self, arguments, log, environment, cwd=None):
         """Fork a process that is ``python -m MODULE ...``.
 
         Args:
             arguments: "-m", the module, and the arguments of its command.
             log: the file for standard output and standard error.
             environment: all of it.
+            cwd: the folder in which it runs, whose modules go before others; None: that of the tests.
 
         """
         self._count += 1
         status = Path(self._folder.name, str(self._count))
-        asked = {"arguments": arguments, "log": str(log), "environment": environment, "status": str(status)}
+        asked = {"arguments": arguments, "log": str(log), "environment": environment, "cwd": cwd and str(cwd)}
+        asked["status"] = str(status)
         print(json.dumps(asked), file=self._process.stdin, flush=True)
         return Forked(int(self._process.stdout.readline()), status)
 
@@ -140,7 +142,7 @@ def wait_for_server(status, **asked):
     os._exit(0)
 
 
-def serve(arguments, log, environment):
+def serve(arguments, log, environment, cwd):
     """Be a server, and end as an interpreter does."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -149,6 +151,7 @@ def serve(arguments, log, environment):
         os.dup2(source, target)
     os.close(nothing)
     os.close(file)
+    os.chdir(cwd or ".")
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None
