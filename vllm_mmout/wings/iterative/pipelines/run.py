@@ -34,14 +34,6 @@ def _placed(pipeline: type[Any]) -> type[Any]:
     return type(pipeline.__name__, (pipeline,), {"_execution_device": device, "__module__": pipeline.__module__})
 
 
-def _own_copy(pipeline: Any) -> Any:
-    """A request's own copy of a pipeline, with the same components."""
-    kind: Any = type(pipeline)
-    own = object.__new__(_placed(kind))
-    vars(own).update({**vars(pipeline), _DEVICE: getattr(pipeline, "_execution_device", pipeline.device)})
-    return own
-
-
 class Request:
     """One request's run; one that is dropped ends."""
 
@@ -65,15 +57,17 @@ class Runs:
     pipeline: Any
     tiled_above: int = TILED_ABOVE
     _together: Together = field(init=False)
+    _device: torch.device = field(init=False)
 
     def __post_init__(self) -> None:
+        self._device = getattr(self.pipeline, "_execution_device", self.pipeline.device)
         self.pipeline.set_progress_bar_config(disable=True)
         intercept(self.pipeline.components)
         self._together = Together(self._run)
 
     def begin(self, arguments: Mapping[str, Any]) -> Request:
         """Run a request up to its first step; InputError: the pipeline refuses it. RequestError: it failed."""
-        own = _own_copy(self.pipeline)
+        own = self._own_copy()
         for name, component in self.pipeline.components.items():
             if hasattr(component, "set_timesteps"):
                 vars(own)[name] = counting(component)
@@ -85,6 +79,13 @@ class Runs:
         if task.error is not None:
             raise self._error_of(task, begins=True)
         return request
+
+    def _own_copy(self) -> Any:
+        """A request's own copy of the pipeline, with the same components."""
+        kind: Any = type(self.pipeline)
+        own = object.__new__(_placed(kind))
+        vars(own).update({**vars(self.pipeline), _DEVICE: self._device})
+        return own
 
     def step(self, requests: Sequence[Request]) -> list[Request | MMOutError]:
         """Take each request one step further; an error is that of its request."""
