@@ -110,7 +110,9 @@ class MediaBatcher:
         return job
 
     def close(self) -> None:
-        """End the thread; what is not decoded fails."""
+        """End the thread; what is not decoded fails. A second call does nothing."""
+        if self._closed:
+            return
         with self._lock:
             self._closed = True
             left, self._waiting = list(self._waiting), deque()
