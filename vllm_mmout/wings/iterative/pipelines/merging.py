@@ -18,6 +18,8 @@ from vllm_mmout.wings.iterative.pipelines.calls import Call
 
 _LATENTS: Final = 1 << 17
 """Numbers in the latents of a batch that is decoded: what is decoded has many times as many."""
+_LATENTS_ON_CPU: Final = 1 << 14
+"""The same where one picture already keeps all cores busy, and what is decoded is to stay in their caches."""
 _NEAR: Final = {torch.float32: 1e-3, torch.float64: 1e-6}
 """How far a batch may differ from its calls run alone, of the largest value; of other dtypes `_NEAR_HALF`."""
 _NEAR_HALF: Final = 0.05
@@ -122,7 +124,8 @@ def _joins(form: _Form, group: Sequence[tuple[int, _Form | None]], call: Call) -
         return False
     if call.name.endswith(".decode"):
         latents = next(leaf for leaf in form.leaves if isinstance(leaf, Tensor) and leaf.ndim > 1)
-        return latents.numel() * (len(group) + 1) <= _LATENTS
+        most = _LATENTS_ON_CPU if latents.device.type == "cpu" else _LATENTS
+        return latents.numel() * (len(group) + 1) <= most
     return True
 
 
