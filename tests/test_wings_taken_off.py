@@ -89,7 +89,7 @@ def test_what_is_left_can_be_imported_and_run(without, wing):
     done = ran(folder, "-c", blocked + LOOK, wing, folder)
     assert (done.returncode, done.stderr) == (0, "")
     seen = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
-    assert set(seen["missing"].split()) <= {*BROUGHT_BY_THE_ENGINE, "ray", "snac", "terratorch"}
+    assert set(seen["missing"].split()) <= {*BROUGHT_BY_THE_ENGINE, "greenlet", "ray", "snac", "terratorch"}
     assert seen["io_plugin:"] == str("io_plugins" in left)
     assert ("Terratorch" in seen["models"]) is ("terratorch" in left)
     assert ("vq_image" in seen) is ("tokens" in left)
