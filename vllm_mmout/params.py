@@ -65,8 +65,8 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
     grid: Annotated[
         tuple[Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec.Meta(ge=1)]] | None,
         said(
-            "rows and columns of codes of the pictures that a model generates, with output media or mixed. By default"
-            " those of the model's layout."
+            "rows and columns of codes of the pictures that a model generates, with output media or mixed, or with"
+            " partial_images. By default those of the model's layout."
         ),
     ] = None
     path: Annotated[

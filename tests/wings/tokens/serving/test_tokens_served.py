@@ -34,7 +34,7 @@ def test_two_pictures_of_one_request(drawing_client):
     assert first.size == second.size == (4 * CELL, 3 * CELL)
     assert first.tobytes() != second.tobytes()
     for one, other in zip(*(map(opened, answer.data) for answer in answers), strict=True):
-        # Sums depend on how many are decoded at once, and so does the rounding to whole numbers.
+        # On several threads sums depend on how many are decoded at once, and the rounding of a tie on the sums.
         np.testing.assert_allclose(np.asarray(one, int), np.asarray(other, int), atol=1)
     usage = answers[0].usage
     assert usage.output_tokens == 2 * (3 * 5 + 1)

@@ -107,7 +107,7 @@ class TokenBinding(EngineBinding):
         if params.partial_images and "partial_images" in processor.honours and not _rows(params, processor):
             raise OptionError(
                 f"partial_images are of pictures whose rows are known before, and {self.model} may write any number;"
-                " give its layout a grid, or leave partial_images out",
+                " give its layout a grid, ask for a grid, or leave partial_images out",
                 param="partial_images",
             )
         known, plain = _KNOWN | processor.honours, OutputParams()
