@@ -1,7 +1,7 @@
 # Each target prepares its environment first; when it is prepared already that takes no time and installs nothing.
 # Another interpreter than the first suitable one on PATH: make demo PYTHON=/path/to/python3.12
 
-.PHONY: help demo check test test-all test-python test-rasterio test-engines test-release test-patches test-v2 \
+.PHONY: help demo check test test-slow test-all test-python test-rasterio test-engines test-release test-patches test-v2 \
 	test-terratorch lint bench bench-peers \
 	setup setup-dev setup-check setup-terratorch setup-bench clean distclean
 .NOTPARALLEL:
@@ -36,12 +36,20 @@ check: setup-check  ## in seconds, without an engine: ruff, and the quick tests 
 	$(CHECK)/bin/python -m ruff format --check --quiet .
 	HYPOTHESIS_PROFILE=check $(WITHOUT_ENGINE) "not engine and not slow and not heavy" $(PYTEST_ARGS)
 
-test: setup-dev  ## each promise once, end to end; one test: make test PYTEST_ARGS="tests/geo/raster -k rotated"
-	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
-
-test-all: setup-dev  ## all tests, as continuous integration runs them
+# Leaves pytest's own status behind, which is not that of make.
+define run_pytest
 	@rm -f .pytest_cache/status
-	$(PYTEST) $(PYTEST_ARGS) || { status=$$?; echo $$status >.pytest_cache/status; exit $$status; }
+	$(PYTEST) $(1) $(PYTEST_ARGS) || { status=$$?; echo $$status >.pytest_cache/status; exit $$status; }
+endef
+
+test: setup-dev  ## each promise once, end to end; one test: make test PYTEST_ARGS="tests/geo/raster -k rotated"
+	$(call run_pytest,-m "not slow")
+
+test-slow: setup-dev  ## what `make test` leaves out
+	$(call run_pytest,-m slow)
+
+test-all: setup-dev  ## both
+	$(call run_pytest)
 
 test-python: setup-check  ## what needs no engine, on another interpreter: make test-python PYTHON=python3.13
 	$(WITHOUT_ENGINE) "not engine and not slow" $(PYTEST_ARGS)
@@ -63,7 +71,8 @@ test-patches: setup-dev  ## the series of patches/ applied to a copy of vLLM, te
 test-v2: setup-dev  ## what runs a model, on Model Runner V2: by Triton's interpreter where there is no GPU
 	$(ON_V2) $(PYTEST) -m "not slow" $(V2_TESTS) $(PYTEST_ARGS)
 	@if [ -x .venv-terratorch/bin/python ]; then $(ON_V2) .venv-terratorch/bin/python -m pytest -n 2 \
-		$(addprefix tests/wings/terratorch/engine/test_terratorch_,tasks.py compiled.py) $(PYTEST_ARGS); \
+		$(addprefix tests/wings/terratorch/engine/test_terratorch_,tasks.py compiled.py) $(if $(CI),-m "not slow") \
+		$(PYTEST_ARGS); \
 	else echo "TerraTorch's models on Model Runner V2: make setup-terratorch first"; fi
 
 test-terratorch: setup-terratorch  ## the tests of TerraTorch's models, where TerraTorch is installed

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from importlib.util import find_spec
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -53,6 +54,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Plugin())
     if hasattr(config, "workerinput"):  # tests ask what of the folder for temporary files is open, their own among it
         config.option.basetemp = f"{TEMPORARY}/pytest"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Leave out, and say so, what would begin after ``MMOUT_TESTS_BEGIN_UNTIL``, seconds since 1970."""
+    if time.time() > float(os.environ.get("MMOUT_TESTS_BEGIN_UNTIL", "inf")):
+        pytest.skip("no time is left for it (MMOUT_TESTS_BEGIN_UNTIL)")
 
 
 ALL_OF_ENGINES = re.compile(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.engine", re.MULTILINE)

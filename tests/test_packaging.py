@@ -7,6 +7,7 @@ import configparser
 import importlib.metadata
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -283,7 +284,8 @@ class TestSetupRefuses:
 
 LINTED = ("setup-dev", "test-engines", "lint")
 """Targets in the order in which what they print is shown."""
-ALL = (*LINTED, "test-terratorch", "test-v2", "test-patches", "test-all")
+TERRATORCH, PATCHES = (f'test-{what} PYTEST_ARGS=-m "not slow"' for what in ("terratorch", "patches"))
+ALL = (*LINTED, TERRATORCH, "test-v2", PATCHES, "test", "test-terratorch PYTEST_ARGS=-m slow", "test-slow")
 
 
 @pytest.mark.parametrize(
@@ -293,17 +295,19 @@ ALL = (*LINTED, "test-terratorch", "test-v2", "test-patches", "test-all")
         ("setup-dev", ALL[:1]),
         ("lint", LINTED),
         ("test-engines", LINTED),
-        ("test-terratorch", ALL[:-3]),
-        ("test-v2", ALL[:-2]),
-        ("test-patches", ALL[:-1]),
-        ("test-all", ALL),
+        (TERRATORCH, ALL[:4]),
+        ("test-v2", ALL[:5]),
+        (PATCHES, ALL[:6]),
+        ("test", ALL[:7]),
+        ("test-slow", ALL),
     ],
 )
 def test_continuous_integration_lints_and_tests_without_a_terminal(tmp_path, failing, called):
     """.ci/run calls make with its targets in the checkout, CI=true and an empty stdin, and ends as make does."""
+    fails = f'[ "$*" = {shlex.quote(failing)} ] && exit 3'
     commands = {
         "apt-get": "",
-        "make": f'echo "$* in $PWD, CI=$CI, read $(cat | wc -c) bytes"\n[ "$1" = {failing} ] && exit 3\nexit 0\n',
+        "make": f'echo "$* in $PWD, CI=$CI, read $(cat | wc -c) bytes"\n{fails}\nexit 0\n',
     }
     for name, script in commands.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}")
@@ -332,7 +336,7 @@ def test_one_or_two_failed_tests_are_run_again_alone(tmp_path, failed, of_pytest
     fails = f"cp made .pytest_cache/v/cache/lastfailed; echo {of_pytest} >.pytest_cache/status; exit 2"
     files = {
         "bin/apt-get": "#!/bin/sh\n",
-        "bin/make": f'#!/bin/sh\ncase "$*" in *--last-failed*) echo "$2"; exit {again};; test-all) {fails};; esac\n',
+        "bin/make": f'#!/bin/sh\ncase "$*" in *--last-failed*) echo "$2"; exit {again};; test) {fails};; esac\n',
         "house/.ci/run": (CHECKOUT / ".ci/run").read_text(),
         "house/.venv/bin/python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
         "house/.pytest_cache/v/cache/lastfailed": '{"of another run": true}',
