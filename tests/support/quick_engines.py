@@ -16,6 +16,7 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 
 import pytest
+import setproctitle
 
 IMPORTED = ("vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor", "vllm.v1.worker.cpu_worker")
 
@@ -28,6 +29,7 @@ class _Process(ForkServerProcess):
         super().start()
 
     def run(self):
+        setproctitle.getproctitle()  # finds its place in memory by the environment, before that is another one
         os.environ.clear()
         os.environ.update(self.environment)
         tempfile.tempdir = None
