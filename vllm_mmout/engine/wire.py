@@ -40,6 +40,9 @@ MAX_AXES = 64  # as in torch
 _MOST = 14
 _TOP = 255
 _WORTH_HALVING = 256  # elements of a request's tensor from which on two share a byte
+_BYTES = np.arange(256, dtype=np.uint16)
+_PAIRS = np.where(_BYTES & 15 > _MOST, _TOP, _BYTES & 15) | np.where(_BYTES >> 4 > _MOST, _TOP, _BYTES >> 4) << 8
+"""The two elements of each byte, the lower half's in the lower byte."""
 
 DTYPES: Mapping[str, torch.dtype] = {
     name: getattr(torch, name)
@@ -177,19 +180,16 @@ def _can_be_halved(tensor: torch.Tensor) -> bool:
 
 def _halved(rows: torch.Tensor) -> torch.Tensor:
     """Elements [requests, n], two to a byte: [requests, (n + 1) // 2]."""
-    low = rows.clamp(max=_MOST + 1)  # 255 becomes 15
+    low = rows.clamp(max=_MOST + 1).contiguous()  # 255 becomes 15
     if low.shape[1] % 2:
         low = torch.nn.functional.pad(low, (0, 1))
-    return low[:, 0::2] | (low[:, 1::2] << 4)
+    pairs = low.view(torch.int16)
+    return (pairs | pairs >> 4).to(torch.uint8)
 
 
 def _whole(part: torch.Tensor, count: int) -> torch.Tensor:
     """The first ``count`` elements that lie two to a byte; by numpy: torch waits for its threads where all are busy."""
-    whole = np.empty((part.shape[0], 2), np.uint8)
-    np.bitwise_and(part.numpy(), 15, out=whole[:, 0])
-    np.right_shift(part.numpy(), 4, out=whole[:, 1])
-    np.putmask(whole, whole > _MOST, _TOP)
-    return torch.from_numpy(whole.reshape(-1)[:count])
+    return torch.from_numpy(_PAIRS.take(part.numpy()).view(np.uint8)[:count])
 
 
 def _plan(picks: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int], int]:
