@@ -23,7 +23,7 @@ LARGE = 2**16
 PACKAGE = Path(vllm_mmout.__file__).parent
 THE_MODEL, THE_FILE = "models.embedded", ("geo.raster.writing", "geo.raster.geotiff")
 ASKED = 5 * 2 * BANDS
-"""Bytes a pixel: a pixel as it is stored, decoded, in its window, in its batch, and its class from the logits to the file."""
+"""Bytes a pixel: as it is stored, decoded, in its window and in its batch; its class from the logits to the file."""
 
 
 def run() -> list[Row]:
