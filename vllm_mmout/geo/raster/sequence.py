@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -27,6 +28,8 @@ _Segmented: TypeAlias = "Segments | GdalParts"
 """An image that is stored in segments of one size, each decoded as a whole."""
 _BATCH = 2**18
 """Bytes, decoded, that are worth a turn of a thread."""
+_AHEAD = 2**24
+"""Bytes, decoded, that may wait to be read, beside what is kept for several windows."""
 _WORTH_A_COPY = 0.75
 """What is kept of a segment is copied out where it is less than this part of it."""
 
@@ -72,8 +75,18 @@ class _Kept:
         return _Kept(Window(own.row, left, own.height, right - left), layers)
 
 
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """Segments that one thread decodes, one after the other."""
+
+    number: int
+    """The first window that needs them."""
+    places: Sequence[Place]
+    decoded: Future[list[_Kept]] = field(default_factory=Future)
+
+
 class _Reader:
-    """What is decoded, and for how long."""
+    """What is decoded, and for how long. Threads decode ahead of what is read, also for the windows that come next."""
 
     def __init__(
         self, segments: Segments | GdalParts, windows: Sequence[Window], bands: Sequence[int], threads: int
@@ -87,29 +100,33 @@ class _Reader:
         self._end = max((window.col + window.width for window in windows), default=0)
         self._last = np.full(segments.grid, -1, np.int32)
         """Number of the last window that touches a segment."""
-        for number, window in enumerate(windows):
-            self._last[self._touched(window)] = number
+        touched = [self._touched(window) for window in windows]
+        for number, place in enumerate(touched):
+            self._last[place] = number
         self._kept: dict[Place, _Kept] = {}
+        self._turns = self._all_turns(touched)
+        self._next = next(self._turns, None)
+        self._started: deque[_Turn] = deque()
         self._pool: ThreadPoolExecutor | None = None
         self._ahead: ReadAhead | None = None
         if isinstance(segments, Segments) and segments.file.far:
-            touched = [self._touched(window) for window in windows]
             self._ahead = ReadAhead(segments, touched, [0] if self._interleaved else self._bands)
 
     def read(self, number: int, window: Window) -> NDArray[Any]:
         """One window; they must come in their order."""
-        if self._ahead is not None:
-            self._ahead.behind(number)
         target = np.empty((len(self._bands), window.height, window.width), self._segments.dtype)
+        layers = dict(self._planes(target))
         rows, cols = self._touched(window)
-        turns = []
-        for plane, bands in self._planes(target):
-            for col in range(cols.start, cols.stop):
-                missing = self._from_kept(plane, rows, col, bands, window)
-                turns += [partial(self._decode, turn, bands, number, window) for turn in self._turns(missing)]
-        self._run(turns)
+        for place in product(layers, range(rows.start, rows.stop), range(cols.start, cols.stop)):
+            if (kept := self._kept.get(place)) is not None:
+                kept.copy_to(layers[place[0]], window)
+        for turn in self._turns_of(number):
+            for place, decoded in zip(turn.places, turn.decoded.result(), strict=True):
+                decoded.copy_to(layers[place[0]], window)
+                if self._last[place[1:]] > number:
+                    self._kept[place] = decoded
         for row, col in np.argwhere(self._last[rows, cols] == number).tolist():
-            for plane, _ in self._planes(target):
+            for plane in layers:
                 self._kept.pop((plane, rows.start + row, cols.start + col), None)
         return target
 
@@ -118,6 +135,7 @@ class _Reader:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         self._kept.clear()
+        self._started.clear()
 
     def _touched(self, window: Window) -> tuple[slice, slice]:
         height, width = self._segments.block
@@ -132,49 +150,68 @@ class _Reader:
             return [(0, list(target))]
         return [(band, [target[index]]) for index, band in enumerate(self._bands)]
 
-    def _from_kept(self, plane: int, rows: slice, col: int, bands: _Layers, window: Window) -> list[Place]:
-        """Copy what is kept of one column of the grid; the rest is the result."""
-        missing = []
-        for row in range(rows.start, rows.stop):
-            kept = self._kept.get((plane, row, col))
-            if kept is None:
-                missing.append((plane, row, col))
-            else:
-                kept.copy_to(bands, window)
-        return missing
+    def _all_turns(self, touched: Sequence[tuple[slice, slice]]) -> Iterator[_Turn]:
+        """Each segment once, for the first window that touches it."""
+        seen = np.zeros(self._segments.grid, np.bool_)
+        for number, (rows, cols) in enumerate(touched):
+            new = np.argwhere(~seen[rows, cols].T).tolist()
+            seen[rows, cols] = True
+            for plane in [0] if self._interleaved else self._bands:
+                places = [(plane, rows.start + row, cols.start + col) for col, row in new]
+                yield from (_Turn(number, some) for some in self._cut(places))
 
-    def _turns(self, places: Sequence[Place]) -> Iterator[Sequence[Place]]:
-        """Segments of one column, cut into turns for threads: each of neighbours, with some work in it."""
+    def _cut(self, places: Sequence[Place]) -> Iterator[Sequence[Place]]:
+        """Segments, column by column, cut into turns for threads: each of neighbours, with some work in it."""
         size = max(1, _BATCH // max(1, self._segments.bytes))
         start = 0
         for at in range(1, len(places) + 1):
-            if at == len(places) or at - start == size or places[at][1] != places[at - 1][1] + 1:
+            plane, row, col = places[at - 1]
+            if at == len(places) or at - start == size or places[at] != (plane, row + 1, col):
                 yield places[start:at]
                 start = at
 
-    def _run(self, turns: Sequence[Callable[[], None]]) -> None:
-        if len(turns) < 2 or self._threads < 2:
-            for turn in turns:
-                turn()
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, "mmout-read")
-        for _ in self._pool.map(lambda turn: turn(), turns):
-            pass
+    def _turns_of(self, number: int) -> Iterator[_Turn]:
+        """Those that a window is the first to need; others are started meanwhile."""
+        self._start(number)
+        while self._started and self._started[0].number == number:
+            yield self._started.popleft()
+            self._start(number)
 
-    def _decode(self, places: Sequence[Place], bands: _Layers, number: int, window: Window) -> None:
-        """Decode neighbours of one column into a window, and keep those that a later one needs."""
-        for place, data in zip(places, self._segments.read(places), strict=True):
-            decoded = self._decoded(place, data)
-            decoded.copy_to(bands, window)
-            if data is not None and self._last[place[1:]] > number:
-                self._kept[place] = decoded.columns(self._first, self._end)
+    def _start(self, number: int) -> None:
+        """Have threads decode what a window needs, and as much of the next ones as may wait to be read."""
+        while (turn := self._next) is not None and self._is_due(turn, number):
+            self._next = next(self._turns, None)
+            self._started.append(turn)
+            if self._ahead is not None:
+                self._ahead.behind(turn.number)
+            if self._pool is None:
+                if self._threads < 2 or (len(self._started) == 1 and self._next is None):
+                    self._decode(turn)
+                    continue
+                self._pool = ThreadPoolExecutor(self._threads, "mmout-read")
+            self._pool.submit(self._decode, turn)
 
-    def _decoded(self, place: Place, data: bytes | None) -> _Kept:
-        """One segment, which consists of the fill value where the file has none."""
+    def _is_due(self, turn: _Turn, number: int) -> bool:
+        if turn.number == number and len(self._started) < self._threads:
+            return True
+        waiting = sum(len(started.places) for started in self._started) + len(turn.places)
+        return self._threads > 1 and waiting * self._segments.bytes <= _AHEAD
+
+    def _decode(self, turn: _Turn) -> None:
+        try:
+            stored = zip(turn.places, self._segments.read(turn.places), strict=True)
+            turn.decoded.set_result([self._decoded(place, data, turn.number) for place, data in stored])
+        except BaseException as error:
+            turn.decoded.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _decoded(self, place: Place, data: bytes | None, number: int) -> _Kept:
+        """One segment, which consists of the fill value where the file has none; its own part if windows share it."""
         where = self._segments.window(place)
         if data is None:
             fill = np.array(self._segments.fill).astype(self._segments.dtype)
             return _Kept(where, [np.broadcast_to(fill, (where.height, where.width))] * len(self._samples))
         pixels = self._segments.decode(place, data)
-        return _Kept(where, [pixels[:, :, sample] for sample in self._samples])
+        decoded = _Kept(where, [pixels[:, :, sample] for sample in self._samples])
+        return decoded.columns(self._first, self._end) if self._last[place[1:]] > number else decoded
