@@ -11,8 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.segments import Segments
 
-_AHEAD = 2**24
-"""Bytes that are on their way, or wait to be read, at least; half of what a file keeps."""
+_AHEAD = 2**23
+"""Bytes that are on their way, or wait to be decoded, at least; with what waits to be read less than a file keeps."""
 
 
 _GAP, _LONGEST = 2**14, 2**21

@@ -28,8 +28,8 @@ _Segmented: TypeAlias = "Segments | GdalParts"
 """An image that is stored in segments of one size, each decoded as a whole."""
 _BATCH = 2**18
 """Bytes, decoded, that are worth a turn of a thread."""
-_AHEAD = 2**24
-"""Bytes, decoded, that may wait to be read, beside what is kept for several windows."""
+_TURNS_AHEAD, _AHEAD = 4, 2**24
+"""Turns for each thread, and bytes, decoded, that may wait to be read, beside what is kept for several windows."""
 _WORTH_A_COPY = 0.75
 """What is kept of a segment is copied out where it is less than this part of it."""
 
@@ -192,10 +192,12 @@ class _Reader:
             self._pool.submit(self._decode, turn)
 
     def _is_due(self, turn: _Turn, number: int) -> bool:
-        if turn.number == number and len(self._started) < self._threads:
+        if len(self._started) < self._threads and turn.number == number:
             return True
+        if self._threads < 2 or len(self._started) >= _TURNS_AHEAD * self._threads:
+            return False
         waiting = sum(len(started.places) for started in self._started) + len(turn.places)
-        return self._threads > 1 and waiting * self._segments.bytes <= _AHEAD
+        return waiting * self._segments.bytes <= _AHEAD
 
     def _decode(self, turn: _Turn) -> None:
         try:
