@@ -22,6 +22,8 @@ class WaterIndex(nn.Module):
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """No convolution: it may take TF32. Negative reflectance counts as 0: the index stays within -1 and 1."""
-        reflectance = (pixel_values.float() * self.scales[pixel_values.is_floating_point()]).relu()
-        sums: Tensor = sum(reflectance[:, b : b + 1] * self.index[:, b] for b in range(6))
+        reflectance = (pixel_values.float() * self.scales[pixel_values.is_floating_point()]).relu_()
+        sums: Tensor = reflectance[:, :1] * self.index[:, 0]
+        for band in range(1, 6):
+            sums += reflectance[:, band : band + 1] * self.index[:, band]
         return sums[:, :1] / sums[:, 1:].clamp(min=1e-6) * self.head
