@@ -40,9 +40,6 @@ MAX_AXES = 64  # as in torch
 _MOST = 14
 _TOP = 255
 _WORTH_HALVING = 256  # elements of a request's tensor from which on two share a byte
-_BYTES = np.arange(256, dtype=np.uint16)
-_PAIRS = np.where(_BYTES & 15 > _MOST, _TOP, _BYTES & 15) | np.where(_BYTES >> 4 > _MOST, _TOP, _BYTES >> 4) << 8
-"""The two elements of each byte, the lower half's in the lower byte."""
 
 DTYPES: Mapping[str, torch.dtype] = {
     name: getattr(torch, name)
@@ -184,12 +181,18 @@ def _halved(rows: torch.Tensor) -> torch.Tensor:
     if low.shape[1] % 2:
         low = torch.nn.functional.pad(low, (0, 1))
     pairs = low.view(torch.int16)
-    return (pairs | pairs >> 4).to(torch.uint8)
+    pairs |= pairs >> 4
+    return pairs.to(torch.uint8)
 
 
 def _whole(part: torch.Tensor, count: int) -> torch.Tensor:
     """The first ``count`` elements that lie two to a byte; by numpy: torch waits for its threads where all are busy."""
-    return torch.from_numpy(_PAIRS.take(part.numpy()).view(np.uint8)[:count])
+    pairs = part.numpy().astype(np.uint16)
+    pairs |= pairs << 4
+    pairs &= 0x0F0F
+    tops = (pairs + 0x0101) & 0x1010  # 16 where an element is 15
+    pairs |= tops * 15  # 15 and 240 are 255
+    return torch.from_numpy(pairs.view(np.uint8)[:count])
 
 
 def _plan(picks: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int], int]:

@@ -1,0 +1,55 @@
+"""A scene read window by window, without a model: with one thread and with as many as there are cores, in turns.
+
+Windows of 512, six bands of uint16, deflate; ``READING_SIZE=4096`` and ``READING_ROUNDS=1`` make a shorter run.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from benchmarks.report import Figure, Row, setting
+from benchmarks.scene_files import BANDS, Layout, Scene, disk_folder, make_scene
+from vllm_mmout.geo import Window, open_raster
+from vllm_mmout.geo.raster import files
+
+SIZE = int(setting("READING_SIZE", "8192"))
+ROUNDS = int(setting("READING_ROUNDS", "5"))
+SIDE = 512
+LAYOUTS: tuple[Layout, ...] = ("tiled", "striped")
+PLOTTED = ("Mpx/s", "one thread Mpx/s")
+
+
+def run() -> list[Row]:
+    """Measure."""
+    with disk_folder(3 * SIZE**2 * BANDS) as name:
+        return [_measured(make_scene(Path(name), SIZE, layout)) for layout in LAYOUTS]
+
+
+def _measured(scene: Scene) -> Row:
+    walls: dict[int, list[float]] = {1: [], files.THREADS: []}
+    for number in range(ROUNDS + 1):
+        for threads, times in walls.items():
+            seconds = _seconds(scene, threads)
+            if number:  # the first round is for what only the first ones cost
+                times.append(seconds)
+    one, all_of_them = walls[1], walls[files.THREADS]
+    figures: dict[str, float | Figure] = {
+        "Mpx/s": Figure.of(scene.megapixels / seconds for seconds in all_of_them),
+        "one thread Mpx/s": Figure.of(scene.megapixels / seconds for seconds in one),
+        "ratio": Figure.ratio(one, all_of_them),
+        "threads": files.THREADS,
+    }
+    return Row(f"a scene of {scene.size}, {scene.layout}", figures)
+
+
+def _seconds(scene: Scene, threads: int) -> float:
+    most, files.THREADS = files.THREADS, threads
+    places = range(0, scene.size, SIDE)
+    started = time.perf_counter()
+    with open_raster(scene.path) as raster:
+        for _ in raster.windows([Window(row, col, SIDE, SIDE) for row in places for col in places]):
+            pass
+    seconds = time.perf_counter() - started
+    files.THREADS = most
+    return seconds
