@@ -188,10 +188,13 @@ def _halved(rows: torch.Tensor) -> torch.Tensor:
 def _whole(part: torch.Tensor, count: int) -> torch.Tensor:
     """The first ``count`` elements that lie two to a byte; by numpy: torch waits for its threads where all are busy."""
     pairs = part.numpy().astype(np.uint16)
-    pairs |= pairs << 4
+    others = pairs << 4
+    pairs |= others
     pairs &= 0x0F0F
-    tops = (pairs + 0x0101) & 0x1010  # 16 where an element is 15
-    pairs |= tops * 15  # 15 and 240 are 255
+    np.add(pairs, 0x0101, out=others)
+    others &= 0x1010  # 16 where an element is 15
+    others *= 15
+    pairs |= others  # 15 and 240 are 255
     return torch.from_numpy(pairs.view(np.uint8)[:count])
 
 
