@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
-import numpy as np
 import torch
 
+from vllm_mmout.engine.halves import fit_halves, from_halves, to_halves
 from vllm_mmout.errors import OptionError, ReduceError
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.raw import named
@@ -36,10 +36,6 @@ MAGIC = b"MMO1"
 ALIGNMENT = 64
 MAX_BYTES = 1 << 31
 MAX_AXES = 64  # as in torch
-
-_MOST = 14
-_TOP = 255
-_WORTH_HALVING = 256  # elements of a request's tensor from which on two share a byte
 
 DTYPES: Mapping[str, torch.dtype] = {
     name: getattr(torch, name)
@@ -103,7 +99,7 @@ def pack(picks: Mapping[str, Raw]) -> torch.Tensor:
 
     """
     tensors = [tensor for raw in picks.values() for tensor in named(raw).values()]
-    halved = [_can_be_halved(tensor) for tensor in tensors]
+    halved = [tensor[:1].numel() <= MAX_BYTES and fit_halves(tensor) for tensor in tensors]
     header, starts, total = _plan(picks, halved)
     first = tensors[0]
     requests = first.shape[0]
@@ -111,7 +107,7 @@ def pack(picks: Mapping[str, Raw]) -> torch.Tensor:
     buffers[:, : len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8).to(first.device)
     for tensor, half, start in zip(tensors, halved, starts, strict=True):
         if half:
-            flat = _halved(tensor.reshape(requests, -1))
+            flat = to_halves(tensor.reshape(requests, -1))
             buffers[:, start : start + flat.shape[1]] = flat
         elif tensor.numel():
             whole = tensor.resolve_conj().resolve_neg()  # of lazy views the bytes would be those of the other tensor
@@ -166,36 +162,6 @@ def _header(buffer: torch.Tensor) -> Header:
         return msgspec.msgpack.decode(bytes(buffer[8 : 8 + length].numpy()), type=Header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ReduceError(f"a result of {buffer.shape[0]} bytes has a header that cannot be read ({error})") from None
-
-
-def _can_be_halved(tensor: torch.Tensor) -> bool:
-    """Whether two elements fit one byte, and that pays."""
-    if tensor.dtype != torch.uint8 or not _WORTH_HALVING <= tensor[:1].numel() <= MAX_BYTES:
-        return False
-    return int((tensor + 1).max()) <= _MOST + 1  # _TOP becomes 0; to compare each takes many times as long
-
-
-def _halved(rows: torch.Tensor) -> torch.Tensor:
-    """Elements [requests, n], two to a byte: [requests, (n + 1) // 2]."""
-    low = rows.clamp(max=_MOST + 1).contiguous()  # 255 becomes 15
-    if low.shape[1] % 2:
-        low = torch.nn.functional.pad(low, (0, 1))
-    pairs = low.view(torch.int16)
-    pairs |= pairs >> 4
-    return pairs.to(torch.uint8)
-
-
-def _whole(part: torch.Tensor, count: int) -> torch.Tensor:
-    """The first ``count`` elements that lie two to a byte; by numpy: torch waits for its threads where all are busy."""
-    pairs = part.numpy().astype(np.uint16)
-    others = pairs << 4
-    pairs |= others
-    pairs &= 0x0F0F
-    np.add(pairs, 0x0101, out=others)
-    others &= 0x1010  # 16 where an element is 15
-    others *= 15
-    pairs |= others  # 15 and 240 are 255
-    return torch.from_numpy(pairs.view(np.uint8)[:count])
 
 
 def _plan(picks: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int], int]:
@@ -261,7 +227,7 @@ def _view(buffer: torch.Tensor, head: TensorHeader) -> torch.Tensor:
         return torch.empty(head.shape, dtype=dtype)
     part = buffer[head.offset : end]
     if head.halved:
-        return _whole(part, count).reshape(head.shape)
+        return from_halves(part, count).reshape(head.shape)
     if part.storage_offset() % dtype.itemsize:  # a view of bytes that do not lie as they were packed
         part = part.clone()
     return part.view(dtype).reshape(head.shape)
