@@ -1,4 +1,4 @@
-"""Two elements of a uint8 tensor to a byte, where all are 0 to 14 or 255, as the classes and nodata of most maps are."""
+"""Two elements of a uint8 tensor to a byte, where all are 0 to 14 or 255, as classes and nodata of most maps are."""
 
 from __future__ import annotations
 
