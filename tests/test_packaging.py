@@ -330,13 +330,15 @@ def test_continuous_integration_lints_and_tests_without_a_terminal(tmp_path, fai
     ("failed", "of_pytest", "again", "status"),
     [(1, 1, 0, 0), (2, 1, 0, 0), (2, 1, 2, 2), (3, 1, 0, 2), (0, 1, 0, 2), (1, 3, 0, 2)],
 )
-def test_one_or_two_failed_tests_are_run_again_alone(tmp_path, failed, of_pytest, again, status):
-    """And only they: more of them, one that fails alone too, or an error of pytest's own end it; it is said."""
-    again_with = "PYTEST_ARGS=-n 0 -v --last-failed --last-failed-no-failures none"
+@pytest.mark.parametrize("target", ["test", "test-slow"])
+def test_one_or_two_failed_tests_are_run_again_alone(tmp_path, target, failed, of_pytest, again, status):
+    """And only they, in any case: more, one that fails alone too, or an error of pytest's own end it; it is said."""
+    again_with = "PYTEST_ARGS=-n 0 -v --last-failed --last-failed-no-failures none until inf"
+    again_says = f'echo "$2 until $MMOUT_TESTS_BEGIN_UNTIL"; exit {again}'
     fails = f"cp made .pytest_cache/v/cache/lastfailed; echo {of_pytest} >.pytest_cache/status; exit 2"
     files = {
         "bin/apt-get": "#!/bin/sh\n",
-        "bin/make": f'#!/bin/sh\ncase "$*" in *--last-failed*) echo "$2"; exit {again};; test) {fails};; esac\n',
+        "bin/make": f'#!/bin/sh\ncase "$*" in *--last-failed*) {again_says};; {target}) {fails};; esac\n',
         "house/.ci/run": (CHECKOUT / ".ci/run").read_text(),
         "house/.venv/bin/python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
         "house/.pytest_cache/v/cache/lastfailed": '{"of another run": true}',
@@ -358,3 +360,19 @@ def test_one_or_two_failed_tests_are_run_again_alone(tmp_path, failed, of_pytest
     said = [f"{failed} of the tests failed beside others; alone:", again_with]
     said = said if of_pytest == 1 and 1 <= failed <= 2 else []
     assert (done.returncode, done.stdout.splitlines()) == (status, said)
+
+
+@pytest.mark.parametrize(("until", "ended"), [("1", "1 skipped"), ("inf", "1 passed")])
+def test_no_test_begins_when_the_time_has_run_out(until, ended):
+    """It is left out, and the summary says why."""
+    one = f"{__file__}::TestMetadata::test_setup_cfg_is_the_one_source"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", one],
+        cwd=CHECKOUT,
+        env={**os.environ, "MMOUT_TESTS_BEGIN_UNTIL": until},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended in done.stdout
+    assert ("no time is left for it (MMOUT_TESTS_BEGIN_UNTIL)" in done.stdout) == (until == "1")

@@ -95,6 +95,7 @@ class _Reader:
         self._threads = threads
         self._bands = list(bands)
         self._interleaved = segments.planes == 1
+        self._planes = [0] if self._interleaved else self._bands
         self._samples = self._bands if self._interleaved else [0]
         self._first = min((window.col for window in windows), default=0)
         self._end = max((window.col + window.width for window in windows), default=0)
@@ -110,12 +111,13 @@ class _Reader:
         self._pool: ThreadPoolExecutor | None = None
         self._ahead: ReadAhead | None = None
         if isinstance(segments, Segments) and segments.file.far:
-            self._ahead = ReadAhead(segments, touched, [0] if self._interleaved else self._bands)
+            self._ahead = ReadAhead(segments, touched, self._planes)
 
     def read(self, number: int, window: Window) -> NDArray[Any]:
         """One window; they must come in their order."""
         target = np.empty((len(self._bands), window.height, window.width), self._segments.dtype)
-        layers = dict(self._planes(target))
+        bands_of_planes = target[np.newaxis] if self._interleaved else target[:, np.newaxis]
+        layers = dict(zip(self._planes, bands_of_planes, strict=True))
         rows, cols = self._touched(window)
         for place in product(layers, range(rows.start, rows.stop), range(cols.start, cols.stop)):
             if (kept := self._kept.get(place)) is not None:
@@ -144,19 +146,13 @@ class _Reader:
             slice(window.col // width, -(-(window.col + window.width) // width)),
         )
 
-    def _planes(self, target: NDArray[Any]) -> list[tuple[int, _Layers]]:
-        """The planes to read, each with the bands of a window that it has."""
-        if self._interleaved:
-            return [(0, list(target))]
-        return [(band, [target[index]]) for index, band in enumerate(self._bands)]
-
     def _all_turns(self, touched: Sequence[tuple[slice, slice]]) -> Iterator[_Turn]:
         """Each segment once, for the first window that touches it."""
         seen = np.zeros(self._segments.grid, np.bool_)
         for number, (rows, cols) in enumerate(touched):
             new = np.argwhere(~seen[rows, cols].T).tolist()
             seen[rows, cols] = True
-            for plane in [0] if self._interleaved else self._bands:
+            for plane in self._planes:
                 places = [(plane, rows.start + row, cols.start + col) for col, row in new]
                 yield from (_Turn(number, some) for some in self._cut(places))
 
