@@ -8,8 +8,8 @@ so it is input: it is validated here and can name nothing but the options of a r
 
 Layout of a buffer: ``MAGIC``, the header's length (uint32, little endian), the header (msgpack), then each tensor's
 elements in C order, everything aligned to ``ALIGNMENT`` bytes from the start of the buffer. Two elements of a uint8
-tensor share a byte where all are 0 to 14 or 255, as the classes of most maps and their nodata are. It is done here,
-not by a processor, so that authors always see class ids.
+tensor share a byte where they fit (`halves`), as the classes of most maps do. It is done here, not by a processor, so
+that authors always see class ids.
 """
 
 from __future__ import annotations
