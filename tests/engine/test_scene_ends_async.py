@@ -12,6 +12,7 @@ import pytest_asyncio
 import scene_ends
 from processors_for_tests import RELEASE, Echo
 from scene_ends import BAD_TILE, DEADLINE, Left, bad_tile, is_bad, settings
+from scene_steps import read_nothing_ahead
 from scenes_for_tests import TILE, classes, pixels, write
 from vllm.v1.engine.exceptions import EngineDeadError
 from water_oracle import echo, leftovers, scene
@@ -174,6 +175,7 @@ async def test_a_processor_that_cannot_join(engine, assemble, message):
 async def test_a_file_that_shrinks_while_it_waits(engine, monkeypatch, tmp_path):
     """The first tile that is gone is named."""
     monkeypatch.setattr(engine.mmout.budget, "count", 2)
+    read_nothing_ahead(monkeypatch)
     path = write(tmp_path / "in.tif", GOOD, tiled=True, blockxsize=32, blockysize=32, compress="deflate")
     go, joined = threading.Event(), []
     async with changed(engine, assemble=holds(go, joined)):

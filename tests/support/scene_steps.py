@@ -12,6 +12,7 @@ from scenes_for_tests import TILE, classes, pixels, write
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import DecodeError
+from vllm_mmout.geo.raster import sequence
 from vllm_mmout.models.inputs import raster_view
 
 DEADLINE = 120
@@ -107,4 +108,10 @@ def before_window(number, action, name=""):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(raster_view.RasterView, "_seen", counting)
+        read_nothing_ahead(patch)
         yield
+
+
+def read_nothing_ahead(patch):
+    """A window's pixels come from its file when they are asked for, not before."""
+    patch.setattr(sequence, "_AHEAD", 0)
