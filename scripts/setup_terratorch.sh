@@ -8,6 +8,7 @@
 set -euo pipefail
 unset CDPATH PYTHONHOME PYTHONPATH PIP_PREFIX PIP_ROOT PIP_TARGET PIP_USER
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/install.sh
 
 readonly base="$PWD/.venv"
 readonly venv="$PWD/.venv-terratorch"
@@ -66,8 +67,7 @@ bear_torchvision() {
 [[ -f "$base/prepared-dev" ]] || fail "$base is not prepared; run: bash scripts/setup.sh dev"
 is_prepared && exit 0
 make_venv
-"$python" -m pip install -qq --no-input --disable-pip-version-check --no-deps --only-binary :all: \
-    --requirement "$pins" </dev/null
+install_into "$python" --quiet --no-deps --only-binary :all: --requirement "$pins"
 bear_torchvision
 stamp_of >"$venv/prepared"
 say "done: $venv"

@@ -118,12 +118,19 @@ case "$asked" in
 esac
 """
 
+PIP = "install --no-warn-conflicts --disable-pip-version-check --editable"
+UV_STUB = """\
+#!/usr/bin/env bash
+# Stands for uv, which fails where the environment does not say that it works.
+[[ -n "${STUB_UV:-}" ]] && printf '%s\\n' "uv $*, found in ${UV_FIND_LINKS:-no folder}" >>"$STUB_LOG"
+"""
+
 
 @pytest.fixture
 def prepare(tmp_path):
     """A checkout with a stub in its environment: ``prepare(...)`` runs the set-up; returns its end and pip's calls."""
     checkout = tmp_path / "check out"
-    for name in ("setup.cfg", "pyproject.toml", "scripts/setup.sh"):
+    for name in ("setup.cfg", "pyproject.toml", "scripts/setup.sh", "scripts/install.sh"):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(CHECKOUT / name, checkout / name)
     for folder in (".venv", ".venv-check"):
@@ -131,13 +138,16 @@ def prepare(tmp_path):
         stub.parent.mkdir(parents=True)
         stub.write_text(STUB)
         stub.chmod(0o755)
-    log = tmp_path / "pip.log"
+    log, tools = tmp_path / "pip.log", tmp_path / "tools"
+    tools.mkdir()
+    (tools / "uv").write_text(UV_STUB)
+    (tools / "uv").chmod(0o755)
 
     def run(*arguments, **environment):
         log.write_text("")
         done = subprocess.run(
             ["bash", str(run.checkout / "scripts/setup.sh"), *arguments],  # noqa: S607 - found on PATH, as make finds it
-            env={**os.environ, "STUB_LOG": str(log), **environment},
+            env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "STUB_LOG": str(log), **environment},
             capture_output=True,
             text=True,
             check=False,
@@ -152,49 +162,58 @@ def prepare(tmp_path):
 class TestSetup:
     def test_a_second_run_installs_nothing(self, prepare):
         """A prepared environment is recognised without asking pip or Python."""
-        assert prepare()[1] == ["install --no-warn-conflicts --editable ."]
+        assert prepare()[1] == [f"{PIP} ."]
         (prepare.checkout / ".venv/bin/python").write_text("#!/bin/sh\nexit 1\n")
         done, calls = prepare()
         assert (done.returncode, done.stdout, calls) == (0, "", [])
 
     def test_the_demo_installs_less_than_the_tests(self, prepare):
         """A new environment gets the engine for the demo, the tools only when the tests ask for them."""
-        assert prepare(STUB_NO_ENGINE="1")[1] == ["install --no-warn-conflicts --editable .[cpu]"]
-        assert prepare("dev")[1] == ["install --no-warn-conflicts --editable .[dev]"]
+        assert prepare(STUB_NO_ENGINE="1")[1] == [f"{PIP} .[cpu]"]
+        assert prepare("dev")[1] == [f"{PIP} .[dev]"]
         assert prepare()[1] == []
 
     def test_the_tests_alone_take_one_call_of_pip(self, prepare):
         """Engine and tools are resolved together when neither is there, and serve the demo as well."""
-        assert prepare("dev", STUB_NO_ENGINE="1")[1] == ["install --no-warn-conflicts --editable .[dev,cpu]"]
+        assert prepare("dev", STUB_NO_ENGINE="1")[1] == [f"{PIP} .[dev,cpu]"]
         assert prepare()[1] == []
 
     def test_what_needs_no_engine_has_an_environment_without_one(self, prepare):
         """The tools of ``make check`` go into one of their own, into another for what is asked for beside them."""
-        assert prepare("check", STUB_NO_ENGINE="1")[1] == ["install --no-warn-conflicts --editable .[check]"]
+        assert prepare("check", STUB_NO_ENGINE="1")[1] == [f"{PIP} .[check]"]
         assert prepare("check", ".venv-check")[1] == []
         beside = ("check", ".venv-check", "rasterio>=1.5", "shapely")
-        assert prepare(*beside)[1] == ["install --no-warn-conflicts --editable .[check] rasterio>=1.5 shapely"]
+        assert prepare(*beside)[1] == [f"{PIP} .[check] rasterio>=1.5 shapely"]
         assert prepare(*beside)[1] == []
 
-    @pytest.mark.parametrize("changed", ["setup.cfg", "pyproject.toml", "scripts/setup.sh"])
+    def test_uv_installs_where_it_can(self, prepare):
+        """It is asked for the same, and knows the wheels that pip knows; where it fails, pip is asked."""
+        python = prepare.checkout / ".venv/bin/python"
+        asked = f"uv pip install --python {python} --index-strategy unsafe-best-match --editable ."
+        assert prepare(STUB_UV="1", PIP_FIND_LINKS="/wheels")[1] == [f"{asked}, found in /wheels"]
+        done, calls = prepare("dev")
+        assert calls == [f"{PIP} .[dev]"]
+        assert "uv could not install that; pip tries" in done.stdout
+
+    @pytest.mark.parametrize("changed", ["setup.cfg", "pyproject.toml", "scripts/setup.sh", "scripts/install.sh"])
     def test_a_changed_recipe_is_run_again(self, prepare, changed):
         """The environment is prepared anew when the metadata or the set-up itself has changed."""
         prepare()
         with (prepare.checkout / changed).open("a") as file:
             file.write("\n# changed\n")
-        assert prepare()[1] == ["install --no-warn-conflicts --editable ."]
+        assert prepare()[1] == [f"{PIP} ."]
 
     def test_a_moved_checkout_is_prepared_again(self, prepare):
         """An editable installation names its folder, so a copy of the checkout does not use the original's."""
         prepare()
         prepare.checkout = prepare.checkout.rename(prepare.checkout.with_name("moved"))
-        assert prepare()[1] == ["install --no-warn-conflicts --editable ."]
+        assert prepare()[1] == [f"{PIP} ."]
 
     def test_torch_comes_from_its_public_index_only_where_pip_finds_none(self, prepare):
         """PyTorch's index is asked when pip's own configuration cannot resolve the CPU build, and then said so."""
         done, calls = prepare(STUB_NO_ENGINE="1", STUB_NO_TORCH="1")
         assert calls == [
-            "install --no-warn-conflicts --extra-index-url https://download.pytorch.org/whl/cpu --editable .[cpu]"
+            PIP.replace(" --editable", " --extra-index-url https://download.pytorch.org/whl/cpu --editable") + " .[cpu]"
         ]
         assert "torch==2.13.0+cpu; taking it from https://download.pytorch.org/whl/cpu" in done.stdout
 
@@ -223,7 +242,7 @@ class TestSetup:
         base.chmod(0o755)
         assert prepare(PYTHON=str(base))[1] == [
             f"--python {python} install --quiet pip setuptools",
-            "install --no-warn-conflicts --editable .",
+            f"{PIP} .",
         ]
 
     def test_torch_is_the_one_the_engine_asks_for(self):
@@ -307,6 +326,7 @@ def test_continuous_integration_lints_and_tests_without_a_terminal(tmp_path, fai
     fails = f'[ "$*" = {shlex.quote(failing)} ] && exit 3'
     commands = {
         "apt-get": "",
+        "uv": "",
         "make": f'echo "$* in $PWD, CI=$CI, read $(cat | wc -c) bytes"\n{fails}\nexit 0\n',
     }
     for name, script in commands.items():
@@ -338,6 +358,7 @@ def test_one_or_two_failed_tests_are_run_again_alone(tmp_path, target, failed, o
     fails = f"cp made .pytest_cache/v/cache/lastfailed; echo {of_pytest} >.pytest_cache/status; exit 2"
     files = {
         "bin/apt-get": "#!/bin/sh\n",
+        "bin/uv": "#!/bin/sh\n",
         "bin/make": f'#!/bin/sh\ncase "$*" in *--last-failed*) {again_says};; {target}) {fails};; esac\n',
         "house/.ci/run": (CHECKOUT / ".ci/run").read_text(),
         "house/.venv/bin/python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
