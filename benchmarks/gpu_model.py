@@ -30,23 +30,39 @@ def encoder(size: Mapping[str, int]) -> ViTModel:
     return ViTModel(config, add_pooling_layer=False).eval()
 
 
-@register_output_processor(SegmentationProcessor)
-@MULTIMODAL_INPUT_REGISTRY.register_input_mapper(RasterMapper.from_config)
-class SegmentingViT(nn.Module):
+class EncoderAndHead(nn.Module):
     """The encoder, a linear head and bilinear upsampling: [n, 6, 224, 224] to logits [n, 2, 224, 224]."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, size: Mapping[str, int]) -> None:
         super().__init__()
-        self.encoder = encoder(config["encoder"])
-        self.head = nn.Conv2d(config["encoder"]["hidden_size"], 2, 1)
+        self.encoder = encoder(size)
+        self.head = nn.Conv2d(size["hidden_size"], 2, 1)
 
-    def forward(self, pixel_values: Tensor) -> Tensor:
-        """Integers are reflectance times 10,000."""
-        pixels = (pixel_values.float() * 1e-4).to(self.head.weight.dtype)
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Of reflectance, in the weights' dtype."""
         tokens = self.encoder(pixels).last_hidden_state[:, 1:]
         side = TILE // PATCH
         patches = self.head(tokens.transpose(1, 2).unflatten(2, (side, side)))
         return nn.functional.interpolate(patches, scale_factor=PATCH, mode="bilinear")
+
+
+@register_output_processor(SegmentationProcessor)
+@MULTIMODAL_INPUT_REGISTRY.register_input_mapper(RasterMapper.from_config)
+class SegmentingViT(nn.Module):
+    """Takes reflectance times 10,000, as the scenes' files hold it."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.network = EncoderAndHead(config["encoder"])
+
+    @property
+    def compiled_part(self) -> nn.Module:
+        """What gets floats."""
+        return self.network
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """Of integers or floats [n, 6, 224, 224]."""
+        return self.network((pixel_values.float() * 1e-4).to(self.network.head.weight.dtype))
 
 
 def write_folder(folder: Path, size: Mapping[str, int], dtype: str) -> str:

@@ -17,6 +17,7 @@ from torch._inductor.utils import fresh_cache
 from vllm_mmout import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.errors import ModelError, OptionError
 from vllm_mmout.models import compiled as compiling
+from vllm_mmout.models.author import run
 from vllm_mmout.models.compiled import TOLERANCE, CompiledForward, compiled
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -38,6 +39,22 @@ class SmallUNet(nn.Module):
         return self.head(torch.cat([up, self.across(pixels)], 1))
 
 
+@MULTIMODAL_INPUT_REGISTRY.register_input_mapper(lambda config: THREE_BANDS)
+class OfIntegers(nn.Module):
+    """The same, of which what gets floats is compiled."""
+
+    def __init__(self, config, network=SmallUNet):
+        super().__init__()
+        self.network = network(config)
+
+    @property
+    def compiled_part(self):
+        return self.network
+
+    def forward(self, pixel_values):
+        return self.network(pixel_values.float())
+
+
 class Picky(SmallUNet):
     """Raises at one value."""
 
@@ -52,6 +69,13 @@ class OtherNumbers(SmallUNet):
 
     def forward(self, pixel_values):
         return super().forward(pixel_values) + 0.01 * torch.compiler.is_compiling()
+
+
+class Marked(SmallUNet):
+    """Shows whether it is compiled, by less than what is allowed."""
+
+    def forward(self, pixel_values):
+        return super().forward(pixel_values) + 1e-5 * torch.compiler.is_compiling()
 
 
 class Several(SmallUNet):
@@ -93,9 +117,9 @@ def said(caplog, monkeypatch):
 
 def test_thousand_requests_of_mixed_sizes_compile_nothing(tmp_path):
     """Of the size that was compiled and others, in batches of one to four: values and classes as those of eager."""
-    folder, weights = folder_of(tmp_path / "model", SmallUNet, mmout={"output_processor": "tensor"})
+    folder, weights = folder_of(tmp_path / "model", OfIntegers, mmout={"output_processor": "tensor"})
     llm = kept_engine(folder, **ENGINE, max_num_seqs=4, additional_config={"mmout": {"compile": "on"}})
-    network = made(SmallUNet)
+    network = made(OfIntegers)
     network.load_state_dict(weights)
     rng = np.random.default_rng(0)
     sides = rng.choice([64, 64, 64, 48, 31], 1000)
@@ -123,7 +147,6 @@ def test_batches_are_of_the_sizes_that_were_compiled(monkeypatch):
     forward = CompiledForward(made(Several), dummy(), 8)
     assert forward.sizes == (1, 2, 4, 8)
     eager, sizes = made(Several), []
-    run = compiling.run
     monkeypatch.setattr(compiling, "run", lambda model, alike: sizes.append(len(alike)) or run(model, alike))
     wanted = {1: [1], 2: [2], 3: [4], 4: [4], 5: [4, 1], 6: [8], 7: [8], 8: [8], 9: [8, 1], 19: [8, 8, 4]}
     frames = counters["frames"]["total"]
@@ -148,6 +171,36 @@ def test_another_shape_runs_as_it_was():
     assert counters["frames"]["total"] == frames
     forward.remove()
     assert torch.equal(given, model(torch.stack([one["pixel_values"] for one in alike])))
+
+
+def of_bytes(alike):
+    return [{name: tensor.byte() for name, tensor in one.items()} for one in alike]
+
+
+def test_another_dtype_runs_as_it_was(said):
+    """Which is said once, with what to do."""
+    model, eager = made(Marked), made(Marked)
+    forward, alike = CompiledForward(model, dummy(), 2), requests(2)
+    assert mark(forward.run(alike), run(eager, alike)) == pytest.approx(1e-5, rel=0.2)
+    for _ in range(2):
+        assert mark(forward.run(of_bytes(alike)), run(eager, alike)) == 0
+    ((level, message),) = said()
+    assert level == "WARNING"
+    says(message, "Marked runs as it is for pixel_values uint8", "compiled for pixel_values float32", "`compiled_part`")
+
+
+def test_a_compiled_part_takes_any_dtype_that_the_model_takes(said):
+    """What it gets is made of it by the rest."""
+    model, eager = (OfIntegers({}, Marked).eval() for _ in range(2))
+    eager.load_state_dict(model.state_dict())
+    forward, alike = CompiledForward(model, dummy(), 2), requests(2)
+    assert mark(forward.run(of_bytes(alike)), run(eager, alike)) == pytest.approx(1e-5, rel=0.2)
+    assert said() == []
+
+
+def mark(given, eager):
+    """How far compiled results are from eager ones, in the middle."""
+    return float((given - eager).median())
 
 
 def test_an_error_is_the_models_own():

@@ -52,16 +52,19 @@ class CompiledForward:
 
     def __init__(self, model: nn.Module, dummy: Inputs, max_batch: int) -> None:
         self.model = model
-        self.sizes = tuple(1 << power for power in range(min(max_batch, _LARGEST).bit_length()))
-        self._likeness = _likeness(dummy)
         self._part: Any = getattr(model, "compiled_part", model)
+        self.sizes = tuple(1 << power for power in range(min(max_batch, _LARGEST).bit_length()))
+        self._shapes = {name: tensor.shape for name, tensor in dummy.items()}
+        self._dtypes = _dtypes(dummy) if self._part is model else None
+        """What a part of the model gets is for the rest to make, of any dtype."""
+        self._other_dtypes: set[str] = set()
         self._graphs = next(iter(dummy.values())).is_cuda
         self.speedup = self._compile(dummy)
 
     def run(self, alike: Sequence[Inputs]) -> Raw:
         """As `author.run`: what the model gives for requests that are alike, on axis 0."""
         with torch.compiler.set_stance("eager_on_recompile"):
-            if _likeness(alike[0]) != self._likeness:
+            if not self._is_for(alike[0]):
                 return run(self.model, alike)
             outputs: list[Raw] = []
             done = 0
@@ -71,6 +74,20 @@ class CompiledForward:
                 outputs.append(each(itemgetter(slice(count)), self._batch(part + part[-1:] * (size - count))))
                 done += count
         return outputs[0] if len(outputs) == 1 else each(lambda *tensors: torch.cat(tensors), *outputs)
+
+    def _is_for(self, tensors: Inputs) -> bool:
+        """Whether the model was compiled for such tensors; said once where only their dtypes are others."""
+        if {name: tensor.shape for name, tensor in tensors.items()} != self._shapes:
+            return False
+        if self._dtypes is None or (dtypes := _dtypes(tensors)) == self._dtypes:
+            return True
+        if dtypes not in self._other_dtypes:
+            self._other_dtypes.add(dtypes)
+            logger.warning(
+                "%s runs as it is for %s, it is compiled for %s; let `compiled_part` be its module that gets floats",
+                *(type(self.model).__name__, dtypes, self._dtypes),
+            )
+        return False
 
     def remove(self) -> None:
         """Give the model its own ``forward`` back."""
@@ -137,8 +154,8 @@ def compiled(model: nn.Module, dummy: Inputs, max_batch: int, *, if_faster: bool
     return forward
 
 
-def _likeness(tensors: Inputs) -> tuple[tuple[str, torch.Size], ...]:
-    return tuple((name, tensor.shape) for name, tensor in tensors.items())
+def _dtypes(tensors: Inputs) -> str:
+    return ", ".join(f"{name} {str(tensor.dtype).removeprefix('torch.')}" for name, tensor in tensors.items())
 
 
 def _check_close(given: Raw, eager: Raw) -> None:
