@@ -18,8 +18,8 @@ from vllm_mmout.errors import InputError
 _NO_SUCH_PLACE = (ArithmeticError, MemoryError, ValueError)
 """What any file raises that is asked for impossible places, as damaged data may do."""
 
-THREADS = min(4, os.cpu_count() or 1)
-"""Threads that read and decode, for a file at hand."""
+THREADS = min(8, os.cpu_count() or 1)
+"""Threads that read and decode, for a file at hand: copying out what they decode keeps one thread behind eight busy."""
 _THREADS_THAT_WAIT = 8
 """Threads for a file that several read at once: they wait for a server rather than compute."""
 

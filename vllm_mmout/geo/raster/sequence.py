@@ -28,7 +28,7 @@ _Segmented: TypeAlias = "Segments | GdalParts"
 """An image that is stored in segments of one size, each decoded as a whole."""
 _BATCH = 2**18
 """Bytes, decoded, that are worth a turn of a thread."""
-_TURNS_AHEAD, _AHEAD = 4, 2**24
+_TURNS_AHEAD, _AHEAD = 4, 2**23 * THREADS
 """Turns for each thread, and bytes, decoded, that may wait to be read, beside what is kept for several windows."""
 _WORTH_A_COPY = 0.75
 """What is kept of a segment is copied out where it is less than this part of it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -17,6 +16,7 @@ from rasterio.errors import RasterioError
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.areas import pixel_areas
+from vllm_mmout.geo.raster.files import THREADS
 from vllm_mmout.geo.raster.raster import Raster, Window, as_pixels_have_it, can_hold
 from vllm_mmout.geo.raster.stack.alignment import Alignment, aligned
 from vllm_mmout.geo.raster.stack.resampling import resampled
@@ -27,7 +27,6 @@ _Part: TypeAlias = "tuple[NDArray[Any], NDArray[np.bool_] | None]"
 FINER = 1 - 1e-6
 """A pixel is smaller than another if its area is less than this part of the other's."""
 _DATE = "TIFFTAG_DATETIME"
-_THREADS = min(4, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +120,8 @@ class OpenStack(OpenRaster):
                     parts = stack.enter_context(closing(member.parts(windows, chosen, self.nodata)))
                     readers.append((bands, parts))
             read: Callable[..., Iterator[_Part]] = map
-            if len(readers) > 1 and _THREADS > 1:  # one thread a file at a time; entered last, so that it ends first
-                read = stack.enter_context(ThreadPoolExecutor(_THREADS, "mmout-stack")).map
+            if len(readers) > 1 and THREADS > 1:  # one thread a file at a time; entered last, so that it ends first
+                read = stack.enter_context(ThreadPoolExecutor(THREADS, "mmout-stack")).map
             for window in windows:
                 array = np.empty((len(places), window.height, window.width), self.dtype)
                 mask = None
