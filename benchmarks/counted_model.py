@@ -36,7 +36,7 @@ class HeavyWaterIndex(WaterIndex):
         """Three convolutions that nobody needs, then as ``WaterIndex``."""
         found = pixel_values.float()
         for _ in range(3):
-            weight = torch.full((32, found.shape[1], 3, 3), 1e-3)
+            weight = torch.full((32, found.shape[1], 3, 3), 1e-3, device=found.device)
             found = torch.nn.functional.conv2d(found, weight, padding=1)
         return super().forward(pixel_values)
 
