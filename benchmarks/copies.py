@@ -2,8 +2,7 @@
 
 A scene of ``COPIES_SIZE`` (4096), six bands of uint16, so twelve bytes a pixel, goes through ``LLM.generate`` once for
 what only the first one costs, and once more. Blocks from 64 KiB on are counted, where they are asked for, whether or
-not the allocator has them at hand. memray counts them (``pip install memray``);
-without it nothing is measured.
+not the allocator has them at hand. memray counts them (``pip install memray``); without it nothing is measured.
 """
 
 from __future__ import annotations

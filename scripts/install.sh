@@ -1,6 +1,6 @@
 # Sourced by the set-up scripts:  install_into PYTHON ARGUMENT...  is `pip install`, by uv where there is one.
 #
-# uv takes a tenth of pip's time. Of pip's configuration it is told PIP_FIND_LINKS; pip does what uv cannot.
+# uv takes a fifth of pip's time. Of pip's configuration it is told PIP_FIND_LINKS; pip does what uv cannot.
 
 install_into() {
     if command -v uv >/dev/null; then

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Inputs: TypeAlias = Mapping[str, torch.Tensor]
 """Tensors of one request, without axis 0."""
+Dtypes: TypeAlias = Mapping[str, torch.dtype]
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
 """How far a compiled forward may be from eager, as a part of the largest absolute value that eager gives.
@@ -56,8 +57,8 @@ class CompiledForward:
         self.sizes = tuple(1 << power for power in range(min(max_batch, _LARGEST).bit_length()))
         self._shapes = {name: tensor.shape for name, tensor in dummy.items()}
         self._dtypes = _dtypes(dummy) if self._part is model else None
-        """What a part of the model gets is for the rest to make, of any dtype."""
-        self._other_dtypes: set[str] = set()
+        """None where a part of the model is compiled: what that gets, the rest makes of any dtype."""
+        self._warned = False
         self._graphs = next(iter(dummy.values())).is_cuda
         self.speedup = self._compile(dummy)
 
@@ -76,17 +77,16 @@ class CompiledForward:
         return outputs[0] if len(outputs) == 1 else each(lambda *tensors: torch.cat(tensors), *outputs)
 
     def _is_for(self, tensors: Inputs) -> bool:
-        """Whether the model was compiled for such tensors; said once where only their dtypes are others."""
+        """Whether the model was compiled for such tensors; a warning, once, where only their dtypes are others."""
         if {name: tensor.shape for name, tensor in tensors.items()} != self._shapes:
             return False
         if self._dtypes is None or (dtypes := _dtypes(tensors)) == self._dtypes:
             return True
-        if dtypes not in self._other_dtypes:
-            self._other_dtypes.add(dtypes)
-            logger.warning(
-                "%s runs as it is for %s, it is compiled for %s; let `compiled_part` be its module that gets floats",
-                *(type(self.model).__name__, dtypes, self._dtypes),
-            )
+        if not self._warned:
+            self._warned = True
+            what = f"{type(self.model).__name__} runs as it is for {_in_words(dtypes)}"
+            remedy = "give it a property `compiled_part` that returns its module that gets floats"
+            logger.warning("%s, it is compiled for %s; %s", what, _in_words(self._dtypes), remedy)
         return False
 
     def remove(self) -> None:
@@ -154,8 +154,12 @@ def compiled(model: nn.Module, dummy: Inputs, max_batch: int, *, if_faster: bool
     return forward
 
 
-def _dtypes(tensors: Inputs) -> str:
-    return ", ".join(f"{name} {str(tensor.dtype).removeprefix('torch.')}" for name, tensor in tensors.items())
+def _dtypes(tensors: Inputs) -> Dtypes:
+    return {name: tensor.dtype for name, tensor in tensors.items()}
+
+
+def _in_words(dtypes: Dtypes) -> str:
+    return ", ".join(f"{name} {str(dtype).removeprefix('torch.')}" for name, dtype in dtypes.items())
 
 
 def _check_close(given: Raw, eager: Raw) -> None:
