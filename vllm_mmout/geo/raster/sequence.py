@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.gdal import GdalParts
     from vllm_mmout.geo.raster.segments import Place
 
-_Layers: TypeAlias = "Sequence[NDArray[Any]]"
-"""Bands, each [rows, columns]."""
 _Segmented: TypeAlias = "Segments | GdalParts"
 """An image that is stored in segments of one size, each decoded as a whole."""
 _BATCH = 2**18
@@ -51,28 +49,26 @@ def read_windows(
 class _Kept:
     window: Window
     """Where they lie."""
-    layers: _Layers
-    """The bands asked for that its plane has."""
+    pixels: NDArray[Any]
+    """Of the bands asked for that its plane has, [bands, rows, columns]."""
 
-    def copy_to(self, target: _Layers, window: Window) -> None:
+    def copy_to(self, target: NDArray[Any], window: Window) -> None:
         """Copy what a window has of this; ``target`` are the same bands of that window."""
         own = self.window
         top, bottom = max(own.row, window.row), min(own.row + own.height, window.row + window.height)
         left, right = max(own.col, window.col), min(own.col + own.width, window.col + window.width)
-        there = slice(top - window.row, bottom - window.row), slice(left - window.col, right - window.col)
-        here = slice(top - own.row, bottom - own.row), slice(left - own.col, right - own.col)
-        for layer, band in zip(self.layers, target, strict=True):
-            band[there] = layer[here]
+        target[:, top - window.row : bottom - window.row, left - window.col : right - window.col] = self.pixels[
+            :, top - own.row : bottom - own.row, left - own.col : right - own.col
+        ]
 
     def columns(self, first: int, end: int) -> _Kept:
         """What lies between two columns, without the rest in memory where that is much."""
         own = self.window
         left, right = max(own.col, first), min(own.col + own.width, end)
-        layers = [layer[:, left - own.col : right - own.col] for layer in self.layers]
-        base = layers[0].base
-        if base is not None and sum(layer.nbytes for layer in layers) < _WORTH_A_COPY * base.nbytes:
-            layers = [layer.copy() for layer in layers]
-        return _Kept(Window(own.row, left, own.height, right - left), layers)
+        pixels = self.pixels[:, :, left - own.col : right - own.col]
+        if pixels.base is not None and pixels.nbytes < _WORTH_A_COPY * pixels.base.nbytes:
+            pixels = pixels.copy()
+        return _Kept(Window(own.row, left, own.height, right - left), pixels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,8 @@ class _Reader:
         self._bands = list(bands)
         self._interleaved = segments.planes == 1
         self._planes = [0] if self._interleaved else self._bands
-        self._samples = self._bands if self._interleaved else [0]
+        self._samples = _as_slice(self._bands) if self._interleaved else slice(1)
+        """The bands asked for, of a plane."""
         self._first = min((window.col for window in windows), default=0)
         self._end = max((window.col + window.width for window in windows), default=0)
         self._last = np.full(segments.grid, -1, np.int32)
@@ -209,7 +206,14 @@ class _Reader:
         where = self._segments.window(place)
         if data is None:
             fill = np.array(self._segments.fill).astype(self._segments.dtype)
-            return _Kept(where, [np.broadcast_to(fill, (where.height, where.width))] * len(self._samples))
+            bands = len(self._bands) if self._interleaved else 1
+            return _Kept(where, np.broadcast_to(fill, (bands, where.height, where.width)))
         pixels = self._segments.decode(place, data)
-        decoded = _Kept(where, [pixels[:, :, sample] for sample in self._samples])
+        decoded = _Kept(where, pixels[:, :, self._samples].transpose(2, 0, 1))
         return decoded.columns(self._first, self._end) if self._last[place[1:]] > number else decoded
+
+
+def _as_slice(bands: list[int]) -> slice | list[int]:
+    """Bands as a slice where they lie side by side, which needs no copy."""
+    side_by_side = bands == list(range(bands[0], bands[-1] + 1)) if bands else False
+    return slice(bands[0], bands[-1] + 1) if side_by_side else bands
