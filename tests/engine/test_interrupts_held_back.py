@@ -138,3 +138,45 @@ def test_an_interrupt_at_an_edge_of_the_block_leaves_the_next_one_whole(monkeypa
     with pytest.raises(KeyboardInterrupt):
         block()
     assert done == ["all of it"]
+
+
+def test_within_a_watch_each_block_holds_its_own_back(monkeypatch):
+    """The handler is set once for all blocks; outside them a Ctrl-C comes at once."""
+    interrupts, done, changes = Interrupts(), [], []
+    change = signal.signal
+
+    def counted(signum, handler):
+        changes.append(handler)
+        return change(signum, handler)
+
+    def block(ctrl_c):
+        with interrupts.held_back():
+            ctrl_c()
+            done.append("changed")
+
+    monkeypatch.setattr(signal, "signal", counted)
+    with interrupts.watched():
+        for _ in range(3):
+            block(lambda: None)
+            with pytest.raises(KeyboardInterrupt):
+                block(lambda: signal.raise_signal(signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+    assert (len(done), len(changes)) == (6, 2)
+
+
+def test_a_second_interrupt_leaves_nothing_of_the_first_to_the_next_block():
+    """The first one, which was never let go, does not come after a block that nobody interrupts."""
+    interrupts, done = Interrupts(), []
+
+    def twice():
+        with interrupts.held_back():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    with interrupts.watched():
+        with pytest.raises(KeyboardInterrupt):
+            twice()
+        with interrupts.held_back():
+            done.append("changed")
+    assert done == ["changed"]

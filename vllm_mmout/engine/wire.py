@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -242,10 +243,13 @@ REPORTS = "mmout_reports"
 """Key of the steps after which a request is shown before its end. Only our own `generate` says it."""
 
 
-def mark(params: OutputParams, batch: list[int] | None = None, reports: Sequence[int] = ()) -> dict[str, Any]:
-    """``extra_kwargs`` for a request with these params; ``batch`` for a tile that is sent with others."""
-    also = {BATCH: batch, REPORTS: list(reports) or None}
-    return {KEY: params.to_wire()} | {key: value for key, value in also.items() if value is not None}
+_KEPT_BYTES = 1024
+"""Of options that are kept as they were read."""
+
+
+def mark(params: OutputParams, reports: Sequence[int] = ()) -> dict[str, Any]:
+    """``extra_kwargs`` for a request with these params."""
+    return {KEY: params.to_wire()} | ({REPORTS: list(reports)} if reports else {})
 
 
 def marked(pooling_params: PoolingParams, mark: Mapping[str, Any]) -> PoolingParams:
@@ -269,4 +273,14 @@ def read(pooling_params: PoolingParams | None) -> OutputParams | None:
     wire = extra[KEY]
     if not isinstance(wire, Mapping):
         raise OptionError(f'extra_kwargs["{KEY}"] must be a table of options, got {type(wire).__name__}')
-    return OutputParams.from_mapping(wire)
+    try:
+        packed = msgspec.msgpack.encode(wire)
+    except (TypeError, ValueError, OverflowError, RecursionError):  # nothing that can be right, which it says itself
+        return OutputParams.from_mapping(wire)
+    return _params(packed) if len(packed) <= _KEPT_BYTES else OutputParams.from_mapping(wire)
+
+
+@lru_cache(maxsize=64)
+def _params(packed: bytes) -> OutputParams:
+    """The same for all tiles of a scene, so that they are checked once in a process."""
+    return OutputParams.from_mapping(msgspec.msgpack.decode(packed))

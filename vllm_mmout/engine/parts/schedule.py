@@ -9,8 +9,9 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from vllm_mmout.engine import wire
 from vllm_mmout.engine.parts.parts_request import PartedRequest, PartInput, Prepared
@@ -38,6 +39,10 @@ class Run:
     limit_s: float  # that a processor may work on one part
     told: bool = field(default=False, init=False)  # whether a turn has said that it failed
 
+    @cached_property
+    def _mark(self) -> dict[str, Any]:
+        return wire.mark(self.request.tile_params)
+
     @property
     def progress(self) -> Progress:
         """How far it is."""
@@ -47,9 +52,7 @@ class Run:
         """What the engine gets for a part of a batch with a `Batch.mark`."""
         finish = self.request.tile_finish(self.fan_out, part.sent())
         traced = None if self.fan_out.traced is None else self.fan_out.traced.of_tile(part.index)
-        return Prepared(
-            part.prompt, wire.mark(self.request.tile_params, mark), finish, pooling=part.pooling, traced=traced
-        )
+        return Prepared(part.prompt, {**self._mark, wire.BATCH: mark}, finish, pooling=part.pooling, traced=traced)
 
     def answered(self, part: PartInput, answer: MultimodalRequestOutput | BaseException) -> None:
         """The engine's answer to a part, whose output has been handed on already; a failure is the run's."""

@@ -66,11 +66,12 @@ class Call:
     def results(self) -> list[MultimodalRequestOutput]:
         """Run all to the end; an exception of the caller's own leaves nothing behind."""
         try:
-            while self.waiting or self.in_flight or self.runs:
-                self.alarm.clear()
-                self._turn()
-                self._feed()
-                self._wait()
+            with self.engine.mmout.watched():
+                while self.waiting or self.in_flight or self.runs:
+                    self.alarm.clear()
+                    self._turn()
+                    self._feed()
+                    self._wait()
         except BaseException:
             self._abandon()
             raise

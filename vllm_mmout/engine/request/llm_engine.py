@@ -32,21 +32,23 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._before: Handler | None = None
-        """The handler that is held back, None outside `held_back`."""
+        """The handler that ours stands before; None outside `watched`."""
+        self._held = False
         self._came: list[FrameType | None] = []
 
     @contextmanager
-    def held_back(self) -> Iterator[None]:
-        """Let a Ctrl-C wait until the block ends; a second one goes through at once."""
-        before = signal.getsignal(signal.SIGINT)
-        in_main = threading.current_thread() is threading.main_thread()
-        if self._before is not None or not in_main or not callable(before):
-            yield  # held back already, or no Python code runs here on a Ctrl-C
+    def watched(self) -> Iterator[None]:
+        """Stand before the handler of Ctrl-C, once for many `held_back`: to set one takes as long as a request."""
+        inside = self._before is not None or threading.current_thread() is not threading.main_thread()
+        before = None if inside else signal.getsignal(signal.SIGINT)
+        if not callable(before):
+            yield  # we do already, or no Python code runs here on a Ctrl-C
             return
         self._came.clear()
-        signal.signal(signal.SIGINT, self._hold)
+        signal.signal(signal.SIGINT, self._on_interrupt)
         try:
             self._before = before
+            self._let_go()
             yield
         finally:
             self._before = None  # first: a Ctrl-C can come as soon as its handler is back
@@ -55,22 +57,40 @@ class Interrupts:
             before(signal.SIGINT, self._came[0])
 
     @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """Let a Ctrl-C wait until the block ends; a second one goes through at once."""
+        with self.watched():
+            if self._held or self._before is None or threading.current_thread() is not threading.main_thread():
+                yield
+                return
+            self._came.clear()  # of a block that a second one has left
+            self._held = True
+            try:
+                yield
+            finally:
+                self._held = False
+            self._let_go()
+
+    @contextmanager
     def let_through(self) -> Iterator[None]:
         """Inside `held_back`: let a Ctrl-C come at once, also one that waits."""
-        before = self._before
-        if before is None:
+        if not self._held:
             yield
             return
-        signal.signal(signal.SIGINT, before)
-        if self._came:
-            before(signal.SIGINT, self._came.pop())
+        self._held = False
+        self._let_go()
         yield
-        signal.signal(signal.SIGINT, self._hold)
+        self._held = True
 
-    def _hold(self, signum: int, frame: FrameType | None) -> None:
+    def _let_go(self) -> None:
         if self._came and self._before is not None:
+            self._before(signal.SIGINT, self._came.pop())
+
+    def _on_interrupt(self, signum: int, frame: FrameType | None) -> None:
+        if self._before is None or (self._held and not self._came):
+            self._came.append(frame)
+        else:
             self._before(signum, frame)
-        self._came.append(frame)
 
 
 class BoundLLMEngine(LLMEngine):
