@@ -39,7 +39,7 @@ def test_reads_are_slices(size, block, capacity, at_once, ahead, known, reads):
     cache = BlockCache(fetch, size, block=block, capacity=capacity, at_once=at_once, ahead=ahead)
     cache.put(data[:known])
     for at, count in reads:
-        assert cache.read_at(at, count) == data[at : at + count]
+        assert cache.view_at(at, count) == data[at : at + count]
     assert all(0 <= start < stop <= size for start, stop in asked)
     assert all(stop - start <= max(at_once, block) for start, stop in asked)
     assert all(start % block == 0 for start, _ in asked)
@@ -56,7 +56,7 @@ def test_with_room_for_all_nothing_is_fetched_twice(block, ahead, reads):
 
     cache = BlockCache(fetch, len(DATA), block=block, capacity=2 * len(DATA) + block, at_once=300, ahead=ahead)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda read: cache.read_at(*read), reads))
+        found = list(pool.map(lambda read: cache.view_at(*read), reads))
     assert found == [DATA[at : at + count] for at, count in reads]
     assert len(asked) == len(set(asked))
 
@@ -81,7 +81,7 @@ def test_what_failed_is_fetched_when_it_is_asked_for_again(reads, faults, block,
 
     def read(place):
         try:
-            return cache.read_at(*place)
+            return cache.view_at(*place)
         except (InputError, KeyboardInterrupt):
             return None
 
@@ -89,13 +89,13 @@ def test_what_failed_is_fetched_when_it_is_asked_for_again(reads, faults, block,
         found = list(pool.map(read, reads))
     assert all(got in (None, DATA[at : at + count]) for got, (at, count) in zip(found, reads, strict=True))
     pending.clear()
-    assert [cache.read_at(*place) for place in reads] == [DATA[at : at + count] for at, count in reads]
+    assert [cache.view_at(*place) for place in reads] == [DATA[at : at + count] for at, count in reads]
 
 
 def test_a_place_before_the_file():
     """Is refused, as files do."""
     with pytest.raises(ValueError, match="no place -1"):
-        BlockCache(lambda start, stop: DATA[start:stop], len(DATA)).read_at(-1, 3)
+        BlockCache(lambda start, stop: DATA[start:stop], len(DATA)).view_at(-1, 3)
 
 
 @pytest.mark.parametrize("fault", [InputError, KeyboardInterrupt])
@@ -111,13 +111,13 @@ def test_a_thread_whose_block_another_one_fails_to_fetch(fault):
         raise fault("a fault")
 
     def waits():
-        found = cache._coming[0]
-        cache._coming[0] = dataclasses.replace(found, done=Watched(found.done, fail))
-        return cache.read_at(0, 10)
+        run = cache._runs[0]
+        run.done = Watched(run.done, fail)
+        return cache.view_at(0, 10)
 
     cache = BlockCache(fetch, len(DATA), block=100)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(cache.read_at, 0, 10)
+        first = pool.submit(cache.view_at, 0, 10)
         begun.wait(30)
         second = pool.submit(waits)
         with pytest.raises(fault):
@@ -139,3 +139,6 @@ class Watched:
     def result(self):
         self.waited_for.set()
         return self.future.result(30)
+
+    def __getattr__(self, name):
+        return getattr(self.future, name)

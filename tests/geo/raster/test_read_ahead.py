@@ -82,8 +82,8 @@ def test_what_is_fetched_ahead_is_fetched_at_once() -> None:
     blocks = BlockCache(fetch, 200, block=10, capacity=200, at_once=100, ahead=10)
     blocks.fetch(0, 40)
     blocks.fetch(100, 40)
-    assert blocks.read_at(100, 40) == bytes(range(100, 140))
-    assert blocks.read_at(5, 30) == bytes(range(5, 35))
+    assert blocks.view_at(100, 40) == bytes(range(100, 140))
+    assert blocks.view_at(5, 30) == bytes(range(5, 35))
     assert sorted(asked) == [(0, 40), (100, 140)]
     blocks.clear()
     blocks.fetch(180, 10)  # nobody waits for it
@@ -102,15 +102,15 @@ def test_what_is_fetched_ahead_outlives_what_was_read() -> None:
     blocks = BlockCache(fetch, 200, block=10, capacity=100, at_once=100, ahead=10)
     blocks.fetch(100, 50)
     assert came.wait(30)
-    assert blocks.read_at(100, 10) == bytes(range(100, 110))  # all of the part has arrived then
+    assert blocks.view_at(100, 10) == bytes(range(100, 110))  # all of the part has arrived then
     for at in range(0, 100, 10):
         for _ in range(3):
-            assert blocks.read_at(at, 10) == bytes(range(at, at + 10))
+            assert blocks.view_at(at, 10) == bytes(range(at, at + 10))
     del asked[:]
-    assert blocks.read_at(110, 40) == bytes(range(110, 150))
+    assert blocks.view_at(110, 40) == bytes(range(110, 150))
     assert asked == []
-    assert blocks.read_at(150, 50) == bytes(range(150, 200))  # those that were read go first
-    assert blocks.read_at(110, 40) == bytes(range(110, 150))
+    assert blocks.view_at(150, 50) == bytes(range(150, 200))  # those that were read go first
+    assert blocks.view_at(110, 40) == bytes(range(110, 150))
     blocks.clear()
 
 
@@ -125,5 +125,5 @@ def test_what_fails_ahead_fails_where_it_is_read() -> None:
     blocks = BlockCache(fetch, 200, block=10, capacity=200, at_once=100, ahead=10)
     blocks.fetch(0, 10)
     with pytest.raises(InputError, match="there is no such object"):
-        blocks.read_at(0, 10)
+        blocks.view_at(0, 10)
     blocks.clear()

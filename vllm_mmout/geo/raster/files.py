@@ -31,6 +31,10 @@ class ManyReadersFile(io.RawIOBase):
         """Read bytes at a place, fewer where the file ends."""
         raise NotImplementedError
 
+    def view_at(self, at: int, count: int) -> memoryview:
+        """The same, without a copy where the file has them in memory already."""
+        return memoryview(self.read_at(at, count))
+
     def fetch(self, at: int, count: int) -> None:
         """Have bytes fetched that will be read soon; returns at once."""
 
@@ -50,7 +54,7 @@ class SharedFile:
         self._file = file
         self._owned = owned
         self._lock = threading.Lock()
-        self._read_at = file.read_at if isinstance(file, ManyReadersFile) else None
+        self._many = file if isinstance(file, ManyReadersFile) else None
         try:
             self.size = self.seek(0, 2)
             self.seek(0)
@@ -61,27 +65,34 @@ class SharedFile:
     @property
     def threads(self) -> int:
         """How many threads are worth it to read and decode parts of the file."""
-        return THREADS if self._read_at is None else _THREADS_THAT_WAIT
+        return THREADS if self._many is None else _THREADS_THAT_WAIT
 
     @property
     def far(self) -> bool:
         """Whether it is worth it to have bytes fetched before they are read."""
-        return self._read_at is not None
+        return self._many is not None
 
     def fetch(self, at: int, count: int) -> None:
         """Have bytes of a file that is far away fetched, which will be read soon; returns at once."""
-        if isinstance(self._file, ManyReadersFile):
-            self._file.fetch(at, count)
+        if self._many is not None:
+            self._many.fetch(at, count)
 
     def read_at(self, at: int, count: int) -> bytes:
         """Read bytes at a place; fewer where the file ends."""
         at, count = operator.index(at), operator.index(count)
-        if self._read_at is not None:
+        if self._many is not None:
             with self._watched():
-                return self._read_at(at, count)
+                return self._many.read_at(at, count)
         with self._lock:
             self.seek(at)
             return self.read(count)
+
+    def view_at(self, at: int, count: int) -> memoryview:
+        """The same, without a copy where a file that is far away has them here already."""
+        if self._many is None:
+            return memoryview(self.read_at(at, count))
+        with self._watched():
+            return self._many.view_at(operator.index(at), operator.index(count))
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Go to a place."""

@@ -192,11 +192,11 @@ class GdalParts:
         """Where a part lies."""
         return Window.of_block(*place[1:], self.block, self._raster.size)
 
-    def read(self, places: Sequence[Place]) -> Sequence[bytes | None]:
+    def read(self, places: Sequence[Place]) -> Sequence[memoryview | None]:
         """Nothing yet: GDAL reads and decodes in one."""
-        return [b""] * len(places)
+        return [memoryview(b"")] * len(places)
 
-    def decode(self, place: Place, data: bytes) -> NDArray[Any]:
+    def decode(self, place: Place, data: memoryview) -> NDArray[Any]:
         """The pixels [rows, columns, bands] of a part."""
         with self._counting:
             self._decoded[place[1:]] += 1

@@ -119,16 +119,16 @@ class Segments:
         """Where segments lie in the file: offset, 0 for one that is not stored, and number of bytes."""
         return [(int(self._offsets[place]), int(self._counts[place])) for place in places]
 
-    def read(self, places: Sequence[Place]) -> list[bytes | None]:
+    def read(self, places: Sequence[Place]) -> list[memoryview | None]:
         """The stored bytes of segments, None for one that is not stored; at once where they follow each other."""
         parts = self.stored(places)
         first = parts[0][0]
         if first and all(at + count == after for (at, count), (after, _) in pairwise(parts)):
-            data = self.file.read_at(first, sum(count for _, count in parts))
+            data = self.file.view_at(first, sum(count for _, count in parts))
             return [data[at - first : at - first + count] for at, count in parts]
-        return [self.file.read_at(at, count) if at else None for at, count in parts]
+        return [self.file.view_at(at, count) if at else None for at, count in parts]
 
-    def decode(self, place: Place, data: bytes) -> NDArray[Any]:
+    def decode(self, place: Place, data: memoryview) -> NDArray[Any]:
         """The pixels [rows, columns, samples] that a segment has of the image."""
         with self._counting:
             self.decoded[place] += 1
@@ -146,14 +146,17 @@ class Segments:
             ) from error
         return pixels
 
-    def _pixels(self, data: bytes, index: int) -> NDArray[Any]:
-        if self._lerc:
-            data = unwrapped(data, 2 * self.bytes + _PIECE)
+    def _pixels(self, data: memoryview, index: int) -> NDArray[Any]:
+        stored: memoryview | bytes = data
         if self._coded:
-            self._check_size(data)
-        if self._lerc:
-            return decode_lerc(data, self.samples, swapped=self._swapped)
-        pixels: NDArray[Any] = self._decode(data, index, **self._options)[0][0]
+            picture = bytes(data)
+            if self._lerc:
+                picture = unwrapped(picture, 2 * self.bytes + _PIECE)
+            self._check_size(picture)
+            if self._lerc:
+                return decode_lerc(picture, self.samples, swapped=self._swapped)
+            stored = picture
+        pixels: NDArray[Any] = self._decode(stored, index, **self._options)[0][0]
         return pixels
 
     def _check_size(self, data: bytes) -> None:

@@ -201,7 +201,7 @@ class _Reader:
             if not isinstance(error, Exception):
                 raise
 
-    def _decoded(self, place: Place, data: bytes | None, number: int) -> _Kept:
+    def _decoded(self, place: Place, data: memoryview | None, number: int) -> _Kept:
         """One segment, which consists of the fill value where the file has none; its own part if windows share it."""
         where = self._segments.window(place)
         if data is None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from vllm_mmout.errors import InputError
 
@@ -23,13 +24,23 @@ _THREADS = 8
 """Parts that are fetched at once before they are read."""
 
 
-@dataclass(frozen=True, slots=True)
+Buffer: TypeAlias = "bytes | memoryview"
+
+
+@dataclass(eq=False, slots=True)
 class _Run:
+    """Blocks that one request fetches, and that are kept, and let go, together."""
+
     first: int
     stop: int
-    ahead: bool
-    """Whether nobody reads it yet."""
-    done: Future[bytes] = field(default_factory=Future)
+    unread: set[int]
+    """Those of them that were fetched ahead, and that nobody has read yet."""
+    done: Future[memoryview] = field(default_factory=Future)
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return self.stop - self.first
 
 
 class BlockCache:
@@ -41,7 +52,7 @@ class BlockCache:
 
     def __init__(
         self,
-        fetch: Callable[[int, int], bytes],
+        fetch: Callable[[int, int], Buffer],
         size: int,
         *,
         block: int = BLOCK,
@@ -56,24 +67,27 @@ class BlockCache:
         self._longest = max(1, at_once // block)
         self._ahead = max(1, ahead // block)
         self._lock = threading.Lock()
-        self._kept: OrderedDict[int, bytes] = OrderedDict()
-        """Blocks that were read, the last one at the end."""
-        self._unread: OrderedDict[int, bytes] = OrderedDict()
-        """Those that were fetched ahead."""
-        self._coming: dict[int, _Run] = {}
+        self._runs: dict[int, _Run] = {}
+        """By each of their blocks, those that are coming too."""
+        self._read: OrderedDict[_Run, None] = OrderedDict()
+        """Those that are kept and were read, the last one at the end."""
+        self._unread: OrderedDict[_Run, None] = OrderedDict()
+        """Those that are kept of which something was not."""
+        self._kept = 0
+        """Blocks of both."""
         self._pool: ThreadPoolExecutor | None = None
 
-    def read_at(self, at: int, count: int) -> bytes:
-        """The bytes at a place; fewer where the end is reached."""
+    def view_at(self, at: int, count: int) -> memoryview:
+        """The bytes at a place, fewer where the end is reached; no copy where one request has fetched them all."""
         if at < 0:
             raise ValueError(f"there is no place {at}")
         end = min(at + count, self.size)
         pieces = []
         while at < end:
             start, data = self._some(at // self._block, (end - 1) // self._block)
-            pieces.append(memoryview(data)[at - start : end - start])
+            pieces.append(data[at - start : end - start])
             at = start + len(data)
-        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def fetch(self, at: int, count: int) -> None:
         """Fetch bytes in the background that will be read; what fails there is tried again where it is read."""
@@ -86,93 +100,95 @@ class BlockCache:
     def _bring(self, index: int, last: int) -> None:
         while index <= last:
             with self._lock:
-                mine = None if self._has(index) else self._claim(index, last, ahead=True)
+                mine = None if index in self._runs else self._claim(index, last, ahead=True)
             if mine is not None:
                 self._fetched(mine)
             index = index + 1 if mine is None else mine.stop
 
     def put(self, data: bytes) -> None:
-        """Keep bytes that are known already, from the start on."""
-        whole = len(data) if len(data) >= self.size else len(data) // self._block * self._block
+        """Keep bytes that are known before anything is read, from the start on."""
+        count = -(-self.size // self._block) if len(data) >= self.size else len(data) // self._block
+        run = _Run(0, count, set())
+        run.done.set_result(memoryview(data)[: count * self._block])
         with self._lock:
-            self._keep(0, data[:whole], self._kept)
+            self._runs.update(dict.fromkeys(range(count), run))
+            self._keep(run)
 
     def clear(self) -> None:
         """Let all go."""
         with self._lock:
-            self._kept.clear()
-            self._unread.clear()
+            for run in [*self._read, *self._unread]:
+                self._drop(run)
             if self._pool is not None:
                 self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _some(self, index: int, last: int) -> tuple[int, bytes]:
-        """A block, or several among which it is, and where they begin; ``last`` is the last block wanted after it."""
+    def _some(self, index: int, last: int) -> tuple[int, memoryview]:
+        """The run that a block is in, and where it begins; ``last`` is the last block wanted after it."""
         while True:
             with self._lock:
-                self._read(index, index)
-                data = self._kept.get(index)
-                if data is not None:
-                    self._kept.move_to_end(index)
-                    return index * self._block, data
-                coming = self._coming.get(index)
-                if coming is None:
+                run = self._runs.get(index)
+                if run is None:
                     mine = self._claim(index, last, ahead=False)
-            if coming is None:
+                else:
+                    self._count_as_read(run, index, last)
+            if run is None:
                 return mine.first * self._block, self._fetched(mine)
             try:
-                data = coming.done.result()
-                with self._lock:
-                    self._read(index, min(last, coming.stop - 1))
-                return coming.first * self._block, data
+                return run.first * self._block, run.done.result()
             except InputError as error:
                 raise InputError(str(error)) from error  # one of this thread's own
             except CancelledError:  # the thread that fetched it was interrupted
                 continue
 
-    def _read(self, index: int, last: int) -> None:
-        """Say of blocks that they are read."""
-        for one in range(index, last + 1):
-            if (data := self._unread.pop(one, None)) is not None:
-                self._kept[one] = data
-
-    def _has(self, index: int) -> bool:
-        return index in self._kept or index in self._unread or index in self._coming
+    def _count_as_read(self, run: _Run, index: int, last: int) -> None:
+        run.unread.difference_update(range(index, min(last + 1, run.stop)))
+        if run in self._unread and not run.unread:
+            del self._unread[run]
+            self._read[run] = None
+        elif run in self._read:
+            self._read.move_to_end(run)
 
     def _claim(self, index: int, last: int, *, ahead: bool) -> _Run:
         """Say that a block is fetched here, with those after it that are wanted as well."""
         end = last + 1
-        if self._has(index - 1):
+        if index - 1 in self._runs:
             end = max(end, index + self._ahead)
         end = min(end, index + self._longest, -(-self.size // self._block))
         stop = index + 1
-        while stop < end and not self._has(stop):
+        while stop < end and stop not in self._runs:
             stop += 1
-        run = _Run(index, stop, ahead)
-        self._coming.update(dict.fromkeys(range(index, stop), run))
+        run = _Run(index, stop, set(range(index, stop)) if ahead else set())
+        self._runs.update(dict.fromkeys(range(index, stop), run))
         return run
 
-    def _fetched(self, run: _Run) -> bytes:
+    def _fetched(self, run: _Run) -> memoryview:
         try:
-            data = self._fetch(run.first * self._block, min(run.stop * self._block, self.size))
+            data = memoryview(self._fetch(run.first * self._block, min(run.stop * self._block, self.size)))
         except BaseException as error:
-            self._arrived(run)
+            with self._lock:
+                self._forget(run)
             if isinstance(error, InputError):
                 run.done.set_exception(error)
             else:
                 run.done.cancel()
             raise
-        self._arrived(run, data)
         run.done.set_result(data)
+        with self._lock:
+            self._keep(run)
         return data
 
-    def _arrived(self, run: _Run, data: bytes = b"") -> None:
-        with self._lock:
-            for index in range(run.first, run.stop):
-                del self._coming[index]
-            self._keep(run.first, data, self._unread if run.ahead else self._kept)
+    def _keep(self, run: _Run) -> None:
+        (self._unread if run.unread else self._read)[run] = None
+        self._kept += run.count
+        while self._kept > self._room:
+            self._drop(next(iter(self._read or self._unread)))
 
-    def _keep(self, first: int, data: bytes, into: OrderedDict[int, bytes]) -> None:
-        for number, start in enumerate(range(0, len(data), self._block)):
-            into[first + number] = data[start : start + self._block]
-        while len(self._kept) + len(self._unread) > self._room:
-            (self._kept or self._unread).popitem(last=False)
+    def _drop(self, run: _Run) -> None:
+        self._read.pop(run, None)
+        self._unread.pop(run, None)
+        self._kept -= run.count
+        self._forget(run)
+
+    def _forget(self, run: _Run) -> None:
+        for index in range(run.first, run.stop):
+            self._runs.pop(index, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.files import ManyReadersFile
-from vllm_mmout.geo.raster.remote.block_cache import BlockCache
+from vllm_mmout.geo.raster.remote.block_cache import BlockCache, Buffer
 from vllm_mmout.geo.raster.remote.fetch_options import LIMIT
 
 
@@ -20,7 +20,7 @@ class BlockFile(ManyReadersFile):
         self._blocks.put(head)
         self._at = 0
 
-    def _fetch(self, start: int, stop: int) -> bytes:
+    def _fetch(self, start: int, stop: int) -> Buffer:
         """The bytes from a place to another."""
         raise NotImplementedError
 
@@ -34,12 +34,16 @@ class BlockFile(ManyReadersFile):
 
     def read_at(self, at: int, count: int) -> bytes:
         """Read bytes at a place, fewer where the file ends; any number of threads may at once."""
+        return bytes(self.view_at(at, count))
+
+    def view_at(self, at: int, count: int) -> memoryview:
+        """The same, without a copy where one request has fetched them all."""
         if self.closed:
             raise ValueError("read of closed file")
         count = min(count, self.size - at)
         if count > self._limit:
             raise too_large(self.name, f"{count} bytes of it are needed at once", self._limit)
-        return self._blocks.read_at(at, count)
+        return self._blocks.view_at(at, count)
 
     def fetch(self, at: int, count: int) -> None:
         """Have bytes fetched that will be read soon; returns at once."""

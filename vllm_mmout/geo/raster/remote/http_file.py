@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.remote.block_cache import BLOCK
+from vllm_mmout.geo.raster.remote.block_cache import BLOCK, Buffer
 from vllm_mmout.geo.raster.remote.block_file import BlockFile, too_large
 from vllm_mmout.geo.raster.remote.connections import Connections
 from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
@@ -76,10 +76,10 @@ class HttpFile(BlockFile):
         self._fetcher.close()
         super().close()
 
-    def _fetch(self, start: int, stop: int) -> bytes:
+    def _fetch(self, start: int, stop: int) -> Buffer:
         data = bytearray()
         self._fetcher.insist(f"bytes {start} to {stop}", partial(self._go_on, data, start, stop), data.__len__)
-        return bytes(data)
+        return memoryview(data).toreadonly()
 
     def _go_on(self, data: bytearray, start: int, stop: int) -> None:
         """Fetch what is missing of a part, however many answers that takes, each of a block at least."""

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.remote.block_cache import BLOCK
+from vllm_mmout.geo.raster.remote.block_cache import BLOCK, Buffer
 from vllm_mmout.geo.raster.remote.block_file import BlockFile
 from vllm_mmout.geo.raster.remote.buckets.faults import errors_of, status_of
 from vllm_mmout.geo.raster.remote.buckets.stores import Place
@@ -31,7 +31,7 @@ class BucketFile(BlockFile):
         self._meta = meta
         self._process = os.getpid()
 
-    def _fetch(self, start: int, stop: int) -> bytes:
+    def _fetch(self, start: int, stop: int) -> Buffer:
         if os.getpid() != self._process:
             raise InputError(f"{self.name} was opened in another process; open it again in this one")
         meta, data = _part(self._place, start, stop, self._meta["e_tag"])
@@ -50,10 +50,11 @@ def open_in_bucket(address: str | os.PathLike[str], limit: int | None = None) ->
     place = Place.of(address)
     if not place.key or place.key.endswith("/"):
         raise InputError(f"{place.name} is a folder; give the file in it")
-    return BucketFile(place, *_part(place, 0, BLOCK, None), limit)
+    meta, head = _part(place, 0, BLOCK, None)
+    return BucketFile(place, meta, bytes(head), limit)
 
 
-def _part(place: Place, start: int, stop: int, version: str | None) -> tuple[ObjectMeta, bytes]:
+def _part(place: Place, start: int, stop: int, version: str | None) -> tuple[ObjectMeta, memoryview]:
     """Bytes of one version of an object, and what the server says of that."""
     store = place.store  # says it where obstore is missing
     import obstore
@@ -62,7 +63,7 @@ def _part(place: Place, start: int, stop: int, version: str | None) -> tuple[Obj
     with errors_of(place):
         try:
             answer = obstore.get(store, place.key, options=options)
-            return answer.meta, bytes(answer.bytes())
+            return answer.meta, memoryview(answer.bytes())
         except Exception as error:
             if status_of(error) != _RANGE_NOT_SATISFIABLE:
                 raise
