@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.report import Figure, Row, setting
 from benchmarks.scene_files import BANDS, Layout, Scene, disk_folder, make_scene
 from vllm_mmout.geo import Window, open_raster
-from vllm_mmout.geo.raster import files
+from vllm_mmout.geo.raster import sequence
 
 SIZE = int(setting("READING_SIZE", "8192"))
 ROUNDS = int(setting("READING_ROUNDS", "5"))
@@ -27,29 +27,29 @@ def run() -> list[Row]:
 
 
 def _measured(scene: Scene) -> Row:
-    walls: dict[int, list[float]] = {1: [], files.THREADS: []}
+    walls: dict[int, list[float]] = {1: [], sequence.THREADS: []}
     for number in range(ROUNDS + 1):
         for threads, times in walls.items():
             seconds = _seconds(scene, threads)
             if number:  # the first round is for what only the first ones cost
                 times.append(seconds)
-    one, all_of_them = walls[1], walls[files.THREADS]
+    one, all_of_them = walls[1], walls[sequence.THREADS]
     figures: dict[str, float | Figure] = {
         "Mpx/s": Figure.of(scene.megapixels / seconds for seconds in all_of_them),
         "one thread Mpx/s": Figure.of(scene.megapixels / seconds for seconds in one),
         "ratio": Figure.ratio(one, all_of_them),
-        "threads": files.THREADS,
+        "threads": sequence.THREADS,
     }
     return Row(f"a scene of {scene.size}, {scene.layout}", figures)
 
 
 def _seconds(scene: Scene, threads: int) -> float:
-    most, files.THREADS = files.THREADS, threads
+    most, sequence.THREADS = sequence.THREADS, threads
     places = range(0, scene.size, SIDE)
     started = time.perf_counter()
     with open_raster(scene.path) as raster:
         for _ in raster.windows([Window(row, col, SIDE, SIDE) for row in places for col in places]):
             pass
     seconds = time.perf_counter() - started
-    files.THREADS = most
+    sequence.THREADS = most
     return seconds

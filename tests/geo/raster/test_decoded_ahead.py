@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import tifffile
 from geotiffs_by_rasterio import ARRAY, TILED, geotiff
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster import files, sequence
+from vllm_mmout.geo.raster import sequence
 from vllm_mmout.geo.raster.opened import open_raster
 from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.geo.raster.segments import Segments
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreference
 
 def test_tiles_of_the_next_windows_are_decoded_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two at once, though each window has one; no more of them than may wait."""
-    monkeypatch.setattr(files, "THREADS", 2)
+    monkeypatch.setattr(sequence, "THREADS", 2)
     monkeypatch.setattr(sequence, "_TURNS_AHEAD", 1)
     monkeypatch.setattr(sequence, "_BATCH", 1)
     meeting, decode = threading.Barrier(2, timeout=30), Segments.decode
@@ -42,6 +43,22 @@ def test_tiles_of_the_next_windows_are_decoded_meanwhile(tmp_path: Path, monkeyp
             np.testing.assert_array_equal(part.array, ARRAY[:, window.rows, window.cols])
             assert opened.decoded.sum() <= number + 2
     assert sorted(met) == [(0, 0, 0), (0, 0, 1)]
+
+
+def test_sequences_that_are_read_at_once_share_what_may_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four tiles that may wait in all, each of two sequences has two."""
+    path = tmp_path / "scene.tif"
+    path.write_bytes(geotiff(**TILED, interleave="pixel"))
+    monkeypatch.setattr(sequence, "THREADS", 2)
+    monkeypatch.setattr(sequence, "_TURNS_AHEAD", 8)
+    monkeypatch.setattr(sequence, "_BATCH", 1)
+    monkeypatch.setattr(sequence, "_AHEAD", 4 * ARRAY[:, :16, :32].nbytes)
+    windows = [Window(row, col, 16, 32) for row in range(0, 96, 16) for col in range(0, 128, 32)]
+    with open_raster(path) as other, open_raster(path) as opened, closing(other.windows(windows)) as beside:
+        next(beside)
+        for number, _ in enumerate(opened.windows(windows), start=1):
+            assert opened.decoded.sum() <= number + 2
+    assert not sequence._READERS
 
 
 def test_a_damaged_tile_fails_its_own_window_alone(tmp_path: Path) -> None:

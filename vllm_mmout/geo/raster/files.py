@@ -20,8 +20,6 @@ _NO_SUCH_PLACE = (ArithmeticError, MemoryError, ValueError)
 
 THREADS = min(8, os.cpu_count() or 1)
 """Threads that read and decode, for a file at hand. On 16 cores four read 91 Mpx/s, eight 143, sixteen 123."""
-_THREADS_THAT_WAIT = 8
-"""Threads for a file that several read at once: they wait for a server rather than compute."""
 
 
 class ManyReadersFile(io.RawIOBase):
@@ -61,11 +59,6 @@ class SharedFile:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def threads(self) -> int:
-        """How many threads are worth it to read and decode parts of the file."""
-        return THREADS if self._many is None else _THREADS_THAT_WAIT
 
     @property
     def far(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import count, product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -27,20 +27,23 @@ _Segmented: TypeAlias = "Segments | GdalParts"
 _BATCH = 2**18
 """Bytes, decoded, that are worth a turn of a thread."""
 _TURNS_AHEAD, _AHEAD = 4, 2**23 * THREADS
-"""Turns for each thread, and bytes, decoded, that may wait to be read, beside what is kept for several windows."""
+"""Turns for each thread, and bytes, decoded, that may wait to be read, beside what is kept for several windows.
+
+All sequences that are read at once share the bytes: the files of a stack, several scenes.
+"""
 _WORTH_A_COPY = 0.75
 """What is kept of a segment is copied out where it is less than this part of it."""
 
 
 def read_windows(
-    segments: _Segmented, windows: Sequence[Window], bands: Sequence[int], threads: int = THREADS
+    segments: _Segmented, windows: Sequence[Window], bands: Sequence[int]
 ) -> Generator[NDArray[Any], None, None]:
     """Read windows of some bands, none twice: the pixels [bands, height, width] of one window after the other.
 
     A segment stays decoded until the last window that touches it; of it stay the columns that any of the windows has,
     and the bands asked for.
     """
-    with closing(_Reader(segments, windows, bands, threads)) as reader:
+    with closing(_Reader(segments, windows, bands)) as reader:
         for number, window in enumerate(windows):
             yield reader.read(number, window)
 
@@ -75,6 +78,8 @@ class _Kept:
 class _Turn:
     """Segments that one thread decodes, one after the other."""
 
+    order: int
+    """Its number among the turns, from 0."""
     number: int
     """The first window that needs them."""
     places: Sequence[Place]
@@ -84,11 +89,8 @@ class _Turn:
 class _Reader:
     """What is decoded, and for how long. Threads decode ahead of what is read, also for the windows that come next."""
 
-    def __init__(
-        self, segments: Segments | GdalParts, windows: Sequence[Window], bands: Sequence[int], threads: int
-    ) -> None:
+    def __init__(self, segments: _Segmented, windows: Sequence[Window], bands: Sequence[int]) -> None:
         self._segments = segments
-        self._threads = threads
         self._bands = list(bands)
         self._interleaved = segments.planes == 1
         self._planes = [0] if self._interleaved else self._bands
@@ -108,7 +110,8 @@ class _Reader:
         self._pool: ThreadPoolExecutor | None = None
         self._ahead: ReadAhead | None = None
         if isinstance(segments, Segments) and segments.file.far:
-            self._ahead = ReadAhead(segments, touched, self._planes)
+            self._ahead = ReadAhead(segments, (turn.places for turn in self._all_turns(touched)))
+        _READERS.add(self)
 
     def read(self, number: int, window: Window) -> NDArray[Any]:
         """One window; they must come in their order."""
@@ -131,6 +134,7 @@ class _Reader:
 
     def close(self) -> None:
         """Drop all, and end the threads."""
+        _READERS.discard(self)
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         self._kept.clear()
@@ -146,12 +150,13 @@ class _Reader:
     def _all_turns(self, touched: Sequence[tuple[slice, slice]]) -> Iterator[_Turn]:
         """Each segment once, for the first window that touches it."""
         seen = np.zeros(self._segments.grid, np.bool_)
+        order = count()
         for number, (rows, cols) in enumerate(touched):
             new = np.argwhere(~seen[rows, cols].T).tolist()
             seen[rows, cols] = True
             for plane in self._planes:
                 places = [(plane, rows.start + row, cols.start + col) for col, row in new]
-                yield from (_Turn(number, some) for some in self._cut(places))
+                yield from (_Turn(next(order), number, some) for some in self._cut(places))
 
     def _cut(self, places: Sequence[Place]) -> Iterator[Sequence[Place]]:
         """Segments, column by column, cut into turns for threads: each of neighbours, with some work in it."""
@@ -175,22 +180,22 @@ class _Reader:
         while (turn := self._next) is not None and self._is_due(turn, number):
             self._next = next(self._turns, None)
             self._started.append(turn)
-            if self._ahead is not None:
-                self._ahead.behind(turn.number)
+            if self._ahead is not None and (turn.order or self._next is not None):  # not for one turn alone
+                self._ahead.begin(turn.order)
             if self._pool is None:
-                if self._threads < 2 or (len(self._started) == 1 and self._next is None):
+                if THREADS < 2 or (len(self._started) == 1 and self._next is None):
                     self._decode(turn)
                     continue
-                self._pool = ThreadPoolExecutor(self._threads, "mmout-read")
+                self._pool = ThreadPoolExecutor(THREADS, "mmout-read")
             self._pool.submit(self._decode, turn)
 
     def _is_due(self, turn: _Turn, number: int) -> bool:
-        if len(self._started) < self._threads and turn.number == number:
+        if len(self._started) < THREADS and turn.number == number:
             return True
-        if self._threads < 2 or len(self._started) >= _TURNS_AHEAD * self._threads:
+        if THREADS < 2 or len(self._started) >= _TURNS_AHEAD * THREADS:
             return False
         waiting = sum(len(started.places) for started in self._started) + len(turn.places)
-        return waiting * self._segments.bytes <= _AHEAD
+        return waiting * self._segments.bytes <= _AHEAD // len(_READERS)
 
     def _decode(self, turn: _Turn) -> None:
         try:
@@ -211,6 +216,10 @@ class _Reader:
         pixels = self._segments.decode(place, data)
         decoded = _Kept(where, pixels[:, :, self._samples].transpose(2, 0, 1))
         return decoded.columns(self._first, self._end) if self._last[place[1:]] > number else decoded
+
+
+_READERS: set[_Reader] = set()
+"""Those that are open."""
 
 
 def _as_slice(bands: list[int]) -> slice | list[int]:

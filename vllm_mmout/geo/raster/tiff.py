@@ -105,12 +105,12 @@ class _OpenTiff(OpenSegments):
             self._mask.file.close()
 
     def _images(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None]:
-        return read_windows(self._image, windows, places, self._file.threads)
+        return read_windows(self._image, windows, places)
 
     def _masks(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None] | None:
         if self._mask is None:
             return None
-        return read_windows(self._mask.segments, windows, self._mask.bands(places, self.alpha), self._file.threads)
+        return read_windows(self._mask.segments, windows, self._mask.bands(places, self.alpha))
 
 
 @contextmanager
