@@ -12,6 +12,7 @@ import zmq
 
 from vllm_mmout import OutputParams
 from vllm_mmout.engine import wire
+from vllm_mmout.errors import OptionError
 
 pytestmark = pytest.mark.engine
 
@@ -60,6 +61,21 @@ def test_class_ids_travel_as_bytes(mp_llm, received, tile, plain_network):
     total = sum(received)
     assert SIZE * SIZE / 2 <= total <= 0.55 * SIZE * SIZE
     np.testing.assert_array_equal(result.outputs.array[0], plain_network(tile).argmax(0))
+
+
+def test_a_mark_that_was_read_before_is_read_once_and_no_other_is_taken_for_it():
+    """Equal tables of options give one object; True, which equals 1, is refused as it is alone."""
+    from vllm.pooling_params import PoolingParams
+
+    def read(options):
+        return wire.read(PoolingParams(task="plugin", extra_kwargs={wire.KEY: options}))
+
+    assert read({"overlap": 1}) is read({"overlap": 1})
+    assert read({"overlap": 2}).overlap == 2
+    with pytest.raises(OptionError, match="overlap"):
+        read({"overlap": True})
+    with pytest.raises(OptionError, match="overlap"):
+        read({"overlap": object()})
 
 
 def test_without_reduce_all_logits_travel(mp_llm, received, tile):

@@ -92,6 +92,19 @@ def test_what_failed_is_fetched_when_it_is_asked_for_again(reads, faults, block,
     assert [cache.view_at(*place) for place in reads] == [DATA[at : at + count] for at, count in reads]
 
 
+def test_what_one_request_brought_is_not_copied():
+    """A view is of the very bytes that were fetched."""
+    brought = []
+
+    def fetch(start, stop):
+        brought.append(DATA[start:stop])
+        return brought[-1]
+
+    cache = BlockCache(fetch, len(DATA), block=100)
+    assert cache.view_at(120, 300).obj is brought[0]
+    assert cache.view_at(250, 10).obj is brought[0]
+
+
 def test_a_place_before_the_file():
     """Is refused, as files do."""
     with pytest.raises(ValueError, match="no place -1"):

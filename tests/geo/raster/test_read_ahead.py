@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -69,6 +70,25 @@ def test_windows_are_fetched_ahead(interleave, tmp_path, monkeypatch) -> None:
     assert all(was_fetched(*read) for read in file.reads)
     spans = sorted(file.fetched)
     assert all(at + count <= after for (at, count), (after, _) in pairwise(spans))
+
+
+def test_of_a_file_that_stores_next_to_nothing_not_all_is_looked_at(monkeypatch) -> None:
+    """Where segments have no bytes, the number of turns bounds what is looked ahead."""
+    looked, asked = [], []
+
+    class Sparse:
+        file = SimpleNamespace(fetch=lambda *part: asked.append(part))
+
+        def stored(self, places):
+            looked.append(places)
+            return [(0, 0)]
+
+    monkeypatch.setattr(read_ahead, "_TURNS", 10)
+    ahead = read_ahead.ReadAhead(Sparse(), ([(0, 0, col)] for col in range(1000)))
+    for turn in range(100):
+        ahead.begin(turn)
+        assert turn + 10 <= len(looked) <= turn + 30
+    assert asked == []
 
 
 def test_what_is_fetched_ahead_is_fetched_at_once() -> None:

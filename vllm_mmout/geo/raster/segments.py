@@ -146,17 +146,15 @@ class Segments:
             ) from error
         return pixels
 
-    def _pixels(self, data: memoryview, index: int) -> NDArray[Any]:
-        stored: memoryview | bytes = data
+    def _pixels(self, data: memoryview | bytes, index: int) -> NDArray[Any]:
         if self._coded:
-            picture = bytes(data)
+            data = bytes(data)
             if self._lerc:
-                picture = unwrapped(picture, 2 * self.bytes + _PIECE)
-            self._check_size(picture)
+                data = unwrapped(data, 2 * self.bytes + _PIECE)
+            self._check_size(data)
             if self._lerc:
-                return decode_lerc(picture, self.samples, swapped=self._swapped)
-            stored = picture
-        pixels: NDArray[Any] = self._decode(stored, index, **self._options)[0][0]
+                return decode_lerc(data, self.samples, swapped=self._swapped)
+        pixels: NDArray[Any] = self._decode(data, index, **self._options)[0][0]
         return pixels
 
     def _check_size(self, data: bytes) -> None:
