@@ -161,11 +161,11 @@ def walk(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def plugin_server(nursery):
+def plugin_server():
     """The server of docs/io-plugins.md, as its command has it."""
     (command,) = [text for _, text, _ in commands_here() if text.startswith("vllm-mmout") and "-plugin mmout" in text]
     _, _, model, *flags = shlex.split(command)
-    with served(model, *flags, nursery=nursery) as server:
+    with served(model, *flags) as server:
         yield server
 
 
@@ -223,10 +223,10 @@ def test_commands_without_a_server(walk):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("block", "command", "printed"), COMMANDS)
-def test_a_command(block, command, printed, walk, water_server, request, nursery):
+def test_a_command(block, command, printed, walk, water_server, request):
     """It ends well and prints what its page says; a command that serves is up."""
     if SERVING.match(command):
-        _serves(command, walk, nursery)
+        _serves(command, walk)
         return
     server = request.getfixturevalue("plugin_server") if block.page in FORKED else water_server
     walk.server = server.url.removeprefix("http://").replace("127.0.0.1", "localhost")
@@ -267,7 +267,7 @@ def _wait(server, job):
         time.sleep(0.1)
 
 
-def _serves(command, walk, nursery):
+def _serves(command, walk):
     """Start a server by a page's flags, at a port that is free."""
     words = shlex.split(walk.here(command), comments=True)
     environment = dict(word.split("=") for word in words if re.match(r"[A-Z_]+=", word))
@@ -283,7 +283,7 @@ def _serves(command, walk, nursery):
         from vllm_mmout import embedded_model
 
         model = embedded_model("water-index")
-    with served(model, *flags, environment=environment, command=served_by, nursery=nursery) as server:
+    with served(model, *flags, environment=environment, command=served_by) as server:
         assert httpx.get(f"{server.url}/v1/models", trust_env=False).status_code in (200, 401)
 
 

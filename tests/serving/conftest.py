@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server_nursery import Nursery
 from serving import Server, served
 
 
 @pytest.fixture(scope="session")
-def own_server(tmp_path_factory: pytest.TempPathFactory, holds: Path, nursery: Nursery) -> Iterator[Server]:
+def own_server(tmp_path_factory: pytest.TempPathFactory, holds: Path) -> Iterator[Server]:
     """A server of `served_models.AnyNet`, which takes any JSON and gives what no library knows."""
     from model_folders import folder_of
     from served_models import PLACES, PROCESSORS, AnyNet
 
     folder, _ = folder_of(tmp_path_factory.mktemp("own"), AnyNet, mmout={"output_processor": PROCESSORS})
     flags = ("--served-model-name", "any", "--mmout-max-waiting", str(PLACES), "--enable-server-load-tracking")
-    with served(folder, *flags, environment={"MMOUT_TEST_HOLDS": str(holds)}, nursery=nursery) as server:
+    with served(folder, *flags, environment={"MMOUT_TEST_HOLDS": str(holds)}) as server:
         yield server

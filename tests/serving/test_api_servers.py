@@ -33,7 +33,7 @@ def api_servers(server):
 def test_two_servers_answer_as_one(tmp_path):
     """Requests reach both, a stored result comes from either, metrics are the sum, and both end with the server."""
     scene = write(tmp_path / "scene.tif", pixels(51)).read_bytes()
-    with served("water-index", "--api-server-count", "2") as server:
+    with served("water-index", "--api-server-count", "2", fresh=True) as server:
         edits = f"{server.url}/v1/images/edits"
         urls = []
         for _ in range(EDITS):  # each by a connection of its own

@@ -66,7 +66,7 @@ def test_a_prefix_that_is_none(given) -> None:
 
 
 @pytest.fixture(name="server", scope="module")
-def a_server(s3, water_index, nursery):  # noqa: F811
+def a_server(s3, water_index):  # noqa: F811
     """A server that reads and writes below two folders of a bucket."""
     import boto3
 
@@ -74,7 +74,7 @@ def a_server(s3, water_index, nursery):  # noqa: F811
     flags = [word for address in READS for word in ("--mmout-read-from", address)]
     flags += ["--mmout-write-to", "s3://served/out/"]
     names = [name for name in os.environ if name.startswith("AWS_")]
-    with served(water_index, *flags, environment={name: os.environ[name] for name in names}, nursery=nursery) as server:
+    with served(water_index, *flags, environment={name: os.environ[name] for name in names}) as server:
         yield server
 
 

@@ -403,7 +403,7 @@ def test_a_server_with_plugins_of_others(tmp_path, temporary, allowed, count, by
         "TMPDIR": str(temporary),
         **({} if allowed is None else {"VLLM_PLUGINS": allowed}),
     }
-    with served("water-index", "--api-server-count", str(count), environment=environment) as server:
+    with served("water-index", "--api-server-count", str(count), environment=environment, fresh=True) as server:
         log = wait_for(server.log, LOADED, count)
         paths = set(httpx.get(f"{server.url}/openapi.json", trust_env=False).json()["paths"])
         models = httpx.get(f"{server.url}/v1/models", trust_env=False).json()["data"]

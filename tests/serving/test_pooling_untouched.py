@@ -39,10 +39,10 @@ def stable(content):
     return re.sub(rb'"created":\s*\d+', b"", content)
 
 
-def answers_of(nursery, folder, *flags, command=COMMAND):
+def answers_of(folder, *flags, command=COMMAND):
     """Status, kind and body of the answer to each request, and to data."""
     with (
-        served(folder, *FLAGS, *EMBEDS, *flags, environment=ONE_THREAD, command=command, nursery=nursery) as server,
+        served(folder, *FLAGS, *EMBEDS, *flags, environment=ONE_THREAD, command=command) as server,
         httpx.Client(base_url=server.url, timeout=120, trust_env=False) as client,
     ):
         found = {name: client.post(path, json=body) for name, (path, body) in REQUESTS.items()}
@@ -63,14 +63,14 @@ def llama(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def vllms(nursery_of_one_thread, llama):
+def vllms(llama):
     """The answers of vLLM's server."""
-    return answers_of(nursery_of_one_thread, llama, command=VLLMS_OWN)
+    return answers_of(llama, command=VLLMS_OWN)
 
 
-def test_a_text_models_pooling_is_vllms(nursery_of_one_thread, llama, vllms):
+def test_a_text_models_pooling_is_vllms(llama, vllms):
     """Bit for bit, errors too, of vectors and of ``data``; images are refused with the field ``model``."""
-    same, data, image = answers_of(nursery_of_one_thread, llama)
+    same, data, image = answers_of(llama)
     assert same == vllms[0]
     assert {name: status for name, (status, *_) in same.items() if status == 200}.keys() == {
         "text",
@@ -84,9 +84,9 @@ def test_a_text_models_pooling_is_vllms(nursery_of_one_thread, llama, vllms):
     assert image.json()["error"]["param"] == "model"
 
 
-def test_raw_requests_of_a_model_with_a_processor_are_vllms(nursery_of_one_thread, llama, vllms):
+def test_raw_requests_of_a_model_with_a_processor_are_vllms(llama, vllms):
     """Without data they give the same bits; a text of a generation is decoded from the same vector."""
-    same, _, image = answers_of(nursery_of_one_thread, llama, *BOUND)
+    same, _, image = answers_of(llama, *BOUND)
     for name in same:
         assert same[name] == vllms[0][name], name
     assert image.status_code == 200, image.text

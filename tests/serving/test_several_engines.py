@@ -27,10 +27,10 @@ ENGINES = ("0", "1")
 
 
 @pytest.fixture(scope="module")
-def server(nursery):
+def server():
     """A server of two engines."""
     flags = ("--data-parallel-size", str(len(ENGINES)), "--additional-config", json.dumps(OPTIONS))
-    with served("water-index", *flags, nursery=nursery) as server:
+    with served("water-index", *flags) as server:
         yield server
         assert stop(server.process) == 0
 

@@ -88,7 +88,8 @@ def answers(tmp_path_factory):
     template.write_text(TEMPLATE)
 
     def of(**start):
-        with served(folder, *FLAGS, "--chat-template", str(template), environment=ONE_THREAD, **start) as server:
+        flags = (*FLAGS, "--chat-template", str(template))
+        with served(folder, *flags, environment=ONE_THREAD, fresh=True, **start) as server:
             pictures = asked_for_pictures(server.url)
             return by_httpx(server.url), by_openai(server.url), stop(server.process, signal.SIGTERM), pictures
 

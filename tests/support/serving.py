@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import forked_python
 import httpx
+from forked_python import Forked
 from processes import PYTHONS_OWN, left_of_session, left_running, new_mark
-from server_nursery import Forked, Nursery
 
 COMMAND = ("-m", "vllm_mmout.cli", "serve")
 SMALL = ("--gpu-memory-utilization", "0.3", "--distributed-executor-backend", "uni")
@@ -49,7 +51,7 @@ def served(
     *flags: str,
     environment: Mapping[str, str] | None = None,
     command: Sequence[str] = COMMAND,
-    nursery: Nursery | None = None,
+    fresh: bool = False,
 ) -> Iterator[Server]:
     """Serve a model until the block ends; then no process of it may be left.
 
@@ -58,36 +60,30 @@ def served(
         flags: further flags of ``vllm-mmout serve``.
         environment: entries beside those of this process.
         command: another command of the interpreter that takes a model and such flags.
-        nursery: forks the server; None: it is started as users do, which takes several times as long.
+        fresh: start the server in a fresh interpreter, as users do, which takes several times as long; else fork it.
 
     """
     with tempfile.TemporaryDirectory(prefix="served-") as folder:
         port, log, mark = free_port(), Path(folder, "server.log"), new_mark()
         arguments = [*command, str(model), "--host", "127.0.0.1", "--port", str(port), *SMALL, *flags]
-        log.touch()
         entries = {**os.environ, "VLLM_LOGGING_LEVEL": "INFO", **(environment or {}), **mark}
-        process = _started(arguments, log, entries) if nursery is None else nursery.start(arguments, log, entries)
+        with log.open("wb") as file:
+            output = {"stdout": file, "stderr": file}
+            start = _start if fresh else forked_python.start
+            process = start(arguments, env=entries, **output)
         server = Server(f"http://127.0.0.1:{port}", process.pid, log, process)
         try:
             _wait_until_up(server, process)
             yield server
         finally:
             stop(process)
-            # What was forked has in its environment, as the system sees it, that of its nursery.
+            # The system shows a forked process with the environment of its fork server.
             left = [*left_running(mark), *left_of_session(process.pid)]
             assert not left, f"still running: {left}\n{log.read_text(errors='replace')}"
 
 
-def _started(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    with log.open("wb") as file:
-        return subprocess.Popen(
-            [sys.executable, *arguments],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+def _start(arguments: Sequence[str], **settings: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, *arguments], stdin=subprocess.DEVNULL, start_new_session=True, **settings)
 
 
 def free_port() -> int:

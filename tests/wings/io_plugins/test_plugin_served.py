@@ -41,13 +41,13 @@ def scene(folder):
 
 
 @pytest.fixture(scope="module", params=["ours", pytest.param("vllms", marks=pytest.mark.slow)])
-def server(request, folder, water_index, nursery):
+def server(request, folder, water_index):
     """A server with the plugin: by ``vllm-mmout serve``, and by vLLM's own command, which has no routes of ours."""
     flags = ("--io-processor-plugin", "mmout", "--served-model-name", "water")
     rules = ("--allowed-local-media-path", str(folder), "--allowed-media-domains", "127.0.0.1")
     command = COMMAND if request.param == "ours" else VLLMS
     environment = {"MMOUT_FETCH_TIMEOUT": "2", "MMOUT_FETCH_RETRIES": "0"}
-    with served(water_index, *flags, *rules, environment=environment, command=command, nursery=nursery) as server:
+    with served(water_index, *flags, *rules, environment=environment, command=command) as server:
         yield server
 
 

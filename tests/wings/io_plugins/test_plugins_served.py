@@ -26,13 +26,13 @@ CONTENT = TIFF.getvalue()
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, nursery):
+def server(tmp_path_factory):
     """A server of the embedded model with an ordinary processor and all plugins."""
     folder = io_plugins_for_tests.install(tmp_path_factory.mktemp("plugins"))
     table = json.dumps({"mmout": {"output_processor": SERVED, "decode_timeout_s": 3}})
     path = os.pathsep.join([str(folder), os.environ["PYTHONPATH"]])
     flags = ("--additional-config", table, "--mmout-max-tiles", "8")
-    with served("water-index", *flags, environment={"PYTHONPATH": path}, nursery=nursery) as server:
+    with served("water-index", *flags, environment={"PYTHONPATH": path}) as server:
         yield server
 
 

@@ -22,28 +22,28 @@ SIDE = 32
 
 
 @contextmanager
-def serving(name, folder, nursery):
+def serving(name, folder):
     """A pipeline, and OpenAI's client of a server of its folder."""
     pipeline = small_pipelines.pipeline(name)
     pipeline.save_pretrained(folder / name)
     with (
-        served(folder / name, "--served-model-name", "pipeline", nursery=nursery) as server,
+        served(folder / name, "--served-model-name", "pipeline") as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
     ):
         yield pipeline, client
 
 
 @pytest.fixture(scope="module")
-def draws_server(tmp_path_factory, nursery):
+def draws_server(tmp_path_factory):
     """Of a pipeline that makes pictures of texts."""
-    with serving("StableDiffusionPipeline", tmp_path_factory.mktemp("draws"), nursery) as found:
+    with serving("StableDiffusionPipeline", tmp_path_factory.mktemp("draws")) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def fills_server(tmp_path_factory, nursery):
+def fills_server(tmp_path_factory):
     """Of a pipeline that fills in a part of a picture."""
-    with serving("StableDiffusionInpaintPipeline", tmp_path_factory.mktemp("fills"), nursery) as found:
+    with serving("StableDiffusionInpaintPipeline", tmp_path_factory.mktemp("fills")) as found:
         yield found
 
 

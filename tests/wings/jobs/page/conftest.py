@@ -11,16 +11,16 @@ from serving import served
 
 
 @pytest.fixture(scope="session")
-def page_server(nursery):
+def page_server():
     """A server of the embedded model, with the flags that a user gets by default."""
-    with served("water-index", nursery=nursery) as server:
+    with served("water-index") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def locked_server(nursery):
+def locked_server():
     """The same with a key."""
-    with served("water-index", "--api-key", "open-sesame", nursery=nursery) as server:
+    with served("water-index", "--api-key", "open-sesame") as server:
         yield server
 
 

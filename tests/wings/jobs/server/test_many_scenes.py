@@ -71,7 +71,7 @@ def server(places):
     """One with the limits that a user gets by default."""
     results, temporary = places
     environment = {"TMPDIR": str(temporary), **STRICT}
-    with served("water-index", "--mmout-results-dir", str(results), environment=environment) as found:
+    with served("water-index", "--mmout-results-dir", str(results), environment=environment, fresh=True) as found:
         yield found
 
 

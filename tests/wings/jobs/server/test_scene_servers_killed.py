@@ -70,7 +70,7 @@ def sent(tmp_path):
     return Sent([*inputs, long_scene(tmp_path / "long.tif")])
 
 
-def test_jobs_of_killed_servers_fail_and_leave_nothing(tmp_path, sent, nursery, capsys):
+def test_jobs_of_killed_servers_fail_and_leave_nothing(tmp_path, sent, capsys):
     """SIGKILL, six times at random moments; 20 times where ``MMOUT_LONG`` is set.
 
     Every other server dies as soon as a result is being stored. By then a large form is half sent, one job takes
@@ -81,7 +81,7 @@ def test_jobs_of_killed_servers_fail_and_leave_nothing(tmp_path, sent, nursery, 
     flags = ("--mmout-results-dir", str(results), "--mmout-result-ttl", "86400")
     with tempfile.TemporaryDirectory() as temporary:
         for number in range(ROUNDS + 1):
-            with served("water-index", *flags, environment={"TMPDIR": temporary}, nursery=nursery) as server:
+            with served("water-index", *flags, environment={"TMPDIR": temporary}) as server:
                 check(server, sent, results)
                 assert not [path for path in Path(temporary).rglob("*") if is_ours(path)]
                 if number < ROUNDS:

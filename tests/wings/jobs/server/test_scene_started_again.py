@@ -19,7 +19,7 @@ TILES = 32 * 32
 
 
 @pytest.fixture
-def serve(tmp_path, nursery):
+def serve(tmp_path):
     """Starts servers of one folder of results, which may read files of this machine."""
     (tmp_path / "local").mkdir()
     flags = {
@@ -28,7 +28,7 @@ def serve(tmp_path, nursery):
         "--allowed-local-media-path": tmp_path / "local",
     }
     texts = [str(text) for flag in flags.items() for text in flag]
-    return lambda: served("water-index", *texts, nursery=nursery)
+    return lambda: served("water-index", *texts)
 
 
 def kill_engine(server):

@@ -29,7 +29,8 @@ PLACE = {"crs": "EPSG:32614", "transform": rasterio.Affine(30, 0, 500_000, 0, -3
 @pytest.fixture(scope="module")
 def two_servers():
     """Both, which keep connections until their clients close them."""
-    with served("water-index", *FLAGS, environment={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(DEADLINE)}) as server:
+    environment = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(DEADLINE)}
+    with served("water-index", *FLAGS, environment=environment, fresh=True) as server:
         yield server
         assert stop(server.process) == 0
 

@@ -475,7 +475,7 @@ def test_probabilities(server, scene, array):
 
 
 @pytest.fixture(scope="module")
-def narrow(tmp_path_factory, nursery):
+def narrow(tmp_path_factory):
     """A server with place for two jobs, for few bytes of their files and of results, and the folder of these."""
     folder = tmp_path_factory.mktemp("narrow") / "results"
     options = {
@@ -487,7 +487,7 @@ def narrow(tmp_path_factory, nursery):
     }
     flags = [str(text) for option in options.items() for text in option]
     with (
-        served("water-index", *flags, nursery=nursery) as server,
+        served("water-index", *flags) as server,
         client(base_url=server.url) as asking,
     ):
         yield asking, folder

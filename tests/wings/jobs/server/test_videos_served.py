@@ -26,10 +26,10 @@ PROMPT = "a river that rises by night"
 
 
 @pytest.fixture(scope="module")
-def video_server(tmp_path_factory, nursery):
+def video_server(tmp_path_factory):
     """A server of `moving_model.MovingNet`."""
     folder = write_folder(tmp_path_factory.mktemp("moving") / "moving")
-    with served(folder, "--served-model-name", "moving", nursery=nursery) as server:
+    with served(folder, "--served-model-name", "moving") as server:
         yield server, Path(folder)
 
 

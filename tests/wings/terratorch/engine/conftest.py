@@ -99,12 +99,12 @@ def start():
 
 
 @pytest.fixture(scope="session")
-def server(flood: Path, scene: Path, nursery: object) -> Iterator[object]:
+def server(flood: Path, scene: Path) -> Iterator[object]:
     """A server of `flood` with our IO Processor plugin, which may read the scene."""
     from serving import served
 
     flags = ("--dtype", "float32", "--io-processor-plugin", "mmout", "--allowed-local-media-path", str(scene.parent))
-    with served(flood, *flags, nursery=nursery) as running:
+    with served(flood, *flags) as running:
         yield running
 
 

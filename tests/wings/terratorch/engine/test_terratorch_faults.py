@@ -34,10 +34,10 @@ def crops(model_folder):
 
 
 @pytest.fixture(scope="module")
-def server(crops, scene, nursery):
+def server(crops, scene):
     """A server of `crops` with our plugin; clients may name files beside the scene, and this machine by its number."""
     flags = ("--dtype", "float32", "--io-processor-plugin", "mmout", *ALLOWED, str(scene.parent))
-    with served(crops, *flags, environment=FETCHING, nursery=nursery) as running:
+    with served(crops, *flags, environment=FETCHING) as running:
         yield running
 
 
@@ -182,13 +182,13 @@ class TestRightAnswers:
         assert (mask[:TILE] != np.concatenate(apart, 2).argmax(0)[:, :side]).any()
         well()
 
-    def test_not_square(self, model_folder, plain, scene, nursery):
+    def test_not_square(self, model_folder, plain, scene):
         """Tiles that are not square are not made so."""
         from make_model import Recipe
 
         folder = model_folder(Recipe(classes=CLASSES, tile=(TILE, 2 * TILE)))
         flags = ("--dtype", "float32", "--io-processor-plugin", "mmout", *ALLOWED, str(scene.parent))
-        with served(folder, *flags, nursery=nursery) as wide:
+        with served(folder, *flags) as wide:
             mask = mask_of(asked(wide, scene))
         check_mask(mask, plain(folder).by_tiles(read(scene), location_of(scene)), most_unsure=5e-4)
 

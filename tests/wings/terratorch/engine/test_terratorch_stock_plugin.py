@@ -51,7 +51,7 @@ def test_served(flood, scene, mask):
     """A request picks the plugin: the answer is its file, by /v1/images/edits and as a job; others get ours."""
     config = json.dumps({"mmout": {"output_processor": BOTH}})
     with (
-        served(flood, "--dtype", "float32", "--additional-config", config) as server,
+        served(flood, "--dtype", "float32", "--additional-config", config, fresh=True) as server,
         client(base_url=server.url) as asking,
     ):
 

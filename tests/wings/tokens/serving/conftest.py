@@ -44,11 +44,11 @@ def drawing_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def drawing_server(drawing_folder, nursery):
+def drawing_server(drawing_folder):
     """Serves it."""
     from serving import served
 
-    with served(drawing_folder, *DRAWING, *PAINTER, nursery=nursery) as server:
+    with served(drawing_folder, *DRAWING, *PAINTER) as server:
         yield server
 
 
@@ -60,7 +60,7 @@ def drawing_client(drawing_server):
 
 
 @pytest.fixture(scope="session")
-def speaking_server(tmp_path_factory, nursery):
+def speaking_server(tmp_path_factory):
     """A model that speaks."""
     from serving import served
     from token_models import audio_model
@@ -68,7 +68,7 @@ def speaking_server(tmp_path_factory, nursery):
     folder = audio_model(
         tmp_path_factory.mktemp("speaking"), sampling_rate=RATE, prompt="{voice:tara}: {input} {instructions}"
     )
-    with served(folder, *DRAWING, *SPEAKER, nursery=nursery) as server:
+    with served(folder, *DRAWING, *SPEAKER) as server:
         yield server
 
 

@@ -348,7 +348,7 @@ AS_VLLM = {
 
 
 @pytest.mark.slow
-def test_chats_that_ask_for_no_media_are_vllms_byte_for_byte(drawing_server, drawing_folder, nursery):
+def test_chats_that_ask_for_no_media_are_vllms_byte_for_byte(drawing_server, drawing_folder):
     """As of a server without our routes, but for ids and times, whole, streamed and refused."""
     own = ("-m", "vllm.entrypoints.openai.api_server", "--model")
 
@@ -358,7 +358,7 @@ def test_chats_that_ask_for_no_media_are_vllms_byte_for_byte(drawing_server, dra
         return {name: (one.status_code, one.headers["content-type"], stable(one.content)) for name, one in sent.items()}
 
     ours = answers(drawing_server)
-    with served(drawing_folder, *DRAWING, *PAINTER, command=own, nursery=nursery) as server:
+    with served(drawing_folder, *DRAWING, *PAINTER, command=own) as server:
         vllms = answers(server)
     assert ours == vllms
     assert {name: status for name, (status, *_) in ours.items() if status != 200} == {

@@ -38,7 +38,7 @@ def pooled(server, data, **fields):
     return answer.status_code, answer.json()
 
 
-def test_a_picture_and_texts_over_http(tmp_path, nursery):
+def test_a_picture_and_texts_over_http(tmp_path):
     """A dict reaches the mapper: its picture is opened, its texts are not, whatever they look like."""
     model, processor = prompted("OwlViTForObjectDetection", tmp_path)
     folder = saved(tmp_path / "model", model, processor)
@@ -48,7 +48,7 @@ def test_a_picture_and_texts_over_http(tmp_path, nursery):
         raw = model(**features)
     (expected,) = processor.post_process_grounded_object_detection(raw, threshold=0.0, target_sizes=[(40, 56)])
     options = '{"mmout": {"threshold": 0.0}}'
-    with served(folder, "--additional-config", options, nursery=nursery) as server:
+    with served(folder, "--additional-config", options) as server:
         status, answer = pooled(server, {"image": png(PICTURE), "text": texts})
         assert status == 200, answer
         found = answer["data"]["detections"]
@@ -63,7 +63,7 @@ def test_a_picture_and_texts_over_http(tmp_path, nursery):
         assert (status, "nothing that this server reads" in answer["error"]["message"]) == (400, True)
 
 
-def test_a_sound_over_http(tmp_path, nursery):
+def test_a_sound_over_http(tmp_path):
     """As a data URL, alone or with a name, and as numbers."""
     model, extractor = head("ASTForAudioClassification")
     folder = saved(tmp_path, model, extractor)
@@ -73,7 +73,7 @@ def test_a_sound_over_http(tmp_path, nursery):
     url = data_url("audio/wav", buffer.getvalue())
     with torch.inference_mode():
         expected = model(**extractor(samples, sampling_rate=16000, return_tensors="pt")).logits[0].softmax(0)
-    with served(folder, nursery=nursery) as server:
+    with served(folder) as server:
         for data in (url, {"audio": url}, {"audio": samples.tolist(), "sampling_rate": 16000}):
             status, answer = pooled(server, data)
             assert status == 200, answer
@@ -84,14 +84,14 @@ def test_a_sound_over_http(tmp_path, nursery):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
-def test_a_text_is_spoken_to_openais_client(tmp_path, nursery):
+def test_a_text_is_spoken_to_openais_client(tmp_path):
     """In one forward, at ``/v1/audio/speech``; what has no meaning there is refused."""
     model, tokenizer = prompted("VitsModel", tmp_path)
     folder = saved(tmp_path / "model", model, tokenizer)
     with torch.inference_mode():
         expected = model(**tokenizer("a wet field", return_tensors="pt")).waveform[0].numpy()
     with (
-        served(folder, "--served-model-name", "vits", nursery=nursery) as server,
+        served(folder, "--served-model-name", "vits") as server,
         closing(openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)) as client,
     ):
         spoken = client.audio.speech.create(model="vits", voice="x", input="a wet field", response_format="wav")
