@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -32,18 +34,23 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 sys.path.insert(0, str(SUPPORT))
 
+import forked_python  # noqa: E402 - it stands in the folder above
+
+# The first process of a run sets these; its workers inherit them.
+os.environ.setdefault(forked_python.SOCKET, f"{TEMPORARY}/fork")
+os.environ.setdefault(forked_python.OWNER, str(os.getpid()))
+
 # A shell has what it starts in the background ignore Ctrl-C, which tests send to this process and to others.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HAS_ENGINE = find_spec("vllm") is not None
-FEW = 5
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True, max_examples=50)
-settings.register_profile("long", settings.get_profile("default"), max_examples=2000)
-settings.register_profile("check", settings.get_profile("ci"), max_examples=FEW)
-PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default")
-settings.load_profile(PROFILE)
+settings.register_profile("base", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("base"), derandomize=True, print_blob=True, max_examples=50)
+settings.register_profile("check", settings.get_profile("ci"), max_examples=5)
+settings.register_profile("test", settings.get_profile("ci"), max_examples=15)
+settings.register_profile("long", settings.get_profile("base"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "test"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -54,6 +61,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Plugin())
     if hasattr(config, "workerinput"):  # tests ask what of the folder for temporary files is open, their own among it
         config.option.basetemp = f"{TEMPORARY}/pytest"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Run a test with the marker ``timing`` while no other worker runs a test."""
+    alone = item.get_closest_marker("timing") is not None
+    prefix = os.environ[forked_python.SOCKET]
+    with Path(f"{prefix}.running").open("a") as running:
+        with Path(f"{prefix}.next").open("a") as following:  # a test that waits to be alone keeps others from starting
+            fcntl.flock(following, fcntl.LOCK_EX)
+            fcntl.flock(running, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -77,11 +96,16 @@ def _all_of_engines(path: Path) -> bool:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Give each property a few examples only under the profile "check", whatever it asks for itself."""
+    """Scale the examples of a property that sets their number itself: what it sets is the number for 50 in general."""
     function = getattr(item.obj, "__func__", item.obj) if isinstance(item, pytest.Function) else None
     own = getattr(function, "_hypothesis_internal_use_settings", None)
-    if own is not None and PROFILE == "check":
-        function._hypothesis_internal_use_settings = settings(own, max_examples=min(own.max_examples, FEW))
+    if own is None or hasattr(function, "scaled_examples"):
+        return
+    general = settings.default.max_examples
+    if own.max_examples != general:
+        count = max(1, min(own.max_examples, 50) * general // 50)
+        function._hypothesis_internal_use_settings = settings(own, max_examples=count)
+    function.scaled_examples = True
 
 
 @pytest.fixture(scope="session")
@@ -132,25 +156,6 @@ def every_processor(**settings: object) -> dict[str, object]:
 
 
 @pytest.fixture(scope="session")
-def nursery(holds: Path):
-    """Forks servers for tests of what a server does; tests of its start begin it as users do."""
-    from server_nursery import Nursery
-
-    with Nursery() as nursery:
-        yield nursery
-
-
-@pytest.fixture(scope="session")
-def nursery_of_one_thread(holds: Path):
-    """The same for servers whose answers are compared bit by bit."""
-    from processes import ONE_THREAD
-    from server_nursery import Nursery
-
-    with Nursery(ONE_THREAD) as nursery:
-        yield nursery
-
-
-@pytest.fixture(scope="session")
 def water_server():
     """A server of the embedded model, with the flags that a user gets by default."""
     from serving import served
@@ -170,7 +175,7 @@ def collector():
 
 
 @pytest.fixture(scope="session")
-def guarded_server(tmp_path_factory: pytest.TempPathFactory, nursery, collector):
+def guarded_server(tmp_path_factory: pytest.TempPathFactory, collector):
     """A server with a key and small limits, which may fetch from this machine, and read files of one folder.
 
     The folder is ``local`` in the one that the fixture `guarded_folder` names. Its spans go to `collector`.
@@ -194,7 +199,7 @@ def guarded_server(tmp_path_factory: pytest.TempPathFactory, nursery, collector)
     }
     limits = {**ENVIRONMENT, "MMOUT_FETCH_TIMEOUT": "1", "MMOUT_FETCH_RETRIES": "0", "MMOUT_FETCH_LIMIT": "1M"}
     flags = [str(text) for option in options.items() for text in option]
-    with served("water-index", *flags, environment=limits, nursery=nursery) as server:
+    with served("water-index", *flags, environment=limits) as server:
         yield server
 
 

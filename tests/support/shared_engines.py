@@ -79,9 +79,10 @@ class Plugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Units without engines come first, for a broken one shows soon; then the largest, which must not end alone.
+        """Sort the tests: units without engines first, then the others by falling size.
 
-        Within one, files that ask for the same servers are neighbours.
+        A broken test without an engine shows soon, and the largest unit must not end alone. Within a unit, files that
+        ask for the same servers are neighbours, and tests with the marker ``timing`` come last.
         """
         units, asked = {item: unit(item) for item in items}, {item: engines(item) for item in items}
         sizes = Counter(units.values())
@@ -91,9 +92,10 @@ class Plugin:
             by_file.setdefault(_file(item), set()).update(asked[item])
         together = {file: sorted(names) for file, names in by_file.items()}
 
-        def place(item: pytest.Item) -> tuple[bool, int, list[str]]:
-            with_engine = units[item] in marked
-            return with_engine, -sizes[units[item]] * with_engine, together[_file(item)] if with_engine else []
+        def place(item: pytest.Item) -> tuple[bool, int, bool, list[str]]:
+            with_engine, timing = units[item] in marked, item.get_closest_marker("timing") is not None
+            servers = together[_file(item)] if with_engine else []
+            return with_engine, -sizes[units[item]] * with_engine, timing, servers
 
         items.sort(key=place)
         last = {(units[item], name): item for item in items for name in asked[item]}
