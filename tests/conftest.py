@@ -151,8 +151,7 @@ def every_processor(**settings: object) -> dict[str, object]:
     """``additional_config`` that gives the embedded model all processors of the tests."""
     from processors_for_tests import ALL
 
-    options = {"decode_timeout_s": 2.0, "decode_threads": 4}
-    return {"mmout": {"output_processor": ALL, **options, **settings}}
+    return {"mmout": {"output_processor": ALL, "decode_threads": 4, **settings}}
 
 
 @pytest.fixture(scope="session")

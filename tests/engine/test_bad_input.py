@@ -6,6 +6,7 @@ import io
 
 import numpy as np
 import pytest
+from scene_ends import settings
 
 from vllm_mmout import MMOutError, OutputParams
 from vllm_mmout.errors import DecodeError, InputError, OptionError, ReduceError
@@ -168,7 +169,6 @@ FAILING = {
     "ReduceReturnsTooMuch": (ReduceError, ["over the limit", "return less"]),
     "DecodeRaises": (DecodeError, ["DecodeRaises", "LookupError", "no decode today"]),
     "DecodeExits": (DecodeError, ["DecodeExits", "SystemExit"]),
-    "DecodeHangs": (DecodeError, ["longer than the limit of 2 s", "decode_timeout_s"]),
     "DecodeReturnsNone": (DecodeError, ["DecodeReturnsNone", "returned None", "must return an output object"]),
 }
 
@@ -185,6 +185,18 @@ def test_a_failure_behind_the_engine_is_its_own_requests(llm, path, name, kind, 
     assert isinstance(failed.error, kind)
     np.testing.assert_array_equal(before.outputs.array, after.outputs.array)
     assert not llm.llm_engine.has_unfinished_requests()
+
+
+@pytest.mark.timing
+def test_a_decoder_that_hangs_fails_its_own_request(llm, path):
+    """The request fails after the limit, which the message names; the requests beside it have their results."""
+    params = [OutputParams(), OutputParams(processor="DecodeHangs"), OutputParams()]
+    with settings(llm.llm_engine.output_processor, decode_timeout_s=1.0):
+        before, failed, after = llm.generate([path] * 3, params, use_tqdm=False)
+    assert isinstance(failed.error, DecodeError)
+    assert "longer than the limit of 1 s" in str(failed.error)
+    assert "decode_timeout_s" in str(failed.error)
+    np.testing.assert_array_equal(before.outputs.array, after.outputs.array)
 
 
 def test_a_decoders_exception_is_the_cause(llm, path):

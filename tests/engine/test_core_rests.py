@@ -17,6 +17,7 @@ from vllm_mmout.engine.worker.resting import rest_between_steps, rest_while_work
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.timing,
     pytest.mark.filterwarnings("ignore:Unclosed socket:ResourceWarning"),  # the queue of vLLM 0.31 leaves its own open
 ]
 WAITS_S = 0.6

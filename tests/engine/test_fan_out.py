@@ -126,6 +126,7 @@ def test_every_pick_gets_every_part(empty, picks, places):
     driven.assert_nothing_left()
 
 
+@pytest.mark.timing
 def test_parts_without_an_observation_hold_places_too():
     """A scene of nothing else does not run ahead of the thread that joins it."""
     go, seen = threading.Event(), []
@@ -337,6 +338,7 @@ def test_a_join_that_hangs(places):
         driven.assert_nothing_left()
 
 
+@pytest.mark.timing
 def test_a_join_that_waits_for_the_engine_does_not_hang():
     """The limit is on its own work, not on how long a part takes to come."""
     driven = Driven(budget=TileBudget(100, 1000))
@@ -442,6 +444,7 @@ def test_a_stop_from_outside(when):
     driven.assert_nothing_left()
 
 
+@pytest.mark.timing
 def test_one_that_is_stopped_while_it_waits_for_a_place():
     """Others hold all places: it ends though they do not."""
     budget = TileBudget(1, 1000)

@@ -14,7 +14,7 @@ from vllm_mmout.engine.wire import BATCH
 from vllm_mmout.engine.worker.core import WAITS_S
 from vllm_mmout.models.inputs.raster_view import RasterView
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.timing]
 
 ACROSS, DOWN = 8, 5
 SCENE = pixels(3, DOWN * TILE, ACROSS * TILE)

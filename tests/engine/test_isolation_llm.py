@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from processors_for_tests import RELEASE
+from scene_ends import settings
 from water_oracle import bright, echo, leftovers, scene
 
 from vllm_mmout import MultimodalRequestOutput, OutputParams
@@ -74,6 +75,7 @@ def assert_failed(result, kind, match):
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_sixty_four_of_a_list_each_get_their_own(mp_llm):
     """Each place of a long list holds its own right answer or its own error; nothing is left; the engine answers."""
     kinds = ["ReduceRaisesItsName", "DecodeRaisesItsName", "DecodeSleeps", "DecodeReturnsNone", "refused", "Echo"]
@@ -87,7 +89,8 @@ def test_sixty_four_of_a_list_each_get_their_own(mp_llm):
         for number, kind in enumerate(processors)
     ]
 
-    results = mp_llm.generate(inputs, params, use_tqdm=False)
+    with settings(mp_llm.llm_engine.output_processor, decode_timeout_s=2.0):
+        results = mp_llm.generate(inputs, params, use_tqdm=False)
 
     assert min(Counter(processors).values()) >= 2
     for number, (kind, result) in enumerate(zip(processors, results, strict=True)):

@@ -92,6 +92,7 @@ async def test_scenes_and_single_images_at_once(engine, tmp_path):
     np.testing.assert_array_equal(empty[-1].outputs.array, np.full((1, 40, 40), 255, np.uint8), strict=True)
 
 
+@pytest.mark.timing
 async def test_a_result_needs_nobody_who_takes_the_progress(engine):
     """Whoever looks away for a while still gets the result."""
     generator = engine.generate(ARRAY, OutputParams(tile=8))
@@ -103,6 +104,7 @@ async def test_a_result_needs_nobody_who_takes_the_progress(engine):
     np.testing.assert_array_equal(last.outputs.array, classes(ARRAY))
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
 async def test_a_scene_goes_on_behind_a_pause(engine, mode):
     """Whatever becomes of the tiles that the engine has by then: kept, done before, or dropped and sent again."""

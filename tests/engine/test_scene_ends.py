@@ -113,7 +113,6 @@ MISBEHAVIOURS = {
     "exits": (scene_ends.exits, r"failed to join tiles: SystemExit: 3"),
     "interrupts": (scene_ends.interrupts, r"failed to join tiles: KeyboardInterrupt"),
     "returns None": (scene_ends.returns_none, r"\(segmentation\) returned None"),
-    "hangs": (scene_ends.hangs, r"assemble of segmentation worked on one part .* limit of 2 s"),
 }
 
 
@@ -132,6 +131,21 @@ def test_a_processor_that_cannot_join(engine, processor, tmp_path, assemble, mes
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.timing
+def test_a_processor_that_hangs_while_it_joins(engine, processor, tmp_path):
+    """Its scene fails after the limit; the input beside it has its result."""
+    with pytest.MonkeyPatch.context() as patch, settings(router_of(engine), decode_timeout_s=1.0):
+        instance = processor(engine)
+        patch.setattr(instance, "assemble", scene_ends.hangs.__get__(instance), raising=False)
+        params = OutputParams(tile=TILE, path=str(tmp_path / "out.tif"))
+        failed, good = engine.generate([GOOD, scene(3)], [params, ECHO], use_tqdm=False)
+    with pytest.raises(DecodeError, match=r"assemble of segmentation worked on one part .* limit of 1 s"):
+        _ = failed.outputs
+    assert good.outputs == echo(scene(3))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timing
 @pytest.mark.parametrize("places", [1, 2])
 def test_all_scenes_hang_with_few_tiles_in_flight(engine, places):
     """Nothing can come behind a part that is hung upon; the scenes end all the same."""

@@ -99,15 +99,16 @@ def threads():
 
 @contextmanager
 def settings(router, **changes):
-    """Give later calls of ``generate`` other settings for a while."""
-    before = router.binding
+    """Give later calls of ``generate`` other settings within the block; the decode limit holds for all calls."""
+    before, limit = router.binding, router.pool.timeout
     decided = {name: value for name, value in changes.items() if name in ("max_tiles", "max_in_flight")}
     others = msgspec.structs.replace(before.settings, **changes)
     router.binding = dataclasses.replace(before, settings=others, **decided)
+    router.pool.timeout = others.decode_timeout_s
     try:
         yield
     finally:
-        router.binding = before
+        router.binding, router.pool.timeout = before, limit
 
 
 def raises(self, parts, params):
