@@ -91,14 +91,13 @@ def named(client, image):
 @pytest.mark.parametrize(
     "host",
     [
-        "127.0.0.1", "localhost", "LOCALHOST", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0",
-        "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[0:0:0:0:0:ffff:127.0.0.1]", "0.0.0.0", "127.0.0.2",  # noqa: S104
-        "user:secret@127.0.0.1", "1.1.1.1@127.0.0.1", "127。0。0。1", "①②⑦.0.0.1", "[fe80::1%25lo]",
+        "127.0.0.1",
+        "[::ffff:7f00:1]",
         pytest.param("localhost.", marks=pytest.mark.slow),  # which servers of names may be asked for, seconds long
     ],
-)  # fmt: skip
+)
 def test_no_address_of_this_machine_is_fetched(client, server, host):
-    """However this machine is spelt, it is asked for nothing."""
+    """By no way of naming an input this machine is asked for anything; `test_addresses` has its other spellings."""
     server.serve("/scene.tif", GOOD)
     port = urlsplit(server.address).port
     for answer in named(client, f"http://{host}:{port}/scene.tif"):
@@ -116,23 +115,9 @@ def test_the_server_does_not_ask_itself(water_server, client, guarded):
         refused(answer)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "/etc/passwd", "../../etc/passwd", "etc/passwd", "file:///etc/passwd", "FILE:///etc/passwd", "file:/etc/passwd",
-        "file://localhost/etc/passwd", "file:///proc/self/environ", "/vsicurl/http://127.0.0.1:{port}/scene.tif",
-        "/vsizip//etc/passwd", "/vsimem/x", "/vsistdin/", "GTIFF_DIR:1:/etc/passwd", "NETCDF:/etc/passwd:x",
-        "HDF5:/etc/passwd://x", "WMS:http://127.0.0.1:{port}/scene.tif", "<VRTDataset></VRTDataset>",
-        'ZARR:"/vsicurl/http://127.0.0.1:{port}/scene.tif"', "PG:host=127.0.0.1 port={port}", "s3://bucket/key",
-        "gs://bucket/key", "ftp://127.0.0.1:{port}/x", "gopher://127.0.0.1:{port}/x", "dict://127.0.0.1:{port}/x",
-        "http:/127.0.0.1:{port}/x", "http:127.0.0.1:{port}", "//127.0.0.1:{port}/x", "\\\\127.0.0.1\\x", "http://",
-        "http://[", "http://127.0.0.1:{port}:80/x", "http://127.0.0.1:99999/x", "jar:http://127.0.0.1:{port}/x",
-        "http://example.invalid\r\nHost: x/", "data:", "data:,", "data:image/png;base64,====", "data:text/plain,x",
-        "x\x00y", "~", ".", "/dev/zero", "file:///dev/zero", "file:///dev/stdin",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", ["/etc/passwd", "file:///etc/passwd", "/vsicurl/http://127.0.0.1:{port}/scene.tif"])
 def test_what_names_something_else_is_refused(client, server, text):
-    """Paths, GDAL's names and addresses of other kinds open nothing, and say nothing of this machine."""
+    """Paths and GDAL's names open nothing and say nothing of this machine; `test_sources` has more of them."""
     server.serve("/scene.tif", GOOD)
     for answer in named(client, text.format(port=urlsplit(server.address).port)):
         message = refused(answer)
@@ -162,10 +147,10 @@ def test_a_vrt_opens_nothing(client, guarded, server, tmp_path):
         for one in (client, guarded):
             refused(one.post(EDITS, files={"image": ("scene.vrt", content)}))
             refused(one.post(EDITS, files={"image": (str(path), content)}))
-            for answer in named(one, whole):
-                refused(answer)
-        for answer in named(guarded, fetched):
-            refused(answer)
+            refused(one.post(EDITS, data={"image": whole}))
+            refused(one.post(POOLING, json={"data": whole}))
+        refused(guarded.post(EDITS, data={"image": fetched}))
+        refused(guarded.post(POOLING, json={"data": fetched}))
     assert server.of("/scene.vrt")
     assert not server.of("/scene.tif")
 
@@ -188,14 +173,15 @@ def test_links_lead_out_of_no_folder(guarded, guarded_folder):
             (inside / link).symlink_to(target)
     for answer in [*named(guarded, f"file://{inside}/scene.tif")][:3]:
         assert answer.status_code == 200, answer.text
-    wrong = [
-        f"{inside}/link.tif", f"{inside}/folder/secret.tif", f"{inside}/../outside/secret.tif",
-        f"{inside}/%2e%2e/outside/secret.tif", f"{inside}/..%2foutside/secret.tif", f"{outside}/secret.tif",
-        f"{inside}/up{outside}/secret.tif", f"{inside}", f"{inside}/", f"{inside}/scene.tif%00",
-    ]  # fmt: skip
-    for path in wrong:
+    for path in (f"{inside}/link.tif", f"{inside}/../outside/secret.tif"):
         for answer in named(guarded, f"file://{path}"):
             refused(answer)
+    for path in (
+        f"{inside}/folder/secret.tif",
+        f"{inside}/%2e%2e/outside/secret.tif",
+        f"{inside}/up{outside}/secret.tif",
+    ):
+        refused(guarded.post(EDITS, data={"image": f"file://{path}"}))
 
 
 def test_a_redirect_leads_nowhere_else(guarded, server):
@@ -205,13 +191,11 @@ def test_a_redirect_leads_nowhere_else(guarded, server):
     for target in (f"http://localhost:{port}/scene.tif", f"http://127.0.0.2:{port}/scene.tif", "file:///etc/passwd",
                    f"http://[::1]:{port}/scene.tif", f"http://2130706433:{port}/scene.tif"):  # fmt: skip
         address = server.answer("/elsewhere", lambda answer, target=target: answer.redirect(target))
-        for answer in named(guarded, address):
-            refused(answer)
+        refused(guarded.post(EDITS, data={"image": address}))
     assert server.of("/elsewhere")
     assert not server.of("/scene.tif")
     loop = server.answer("/loop", lambda answer: answer.redirect("/loop"))
-    for answer in named(guarded, loop):
-        refused(answer)
+    refused(guarded.post(EDITS, data={"image": loop}))
 
 
 def endless(answer):
@@ -225,21 +209,8 @@ def endless(answer):
         answer.write(bytes(2**16))
 
 
-def trickling(answer):
-    """Send a byte now and then."""
-    answer.send_response(200)
-    answer.send_header("Content-Length", str(len(GOOD)))
-    answer.end_headers()
-    answer.close_connection = True
-    for at in range(len(GOOD)):
-        answer.write(GOOD[at : at + 1])
-        if answer.told.ending.wait(0.3):
-            return
-
-
 WRONG = {
     "endless": endless,
-    "trickling": trickling,
     "silent": lambda answer: answer.told.ending.wait(20),
     "ends early": lambda answer: answer.give(200, GOOD[:300], length=len(GOOD)),
     "dies": lambda answer: answer.give(500, b"dead"),
@@ -253,18 +224,14 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("how", WRONG)
-def test_a_server_that_misbehaves_is_given_up(guarded, server, how):
+def test_a_server_that_misbehaves_is_given_up(guarded, server):
     """A file's server that lies, dies or never ends is the client's fault, and is waited for no longer than said."""
-    address = server.answer("/scene.tif", WRONG[how])
-    for way in (
-        lambda: guarded.post(EDITS, data={"image": address}),
-        lambda: guarded.post(POOLING, json={"data": address}),
-    ):
-        message = refused(way(), 400)
-        assert message
-    assert server.of("/scene.tif")
-    assert server.sent("/scene.tif") < 64 * MIB
+    for number, (how, answer) in enumerate(WRONG.items()):
+        address = server.answer(f"/{number}.tif", answer)
+        assert refused(guarded.post(EDITS, data={"image": address})), how
+        assert server.of(f"/{number}.tif")
+        assert server.sent(f"/{number}.tif") < 64 * MIB
+    assert refused(guarded.post(POOLING, json={"data": address}))
 
 
 def test_an_allowed_server_is_asked(guarded, server):
@@ -321,7 +288,7 @@ def test_a_bomb_is_refused_unopened(client, water_server, kind):
     for answer in (
         client.post(EDITS, files={"image": bomb}),
         client.post(EDITS, files={"image": bomb}, data={"window": "0,0,16,16"}),
-        *named(client, f"data:;base64,{base64.b64encode(bomb).decode()}"),
+        client.post(POOLING, json={"data": f"data:;base64,{base64.b64encode(bomb).decode()}"}),
     ):
         refused(answer)
     assert memory(water_server.pid) - before < 16 * MIB
@@ -344,50 +311,51 @@ def status_on(made):
 
 
 PART = b'--x\r\nContent-Disposition: form-data; name="image"; filename="s.tif"\r\n\r\n'
-ROUTES = ("/v1/images/edits", "/v1/images/variations", "/v1/images/generations", "/pooling")
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("path", [EDITS, POOLING])
 def test_a_slow_client_is_told_so(guarded_server, path):
     """A body that does not come on is given up with 408, also where single bytes come."""
-    kind = "application/json" if path in ROUTES[2:] else "multipart/form-data; boundary=x"
-    begun = b"" if path in ROUTES[2:] else PART
-    with connection(guarded_server.url, path, 10_000, b"", kind=kind) as made:
-        assert "--mmout-receive-timeout" in refused(status_on(made), 408)
-    with connection(guarded_server.url, path, 10_000, begun, kind=kind) as made:
-        made.settimeout(0.2)
+    kind = "application/json" if path == POOLING else "multipart/form-data; boundary=x"
+    begun = b"" if path == POOLING else PART
+    with (
+        connection(guarded_server.url, path, 10_000, b"", kind=kind) as silent,
+        connection(guarded_server.url, path, 10_000, begun, kind=kind) as slow,
+    ):
+        slow.settimeout(0.2)
         for _ in range(100):
             try:
-                if made.recv(1, socket.MSG_PEEK):
+                if slow.recv(1, socket.MSG_PEEK):
                     break
             except TimeoutError:
-                made.sendall(b" ")
-        made.settimeout(60)
-        assert "--mmout-receive-timeout" in refused(status_on(made), 408)
+                slow.sendall(b" ")
+        slow.settimeout(60)
+        for one in (silent, slow):
+            assert "--mmout-receive-timeout" in refused(status_on(one), 408)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"", b"--x", b"--x\r\n", PART, PART + GOOD, PART + GOOD + b"\r\n--x", PART + GOOD + b"\r\n--y--\r\n",
-        b"\r\n" * 100, b"--x--\r\n", b"--x\r\n\r\n\r\n--x--\r\n",
-        b"--x\r\nContent-Disposition: form-data\r\n\r\nx\r\n--x--",
-        b"--x\r\n" + b"A: b\r\n" * 10_000 + b"\r\n\r\n--x--\r\n", PART.replace(b"image", b"i" * 1000) + b"\r\n--x--",
-        (PART + b"\r\n") * 200 + b"--x--\r\n",
-        b'--x\r\nContent-Disposition: form-data; name="image"\r\n\r\n\xff\r\n--x--\r\n',
-    ],
-)  # fmt: skip
-def test_a_broken_form_is_refused(client, body):
+BROKEN = [
+    b"", b"--x", b"--x\r\n", PART, PART + GOOD, PART + GOOD + b"\r\n--x", PART + GOOD + b"\r\n--y--\r\n",
+    b"\r\n" * 100, b"--x--\r\n", b"--x\r\n\r\n\r\n--x--\r\n",
+    b"--x\r\nContent-Disposition: form-data\r\n\r\nx\r\n--x--",
+    b"--x\r\n" + b"A: b\r\n" * 10_000 + b"\r\n\r\n--x--\r\n", PART.replace(b"image", b"i" * 1000) + b"\r\n--x--",
+    (PART + b"\r\n") * 200 + b"--x--\r\n",
+    b'--x\r\nContent-Disposition: form-data; name="image"\r\n\r\n\xff\r\n--x--\r\n',
+]  # fmt: skip
+
+
+def test_a_broken_form_is_refused(client):
     """A form that ends early, or is none, is refused."""
     headers = {"Content-Type": "multipart/form-data; boundary=x"}
-    refused(client.post(EDITS, content=body, headers=headers), 400, 413)
+    for body in BROKEN:
+        refused(client.post(EDITS, content=body, headers=headers), 400, 413)
 
 
 def test_a_client_that_closes_leaves_nothing(water_server, client):
     """An upload that its client cuts leaves neither a file nor a place taken."""
     before = open_files(water_server)
-    for _ in range(8):
-        made = connection(water_server.url, EDITS, 64 * MIB, PART + bytes(20 * MIB))
+    for _ in range(3):
+        made = connection(water_server.url, EDITS, 64 * MIB, PART + bytes(4 * MIB))
         deadline = time.monotonic() + 120
         while not open_files(water_server) - before:
             assert time.monotonic() < deadline, "nothing of the upload was written"
@@ -399,35 +367,40 @@ def test_a_client_that_closes_leaves_nothing(water_server, client):
     assert metric(water_server, "mmout:decodes_pending") == 0
 
 
-@pytest.mark.parametrize("key", [None, "", "Bearer", "Bearer wrong", "Bearer secretx", "Basic secret", "secret"])
-def test_the_key_guards_every_route(guarded, guarded_server, key):
+def test_the_key_guards_every_route(guarded, guarded_server):
     """Without the server's key none of our routes answers, whatever is sent."""
-    headers = {} if key is None else {"Authorization": key}
-    with httpx.Client(base_url=guarded_server.url, headers=headers, timeout=60, trust_env=False) as client:
-        data = f"data:;base64,{base64.b64encode(GOOD).decode()}"
-        for answer in (
-            client.post(EDITS, files={"image": GOOD}),
-            client.post(EDITS, json={"image": data}),
-            client.post("/v1/images/variations", files={"image": GOOD}),
-            client.post("/v1/images/generations", json={"prompt": "x"}),
-            client.post(POOLING, json={"data": data}),
-            client.get("/v1/images/results/x.tif"),
-            client.get(stored(guarded)),
-            client.head(stored(guarded)),
-        ):
-            assert answer.status_code == 401, answer.text
+    data = f"data:;base64,{base64.b64encode(GOOD).decode()}"
+    path = stored(guarded)
+    with httpx.Client(base_url=guarded_server.url, timeout=60, trust_env=False) as client:
+        for key in (None, "Bearer wrong"):
+            client.headers = {} if key is None else {"Authorization": key}
+            for answer in (
+                client.post(EDITS, files={"image": GOOD}),
+                client.post(EDITS, json={"image": data}),
+                client.post("/v1/images/variations", files={"image": GOOD}),
+                client.post("/v1/images/generations", json={"prompt": "x"}),
+                client.post(POOLING, json={"data": data}),
+                client.get("/v1/images/results/x.tif"),
+                client.get(path),
+                client.head(path),
+            ):
+                assert answer.status_code == 401, answer.text
+        for key in ("", "Bearer", "Bearer secretx", "Basic secret", "secret"):
+            client.headers = {"Authorization": key}
+            assert client.post(POOLING, json={"data": data}).status_code == 401
+            assert client.get(path).status_code == 401
         escaped = json.dumps({"data": data}).replace("data", r"\u0064ata", 1)
         answer = client.post(POOLING, content=escaped, headers={"Content-Type": "application/json"})
         assert answer.status_code in {400, 401}, answer.text  # vLLM's own route, which has no processor for it
 
 
-@pytest.mark.parametrize("path", ["//pooling", "/pooling/", "/POOLING", "/v1//images/edits", "/v1/images/edits/"])
-def test_the_key_is_asked_for_by_other_spellings_too(guarded_server, path):
+def test_the_key_is_asked_for_by_other_spellings_too(guarded_server):
     """No spelling of a route's path leads around the key."""
     data = f"data:;base64,{base64.b64encode(GOOD).decode()}"
-    body = {"data": data} if "pool" in path.lower() else {"image": data}
-    answer = httpx.post(f"{guarded_server.url}{path}", json=body, follow_redirects=True)
-    assert answer.status_code in {401, 404, 405}, answer.text
+    with httpx.Client(base_url=guarded_server.url, timeout=60, trust_env=False, follow_redirects=True) as client:
+        for path in ("//pooling", "/pooling/", "/POOLING", "/v1//images/edits", "/v1/images/edits/"):
+            answer = client.post(path, json={"data" if "pool" in path.lower() else "image": data})
+            assert answer.status_code in {401, 404, 405}, answer.text
 
 
 def stored(client):
@@ -436,35 +409,22 @@ def stored(client):
     return urlsplit(answer.raise_for_status().json()["data"][0]["url"]).path
 
 
-def test_an_expired_result_is_not_found(guarded):
-    """A result is there until its time is over, then it is not."""
-    path = stored(guarded)
-    first = guarded.get(path)
-    assert first.status_code == 200
-    assert first.content
-    deadline = time.monotonic() + 120
-    while (answer := guarded.get(path)).status_code != 404:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    refused(answer, 404)
+NAMES = [
+    "..%2f..%2fetc%2fpasswd", "../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", "..", ".", "%00", "x%00.tif",
+    "%2fetc%2fpasswd",
+    "..%5c..%5cetc", ".lock", "lock", "*", "%ff%fe", "a" * 5000, "%252e%252e%252fetc", "{name}", "?name=x", ";x",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "..%2f..%2fetc%2fpasswd", "../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", "..", ".", "%00", "x%00.tif",
-        "%2fetc%2fpasswd",
-        "..%5c..%5cetc", ".lock", "lock", "*", "%ff%fe", "a" * 5000, "%252e%252e%252fetc", "{name}", "?name=x", ";x",
-    ],
-)  # fmt: skip
-def test_no_name_of_a_result_leads_elsewhere(water_server, name):
+def test_no_name_of_a_result_leads_elsewhere(water_server):
     """Whatever a result is called, nothing but a result is found."""
     parts = urlsplit(water_server.url)
-    with socket.create_connection((parts.hostname, parts.port), timeout=60) as made:  # a client would tidy the path
-        made.sendall(f"GET /v1/images/results/{name} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-        answer = status_on(made)
-    assert answer.status_code == 404, answer.text
-    assert "root:" not in answer.text
+    for name in NAMES:
+        with socket.create_connection((parts.hostname, parts.port), timeout=60) as made:  # a client would tidy the path
+            made.sendall(f"GET /v1/images/results/{name} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            answer = status_on(made)
+        assert answer.status_code == 404, (name, answer.text)
+        assert "root:" not in answer.text
 
 
 @contextmanager
@@ -541,6 +501,7 @@ def test_data_without_the_key_is_not_run(guarded_server, size):
     assert metric(guarded_server, "mmout:tiles_total") == before
 
 
+@pytest.mark.slow  # `test_stalled_readers` has it of a server without an engine
 def test_clients_that_take_nothing_hold_no_place(guarded, guarded_server):
     """Their connections are ended in time, without a traceback in the log, and who comes after them is served."""
     array = np.full((6, 1000, 1000), 7000, np.uint16)

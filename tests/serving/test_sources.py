@@ -263,6 +263,15 @@ NOTHING = [
         "ldap://h",
         "javascript:1",
         "GTIFF_DIR:1:x.tif",
+        "/vsizip//etc/passwd",
+        "/vsistdin/",
+        "WMS:http://127.0.0.1/x",
+        'ZARR:"/vsicurl/http://127.0.0.1/x"',
+        "PG:host=127.0.0.1 port=1",
+        "\\\\127.0.0.1\\x",
+        "x\0y",
+        ".",
+        "/dev/zero",
     ],
 ]
 
@@ -284,7 +293,18 @@ def test_paths_of_python():
 
 @pytest.mark.parametrize(
     "text",
-    ["http://[", "http://", "http://a b/", "http://a\r\nHost: b/", "http://a/\0", "https://a\\@b/", "http://\ud800/"],
+    [
+        "http://[",
+        "http://",
+        "http://a b/",
+        "http://a\r\nHost: b/",
+        "http://a/\0",
+        "https://a\\@b/",
+        "http://\ud800/",
+        "http://127.0.0.1:99999/x",
+        "http://127。0。0。1/",
+        "http://①②⑦.0.0.1/",
+    ],
 )
 def test_addresses_that_cannot_be_understood(server, text):
     """Are errors of the input."""
