@@ -339,6 +339,8 @@ POINTS = [
     *("queued", "running", "before file 1", "part of file 1", "behind file 1"),
     *("before file 2", "part of file 2", "behind file 2", "before it is completed"),
 ]
+OF_ONE_FILE = ("before file 1", "before file 2", "part of file 2")
+"""Points that are told from their neighbours by how many files there are."""
 
 
 @pytest.fixture
@@ -381,7 +383,9 @@ def listed(board, job_id):
     return found
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point", [pytest.param(point, marks=[pytest.mark.slow] * (point in OF_ONE_FILE)) for point in POINTS]
+)
 def test_the_job_of_a_server_that_was_killed(own, dying, point):
     """It says what happened, whenever that was; nothing of its result or of its picture is left, others stay."""
     job, mine = added(own), added(own)

@@ -271,7 +271,7 @@ def test_processes_share_the_limit(path):
 @pytest.mark.heavy
 def test_threads_that_open_a_new_file_at_once(tmp_path):
     """However many servers make the file at the same moment, each gets it."""
-    for turn in range(200):
+    for turn in range(40):
         path, begin = tmp_path / f"{turn}.sqlite", threading.Barrier(8)
 
         def opened(number, path=path, begin=begin):
