@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -177,7 +178,8 @@ def collector():
 def guarded_server(tmp_path_factory: pytest.TempPathFactory, collector):
     """A server with a key and small limits, which may fetch from this machine, and read files of one folder.
 
-    The folder is ``local`` in the one that the fixture `guarded_folder` names. Its spans go to `collector`.
+    The folder is ``local`` in the one that the fixture `guarded_folder` names, where its results lie too, in
+    ``results``. Its spans go to `collector`.
     """
     from serving import served
     from spans_collected import ENVIRONMENT
@@ -189,12 +191,16 @@ def guarded_server(tmp_path_factory: pytest.TempPathFactory, collector):
         "--mmout-max-waiting": 2,
         "--mmout-max-upload": "2M",
         "--mmout-max-area": 50,
-        "--mmout-result-ttl": 2,
+        "--mmout-max-scenes": 2,
+        "--mmout-max-scene-bytes": "1500k",
+        "--mmout-max-results": "300k",
+        "--mmout-results-dir": folder / "results",
         "--mmout-receive-timeout": 1,
         "--mmout-send-timeout": 1,
         "--allowed-media-domains": "127.0.0.1",
         "--allowed-local-media-path": folder / "local",
         "--otlp-traces-endpoint": collector.address,
+        "--additional-config": json.dumps({"mmout": {"output_processor": ["segmentation", "tensor"]}}),
     }
     limits = {**ENVIRONMENT, "MMOUT_FETCH_TIMEOUT": "1", "MMOUT_FETCH_RETRIES": "0", "MMOUT_FETCH_LIMIT": "1M"}
     flags = [str(text) for option in options.items() for text in option]
@@ -204,7 +210,7 @@ def guarded_server(tmp_path_factory: pytest.TempPathFactory, collector):
 
 @pytest.fixture(scope="session")
 def guarded_folder(guarded_server: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds the folder ``local`` of `guarded_server`."""
+    """Holds the folders ``local`` and ``results`` of `guarded_server`."""
     return tmp_path_factory.getbasetemp() / "guarded"
 
 

@@ -75,17 +75,23 @@ def ended(asking, ids):
     return {one: known[one] for one in ids}
 
 
-def long_scene(path):
-    """Write a scene of 2000 x 2000 pixels, which takes 3969 tiles of 32; gives the file's bytes and its classes."""
+def long_scene(path, side=2000):
+    """Write a scene that takes a while in tiles of 32, 3969 of them by default; gives the file's bytes and its classes.
+
+    Args:
+        path: where the file is written.
+        side: its pixels in a row and in a column, a multiple of 50.
+
+    """
     from rasterio import Affine
 
-    array = np.tile(pixels(3, 50, 50), (1, 40, 40))
+    array = np.tile(pixels(3, 50, 50), (1, side // 50, side // 50))
     write(
         path,
         array,
         tiled=True,
         compress="deflate",
         crs="EPSG:32614",
-        transform=Affine(30, 0, 500_000, 0, -30, 3_000_000),
+        transform=Affine(10, 0, 500_000, 0, -10, 3_000_000),
     )
     return path.read_bytes(), classes(array)

@@ -151,7 +151,7 @@ def test_classes_of_other_numbers(raster, finish, dtype):
     np.testing.assert_array_equal(picture(result)[..., :3], PALETTE[array[0].astype(int)])
 
 
-@pytest.mark.parametrize("shape", [(2049, 30), (30, 5000), (4096, 4096), (2100, 3000)])
+@pytest.mark.parametrize("shape", [(2049, 30), (30, 5000), (4096, 64), (100, 2100)])
 def test_classes_larger_than_a_picture(raster, finish, shape):
     """The longer side becomes 2048 pixels, the other one in proportion; each pixel has the colour of one below it."""
     array = np.zeros((1, *shape), np.uint8)
@@ -163,9 +163,8 @@ def test_classes_larger_than_a_picture(raster, finish, shape):
     assert list(shown.shape[:2]) == expected
     assert max(shown.shape[:2]) == 2048
     assert result.file.size == f"{shape[1]}x{shape[0]}"
-    assert {tuple(colour) for colour in np.unique(shown[..., :3].reshape(-1, 3), axis=0).tolist()} == {
-        tuple(colour) for colour in PALETTE.tolist()
-    }
+    numbers = (1 << 16, 1 << 8, 1)  # of a colour one, as numpy takes long to compare rows
+    assert set(np.unique(shown[..., :3] @ numbers)) == set(PALETTE @ numbers)
     rows, cols = ((np.arange(new) + 0.5) * old / new for old, new in zip(shape, expected, strict=True))
     below = PALETTE[array[0][np.ix_(rows.astype(int), cols.astype(int))]]
     assert (shown[..., :3] == below).all(axis=2).mean() > 0.998  # a middle between two pixels may be either
@@ -265,7 +264,7 @@ def test_tensors(finish):
         np.testing.assert_array_equal(next(iter(archive.values())), array)
 
 
-@pytest.mark.parametrize("shape", [(40, 60), (2050, 4100)])
+@pytest.mark.parametrize("shape", [(40, 60), (50, 4100)])
 def test_pictures(finish, shape):
     """An image is a PNG, and its preview is the same picture, no larger than 2048 pixels."""
     rgb = np.random.default_rng(5).integers(0, 255, (*shape, 3), np.uint8)

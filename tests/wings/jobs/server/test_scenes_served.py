@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import threading
 import time
 
@@ -13,14 +12,14 @@ import pytest
 from asked_server import open_files
 from http_server import no_proxies, running
 from PIL import Image
-from scene_clients import PALETTE, client, ended, long_scene, made, raster, wait_for
+from scene_clients import PALETTE, client, ended, listed, long_scene, made, raster, wait_for
 from scene_servers import files_of
 from scenes_for_tests import classes, counted, pixels, probabilities, with_a_hole, write
-from serving import served
 
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 pytestmark = pytest.mark.engine
-PLACE = {"crs": "EPSG:32614", "transform": rasterio.Affine(30, 0, 500_000, 0, -30, 3_000_000), "nodata": 0}
+PLACE = {"crs": "EPSG:32614", "transform": rasterio.Affine(10, 0, 500_000, 0, -10, 3_000_000), "nodata": 0}
+TILES = 32 * 32
 FINISHED = ("completed", "failed")
 ORDER = ("queued", "in_progress", *FINISHED)
 
@@ -45,8 +44,8 @@ def scene(array, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory):
-    """The bytes of a scene that takes a while, and its classes."""
-    return long_scene(tmp_path_factory.mktemp("slow") / "slow.tif")
+    """The bytes of a scene of `TILES` tiles of 16 pixels, and its classes."""
+    return long_scene(tmp_path_factory.mktemp("slow") / "slow.tif", 500)
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +90,20 @@ def refused(answer, status, words, param):
 
 
 def test_the_life_of_a_job(server, slow):
-    """Its status only goes forward and its tiles never fall; the result is that of numpy, and goes when it is told."""
+    """Its status only goes forward, its tiles and its pixels that are seen never fall; the result is that of numpy."""
     content, expected = slow
-    before = int(time.time())
-    seen = [send(server, content, "slow scene.tif", tile="32")]
+    before, previews = int(time.time()), {}
+    seen = [send(server, content, "slow scene.tif", tile="16")]
     assert seen[0]["status"] == "queued"
+    first = get(server, seen[0], "/content", variant="preview")
+    if first.status_code == 409:
+        refused(first, 409, "nothing to see of it yet; ask again", None)
+        assert first.headers["retry-after"] == "1"
     while seen[-1]["status"] not in FINISHED:
         seen.append(made(get(server, seen[0])))
+        answer = get(server, seen[0], "/content", variant="preview")
+        if answer.status_code == 200 and seen[-1]["status"] not in FINISHED:
+            previews.setdefault(answer.headers["etag"], answer)
     last = seen[-1]
     assert last["status"] == "completed", last
     fixed = ("id", "object", "model", "name", "created_at")
@@ -109,7 +115,7 @@ def test_the_life_of_a_job(server, slow):
     done_tiles = [one["tiles"]["done"] for one in seen if one["tiles"]]
     assert done_tiles == sorted(done_tiles)
     assert len(set(done_tiles)) > 3
-    assert {one["tiles"]["total"] for one in seen if one["tiles"]} == {3969}
+    assert {one["tiles"]["total"] for one in seen if one["tiles"]} == {TILES}
     for one in seen:
         running = one["status"] != "completed"
         tiles = one["tiles"]
@@ -123,6 +129,7 @@ def test_the_life_of_a_job(server, slow):
     assert last["expires_at"] == pytest.approx(last["completed_at"] + 3600, abs=1)
     answer = get(server, last, "/content")
     np.testing.assert_array_equal(raster(answer.content), expected)
+    _grows(list(previews.values()), get(server, last, "/content", variant="preview"), expected)
     assert made(server.delete(f"/v1/scenes/{last['id']}")) == {
         "id": last["id"],
         "object": "scene.deleted",
@@ -133,7 +140,25 @@ def test_the_life_of_a_job(server, slow):
     refused(server.delete(f"/v1/scenes/{last['id']}"), 404, "there is no such job", "scene_id")
 
 
-@pytest.mark.parametrize("options", [{}, {"tile": "64"}, {"tile": "96", "overlap": "16"}])
+def _grows(previews, last, expected):
+    """Check that pixels that are seen have the colour of their class and never go, and that all are seen at the end."""
+    colours, shares = np.array(PALETTE, np.uint8)[expected[0]], []
+    for answer in previews:
+        shown = picture(answer.content)
+        assert shown.shape == colours.shape
+        seen = shown[..., 3] != 0
+        np.testing.assert_array_equal(shown[seen], colours[seen])
+        assert (shown[~seen] == 0).all()
+        assert answer.headers["content-type"] == "image/png"
+        shares.append(seen.mean())
+    assert len(set(shares)) >= 2
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < 1
+    np.testing.assert_array_equal(picture(last.content), colours)
+    assert last.headers["content-disposition"] == 'inline; filename="slow_scene.png"'
+
+
+@pytest.mark.parametrize("options", [{}, {"tile": "96", "overlap": "16"}])
 def test_the_result(server, scene, array, expected, options):
     """A GeoTIFF on the place of the input, with what is said of it in the job and in the headers."""
     job = done(server, send(server, scene, **options))
@@ -153,7 +178,7 @@ def test_the_result(server, scene, array, expected, options):
         count = int((expected == row["id"]).sum())
         assert (row["pixels"], row["share"]) == (count, count / valid)
         assert row["color"] == "#{:02x}{:02x}{:02x}".format(*PALETTE[row["id"]])
-        assert row["area_m2"] == pytest.approx(900 * count, rel=2e-3)  # by the scale of UTM
+        assert row["area_m2"] == pytest.approx(100 * count, rel=2e-3)  # by the scale of UTM
     tiles = counted(300, int(options.get("tile", 512)), int(options.get("overlap", 0)))
     tiles *= counted(400, int(options.get("tile", 512)), int(options.get("overlap", 0)))
     assert job["tiles"] == {"done": tiles, "total": tiles}
@@ -191,16 +216,13 @@ def test_addresses_are_fetched_when_the_job_runs(guarded_server, files, array):
     key = {"Authorization": "Bearer secret"}
     small = files.serve("/small.tif", scene_of(array[:, :30, :40]))
     with client(base_url=guarded_server.url, headers=key) as guarded:
-        job = ended(guarded, [(one := made(guarded.post("/v1/scenes", json={"image": small})))["id"]])[one["id"]]
+        job = done(guarded, made(guarded.post("/v1/scenes", json={"image": small})))
         assert (job["status"], job["name"]) == ("completed", "small.tif"), job
         np.testing.assert_array_equal(raster(get(guarded, job, "/content").content), classes(array[:, :30, :40]))
         for address, words in ((f"{files.address}/none.tif", "404"), ("https://192.0.2.1/a.tif", "192.0.2.1")):
             one = made(guarded.post("/v1/scenes", json={"image": address}))
-            for _ in range(600):  # 2 seconds later it is forgotten
-                job = made(get(guarded, one))
-                if job["status"] == "failed":
-                    break
-                time.sleep(0.05)
+            job = done(guarded, one)
+            assert job["status"] == "failed"
             assert job["error"]["code"] == "BadRequestError"
             assert words in job["error"]["message"]
 
@@ -268,42 +290,15 @@ def picture(content):
         return np.asarray(image.convert("RGBA"))
 
 
-def test_pictures_while_it_runs_and_afterwards(server, slow):
-    """Pixels that are seen have the colour of their class and never go; at the end all are seen."""
-    content, expected = slow
-    colours = np.array(PALETTE, np.uint8)[expected[0]]
-    job, answers, shares = send(server, content, tile="32"), {}, []
-    first = get(server, job, "/content", variant="preview")
-    if first.status_code == 409:
-        refused(first, 409, "nothing to see of it yet; ask again", None)
-        assert first.headers["retry-after"] == "1"
-    while made(get(server, job))["status"] not in FINISHED:
-        answer = get(server, job, "/content", variant="preview")
-        if answer.status_code == 200:
-            answers.setdefault(answer.headers["etag"], answer)
-        time.sleep(0.05)
-    for answer in answers.values():  # only now: to look at one takes as long as a tenth of the job
-        shown = picture(answer.content)
-        assert shown.shape == colours.shape
-        seen = shown[..., 3] != 0
-        np.testing.assert_array_equal(shown[seen], colours[seen])
-        assert (shown[~seen] == 0).all()
-        assert answer.headers["content-type"] == "image/png"
-        shares.append(seen.mean())
-    assert len(set(shares)) >= 2
-    assert shares == sorted(shares)
-    assert 0 < shares[0] < 1
-    shown = get(server, job, "/content", variant="preview")
-    np.testing.assert_array_equal(picture(shown.content), colours)
-    assert shown.headers["content-disposition"] == 'inline; filename="scene.png"'
-    part = server.get(f"/v1/scenes/{job['id']}/content", params={"variant": "preview"}, headers={"Range": "bytes=0-7"})
-    assert (part.status_code, part.content) == (206, b"\x89PNG\r\n\x1a\n")
-
-
 def test_the_picture_of_a_result(server, scene, expected):
-    """It has a colour a class, and nothing where there is nodata."""
+    """It has a colour a class, and nothing where there is nodata; a part of it is fetched as of any file."""
     job = done(server, send(server, scene))
-    shown = picture(get(server, job, "/content", variant="preview").content)
+    answer = get(server, job, "/content", variant="preview")
+    assert answer.headers["content-disposition"] == 'inline; filename="scene.png"'
+    path, query = f"/v1/scenes/{job['id']}/content", {"variant": "preview"}
+    part = server.get(path, params=query, headers={"Range": "bytes=0-7"})
+    assert (part.status_code, part.content) == (206, b"\x89PNG\r\n\x1a\n")
+    shown = picture(answer.content)
     seen = expected[0] != 255
     np.testing.assert_array_equal(shown[..., 3], np.where(seen, 255, 0))
     np.testing.assert_array_equal(shown[seen], np.array(PALETTE, np.uint8)[expected[0][seen]])
@@ -410,7 +405,7 @@ def test_ids_of_no_job(server, job_id):
 def test_deleting(server, water_server, slow, scene):
     """Jobs that wait, run or are finished are gone at once, with their files; the others go on."""
     files = open_files(water_server)
-    jobs = [send(server, slow[0], tile="32") for _ in range(6)]
+    jobs = [send(server, slow[0], tile="16") for _ in range(6)]
     wait_for(lambda: (made(get(server, jobs[0]))["tiles"] or {"done": 0})["done"] > 0, "the first job did not run")
     assert made(get(server, jobs[5]))["status"] == "queued"
     for job in (jobs[5], *jobs[:4]):
@@ -474,29 +469,22 @@ def test_probabilities(server, scene, array):
     assert job["outputs"][0]["classes"] is None
 
 
-@pytest.fixture(scope="module")
-def narrow(tmp_path_factory):
-    """A server with place for two jobs, for few bytes of their files and of results, and the folder of these."""
-    folder = tmp_path_factory.mktemp("narrow") / "results"
-    options = {
-        "--mmout-max-scenes": 2,
-        "--mmout-max-scene-bytes": "20m",
-        "--mmout-max-results": "300k",
-        "--mmout-results-dir": folder,
-        "--additional-config": json.dumps({"mmout": {"output_processor": ["segmentation", "tensor"]}}),
-    }
-    flags = [str(text) for option in options.items() for text in option]
-    with (
-        served("water-index", *flags) as server,
-        client(base_url=server.url) as asking,
-    ):
-        yield asking, folder
+@pytest.fixture
+def narrow(guarded_server, guarded_folder):
+    """A client of the server with place for two jobs, for few bytes of their files and of results; their folder.
+
+    There are no jobs at the beginning of a test.
+    """
+    with client(base_url=guarded_server.url, headers={"Authorization": "Bearer secret"}) as asking:
+        for job_id in listed(asking):
+            asking.delete(f"/v1/scenes/{job_id}")
+        yield asking, guarded_folder / "results"
 
 
 def test_a_full_server(narrow, slow, scene):
     """One more job than there is place for is told when to come again, and is taken when another one has ended."""
     asking, _ = narrow
-    jobs = [send(asking, slow[0], tile="32") for _ in range(2)]
+    jobs = [send(asking, slow[0], tile="16") for _ in range(2)]
     answer = asking.post("/v1/scenes", files={"image": ("scene.tif", scene)})
     refused(answer, 429, "2 jobs wait or run", None)
     assert "--mmout-max-scenes" in answer.json()["error"]["message"]
@@ -511,8 +499,8 @@ def test_a_full_server(narrow, slow, scene):
 def test_a_server_whose_place_for_files_is_taken(narrow, slow):
     """The bytes that jobs hold count as well."""
     asking, _ = narrow
-    held = send(asking, slow[0], tile="32")
-    padded = slow[0] + bytes(21_000_000 - len(slow[0]))
+    held = send(asking, slow[0], tile="16")
+    padded = slow[0] + bytes(1_400_000 - len(slow[0]))
     refused(asking.post("/v1/scenes", files={"image": ("a.tif", padded)}), 429, "--mmout-max-scene-bytes", None)
     asking.delete(f"/v1/scenes/{held['id']}")
 
@@ -525,7 +513,7 @@ def test_many_clients_of_a_full_server(narrow):
     begin = threading.Barrier(8)
 
     def one():
-        with client(base_url=str(asking.base_url)) as own:
+        with client(base_url=str(asking.base_url), headers=asking.headers) as own:
             begin.wait()
             answer = own.post("/v1/scenes", files={"image": ("a.tif", content)}, data={"tile": "8"})
             told.append(answer.status_code)
