@@ -6,20 +6,23 @@ from contextlib import ExitStack
 
 import pytest
 from browsing import executable, flags, visited
+from scene_clients import client, listed
 from scenes_for_tests import classes
 from serving import served
 
 
-@pytest.fixture(scope="session")
-def page_server():
-    """A server of the embedded model, with the flags that a user gets by default."""
-    with served("water-index") as server:
-        yield server
+@pytest.fixture(scope="module")
+def page_server(water_server):
+    """The server of the page, which has no jobs of these tests afterwards."""
+    yield water_server
+    with client(base_url=water_server.url) as asking:
+        for job_id in listed(asking):
+            asking.delete(f"/v1/scenes/{job_id}")
 
 
 @pytest.fixture(scope="session")
 def locked_server():
-    """The same with a key."""
+    """A server of the embedded model with a key."""
     with served("water-index", "--api-key", "open-sesame") as server:
         yield server
 
@@ -49,6 +52,13 @@ def visit(browser):
 def page(visit, page_server):
     """The page of `page_server`."""
     return visit(page_server)
+
+
+@pytest.fixture(scope="module")
+def same_page(browser, page_server):
+    """The page of `page_server`, visited once for all tests of a module."""
+    with visited(browser, page_server.url) as page:
+        yield page
 
 
 @pytest.fixture(scope="session")

@@ -4,26 +4,52 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from browsing import NODATA, address, coloured, current_job, given, legend, named, pixels, point_at, readout, run
+from browsing import (
+    NODATA,
+    address,
+    coloured,
+    current_job,
+    given,
+    legend,
+    named,
+    pixels,
+    point_at,
+    readout,
+    run,
+    run_anew,
+    visited,
+)
 
 httpx = pytest.importorskip("httpx", reason="results are compared with what the server sends")
 rasterio = pytest.importorskip("rasterio", reason="the oracle of coordinates is rasterio")
 pytestmark = pytest.mark.engine
 
 
-def test_the_overlay_is_the_mask_in_the_colours_of_the_legend(page, scene, mask):
+@pytest.fixture(scope="module")
+def page(browser, page_server, scene):
+    """The page with the usual result of the scene, for tests that look at it."""
+    with visited(browser, page_server.url) as page:
+        given(page, scene)
+        run(page)
+        yield page
+
+
+@pytest.fixture(scope="module")
+def ready(same_page, scene):
+    """Another page with the scene, for tests that run it."""
+    given(same_page, scene)
+    return same_page
+
+
+def test_the_overlay_is_the_mask_in_the_colours_of_the_legend(page, mask):
     """Each pixel of the overlay has the colour of its class, and no pixel beyond the swath has any."""
-    given(page, scene)
-    run(page)
     rows = legend(page)
     assert [name for name, *_ in rows] == ["land", "water"]
     np.testing.assert_array_equal(pixels(page, "overlay"), coloured(mask, rows))
 
 
-def test_the_legend_counts_pixels_and_areas(page, scene, mask):
+def test_the_legend_counts_pixels_and_areas(page, mask):
     """Shares are of the pixels with data, areas are pixels times the file's 100 square metres, shown in km²."""
-    given(page, scene)
-    run(page)
     counts = np.bincount(mask[mask != NODATA], minlength=2)
     for (_, _, share, area, text), count in zip(legend(page), counts, strict=True):
         assert share == f"{100 * count / counts.sum():.1f} %"
@@ -32,10 +58,9 @@ def test_the_legend_counts_pixels_and_areas(page, scene, mask):
     assert "km²" in page.inner_text("#legend thead")
 
 
-def test_the_mosaic_grows_as_progress_does(page, scene, mask):
+def test_the_mosaic_grows_as_progress_does(ready, mask):
     """Tiles and finished pixels go up, seen before the end, and what is finished is as in the result."""
-    given(page, scene)
-    page.evaluate("""() => {
+    ready.evaluate("""() => {
         window.tiles = [];
         window.opaque = [];
         const text = document.getElementById("progress-text");
@@ -49,21 +74,19 @@ def test_the_mosaic_grows_as_progress_does(page, scene, mask):
             if (overlay.width > 1) window.opaque.push(data.filter((each, i) => i % 4 === 3 && each === 255).length);
         }).observe(overlay, { attributeFilter: ["width"] });
     }""")
-    run(page, tile=8)
-    tiles, opaque = page.evaluate("() => [window.tiles, window.opaque]")
+    run_anew(ready, tile=16)
+    tiles, opaque = ready.evaluate("() => [window.tiles, window.opaque]")
     done = [each for each, _ in tiles]
     assert done == sorted(done)
-    assert {total for _, total in tiles} == {64 * 64}
-    assert any(0 < each < 64 * 64 for each in done)
+    assert {total for _, total in tiles} == {32 * 32}
+    assert any(0 < each < 32 * 32 for each in done)
     assert opaque == sorted(opaque)
     assert 0 < opaque[0] < opaque[-1] == np.count_nonzero(mask != NODATA)
-    np.testing.assert_array_equal(pixels(page, "overlay"), coloured(mask, legend(page)))
+    np.testing.assert_array_equal(pixels(ready, "overlay"), coloured(mask, legend(ready)))
 
 
 def test_the_value_under_the_pointer_is_that_of_the_mask(page, scene, mask):
     """Row, column, class and coordinates of pixels, among them one without data; rasterio says where they lie."""
-    given(page, scene)
-    run(page)
     with rasterio.open(scene) as raster:
         place, crs = raster.xy, raster.crs.to_string()
     water, land, nothing = (tuple(int(each) for each in np.argwhere(mask == number)[1000]) for number in (1, 0, NODATA))
@@ -77,10 +100,8 @@ def test_the_value_under_the_pointer_is_that_of_the_mask(page, scene, mask):
     assert page.inner_text("#at-crs") == crs
 
 
-def test_zoomed_and_moved_the_pointer_still_reads_its_pixel(page, scene, mask):
+def test_zoomed_and_moved_the_pointer_still_reads_its_pixel(page, mask):
     """The wheel enlarges at the pointer, dragging moves; pixels are where their colours are."""
-    given(page, scene)
-    run(page)
     said = point_at(page, 300, 200, mask.shape)
     before = page.locator("#overlay").bounding_box()
     for _ in range(3):
@@ -102,25 +123,22 @@ def test_zoomed_and_moved_the_pointer_still_reads_its_pixel(page, scene, mask):
     assert page.locator("#overlay").bounding_box() == pytest.approx(before)
 
 
-def test_values_of_a_result_without_classes_come_from_the_server(page, scene):
+def test_values_of_a_result_without_classes_come_from_the_server(ready):
     """Of probabilities the page asks for the pixel, and shows what the file has there."""
-    given(page, scene)
-    run(page, output="confidence")
-    content = httpx.get(f"{address(page)}/v1/scenes/{current_job(page)}/content").content
+    run_anew(ready, output="confidence")
+    content = httpx.get(f"{address(ready)}/v1/scenes/{current_job(ready)}/content").content
     with rasterio.MemoryFile(content) as file, file.open() as raster:
         values = raster.read(1)
     for row, col in ((200, 300), (400, 250)):
-        point_at(page, row, col, values.shape)
-        page.wait_for_function("() => /^[0-9.]+$/.test(document.getElementById('at-value').textContent)")
-        said = readout(page)
+        point_at(ready, row, col, values.shape)
+        ready.wait_for_function("() => /^[0-9.]+$/.test(document.getElementById('at-value').textContent)")
+        said = readout(ready)
         assert said[:2] == [str(row), str(col)]
         assert float(said[2]) == pytest.approx(float(values[row, col]), rel=1e-5)
 
 
 def test_the_download_is_the_result(page, scene, mask):
     """The saved file has the bytes that the server keeps, under the input's name, and lies on the input."""
-    given(page, scene)
-    run(page)
     with page.expect_download() as download:
         page.click("#download")
     saved = download.value.path()
@@ -140,31 +158,29 @@ def rows_shown(page):
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
-def test_data_is_shown_as_a_table(page, scene, mask):
+def test_data_is_shown_as_a_table(ready, mask):
     """Areas are rows, one a class, as JSON has them."""
-    given(page, scene)
-    run(page, output="areas", output_format="json")
+    run_anew(ready, output="areas", output_format="json")
     counts = np.bincount(mask[mask != NODATA], minlength=2)
-    rows = [(row["name"], int(row["pixels"])) for row in rows_shown(page)]
+    rows = [(row["name"], int(row["pixels"])) for row in rows_shown(ready)]
     assert rows == list(zip(["land", "water"], counts, strict=True))
-    assert page.is_visible("#input")
+    assert ready.is_visible("#input")
 
 
-def test_polygons_are_shown_on_the_map_and_as_rows(page, scene, mask):
+def test_polygons_are_shown_on_the_map_and_as_rows(ready, mask):
     """The overlay has the classes that polygons were traced in, the table their properties; the file is GeoJSON."""
-    given(page, scene)
-    run(page, output="polygons")
-    np.testing.assert_array_equal(pixels(page, "overlay"), coloured(mask, legend(page)))
-    features = httpx.get(f"{address(page)}/v1/scenes/{current_job(page)}/content").json()["features"]
-    rows = rows_shown(page)
+    run_anew(ready, output="polygons")
+    np.testing.assert_array_equal(pixels(ready, "overlay"), coloured(mask, legend(ready)))
+    features = httpx.get(f"{address(ready)}/v1/scenes/{current_job(ready)}/content").json()["features"]
+    rows = rows_shown(ready)
     assert len(rows) == 100 < len(features)
     for row, feature in zip(rows, features, strict=False):
         assert {name: text for name, text in row.items() if name != "area_m2"} == {
             name: str(value) for name, value in feature["properties"].items() if name != "area_m2"
         }
-    assert f"{len(features) - 100} more rows" in page.inner_text("#structured")
+    assert f"{len(features) - 100} more rows" in ready.inner_text("#structured")
     row, col = (int(each) for each in np.argwhere(mask == 1)[-1])
-    assert point_at(page, row, col, mask.shape)[2] == "water"
-    with page.expect_download() as download:
-        page.click("#download")
+    assert point_at(ready, row, col, mask.shape)[2] == "water"
+    with ready.expect_download() as download:
+        ready.click("#download")
     assert download.value.suggested_filename == "scene-segmentation.geojson"

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from browsing import coloured, drop, fill, given, legend, named, paste, pixels, point_at, run
+from browsing import coloured, drop, fill, given, legend, named, paste, pixels, point_at, run_anew
 from PIL import Image
 
 rasterio = pytest.importorskip("rasterio", reason="inputs are written by rasterio")
 pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def page(same_page):
+    """The same page for all tests; each gives it its input."""
+    return same_page
 
 
 def test_the_input_is_drawn_as_its_bands_are(page, scene, embedded):
@@ -35,7 +41,7 @@ def test_the_input_is_drawn_as_its_bands_are(page, scene, embedded):
 def test_a_part_of_the_input_is_shown_where_it_lies(page, scene, mask):
     """With a window the overlay covers that part alone, and counts rows and columns in the result."""
     given(page, scene)
-    run(page, window="100,50,200,300")
+    run_anew(page, window="100,50,200,300")
     part = mask[100:300, 50:350]
     np.testing.assert_array_equal(pixels(page, "overlay"), coloured(part, legend(page)))
     over, under = (page.locator(f"#{name}").bounding_box() for name in ("overlay", "input"))
@@ -56,7 +62,7 @@ def test_several_files_are_one_input(page, embedded, mask, tmp_path):
             file.write(band, 1)
     given(page, *reversed(files))
     assert "6 bands" in page.inner_text("#input-facts")
-    run(page)
+    run_anew(page)
     np.testing.assert_array_equal(pixels(page, "overlay"), coloured(mask, legend(page)))
 
 
@@ -73,8 +79,9 @@ def test_a_picture_is_pasted_and_shown_as_it_is(page, tmp_path):
     assert "takes 6" in page.inner_text("#error")
 
 
-def test_a_broken_file_is_an_error_in_words_and_a_good_one_works_after_it(page, scene, tmp_path):
+def test_a_broken_file_is_an_error_in_words_and_a_good_one_works_after_it(visit, page_server, scene, tmp_path):
     """What cannot be read is said with the file's name in a region that screen readers announce."""
+    page = visit(page_server)
     broken = tmp_path / "broken.tif"
     broken.write_bytes(b"II*\0" + b"no tiff" * 20)
     drop(page, broken)
@@ -84,7 +91,7 @@ def test_a_broken_file_is_an_error_in_words_and_a_good_one_works_after_it(page, 
     assert page.is_disabled("#run")
     given(page, scene)
     assert page.is_hidden("#notice")
-    run(page)
+    run_anew(page)
 
 
 def test_a_wrong_option_is_pointed_at(page, scene):
@@ -95,5 +102,5 @@ def test_a_wrong_option_is_pointed_at(page, scene):
     page.wait_for_selector("#notice", state="visible")
     assert "window" in page.inner_text("#error")
     assert page.evaluate("() => document.activeElement.name") == "window"
-    run(page, window="")
+    run_anew(page)
     assert page.is_hidden("#notice")

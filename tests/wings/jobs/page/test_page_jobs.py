@@ -9,20 +9,27 @@ import time
 
 import numpy as np
 import pytest
-from browsing import address, coloured, current_job, fill, finished, given, legend, pixels, run
+from browsing import address, coloured, current_job, fill, finished, given, legend, pixels, run_anew
+from scene_clients import client, made
 
 httpx = pytest.importorskip("httpx", reason="the server is asked what became of a job")
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 pytestmark = pytest.mark.engine
 
 
+@pytest.fixture(scope="module")
+def page(same_page):
+    """The same page for all tests; each gives it its input."""
+    return same_page
+
+
 def test_a_cancelled_job_is_gone(page, scene):
     """Cancel ends the job on the server, and the input can be run again."""
     given(page, scene)
     fill(page, tile=8)
-    with page.expect_response(lambda answer: answer.url.endswith("/v1/scenes")) as made:
+    with page.expect_response(lambda answer: answer.url.endswith("/v1/scenes")) as answer:
         page.click("#run")
-    job = made.value.json()["id"]
+    job = answer.value.json()["id"]
     page.click("#cancel")
     page.wait_for_selector("#run", state="visible")
     page.wait_for_function("id => !document.querySelector(`[data-id='${id}']`)", arg=job)
@@ -35,7 +42,7 @@ def test_a_cancelled_job_is_gone(page, scene):
 def test_jobs_are_listed_opened_and_deleted(page, visit, page_server, scene, mask):
     """Another visitor finds the job in the list, sees its result without the input, and deletes it by two presses."""
     given(page, scene)
-    run(page)
+    run_anew(page)
     job = current_job(page)
     other = visit(page_server)
     item = f"#jobs li[data-id='{job}']"
@@ -54,11 +61,9 @@ def test_jobs_are_listed_opened_and_deleted(page, visit, page_server, scene, mas
 def test_more_jobs_are_fetched_when_asked_for(visit, page_server, scene):
     """The list has twenty jobs, and all of them after More, each once."""
     body = scene.read_bytes()
-    for _ in range(23):
-        answer = httpx.post(
-            f"{page_server.url}/v1/scenes", files={"image": ("small.tif", body)}, data={"window": "0,0,64,64"}
-        )
-        assert answer.status_code == 200, answer.text
+    with client(base_url=page_server.url) as asking:
+        for _ in range(21):
+            made(asking.post("/v1/scenes", files={"image": ("small.tif", body)}, data={"window": "0,0,64,64"}))
     page = visit(page_server)
     page.wait_for_selector("#more", state="visible")
     assert page.locator("#jobs li").count() == 20
@@ -82,7 +87,7 @@ def in_shell(command, folder):
 def test_the_curl_commands_do_the_same(page, scene, tmp_path, mask):
     """The commands that the page shows, run by a shell beside the file, make and fetch the same map."""
     given(page, scene)
-    run(page, tile=256, overlap=32)
+    run_anew(page, tile=256, overlap=32)
     make, ask, fetch = page.text_content("#curl").replace("\\\n", "").splitlines()
     shown = current_job(page)
     job = json.loads(in_shell(make, scene.parent))["id"]
@@ -92,5 +97,5 @@ def test_the_curl_commands_do_the_same(page, scene, tmp_path, mask):
         assert time.monotonic() < deadline, "the job did not end"
         time.sleep(0.2)
     in_shell(fetch.replace(shown, job), tmp_path)
-    with rasterio.open(tmp_path / "scene-segmentation.tif") as made:
-        np.testing.assert_array_equal(made.read(1), mask)
+    with rasterio.open(tmp_path / "scene-segmentation.tif") as file:
+        np.testing.assert_array_equal(file.read(1), mask)
