@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from scripts import run_script
-
 pytestmark = pytest.mark.engine
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/client.py"
 
 
-def test_the_client_writes_what_the_server_answers(water_server, tmp_path):
+def test_the_client_writes_what_the_server_answers(water_server, tmp_path, monkeypatch, capsys):
     """It writes a GeoTIFF that lies on the scene, previews that grow into the picture, and prints what was refused."""
     rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
-    printed = run_script(EXAMPLE, cwd=tmp_path, OPENAI_BASE_URL=f"{water_server.url}/v1").stdout
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{water_server.url}/v1")
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    printed = capsys.readouterr().out
     with rasterio.open(tmp_path / "scene.tif") as scene, rasterio.open(tmp_path / "water.tif") as water:
         assert (water.crs, water.transform, water.shape) == (scene.crs, scene.transform, scene.shape)
         classes = water.read(1)

@@ -9,11 +9,11 @@ import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Thread
 
 import httpx
 import numpy as np
 import pytest
+from asked_server import posted
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 from scenes_for_tests import classes, pixels, write
@@ -216,25 +216,17 @@ class Waiting:
     def __init__(self, server):
         self.server = server
         self.holds = Path(os.environ["MMOUT_TEST_HOLDS"])
-        self.clients = []
-        self.threads = []
+        self.connections = []
 
     def send(self, count):
         for _ in range(count):
             (self.holds / WAITS).unlink(missing_ok=True)
-            client = httpx.Client(timeout=httpx.Timeout(60, read=4), trust_env=False)
-            thread = Thread(target=self._post, args=(client,))
-            thread.start()
-            self.threads.append(thread)
+            self.connections.append(posted(self.server, "/pooling", json={"data": WAITS}))
             until((self.holds / WAITS).exists)
 
-    def _post(self, client):
-        with client, pytest.raises(httpx.ReadTimeout):
-            client.post(f"{self.server.url}/pooling", json={"data": WAITS})
-
     def end(self):
-        for thread in self.threads:
-            thread.join()
+        for connection in self.connections:
+            connection.close()
 
     def calm(self):
         (self.holds / CALM).touch()

@@ -51,14 +51,20 @@ def _running(server, job_id):
     return job if job["tiles"] and job["tiles"]["done"] else None
 
 
-def test_a_job_survives_its_servers(tmp_path, serve):
-    """An engine is killed, then a whole server; the third one gives what one server gives, by the same id.
+def kill(server):
+    """End a server as a whole."""
+    server.kill()
+
+
+@pytest.mark.parametrize("ends", [(kill,), pytest.param((kill_engine, kill), marks=pytest.mark.slow)])
+def test_a_job_survives_its_servers(tmp_path, serve, ends):
+    """Servers are killed, or their engine; the next one gives what one server gives, by the same id.
 
     One job that reads a file of the machine waits meanwhile; that of an upload has failed.
     """
-    content, expected = long_scene(tmp_path / "local" / "long.tif")
+    content, expected = long_scene(tmp_path / "local" / "long.tif", 1000)
     results = tmp_path / "results"
-    options = {"tile": 64, "output_format": "tiff"}
+    options = {"tile": 32, "output_format": "tiff"}
     with running() as source, ExitStack() as used:
         server = used.enter_context(serve())
         address = source.serve("/long.tif", content)
@@ -67,7 +73,7 @@ def test_a_job_survives_its_servers(tmp_path, serve):
             for image in (address, (tmp_path / "local" / "long.tif").as_uri())
         )
         lost = made(ask(server, "POST", "/v1/scenes", files={"image": content}, data=options))["id"]
-        for end in (kill_engine, lambda server: server.kill()):
+        for end in ends:
             under_way(server, one)
             end(server)
             server = used.enter_context(serve())
