@@ -136,12 +136,12 @@ async def test_tiles_and_pixels_of_a_scene_are_counted(engine, model):
 async def test_tiles_wait_until_they_are_done(engine, model):
     """Those of a scene, with the seconds that they take when some are done."""
     seen = []
-    async for result in engine.generate(pixels(2, 320, 320), OutputParams(tile=16)):
+    async for result in engine.generate(pixels(2, 128, 128), OutputParams(tile=16)):
         last, found = result, read(page(), model_name=model)
         seen.append([found.get(f"mmout:{what}_waiting", 0) for what in ("tiles", "seconds")])
     last.outputs.close()
     assert all(0 < seconds < DEADLINE for tiles, seconds in seen[1:-1] if tiles)
-    assert 400 > seen[0][0] > seen[-2][0]
+    assert 64 > seen[0][0] > seen[-2][0]
     assert seen[-1] == [0, 0]
 
 
