@@ -114,8 +114,8 @@ def test_a_job_is_gone_on_with(water_server, array, scene, tmp_path, capsys):
 
 def test_an_interrupt_cancels_the_job(water_server, tmp_path):
     """Ctrl-C while the tiles run: the server does not know the job any more, and nothing is written."""
-    large = write(tmp_path / "large.tif", np.tile(pixels(3, 512, 512), (1, 8, 8)), **PLACE)
-    command = ["submit", str(large), "-o", str(tmp_path / "mask.tif"), "--tile", "64", "--server", water_server.url]
+    large = write(tmp_path / "large.tif", np.tile(pixels(3, 64, 64), (1, 16, 16)), **PLACE)
+    command = ["submit", str(large), "-o", str(tmp_path / "mask.tif"), "--tile", "16", "--server", water_server.url]
     before = listed(water_server)
     with subprocess.Popen(
         [sys.executable, "-m", "vllm_mmout.cli", *command], stderr=subprocess.PIPE, text=True
