@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from model_folders import engine_here
 from PIL import Image
 from serving import served
+from text_service import EngineHere, text_app
+from token_service import openai_client
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
@@ -21,30 +23,30 @@ pytestmark = [pytest.mark.engine]
 SIDE = 32
 
 
-@contextmanager
-def serving(name, folder):
-    """A pipeline, and OpenAI's client of a server of its folder."""
-    pipeline = small_pipelines.pipeline(name)
-    pipeline.save_pretrained(folder / name)
+@pytest.fixture(scope="session")
+def draws_server(tmp_path_factory):
+    """Give a pipeline that makes pictures of texts, and OpenAI's client of a server of its folder."""
+    pipeline, folder = saved("StableDiffusionPipeline", tmp_path_factory)
     with (
-        served(folder / name, "--served-model-name", "pipeline") as server,
+        served(folder, "--served-model-name", "pipeline") as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
     ):
         yield pipeline, client
 
 
 @pytest.fixture(scope="module")
-def draws_server(tmp_path_factory):
-    """Of a pipeline that makes pictures of texts."""
-    with serving("StableDiffusionPipeline", tmp_path_factory.mktemp("draws")) as found:
-        yield found
+def fills(tmp_path_factory):
+    """Give a pipeline that fills in a part of a picture, and OpenAI's client of an app around an engine of it."""
+    pipeline, folder = saved("StableDiffusionInpaintPipeline", tmp_path_factory)
+    with openai_client(text_app(EngineHere(engine_here(folder)), "pipeline")) as client:
+        yield pipeline, client
 
 
-@pytest.fixture(scope="module")
-def fills_server(tmp_path_factory):
-    """Of a pipeline that fills in a part of a picture."""
-    with serving("StableDiffusionInpaintPipeline", tmp_path_factory.mktemp("fills")) as found:
-        yield found
+def saved(name, tmp_path_factory):
+    """Return a small pipeline, and its folder."""
+    pipeline, folder = small_pipelines.pipeline(name), tmp_path_factory.mktemp(name)
+    pipeline.save_pretrained(folder)
+    return pipeline, folder
 
 
 def pixels(text):
@@ -86,9 +88,9 @@ def test_a_picture_that_grows(draws_server):
     assert apart[0] > apart[1] > apart[2] > apart[3]
 
 
-def test_a_part_of_a_picture_anew(fills_server):
+def test_a_part_of_a_picture_anew(fills):
     """Where the mask is white; a form with files, as OpenAI's client sends one."""
-    pipeline, client = fills_server
+    pipeline, client = fills
     source = np.random.default_rng(2).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
     mask = np.zeros((SIDE, SIDE), np.uint8)
     mask[8:24, 8:24] = 255
@@ -127,9 +129,13 @@ def test_what_cannot_be_had_is_named(draws_server, asked, param):
     assert param is None or refused.value.param == param
 
 
-def test_a_model_of_pictures_needs_one(fills_server, draws_server):
-    """Each says which route it has."""
+def test_a_model_of_pictures_needs_one(fills):
+    """A prompt alone is refused."""
     with pytest.raises(openai.BadRequestError):
-        fills_server[1].images.generate(prompt="a lake", size="32x32")
+        fills[1].images.generate(prompt="a lake", size="32x32")
+
+
+def test_a_model_of_texts_takes_no_picture(draws_server):
+    """The error names the route that takes a text."""
     with pytest.raises(openai.BadRequestError, match="takes no pictures; ask /v1/images/generations"):
         draws_server[1].images.edit(image=("a.png", b"x", "image/png"), prompt="a lake")

@@ -1,22 +1,23 @@
-"""Heads of transformers on a server: texts beside pictures, sounds, and a text that is spoken."""
+"""Heads of transformers behind the routes: texts beside pictures, sounds, and a text that is spoken."""
 
 from __future__ import annotations
 
 import base64
 import io
 import wave
-from contextlib import closing
 
-import httpx
 import numpy as np
 import openai
 import pytest
 import soundfile
 import torch
+from model_folders import engine_here
 from PIL import Image
 from prompted_heads import prompted
-from serving import served
 from small_heads import head, saved
+from starlette.testclient import TestClient
+from text_service import EngineHere, text_app
+from token_service import openai_client
 
 pytestmark = pytest.mark.engine
 RANDOM = np.random.default_rng(6)
@@ -33,8 +34,13 @@ def png(picture):
     return data_url("image/png", buffer.getvalue())
 
 
-def pooled(server, data, **fields):
-    answer = httpx.post(f"{server.url}/pooling", json={"data": data, **fields}, timeout=60)
+def app_of(folder, **options):
+    """Return an app around an engine of the folder."""
+    return text_app(EngineHere(engine_here(folder, additional_config={"mmout": options})), "heads")
+
+
+def pooled(client, data):
+    answer = client.post("/pooling", json={"data": data})
     return answer.status_code, answer.json()
 
 
@@ -47,9 +53,8 @@ def test_a_picture_and_texts_over_http(tmp_path):
     with torch.inference_mode():
         raw = model(**features)
     (expected,) = processor.post_process_grounded_object_detection(raw, threshold=0.0, target_sizes=[(40, 56)])
-    options = '{"mmout": {"threshold": 0.0}}'
-    with served(folder, "--additional-config", options) as server:
-        status, answer = pooled(server, {"image": png(PICTURE), "text": texts})
+    with TestClient(app_of(folder, threshold=0.0)) as client:
+        status, answer = pooled(client, {"image": png(PICTURE), "text": texts})
         assert status == 200, answer
         found = answer["data"]["detections"]
         boxes = expected["boxes"].numpy().clip(0, [56, 40, 56, 40])
@@ -57,9 +62,9 @@ def test_a_picture_and_texts_over_http(tmp_path):
         assert inside.any()
         np.testing.assert_allclose([one["box"] for one in found], boxes[inside], rtol=1e-5, atol=1e-4)
         assert [one["label"] for one in found] == [texts[label] for label in expected["labels"][inside]]
-        status, answer = pooled(server, {"image": png(PICTURE)})
+        status, answer = pooled(client, {"image": png(PICTURE)})
         assert (status, "needs text" in answer["error"]["message"]) == (400, True)
-        status, answer = pooled(server, {"image": "/etc/passwd", "text": ["a"]})
+        status, answer = pooled(client, {"image": "/etc/passwd", "text": ["a"]})
         assert (status, "nothing that this server reads" in answer["error"]["message"]) == (400, True)
 
 
@@ -73,13 +78,13 @@ def test_a_sound_over_http(tmp_path):
     url = data_url("audio/wav", buffer.getvalue())
     with torch.inference_mode():
         expected = model(**extractor(samples, sampling_rate=16000, return_tensors="pt")).logits[0].softmax(0)
-    with served(folder) as server:
+    with TestClient(app_of(folder)) as client:
         for data in (url, {"audio": url}, {"audio": samples.tolist(), "sampling_rate": 16000}):
-            status, answer = pooled(server, data)
+            status, answer = pooled(client, data)
             assert status == 200, answer
             found = {one["id"]: one["score"] for one in answer["data"]["classes"]}
             assert found == pytest.approx(dict(enumerate(expected.tolist())), abs=1e-5)
-        status, answer = pooled(server, png(PICTURE))
+        status, answer = pooled(client, png(PICTURE))
         assert (status, "WAV" in answer["error"]["message"]) == (400, True)
 
 
@@ -90,14 +95,11 @@ def test_a_text_is_spoken_to_openais_client(tmp_path):
     folder = saved(tmp_path / "model", model, tokenizer)
     with torch.inference_mode():
         expected = model(**tokenizer("a wet field", return_tensors="pt")).waveform[0].numpy()
-    with (
-        served(folder, "--served-model-name", "vits") as server,
-        closing(openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)) as client,
-    ):
-        spoken = client.audio.speech.create(model="vits", voice="x", input="a wet field", response_format="wav")
+    with openai_client(app_of(folder)) as client:
+        spoken = client.audio.speech.create(model="heads", voice="x", input="a wet field", response_format="wav")
         with wave.open(io.BytesIO(spoken.content)) as file:
             assert (file.getframerate(), file.getnchannels()) == (8000, 1)
             heard = np.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768
         np.testing.assert_allclose(heard, expected.clip(-1, 1), atol=1 / 32000)
         with pytest.raises(openai.BadRequestError, match="leave instructions out"):
-            client.audio.speech.create(model="vits", voice="x", input="a", instructions="softly")
+            client.audio.speech.create(model="heads", voice="x", input="a", instructions="softly")
