@@ -2,14 +2,16 @@
 
 What stands in the prompt says how: ``ROWSxCOLUMNS`` behind the token PAD a picture, else a sound with a frame for each
 token of the prompt. The word "nothing" ends the answer at once, "broken" puts a row's end where none belongs, "spoiled"
-does so in the middle of a sound, "slow" takes its time over each token. A request with a script, see scripted_tokens,
-has these tokens, as fast as that.
+does so in the middle of a sound, "slow" takes its time over each token, "held" waits in the middle until the file
+`LEAVE` is there. A request with a script, see scripted_tokens, has these tokens, as fast as that.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import time
+from pathlib import Path
 
 import torch
 from scripted_tokens import Script
@@ -17,8 +19,10 @@ from token_models import AUDIO_CODES, BEGIN, END, EOS, FIRST, IMAGE_CODES, PAD, 
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 SLOW_S = 0.05
-SPOILED = 41
-"""Token of a spoiled sound that is none of its."""
+HELD = SPOILED = 41
+"""Place of the token before which a held answer waits, and of the one of a spoiled sound that is none of its."""
+LEAVE = "drawn.go"
+"""File in the folder of ``MMOUT_TEST_HOLDS``."""
 
 
 class Drawing(AdapterLogitsProcessor):
@@ -42,11 +46,19 @@ def _drawn(prompt_ids, output_ids, logits):
     text = "".join(chr(token + 33) if token < 94 else "|" if token == PAD else " " for token in prompt_ids)
     if "slow" in text:
         time.sleep(SLOW_S)
+    if "held" in text and len(output_ids) == HELD:
+        _wait_for(Path(os.environ["MMOUT_TEST_HOLDS"], LEAVE))
     allowed = _next(text, len(prompt_ids), len(output_ids))
     kept = logits[allowed].clone()
     logits = torch.full_like(logits, float("-inf"))
     logits[allowed] = kept
     return logits
+
+
+def _wait_for(file):
+    deadline = time.monotonic() + 120
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 def _next(text, length, place):

@@ -79,6 +79,16 @@ def speaking_client(speaking_server):
         yield client
 
 
+@pytest.fixture
+def leave(holds):
+    """Give the file that lets a held answer go on, see drawing_tokens; it is absent before and after."""
+    from drawing_tokens import LEAVE
+
+    file = holds / LEAVE
+    yield file
+    file.unlink(missing_ok=True)
+
+
 def _client_of(server):
     import openai
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import httpx
 import numpy as np
@@ -167,18 +167,13 @@ def test_an_answer_without_media_is_text(drawing_client):
     assert (choice.message.content, pictures(choice.message), choice.finish_reason) == ("No.", [], "stop")
 
 
-@pytest.mark.parametrize("name", ["wav", "flac", "mp3", "opus", "pcm16"])
-def test_a_sound_is_that_of_the_speech_route(speaking_client, name):
-    """The same prompt and seed give the same file in each format; id and times are there."""
-    answer = spoken(speaking_client, "hello ", audio={"voice": "leo", "format": name}, seed=7)
+def test_a_sound_is_that_of_the_speech_route(speaking_client):
+    """The same prompt and seed give the same file; id and times are there."""
+    answer = spoken(speaking_client, "hello ", audio={"voice": "leo", "format": "flac"}, seed=7)
     audio = answer.choices[0].message.audio
-    form = "pcm" if name == "pcm16" else name
-    asked = {"model": "speaker", "voice": "leo", "input": "hello", "response_format": form}
+    asked = {"model": "speaker", "voice": "leo", "input": "hello", "response_format": "flac"}
     reference = speaking_client.audio.speech.create(**asked, extra_body={"seed": 7}).content
-    content = base64.b64decode(audio.data)
-    if name == "opus":  # Ogg has a number of its own in each stream
-        content, reference = (soundfile.read(io.BytesIO(one))[0].tobytes() for one in (content, reference))
-    assert content == reference
+    assert base64.b64decode(audio.data) == reference
     assert audio.id.startswith("audio_")
     assert (audio.sample_rate, audio.channels) == (RATE, 1)
     assert abs(audio.expires_at - answer.created) < 60
@@ -186,8 +181,8 @@ def test_a_sound_is_that_of_the_speech_route(speaking_client, name):
 
 
 def test_sounds_of_one_answer_are_joined_and_transcribed(speaking_client):
-    """The transcript is the text, whole and streamed; the sound is the same, its samples in a row."""
-    script = [*of_text("Well, "), *sound(40), *of_text("yes."), *sound(25)]
+    """The transcript is the text, whole and streamed; the sound is the same, in pieces of whole samples."""
+    script = [*of_text("Well, "), *sound(9), *of_text("yes."), *sound(5)]
     message = spoken(speaking_client, script=script, audio=RAW).choices[0].message
     assert message.content == message.audio.transcript == "Well, yes."
     create = speaking_client.chat.completions.stream
@@ -204,25 +199,15 @@ def test_sounds_of_one_answer_are_joined_and_transcribed(speaking_client):
         ["transcript"],
         ["expires_at"],
     ]
-    apart = b"".join(base64.b64decode(one["data"]) for one in pieces if "data" in one)
-    assert apart == base64.b64decode(message.audio.data)
-
-
-def test_a_long_sound_comes_while_it_is_made(speaking_client):
-    """Pieces of whole samples, base64 as all of it together."""
-    script = [*sound(80), *of_text("And.")]
-    whole = spoken(speaking_client, script=script, audio=RAW).choices[0].message
-    with closing(spoken(speaking_client, script=script, audio=RAW, stream=True)) as stream:
-        deltas = [chunk.choices[0].delta.to_dict() for chunk in stream]
-    data = [delta["audio"]["data"] for delta in deltas if "data" in delta.get("audio", {})]
+    data = [one["data"] for one in pieces if "data" in one]
     assert len(data) >= 2
-    assert "".join(data) == whole.audio.data
-    assert b"".join(map(base64.b64decode, data)) == base64.b64decode(whole.audio.data)
+    assert "".join(data) == message.audio.data
+    assert b"".join(map(base64.b64decode, data)) == base64.b64decode(message.audio.data)
 
 
 def test_a_streamed_sound_that_ends_early_is_partial(speaking_client):
     """It says so with its transcript."""
-    with closing(spoken(speaking_client, script=sound(60), audio=RAW, stream=True, max_completion_tokens=42)) as stream:
+    with closing(spoken(speaking_client, script=sound(20), audio=RAW, stream=True, max_completion_tokens=42)) as stream:
         said = [chunk.choices[0].delta.to_dict().get("audio", {}) for chunk in stream]
     assert [one for one in said if "transcript" in one] == [{"transcript": "", "partial": True}]
 
@@ -311,24 +296,28 @@ def test_chats_of_many_clients(drawing_client, speaking_client):
         with drawn(drawing_client, create=create, script=picture(number, 2)) as stream:
             return size(*pictures(stream.get_final_completion().choices[0].message))
 
-    numbers = range(1, 17)
+    numbers = range(1, 9)
     with ThreadPoolExecutor(len(numbers)) as threads:
         found = list(threads.map(ask, numbers))
     assert found == [str(number) if number % 4 > 1 else (2 * CELL, number * CELL) for number in numbers]
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_a_client_that_goes_away_ends_its_request(drawing_server, streamed):
-    """The engine runs it no longer."""
-    body = {"model": "painter", "messages": [{"role": "user", "content": "slow"}], "stream": streamed}
-    body |= {"modalities": ["image"], "chat_template_kwargs": {"size": "20x20"}, "n": 2}
+def test_a_client_that_goes_away_ends_its_request(drawing_server):
+    """Of a chat, whole and streamed, and of the images route: the engine runs it no longer."""
+    chat = {"model": "painter", "messages": [{"role": "user", "content": "slow"}], "n": 2}
+    chat |= {"modalities": ["image"], "chat_template_kwargs": {"size": "20x20"}}
+    image = {"prompt": "slow", "size": "40x40", "n": 2}
+    sent = [(CHAT, chat), (CHAT, {**chat, "stream": True}), ("/v1/images/generations", image)]
 
-    def running():
-        return metric(drawing_server, "vllm:num_requests_running")
+    def await_running(count):
+        wait_for(lambda: metric(drawing_server, "vllm:num_requests_running") == count, f"{count} must run", 30)
 
-    with closing(posted(drawing_server, CHAT, json=body)):
-        wait_for(lambda: running() == 2, "the request does not run", 30)
-    wait_for(lambda: running() == 0, "the request still runs", 15)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(closing(posted(drawing_server, path, json=body))) for path, body in sent]
+        await_running(6)
+        for left, client in zip((4, 2, 0), clients, strict=True):
+            client.close()
+            await_running(left)
 
 
 PLAIN = {"model": "painter", "messages": [{"role": "user", "content": "a lake"}], "seed": 3, "max_tokens": 24}

@@ -18,6 +18,7 @@ from vllm_mmout.errors import DecodeError
 from vllm_mmout.wings.tokens.serving.chat.asked import AskedMedia
 from vllm_mmout.wings.tokens.serving.chat.handler import answer_chats
 from vllm_mmout.wings.tokens.serving.chat.parts import PIECE, AudioDeltas, whole_audio
+from vllm_mmout.wings.tokens.serving.speech import RESPONSE_FORMATS, encoded
 
 pytestmark = pytest.mark.engine
 RAW = AskedMedia(None, text=True, form="pcm")
@@ -39,6 +40,19 @@ def test_pieces_of_any_length_are_one_sound(channels):
     assert "".join(data) == whole["data"]
     assert b"".join(pieces) == base64.b64decode(whole["data"])
     assert said[-2] == {"transcript": "words"}
+
+
+@pytest.mark.parametrize("form", RESPONSE_FORMATS)
+def test_a_whole_sound_is_the_file_of_the_speech_route(form):
+    """In each format, byte for byte; Ogg has a number of its own in each stream."""
+    sound = AudioOutput(np.sin(np.arange(4000) / 9).astype(np.float32)[None], 16000)
+    audio = whole_audio(AskedMedia(None, text=True, form=form), [sound], "words")
+    file = encoded(sound, form, "response_format")
+    content, expected = base64.b64decode(audio["data"]), file.read(0, file.nbytes)
+    assert len(content) == len(expected)
+    if form not in ("opus", "ogg"):
+        assert content == expected
+    assert (audio["sample_rate"], audio["channels"], audio["transcript"]) == (16000, 1, "words")
 
 
 def test_an_answer_without_sound_has_no_audio():

@@ -20,11 +20,17 @@ def pixels(event):
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(event.b64_json))).convert("RGB"))
 
 
-def test_previews_have_the_rows_that_are_whole(drawing_client):
+def test_previews_have_the_rows_that_are_whole(drawing_client, leave):
     """At full size, the rest grey; then the picture that comes without events, and what was used."""
-    asked = {"prompt": "slow", "size": "16x16", "extra_body": {"seed": 4}}
+    asked = {"prompt": "held", "size": "16x16", "extra_body": {"seed": 4}}
+    leave.touch()
     (entry,) = drawing_client.images.generate(**asked).data
-    *previews, last = drawing_client.images.generate(**asked, stream=True, partial_images=3)
+    leave.unlink()
+    events = []
+    for event in drawing_client.images.generate(**asked, stream=True, partial_images=3):
+        events.append(event)
+        leave.touch()
+    *previews, last = events
     assert [event.type for event in previews] == ["image_generation.partial_image"] * len(previews)
     assert [event.partial_image_index for event in previews] == list(range(len(previews)))
     assert 1 <= len(previews) <= 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import numpy as np
 import openai
@@ -39,13 +39,18 @@ def read(content, name):
         return np.concatenate([frame.to_ndarray().reshape(-1) for frame in file.decode(audio=0)]) / 2**15
 
 
+@pytest.fixture(scope="module")
+def whole(speaking_client):
+    """The samples of the sound that comes whole."""
+    return read(speaking_client.audio.speech.create(**asked("wav")).content, "wav")
+
+
 @pytest.mark.parametrize("name", ["wav", "pcm", "flac", "mp3", "opus", "ogg"])
-def test_what_is_streamed_is_the_whole(speaking_client, name):
+def test_what_is_streamed_is_the_whole(speaking_client, whole, name):
     """The bytes of each format, piece by piece; without loss they have every sample of the sound that comes whole."""
     with speaking_client.audio.speech.with_streaming_response.create(**asked(name, **CHUNKS)) as answer:
         assert "content-length" not in answer.headers
         content = b"".join(answer.iter_bytes())
-    whole = read(speaking_client.audio.speech.create(**asked("wav")).content, "wav")
     samples = read(content, name)
     if name in LOSSLESS:
         np.testing.assert_allclose(samples, whole, rtol=0, atol=2 / 2**15)
@@ -55,13 +60,14 @@ def test_what_is_streamed_is_the_whole(speaking_client, name):
         assert answer.headers["content-type"] == f"audio/pcm; rate={RATE}; channels=1"
 
 
-def test_the_first_sound_comes_while_the_model_speaks(speaking_server, speaking_client):
+def test_the_first_sound_comes_while_the_model_speaks(speaking_server, speaking_client, leave):
     """Bytes are there, and the engine still runs the request."""
     create = speaking_client.audio.speech.with_streaming_response.create
-    with create(**asked("pcm", "slow", **CHUNKS), stream_format="audio") as answer:
+    with create(**asked("pcm", "a held sound", **CHUNKS), stream_format="audio") as answer:
         pieces = answer.iter_bytes()
         first = next(pieces)
         assert metric(speaking_server, "vllm:num_requests_running") == 1
+        leave.touch()
         rest = b"".join(pieces)
     assert 0 < len(first) < len(rest)
 
@@ -76,7 +82,7 @@ def events(answer):
 
 
 @pytest.mark.parametrize("name", ["pcm", "wav"])
-def test_events_are_openais(speaking_client, name):
+def test_events_are_openais(speaking_client, whole, name):
     """Deltas whose joined base64 is the file, then what was used."""
     create = speaking_client.audio.speech.with_streaming_response.create
     with create(**asked(name, **CHUNKS), stream_format="sse") as answer:
@@ -85,7 +91,6 @@ def test_events_are_openais(speaking_client, name):
     assert len(deltas) > 2
     assert {event["type"] for event in deltas} == {"speech.audio.delta"}
     content = b"".join(base64.b64decode(event["audio"]) for event in deltas)
-    whole = read(speaking_client.audio.speech.create(**asked("wav")).content, "wav")
     np.testing.assert_allclose(read(content, name), whole, rtol=0, atol=2 / 2**15)
     assert done["type"] == "speech.audio.done"
     frames = len(whole) // 16
@@ -114,16 +119,21 @@ def test_errors_before_the_first_sound_have_their_status(speaking_client, stream
     assert caught.value.param == "chunk_seconds"
 
 
-def test_a_failure_after_the_first_sound_is_seen(speaking_server, speaking_client):
+def test_a_failure_after_the_first_sound_is_seen(speaking_server, speaking_client, leave):
     """Bytes end without their end, events with an error; the server goes on."""
     create = speaking_client.audio.speech.with_streaming_response.create
-    with (
-        create(**asked("pcm", "slow spoiled", **CHUNKS), stream_format="audio") as answer,
-        pytest.raises(Exception, match="peer closed connection without sending complete message"),
-    ):
-        b"".join(answer.iter_bytes())
-    with create(**asked("pcm", "slow spoiled", **CHUNKS), stream_format="sse") as answer:
-        text = "".join(answer.iter_text())
+    with create(**asked("pcm", "held spoiled", **CHUNKS), stream_format="audio") as answer:
+        pieces = answer.iter_bytes()
+        next(pieces)
+        leave.touch()
+        with pytest.raises(Exception, match="peer closed connection without sending complete message"):
+            list(pieces)
+    leave.unlink()
+    with create(**asked("pcm", "held spoiled", **CHUNKS), stream_format="sse") as answer:
+        pieces = answer.iter_text()
+        text = next(pieces)
+        leave.touch()
+        text += "".join(pieces)
     last = text.rstrip("\n").rpartition("\n\n")[2]
     assert last.startswith("event: error\ndata: ")
     assert "no picture or sound" in json.loads(last.partition("data: ")[2])["error"]["message"]
@@ -131,13 +141,22 @@ def test_a_failure_after_the_first_sound_is_seen(speaking_server, speaking_clien
     wait_for(lambda: metric(speaking_server, "vllm:num_requests_running") == 0, "it still runs", 15)
 
 
-@pytest.mark.parametrize("stream_format", ["audio", "sse"])
-def test_a_client_that_goes_away_ends_its_request(speaking_server, stream_format):
-    """Before and after its first bytes."""
-    body = {"input": "slow " + "a" * 80, "stream_format": stream_format, "response_format": "pcm", **CHUNKS}
-    for pieces in (0, 2):
-        with closing(posted(speaking_server, "/v1/audio/speech", json=body)) as client:
-            wait_for(lambda: metric(speaking_server, "vllm:num_requests_running") == 1, "it does not run", 30)
+def test_a_client_that_goes_away_ends_its_request(speaking_server):
+    """As bytes and as events, before and after the first of them."""
+
+    def await_running(count):
+        wait_for(lambda: metric(speaking_server, "vllm:num_requests_running") == count, f"{count} must run", 30)
+
+    with ExitStack() as stack:
+        clients = {}
+        for stream_format in ("audio", "sse"):
+            body = {"input": "slow " + "a" * 80, "stream_format": stream_format, "response_format": "pcm", **CHUNKS}
+            for pieces in (0, 2):
+                client = stack.enter_context(closing(posted(speaking_server, "/v1/audio/speech", json=body)))
+                clients[stream_format, pieces] = client
+        await_running(4)
+        for left, ((_, pieces), client) in zip((3, 2, 1, 0), clients.items(), strict=True):
             if pieces:
                 assert client.sock.recv(1 << 16)
-        wait_for(lambda: metric(speaking_server, "vllm:num_requests_running") == 0, "it still runs", 15)
+            client.close()
+            await_running(left)

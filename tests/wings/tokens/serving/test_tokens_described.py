@@ -19,7 +19,7 @@ from vllm_mmout.errors import TokenError
 
 pytestmark = pytest.mark.engine
 GENERATIONS, SPEECH = "/v1/images/generations", "/v1/audio/speech"
-GENERATED = 80
+GENERATED = 30
 
 
 @pytest.fixture(scope="module")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import base64
 import io
 import threading
-from contextlib import closing
 
 import httpx
 import numpy as np
 import openai
 import pytest
-from asked_server import metric, posted
+from asked_server import metric
 from PIL import Image
-from scene_clients import wait_for
 
 soundfile = pytest.importorskip("soundfile", reason="the oracle is soundfile")
 pytestmark = pytest.mark.engine
@@ -101,25 +99,12 @@ def test_requests_of_many_clients(drawing_client):
         answer = drawing_client.images.generate(prompt="a lake", n=2, size=f"8x{rows * CELL}")
         found[rows] = {opened(entry).size for entry in answer.data}
 
-    threads = [threading.Thread(target=ask, args=(rows,)) for rows in range(1, 9)]
+    threads = [threading.Thread(target=ask, args=(rows,)) for rows in range(1, 5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {rows: {(8, rows * CELL)} for rows in range(1, 9)}
-
-
-def running(server):
-    """Answers that the engine works on."""
-    return metric(server, "vllm:num_requests_running")
-
-
-def test_a_client_that_goes_away_ends_its_request(drawing_server):
-    """The engine runs it no longer, though it would for 40 s."""
-    body = {"prompt": "slow", "n": 2, "size": "40x40"}
-    with closing(posted(drawing_server, "/v1/images/generations", json=body)):
-        wait_for(lambda: running(drawing_server) == 2, "the request does not run", 30)
-    wait_for(lambda: running(drawing_server) == 0, "the request still runs", 15)
+    assert found == {rows: {(8, rows * CELL)} for rows in range(1, 5)}
 
 
 def test_text_is_vllms(drawing_client):
@@ -150,23 +135,17 @@ def test_other_routes_of_a_server_that_draws(drawing_server, drawing_client):
         assert httpx.request(method, f"{drawing_server.url}{path}").status_code < 500
 
 
-@pytest.mark.parametrize("name", ["mp3", "opus", "flac", "wav", "pcm"])
-def test_speech_in_each_format(speaking_client, name):
-    """What comes is read by soundfile, at the model's rate; the same seed gives the same sound."""
-    asked = {"model": "speaker", "voice": "leo", "input": "hello", "response_format": name, "extra_body": {"seed": 7}}
-    answer = speaking_client.audio.speech.create(**asked)
-    reference = speaking_client.audio.speech.create(**{**asked, "response_format": "wav"})
-    expected, rate = soundfile.read(io.BytesIO(reference.content))
-    assert (rate, expected.ndim) == (RATE, 1)
-    assert np.abs(expected).max() > 0
-    if name == "pcm":
-        sound = np.frombuffer(answer.content, "<i2") / 2**15
-    else:
-        sound, found = soundfile.read(io.BytesIO(answer.content))
-        assert found == RATE
-    if name in ("flac", "wav", "pcm"):
-        np.testing.assert_array_equal(sound, expected)
-    assert len(sound) >= len(expected)
+def test_speech_is_a_file_of_the_models_rate(speaking_client):
+    """The same seed gives the same sound, whatever the format; its rate is the model's."""
+    asked = {"model": "speaker", "voice": "leo", "input": "hello", "extra_body": {"seed": 7}}
+    sounds = []
+    for name in ("wav", "flac"):
+        answer = speaking_client.audio.speech.create(**asked, response_format=name)
+        sound, rate = soundfile.read(io.BytesIO(answer.content))
+        assert (rate, sound.ndim) == (RATE, 1)
+        sounds.append(sound)
+    np.testing.assert_array_equal(*sounds)
+    assert np.abs(sounds[0]).max() > 0
 
 
 def test_speech_is_streamed_to_a_file(speaking_client, tmp_path):
