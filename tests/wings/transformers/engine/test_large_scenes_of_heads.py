@@ -17,7 +17,7 @@ from small_heads import head, saved
 from vllm_mmout import OutputParams
 
 pytestmark = pytest.mark.engine
-SIDE = 4096 if os.environ.get("MMOUT_LONG") else 320
+SIDE = 4096 if os.environ.get("MMOUT_LONG") else 192
 TILE, OVERLAP = 64, 32
 PLACE = {"crs": "EPSG:32614", "transform": Affine(10, 0, 500_000, 0, -10, 4_500_000)}
 
