@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from collections import OrderedDict
@@ -55,20 +56,35 @@ class Pair(nn.Module):
 
 
 def archive(folder, network, *example, batch=torch.export.Dim.DYNAMIC, sides=None, config=None, name="model.pt2"):
-    """A folder with an archive; the plain network."""
-    torch.manual_seed(7)
-    made = network().eval()
-    for buffer in made.buffers():
-        if buffer.is_floating_point():
-            buffer.uniform_(0.5, 1.5)
-    free = {0: batch, **dict.fromkeys(range(2, example[0].ndim) if sides else (), sides)}
-    free = {axis: size for axis, size in free.items() if size is not None}
-    shapes = tuple(free for _ in example)
+    """Write a folder with an archive, and return the plain network, which all tests share."""
+    shapes = [tuple(one.shape) for one in example]
+    key = network, *shapes, repr(batch), repr(sides)
+    if key not in _EXPORTED:
+        _EXPORTED[key] = _exported(network, shapes, batch, sides)
+    made, content = _EXPORTED[key]
     folder.mkdir(parents=True, exist_ok=True)
-    torch.export.save(torch.export.export(made, example, dynamic_shapes=shapes), folder / name)
+    (folder / name).write_bytes(content)
     if config is not None:
         (folder / "config.json").write_text(json.dumps(config))
     return made
+
+
+_EXPORTED = {}
+"""Network and archive by what was exported: each export takes half a second."""
+
+
+def _exported(network, shapes, batch, sides):
+    """Return a network with random weights, and the bytes of its archive."""
+    torch.manual_seed(7)
+    made, example = network().eval(), tuple(map(torch.rand, shapes))
+    for buffer in made.buffers():
+        if buffer.is_floating_point():
+            buffer.uniform_(0.5, 1.5)
+    free = {0: batch, **dict.fromkeys(range(2, len(shapes[0])) if sides else (), sides)}
+    free = {axis: size for axis, size in free.items() if size is not None}
+    content = io.BytesIO()
+    torch.export.save(torch.export.export(made, example, dynamic_shapes=tuple(free for _ in example)), content)
+    return made, content.getvalue()
 
 
 def rewritten(file, change, program=lambda _: None, add=()):

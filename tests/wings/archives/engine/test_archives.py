@@ -11,8 +11,7 @@ import pytest
 import rasterio
 import torch
 from exported_archives import Bands, Dated, LastBands, Options, Pair, Words, archive, item
-from model_folders import engine_here
-from quick_engines import quick_engines
+from model_folders import engine_elsewhere, engine_here
 from rasterio.transform import Affine
 
 from vllm_mmout import OutputParams
@@ -183,11 +182,8 @@ def test_what_an_item_asks_for_and_nobody_does_is_refused(entries, why, tmp_path
 
 def test_an_engine_in_processes_of_its_own(tmp_path):
     """The worker reads the archive itself."""
-    from vllm import LLM
-
     network = archive(tmp_path, Bands, IMAGE, batch=ANY, config=CLASSES)
-    with quick_engines():
-        llm = LLM(str(tmp_path), gpu_memory_utilization=0.3)
+    llm = engine_elsewhere(str(tmp_path))
     one = image(64, 64)
     (found,) = generated(llm, [one])
     np.testing.assert_array_equal(found.array[0], plain(network, one)[0].argmax(0))
