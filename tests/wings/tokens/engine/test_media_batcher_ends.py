@@ -68,19 +68,20 @@ def test_a_medium_fails_alone(make, error, count):
     assert all_at_once(batcher, media(1, start=50)) == {50: 50}
 
 
+@pytest.mark.timing
 def test_media_of_a_failed_batch_have_their_time_each(make):
     """The limit is that of one forward: what follows a failed batch has as much again."""
 
     class Slow(Counting):
         def decode_batch(self, media):
             if self.slow:
-                time.sleep(0.5)
+                time.sleep(0.15)
                 assert len(media) == 1, "no batches today"
             return super().decode_batch(media)
 
     processor = Slow(pays, max_batch=8)
     processor.slow = False
-    batcher = make(processor, timeout=2.0)
+    batcher = make(processor, timeout=0.9)
     all_at_once(batcher, media(40, start=1000))
     processor.slow = True
 
@@ -238,6 +239,7 @@ def test_where_too_many_decoders_hang_media_are_refused(make, monkeypatch):
         assert "restart the engine" in str(outcome)
 
 
+@pytest.mark.timing
 def test_a_turn_that_is_over_before_it_took_anything_settles_a_medium(make, monkeypatch):
     """A process that was stopped while a medium waited for others finds its time over: none is forgotten."""
     processor, batcher = tried(make, max_batch=8, batch_wait_ms=100, timeout=0.3)

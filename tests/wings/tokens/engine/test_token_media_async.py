@@ -80,13 +80,17 @@ async def until_idle(engine):
     assert idle(engine)
 
 
-@pytest.mark.parametrize("options", [{}, {"n": 2}, {"stop": ["e", "q"]}, {"logprobs": 2}, {"stream_interval": 4}])
+COMPILED = pytest.param({"logprobs": 2}, marks=pytest.mark.slow)
+"""Log-probabilities, for which vLLM compiles in each engine."""
+
+
+@pytest.mark.parametrize("options", [{}, {"n": 2}, {"stop": ["e", "q"]}, COMPILED, {"stream_interval": 4}])
 async def test_deltas_of_text_are_vllms(engine, plain, options):
     """Joined, they are the text, tokens and log-probabilities of vLLM without us; nothing of ours is in them."""
     prompt = "a rather long prompt that is cut into chunks, " * 3
     # No seed: with one, and a prompt in chunks, vLLM fails on a CPU (it sets the offset of a generator that has none).
     params = SamplingParams(
-        max_tokens=30, temperature=1.0, top_k=1, allowed_token_ids=TEXT, output_kind=DELTA, **options
+        max_tokens=12, temperature=1.0, top_k=1, allowed_token_ids=TEXT, output_kind=DELTA, **options
     )
     texts = []
     for one in (engine, plain):
@@ -241,7 +245,7 @@ async def test_vllm_counts_no_request_that_was_delivered(engine, monkeypatch, n)
     assert told[-1] == 0
 
 
-@pytest.mark.parametrize("pause", [0, 1.0])
+@pytest.mark.parametrize("pause", [0, 0.3])
 async def test_input_that_streams_in_stays_vllms(engine, plain, pause):
     """Pieces of a prompt, whose end comes before and after the engine's answer: as vLLM, and nothing is left."""
     from vllm.engine.protocol import StreamingInput
@@ -268,7 +272,7 @@ async def test_options_are_checked_first(engine):
     assert idle(engine)
 
 
-async def test_two_hundred_at_once(engine):
+async def test_a_hundred_at_once(engine):
     """Some are cancelled at random: every answer is its own, and nothing is left of any."""
     chance = random.Random(7)  # noqa: S311 - a test
     drawn = {}
@@ -279,7 +283,7 @@ async def test_two_hundred_at_once(engine):
         prompt, tokens = f"draw {number}", tokens if number % 5 else of_text(f"no picture {number}")
         if chance.random() < 0.3:
             try:
-                async with asyncio.timeout(chance.random()):
+                async with asyncio.timeout(chance.random() / 2):
                     await all_of(engine, scripted(tokens * 3), prompt)
             except (TimeoutError, AbortedError):
                 return "cancelled"
@@ -293,9 +297,9 @@ async def test_two_hundred_at_once(engine):
             (drawn[number],) = answer.multimodal
         return "done"
 
-    ended = await asyncio.gather(*(one(number) for number in range(200)))
-    assert ended.count("cancelled") > 10
-    assert ended.count("done") > 100
+    ended = await asyncio.gather(*(one(number) for number in range(100)))
+    assert ended.count("cancelled") > 5
+    assert ended.count("done") > 50
     for number, picture in drawn.items():
         grid = codes(2, 2, seed=number)
         processor = engine.output_processor.binding.processors["vq_image"]
