@@ -39,8 +39,10 @@ class GrowingSounds:
         self._params = params
         self._batcher = batcher
         self._open: GrowingSound | None = None
-        self._chunks: list[AudioOutput] = []
-        """Those that nobody has taken."""
+        self._sounds: list[GrowingSound] = []
+        """In the order of their tokens, from the first whose chunks are not all taken."""
+        self._chunks: dict[int, list[AudioOutput]] = {}
+        """Chunks that nobody has taken, by the start of their sound."""
         self._lock = Lock()
 
     def advance(self, parser: StreamParser) -> None:
@@ -63,15 +65,22 @@ class GrowingSounds:
         return sound
 
     def take(self) -> list[AudioOutput]:
-        """The chunks decoded since the last call."""
+        """Return the chunks decoded since the last call, those of a sound once all before it have ended."""
+        taken: list[AudioOutput] = []
         with self._lock:
-            chunks, self._chunks = self._chunks, []
-        return chunks
+            while self._sounds:
+                first = self._sounds[0]
+                waits = first.done is not None  # looked at first: chunks are kept before their sound ends
+                taken += self._chunks.pop(first.start, [])
+                if waits:
+                    break
+                self._sounds.pop(0)
+        return taken
 
-    def keep(self, chunks: list[AudioOutput]) -> None:
-        """Keep new chunks for who takes them."""
+    def keep(self, sound: GrowingSound, chunks: list[AudioOutput]) -> None:
+        """Keep new chunks of a sound for who takes them."""
         with self._lock:
-            self._chunks += chunks
+            self._chunks.setdefault(sound.start, []).extend(chunks)
 
     def cancel(self) -> None:
         """Decode no more."""
@@ -83,6 +92,8 @@ class GrowingSounds:
         if self._open is None or self._open.start != start:
             self.cancel()
             self._open = GrowingSound(start, self._processor, self._params, self._batcher, self)
+            with self._lock:
+                self._sounds.append(self._open)
         return self._open
 
 
@@ -177,7 +188,7 @@ class GrowingSound:
             self._settle(job.outcome)
             return
         self._chunks += job.outcome
-        self._sounds.keep(job.outcome)
+        self._sounds.keep(self, job.outcome)
         if job.medium.ended:
             self._settle(self._whole())
             return
