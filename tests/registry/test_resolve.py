@@ -22,6 +22,11 @@ class Depth(OutputProcessor):
     pass
 
 
+class Sized(OutputProcessor):
+    def __init__(self, *, size=2):
+        self.size = size
+
+
 class Tensor(OutputProcessor):
     pass
 
@@ -159,6 +164,18 @@ def test_table_of_aliases(registry):
     ask = {"output_processor": {"mask": "segmentation", "raw": f"{HERE}:Tensor", "again": "segmentation"}}
     choice = choose(registry, engine=ask)
     assert list(choice.processors.items()) == [("mask", Mask), ("raw", Tensor), ("again", Mask)]
+
+
+def test_options_of_one_processor_alone(registry):
+    """A table in place of a name has options of its own, which win over those beside it."""
+    own = {"output_processor": f"{HERE}:Sized", "size": 3}
+    ask = {"output_processor": {"large": own, "small": f"{HERE}:Sized"}, "size": 1}
+    assert choose(registry, config={"mmout": ask}).options == {"large": {"size": 3}, "small": {"size": 1}}
+    own["colour"] = 2
+    with pytest.raises(OptionError, match=r"unknown option 'colour' in output_processor\['large'\] in config.json"):
+        choose(registry, config={"mmout": ask})
+    with pytest.raises(OptionError, match="is text, got None"):
+        choose(registry, engine={"output_processor": {"large": {"size": 3}}})
 
 
 @pytest.mark.parametrize("twice", [["tensor", "tensor"], ["edges", f"{HERE}:Edges"]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,8 @@ def resolve(
     1. the engine argument, 2. ``config.json`` (``"output_processor"``, or that key in its ``"mmout"`` table), 3. the
     registration of the architecture, then that on the model's class. 1 and 2 give a name, a list of names or a table
     alias -> name; a name is looked up among the model's own, then the built-in and installed ones; or it is a path
-    "pkg.mod:Class". The name "none" switches the model's processors off.
+    "pkg.mod:Class". In place of a name an alias may have a table with ``output_processor`` and options of this
+    processor alone. The name "none" switches the model's processors off.
 
     Options come from the ``"mmout"`` table of ``config.json``, overlaid by those of the engine argument. Where the
     engine argument names other processors than ``config.json``, options of ``config.json`` that these do not take are
@@ -72,10 +73,13 @@ def resolve(
     check_options(engine_options, taken, settings, ENGINE)
     if by_engine is None:
         check_options(config_options, taken, settings, CONFIG_TABLE)
+    alone = {one.alias: one.options for one in wanted or () if one.alias is not None}
+    for name, options_alone in alone.items():
+        check_options(options_alone, {name: taken[name]}, (), f"{KEY}[{name!r}] in {source}")
     options = {**config_options, **engine_options}
     return Choice(
         processors=processors,
-        options=deal(options, taken, settings),
+        options=deal(options, taken, settings, alone),
         settings={key: value for key, value in options.items() if key in settings},
         chosen_by=source,
     )
@@ -118,6 +122,8 @@ class Wanted:
     """Its registered name, a path "pkg.mod:Class", or "io_plugin:NAME"."""
     alias: str | None
     """What requests shall call it; None: its own name."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of this one alone."""
 
 
 def parse_names(value: object, source: str) -> tuple[Wanted, ...] | None:
@@ -142,6 +148,10 @@ def parse_names(value: object, source: str) -> tuple[Wanted, ...] | None:
 
 
 def _wanted(alias: object, name: object, source: str) -> Wanted:
+    options: dict[str, Any] = {}
+    if alias is not None and isinstance(name, Mapping):
+        options = {key: value for key, value in name.items() if key != KEY}
+        name = name.get(KEY)
     if not isinstance(name, str) or not name:
         raise OptionError(f'{KEY!r} in {source}: an output processor\'s name or "pkg.mod:Class" is text, got {name!r}')
     if name == NONE:
@@ -152,7 +162,7 @@ def _wanted(alias: object, name: object, source: str) -> Wanted:
         raise OptionError(
             f"{KEY!r} in {source}: {alias!r} cannot be an alias; use letters, digits, '_', '-', '.'; not {NONE!r}"
         )
-    return Wanted(name, alias)
+    return Wanted(name, alias, options)
 
 
 class ModelsOwn:
@@ -251,12 +261,16 @@ def check_options(
 
 
 def deal(
-    options: Mapping[str, Any], taken: Mapping[str, Taken], settings: Collection[str]
+    options: Mapping[str, Any],
+    taken: Mapping[str, Taken],
+    settings: Collection[str],
+    alone: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, Any]]:
-    """Give each processor the options it takes; the engine's settings go to none."""
+    """Give each processor the options it takes, under those of its own; the engine's settings go to none."""
     dealt = {}
     for name, one in taken.items():
-        dealt[name] = {key: value for key, value in options.items() if one.takes(key) and key not in settings}
+        shared = {key: value for key, value in options.items() if one.takes(key) and key not in settings}
+        dealt[name] = {**shared, **alone.get(name, {})}
         missing = [key for key in one.required if key not in dealt[name]]
         if missing:
             raise OptionError(

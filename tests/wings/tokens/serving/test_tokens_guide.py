@@ -12,6 +12,9 @@ from pages import all_blocks, commands
 
 pytest.importorskip("vllm", reason="the server is vLLM's")
 
+from vllm_mmout.registry import OutputRegistry
+from vllm_mmout.registry.resolve import resolve
+from vllm_mmout.wings.tokens.layouts import TokenLayout
 from vllm_mmout.wings.tokens.processors.prompt_template import FIELDS as PLACES
 from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 from vllm_mmout.wings.tokens.serving import fields
@@ -122,6 +125,15 @@ def test_the_template_of_the_page():
     template = PromptTemplate.parse(table["prompt"], "image")
     assert template.names == {"prompt", "rows", "columns"}
     assert (template.default("rows"), template.default("columns")) == ("90", "90")
+
+
+def test_a_model_of_pictures_and_sounds_has_a_layout_and_a_decoder_for_each():
+    """The table of the page gives each processor its own options."""
+    config = json.loads(shown("tokens.md", "json", "codec_audio").text)
+    found = resolve(OutputRegistry(), engine_table=None, config=config, architectures=[], model_class=lambda: None)
+    modalities = {name: TokenLayout(**options["layout"]).modality for name, options in found.options.items()}
+    assert modalities == {"picture": "image", "sound": "audio"}
+    assert [options["decoder"] for options in found.options.values()] == ["vq", "codec"]
 
 
 def test_python_of_the_page_of_tokens(tmp_path, monkeypatch):
