@@ -83,10 +83,10 @@ def test_detr_is_read_as_by_transformers(threshold, dtype):
 
 
 def test_detectors_without_a_class_for_nothing_are_read_as_by_transformers():
-    """With no_object off the best of all classes of all queries are those of DeformableDetrImageProcessor."""
+    """With no_object off the best 100 of all classes of all queries are those of DeformableDetrImageProcessor."""
     module = pytest.importorskip("transformers.models.deformable_detr.image_processing_pil_deformable_detr")
     output = queries(requests=2, count=60)
-    processor = DetectionProcessor(no_object=False, threshold=0.7)
+    processor = DetectionProcessor(no_object=False, threshold=0.7, max_detections=100)
     for row, oracle in enumerate(post_processed(module.DeformableDetrImageProcessorPil, output, 0.7)):
         assert len(oracle) > 40
         assert as_rows(result(processor, output, row).placed(Source(size=SIZE))) == oracle
@@ -169,8 +169,30 @@ def test_a_fixed_number_travels():
         "scores": (torch.float32, (3, 7)),
         "labels": (torch.int32, (3, 7)),
         "relative_boxes": (torch.float32, (3, 7, 4)),
+        "above": (torch.int32, (3,)),
     }
     assert DetectionProcessor().reduce(queries(count=5), PARAMS)["scores"].shape == (1, 5)
+
+
+def test_without_a_limit_all_are_returned_and_a_limit_counts_what_it_leaves_out():
+    """Three hundred boxes come back by default; a limit keeps the best, and ``omitted`` counts the others."""
+    scores = [0.5 + 0.001 * (at * 7 % 300 + 1) for at in range(300)]
+    output = scored([[at, 0, at + 1, 1] for at in range(300)], scores)
+    every = result(DetectionProcessor(), output)
+    assert (len(every.detections), every.omitted) == (300, 0)
+    best = result(DetectionProcessor(max_detections=40), output)
+    assert (best.detections, best.omitted) == (every.detections[:40], 260)
+    assert b"omitted" not in every.to_bytes("json")
+    assert b'"omitted":260' in best.to_bytes("json").replace(b" ", b"")
+
+
+def test_a_tile_gives_more_than_a_limit_of_its_scene():
+    """The best of a scene may all lie in one tile, behind pieces that its neighbours have whole."""
+    processor, params = DetectionProcessor(max_detections=5), PARAMS.of_part()
+    output = scored([[at, 0, at + 1, 1] for at in range(1200)], [0.9] * 1200)
+    reduced = processor.reduce(output, params)
+    found = processor.decode({name: tensor[0] for name, tensor in reduced.items()}, params)
+    assert (len(found.detections), found.omitted) == (1000, 200)
 
 
 @pytest.mark.parametrize("options", [{}, {"no_object": False}], ids=str)

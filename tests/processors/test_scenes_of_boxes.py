@@ -68,7 +68,7 @@ def test_the_best_of_all_tiles_are_returned_in_any_order():
     for index in range(len(grid)):
         mine = []
         for _ in range(40):
-            left, top = draw.uniform(0, 80), draw.uniform(0, 80)
+            left, top = draw.uniform(2, 77), draw.uniform(2, 77)  # no box touches an edge of its tile
             box = (left, top, left + draw.uniform(5, 20), top + draw.uniform(5, 20))
             mine.append((round(draw.random(), 2), draw.randrange(2), box))
         window = grid.window(index)
@@ -134,7 +134,7 @@ def test_objects_smaller_than_the_overlap_are_found_as_in_the_whole_scene(seed):
         found[index] = boxes(
             *((score, 0, tuple(one)) for score, one in zip(whole, seen, strict=True) if (one[2:] > one[:2]).all())
         )
-    result = joined(DetectionProcessor(max_detections=1000), found, grid)
+    result = joined(DetectionProcessor(), found, grid)
     np.testing.assert_allclose(sorted(one.box for one in result.detections), sorted(objects), rtol=1e-9)
 
 

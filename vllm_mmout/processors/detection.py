@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.processors.base import OutputProcessor, Parts
-from vllm_mmout.processors.boxes import FORMATS, as_corners, joined_boxes, suppressed
+from vllm_mmout.processors.boxes import FORMATS, as_corners, suppressed
 from vllm_mmout.processors.option_values import Labels, checked_count, checked_names, checked_part, checked_switch
 from vllm_mmout.processors.raw import describe, not_of_reduce
+from vllm_mmout.processors.scene_boxes import joined_boxes
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +26,8 @@ _TAKES = (
 )
 _BEFORE_SUPPRESSION = 10
 """How many times ``max_detections`` travel where many of them are to be suppressed."""
+_OF_FORWARD = 1000
+"""How many boxes travel of one forward where no limit holds for it."""
 
 _SAME = 0.5
 """Intersection over union above which boxes from two tiles are one object, where no option says it."""
@@ -53,7 +56,9 @@ class DetectionProcessor(OutputProcessor):
             true for "pred_boxes" and false for "boxes".
         no_object: whether the last class of the logits means that there is nothing.
         threshold: only higher scores are returned.
-        max_detections: how many are returned at most.
+        max_detections: how many are returned at most, the best of an input or of a whole scene; None for all. Without
+            a limit, and of a tile of a scene, the best 1000 of a forward travel. ``omitted`` of the result says how
+            many more were above the threshold.
         iou_threshold: of boxes of one class whose intersection over union is larger, only the best is returned
             (non-maximum suppression); None for all. Where tiles of a scene overlap, objects are found twice: of boxes
             from different tiles None means 0.5.
@@ -74,7 +79,7 @@ class DetectionProcessor(OutputProcessor):
         normalized: bool | None = None,
         no_object: bool = True,
         threshold: float = 0.5,
-        max_detections: int = 100,
+        max_detections: int | None = None,
         iou_threshold: float | None = None,
     ) -> None:
         if box_format is not None and box_format not in FORMATS:
@@ -84,7 +89,7 @@ class DetectionProcessor(OutputProcessor):
         self._normalized = None if normalized is None else checked_switch("normalized", normalized)
         self._no_object = checked_switch("no_object", no_object)
         self._threshold = checked_part("threshold", threshold)
-        self._most = checked_count("max_detections", max_detections)
+        self._most = None if max_detections is None else checked_count("max_detections", max_detections)
         self._iou_threshold = None if iou_threshold is None else checked_part("iou_threshold", iou_threshold)
 
     @classmethod
@@ -98,7 +103,8 @@ class DetectionProcessor(OutputProcessor):
         """Choose the boxes of the highest scores, as many of each request.
 
         "scores": float32 [n, k], from the highest, NaN first, the first of equal ones first; "labels": int32 [n, k];
-        "boxes", or "relative_boxes" if normalised: float32 [n, k, 4] as xmin, ymin, xmax, ymax.
+        "boxes", or "relative_boxes" if normalised: float32 [n, k, 4] as xmin, ymin, xmax, ymax; "above": int32 [n], how
+        many of all scores are above the threshold.
         """
         import torch
 
@@ -108,7 +114,7 @@ class DetectionProcessor(OutputProcessor):
         found = self._from_queries(output) if from_queries else _from_scores(output)
         box_format = self._box_format or ("cxcywh" if from_queries else "xyxy")
         relative = from_queries if self._normalized is None else self._normalized
-        most = self._most * (1 if self._iou_threshold is None else _BEFORE_SUPPRESSION)
+        most = self._travelling(params)
         best = found.scores.sort(dim=1, descending=True, stable=True)
         order = best.indices[:, :most]
         at = found.places.gather(1, order).unsqueeze(2).expand(-1, -1, 4)
@@ -117,32 +123,43 @@ class DetectionProcessor(OutputProcessor):
             "scores": best.values[:, :most].contiguous(),
             "labels": found.labels.gather(1, order).to(torch.int32),
             "relative_boxes" if relative else "boxes": boxes,
+            "above": (found.scores > self._threshold).sum(dim=1).to(torch.int32),
         }
+
+    def _travelling(self, params: OutputParams) -> int:
+        """Return how many boxes travel of each request; a tile may hold all that a limit leaves of its scene."""
+        if self._most is None:
+            return _OF_FORWARD
+        most = self._most * (1 if self._iou_threshold is None else _BEFORE_SUPPRESSION)
+        return max(most, _OF_FORWARD) if params.part else most
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> DetectionOutput:
         """Make a `DetectionOutput`, which lies on no input yet; DecodeError where it holds NaN or infinity."""
         from vllm_mmout.outputs import Detection, DetectionOutput
         from vllm_mmout.outputs.detection import within
 
-        scores, labels, boxes, relative = _checked_raw(raw)
+        scores, labels, boxes, relative, above = _checked_raw(raw)
         if not scores[scores != -math.inf].isfinite().all():
             raise DecodeError(f"the model's scores hold NaN or infinity, so no object can be told; {_REMEDY}")
         chosen = scores > self._threshold
+        omitted = above - int(chosen.sum())
         scores, labels, boxes = scores[chosen], labels[chosen], boxes[chosen]
         if not boxes.isfinite().all():
             raise DecodeError(f"a box with a score above the threshold holds NaN or infinity; {_REMEDY}")
-        real = (boxes[:, 2:] > boxes[:, :2]).all(dim=1)
-        scores, labels, boxes = scores[real], labels[real], boxes[real]
+        left = (boxes[:, 2:] > boxes[:, :2]).all(dim=1).nonzero().flatten()
         if self._iou_threshold is not None:
-            left = suppressed(boxes, labels, self._iou_threshold)[: self._most]
-            scores, labels, boxes = scores[left], labels[left], boxes[left]
+            left = left[suppressed(boxes[left], labels[left], self._iou_threshold)]
+        best = left if params.part else left[: self._most]
+        omitted += len(left) - len(best)
         found = [
             Detection(id=number, label=self._labels.of(number), score=score, box=tuple(box))
-            for number, score, box in zip(labels.tolist(), scores.tolist(), boxes.tolist(), strict=True)
+            for number, score, box in zip(
+                labels[best].tolist(), scores[best].tolist(), boxes[best].tolist(), strict=True
+            )
         ]
         if relative:
-            return DetectionOutput(detections=within(found, 1, 1), units="relative")
-        return DetectionOutput(detections=found)
+            return DetectionOutput(detections=within(found, 1, 1), units="relative", omitted=omitted)
+        return DetectionOutput(detections=found, omitted=omitted)
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
         """Join what was found in the tiles of a scene as if it were one input: each object once, the best of all."""
@@ -199,9 +216,9 @@ def _from_scores(output: dict[str, torch.Tensor]) -> _Candidates:
     return _Candidates(scores.to(torch.float32), labels, places, boxes)
 
 
-def _checked_raw(raw: Raw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]:
-    """Scores, labels and boxes that ``reduce`` returned, and whether the boxes are normalised."""
+def _checked_raw(raw: Raw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool, int]:
+    """Return scores, labels and boxes, whether boxes are normalised, and how many scores are above the threshold."""
     for relative, name in ((False, "boxes"), (True, "relative_boxes")):
-        if isinstance(raw, dict) and set(raw) == {"scores", "labels", name}:
-            return raw["scores"], raw["labels"], raw[name], relative
-    raise not_of_reduce("detection takes scores, labels and boxes from reduce")
+        if isinstance(raw, dict) and set(raw) == {"scores", "labels", name, "above"}:
+            return raw["scores"], raw["labels"], raw[name], relative, int(raw["above"])
+    raise not_of_reduce("detection takes scores, labels, boxes and above from reduce")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import DecodeError
 from vllm_mmout.processors.base import Parts
-from vllm_mmout.processors.boxes import joined_boxes
 from vllm_mmout.processors.option_values import checked_count, checked_part
+from vllm_mmout.processors.scene_boxes import joined_boxes
 from vllm_mmout.wings.transformers.inputs import SIZE
 from vllm_mmout.wings.transformers.loading import Output, called
 from vllm_mmout.wings.transformers.processors.of_folder import OfFolder
@@ -19,11 +21,15 @@ if TYPE_CHECKING:
 
     import torch
 
-    from vllm_mmout.outputs import DetectionOutput
+    from vllm_mmout.outputs import Detection, DetectionOutput
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Part, Raw
 
     _Row: TypeAlias = tuple[int, str, torch.Tensor, torch.Tensor]
+
+_LIMIT = "top_k"
+"""The argument of post_process_object_detection that limits what a picture has, of processors that have one."""
+_NONE = Parameter(_LIMIT, Parameter.KEYWORD_ONLY)
 
 
 class ObjectDetectionProcessor(OfFolder):
@@ -31,7 +37,8 @@ class ObjectDetectionProcessor(OfFolder):
 
     Args:
         threshold: only higher scores are returned.
-        max_detections: how many a scene has at most; a single picture has what the processor gives.
+        max_detections: how many are returned at most, the best of an input or of a whole scene; None for all.
+            ``omitted`` of the result says how many more were above the threshold.
         iou_threshold: intersection over union above which boxes from two tiles are one object.
 
     Raises:
@@ -41,15 +48,20 @@ class ObjectDetectionProcessor(OfFolder):
 
     name: ClassVar[str] = "object-detection"
     modality: ClassVar[str] = "structured"
+    _keeps_flat: ClassVar[bool] = False
+    """Whether boxes without an area within the picture are returned."""
 
-    def __init__(self, *, threshold: float = 0.5, max_detections: int = 1000, iou_threshold: float = 0.5) -> None:
+    def __init__(
+        self, *, threshold: float = 0.5, max_detections: int | None = None, iou_threshold: float = 0.5
+    ) -> None:
         self._threshold = checked_part("threshold", threshold)
-        self._most = checked_count("max_detections", max_detections)
+        self._most = None if max_detections is None else checked_count("max_detections", max_detections)
         self._iou_threshold = checked_part("iou_threshold", iou_threshold)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> DetectionOutput:
         """Make a `DetectionOutput` in pixels of the input; DecodeError where scores or boxes hold NaN or infinity."""
         from vllm_mmout.outputs import Detection, DetectionOutput
+        from vllm_mmout.outputs.detection import within
 
         if not isinstance(raw, dict) or SIZE not in raw:
             raise DecodeError(f"the model's output lacks {SIZE}; name this processor for heads of transformers only")
@@ -60,21 +72,45 @@ class ObjectDetectionProcessor(OfFolder):
                 )
         tensors = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in raw.items()}
         height, width = tensors.pop(SIZE).tolist()
-        found = [
+        rows, omitted = self._found(tensors, (height, width), part=params.part)
+        every = (
             Detection(id=number, label=label, score=float(score), box=tuple(box.tolist()))
-            for number, label, score, box in self._found(tensors, (height, width))
-        ]
-        return DetectionOutput(detections=found, size=(height, width))
+            for number, label, score, box in rows
+        )
+        found = within(every, width, height, keep_flat=self._keeps_flat)
+        best = found if params.part or self._most is None else _best(found, self._most)
+        return DetectionOutput(
+            detections=best,
+            size=(height, width),
+            omitted=omitted + len(found) - len(best),
+            keeps_flat=self._keeps_flat,
+        )
 
-    def _found(self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int]) -> Iterator[_Row]:
-        """What the processor of the folder finds: number and name of the class, score, box."""
+    def _found(
+        self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
+    ) -> tuple[Iterable[_Row], int]:
+        """Return what the folder's processor finds, and how many objects above the threshold it leaves out.
+
+        A row is the number and name of a class, a score and a box. Some processors return the best 100 of a picture;
+        of a tile of a scene all are asked for.
+        """
         import torch
 
-        post_process = self.image_processor.post_process_object_detection
         output = Output({name: tensor[None] for name, tensor in tensors.items()})
-        (found,) = post_process(output, threshold=self._threshold, target_sizes=torch.tensor([size]))
+        find = partial(
+            self.image_processor.post_process_object_detection,
+            output,
+            threshold=self._threshold,
+            target_sizes=torch.tensor([size]),
+        )
+        (found,) = find()
+        omitted = 0
+        if signature(find).parameters.get(_LIMIT, _NONE).default == len(found["labels"]):
+            (every,) = find(**{_LIMIT: tensors["logits"].numel()})
+            found, omitted = (every, 0) if part else (found, len(every["labels"]) - len(found["labels"]))
         numbers = found["labels"].tolist()
-        yield from zip(numbers, map(self._labels.of, numbers), found["scores"], found["boxes"], strict=True)
+        names = map(self._labels.of, numbers)
+        return zip(numbers, names, found["scores"], found["boxes"], strict=True), omitted
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
         """Join what was found in the tiles of a scene as if it were one input: each object once, the best of all."""
@@ -90,7 +126,8 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
         threshold: only higher scores are returned; None: the processor's own, 0.1 to 0.3.
         text_threshold: which words of the text a label is made of, for models that take all texts as one (Grounding
             DINO); None: the processor's own.
-        max_detections: how many a scene has at most; a single picture has what the processor gives.
+        max_detections: how many are returned at most, the best of an input or of a whole scene; None for all.
+            ``omitted`` of the result says how many more were above the threshold.
         iou_threshold: intersection over union above which boxes from two tiles are one object.
 
     Raises:
@@ -99,20 +136,26 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
     """
 
     name: ClassVar[str] = "zero-shot-object-detection"
+    _keeps_flat: ClassVar[bool] = True
 
     def __init__(
         self,
         *,
         threshold: float | None = None,
         text_threshold: float | None = None,
-        max_detections: int = 1000,
+        max_detections: int | None = None,
         iou_threshold: float = 0.5,
     ) -> None:
         super().__init__(max_detections=max_detections, iou_threshold=iou_threshold)
         given = {"threshold": threshold, "text_threshold": text_threshold}
         self._options = {name: checked_part(name, value) for name, value in given.items() if value is not None}
 
-    def _found(self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int]) -> Iterator[_Row]:
+    def _found(
+        self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
+    ) -> tuple[Iterable[_Row], int]:
+        """Return what the folder's processor finds; it leaves out no object above the threshold."""
+        import torch
+
         texts = as_texts(tensors[TEXTS])
         (found,) = called(
             self.processor.post_process_grounded_object_detection,
@@ -122,6 +165,15 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
             **self._options,
         )
         labels = found["text_labels"]
-        said = [text.lower() for text in texts]
-        numbers = [said.index(label.lower()) if label.lower() in said else len(said) for label in labels]
-        yield from zip(numbers, labels, found["scores"], found["boxes"], strict=True)
+        numbers = dict.__getitem__(found, "labels")  # whose own method warns that they may be texts
+        if not isinstance(numbers, torch.Tensor):
+            said = [text.lower() for text in texts]
+            numbers = [said.index(label.lower()) if label.lower() in said else len(said) for label in labels]
+        numbers = map(int, numbers)
+        return zip(numbers, labels, found["scores"], found["boxes"], strict=True), 0
+
+
+def _best(found: list[Detection], most: int) -> list[Detection]:
+    """Return the objects of the highest scores, in their order."""
+    places = sorted(range(len(found)), key=lambda place: -found[place].score)[:most]
+    return [found[place] for place in sorted(places)]
