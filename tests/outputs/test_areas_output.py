@@ -46,6 +46,15 @@ def test_each_class_has_its_pixels_and_its_area(georeference):
         areas["snow"]
 
 
+def test_classes_of_one_name_stay_apart():
+    """Classes above 255 that share a name are counted each, and the name alone does not choose one."""
+    wide = CLASSES.astype(np.uint16) + 256
+    areas = AreasOutput.of(raster(classes=wide, nodata=None, class_names=("other",) * 512))
+    assert [areas[number].pixels for number in (256, 257, 260)] == [(number == CLASSES).sum() for number in (0, 1, 4)]
+    with pytest.raises(KeyError, match=r"names the classes 0, 1, 2.*take one by its id"):
+        areas["other"]
+
+
 def test_wide_numbers_are_counted():
     """uint16, with and without nodata and names."""
     wide = CLASSES.astype(np.uint16) * 257

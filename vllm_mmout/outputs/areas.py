@@ -83,11 +83,13 @@ class AreasOutput(StructuredOutput):
         return red, green, blue
 
     def __getitem__(self, which: int | str) -> ClassArea:
-        """One class by number or name; KeyError where there is none."""
-        for one in self.classes:
-            if which in (one.id, one.name):
-                return one
-        raise KeyError(which)
+        """Return the class of a number or a name; KeyError where none or several have the name."""
+        found = [one for one in self.classes if which in (one.id, one.name)]
+        if len(found) > 1:
+            raise KeyError(f"{which!r} names the classes {', '.join(str(one.id) for one in found)}; take one by its id")
+        if not found:
+            raise KeyError(which)
+        return found[0]
 
     def draw(self, picture: Image) -> Image:
         """Write the classes that occur into the lower left corner, the largest first, in their colours."""

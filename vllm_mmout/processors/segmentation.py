@@ -95,7 +95,7 @@ class SegmentationProcessor(OutputProcessor):
         asked = self.travels(params)
         logits = self.checked_logits(only_tensor(output, _TAKES, ReduceError))
         if asked == "classes":
-            dtype = _dtype(logits.shape[1])
+            dtype = class_dtype(logits.shape[1])
             if logits.shape[1] <= _FEW:
                 return best_of(logits.unbind(dim=1), logits.shape[1])
             best = logits.max(dim=1)  # torch gives the first of equal maxima, and NaN where there is one
@@ -137,7 +137,7 @@ class SegmentationProcessor(OutputProcessor):
         planes = probabilities.array
         if planes.dtype.kind != "f":
             return probabilities  # a subclass's own class ids
-        dtype = _dtype(len(planes))
+        dtype = class_dtype(len(planes))
         best, ids = planes[0].copy(), np.zeros(planes[0].shape, dtype)
         for number, plane in enumerate(planes[1:], start=1):
             np.maximum(ids, np.multiply(plane > best, number, dtype=dtype), out=ids)
@@ -195,7 +195,7 @@ def best_of(planes: Iterable[torch.Tensor], classes: int) -> torch.Tensor:
     """
     import torch
 
-    nodata = _NODATA[_dtype(classes)]
+    nodata = _NODATA[class_dtype(classes)]
     numbers = torch.uint8 if nodata == _NODATA["uint8"] else torch.int32  # of uint16 torch has little more than copies
     best = ids = None
     for number, plane in enumerate(planes):
@@ -210,7 +210,7 @@ def best_of(planes: Iterable[torch.Tensor], classes: int) -> torch.Tensor:
         raise ReduceError(f"{_TAKES}, got no class")
     if best.sum().isnan():  # or of infinities, which are looked at for nothing
         ids = torch.maximum(ids, best.isnan().to(numbers) * nodata)
-    return ids.to(getattr(torch, _dtype(classes)))
+    return ids.to(getattr(torch, class_dtype(classes)))
 
 
 def as_vectors(raster: RasterOutput, asked: str, params: OutputParams) -> Any:
@@ -224,5 +224,6 @@ def as_vectors(raster: RasterOutput, asked: str, params: OutputParams) -> Any:
     return raster
 
 
-def _dtype(classes: int) -> str:
+def class_dtype(classes: int) -> str:
+    """Return the dtype that holds the ids of so many classes, and its nodata beside them."""
     return "uint8" if classes <= _NODATA["uint8"] else "uint16"

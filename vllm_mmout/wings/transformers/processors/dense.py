@@ -39,12 +39,11 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
         """Make the instance of a process, with the names of config.json where no option gives any."""
-        if "class_names" not in options:
-            by_id = Labels().or_those_of(config).by_id
-            names = [by_id[number] for number in range(len(by_id)) if number in by_id]
-            if len(names) == len(by_id) == len(set(names)) > 1:
-                options = {**options, "class_names": names}
-        return cls(**options)
+        made = cls(**options)
+        by_id = Labels().or_those_of(config).by_id
+        if made._class_names is None and len(by_id) > 1 and set(by_id) == set(range(len(by_id))):
+            made._class_names = tuple(by_id[number] for number in range(len(by_id)))  # which may name two classes alike
+        return made
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
         """Scale logits to the input's size, then as `SegmentationProcessor.reduce`; a request after the other."""

@@ -13,7 +13,7 @@ from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.processors.base import Parts
 from vllm_mmout.processors.option_values import PaletteOption, checked_part
 from vllm_mmout.processors.raw import asked_output, not_of_reduce, own_array
-from vllm_mmout.processors.segmentation import as_vectors
+from vllm_mmout.processors.segmentation import as_vectors, class_dtype
 from vllm_mmout.wings.transformers.loading import Output, called
 from vllm_mmout.wings.transformers.processors.dense import SemanticSegmentationProcessor, of_one_size
 from vllm_mmout.wings.transformers.processors.join_segments import Segment, joined_segments
@@ -82,7 +82,7 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         rows = ({name: tensor[row : row + 1].float() for name, tensor in tensors.items()} for row in range(count))
         if self.travels(params) == "classes":
             post_process = self._post_process("semantic")
-            dtype = torch.uint8 if len(self._class_names or ()) <= np.iinfo(np.uint8).max else torch.uint16
+            dtype = getattr(torch, class_dtype(_classes_of(tensors)))
             return torch.stack([called(post_process, Output(row), target_sizes=[size])[0] for row in rows]).to(dtype)
         ids, segments = zip(*(self._segments(row, size) for row in rows), strict=True)
         return {"ids": torch.stack(ids), "segments": torch.stack(segments)}
@@ -129,6 +129,11 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
             ids[(found["segmentation"] == one["id"]).cpu()] = number
             table[number - 1] = torch.tensor([float(one["label_id"]), float(one["score"])])
         return ids, table
+
+
+def _classes_of(tensors: Mapping[str, torch.Tensor]) -> int:
+    """Return how many classes a head tells apart: logits [n, queries, classes] have one more, for no object."""
+    return max(len(tensor[0, 0]) for name, tensor in tensors.items() if "logits" in name and tensor.ndim == 3) - 1
 
 
 def _raster(ids: NDArray[Any], found: Sequence[Segment]) -> RasterOutput:
