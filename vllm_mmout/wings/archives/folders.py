@@ -70,10 +70,11 @@ def _raster(contents: Contents, said: Mapping[str, Any]) -> dict[str, Any]:
     if len(contents.inputs) != 1 or len(contents.inputs[0].axes) not in _AXES:
         return {}
     sizes = contents.inputs[0].axes
-    order = said.get(ORDER) or _AXES[len(sizes)]
-    if not _are_names(order) or sorted(order) != sorted(_AXES[len(sizes)]):
+    named = said.get(ORDER) or _AXES[len(sizes)]
+    order = [mlm.AXES.get(name.lower(), name) for name in named] if _are_names(named) else []
+    if sorted(order) != sorted(_AXES[len(sizes)]):
         raise OptionError(
-            f'"{ORDER}" must name {", ".join(_AXES[len(sizes)])} in the program\'s order, got {order!r:.200}'
+            f'"{ORDER}" must name {", ".join(_AXES[len(sizes)])} in the program\'s order, got {named!r:.200}'
         )
     axes = dict(zip(order, sizes, strict=True))
     count = axes["channel"].fixed
@@ -86,7 +87,7 @@ def _raster(contents: Contents, said: Mapping[str, Any]) -> dict[str, Any]:
         raise OptionError(f"the program takes {count} bands, and {len(bands)} are named: {', '.join(bands)}")
     Scaling.of(said.get("value_scaling"), count)  # what is wrong with it is said before a process starts
     frames = {"num_frames": _frames(axes["time"], said)} if "time" in axes else {}
-    return {ORDER: list(order), "bands": list(bands), **frames, **_sides(axes["height"], axes["width"], said)}
+    return {ORDER: order, "bands": list(bands), **frames, **_sides(axes["height"], axes["width"], said)}
 
 
 def _are_names(value: Any) -> bool:
@@ -109,6 +110,8 @@ def _sides(height: Axis, width: Axis, said: Mapping[str, Any]) -> dict[str, int]
             f"the program takes {height.least} x {width.least} pixels; programs of squares, or of any size, are served:"
             " export it with dynamic_shapes"
         )
-    most = Axis(least, most).usual
-    found = {"min_size": least, "max_size": most, "tile_size": min(max(_TILE, least), most)}
-    return found | {name: said[name] for name in found if name in said}
+    sides = {"min_size": least, "max_size": Axis(least, most).usual}
+    sides |= {name: said[name] for name in (*sides, "tile_size") if name in said}
+    if all(isinstance(side, int) for side in sides.values()):  # what is wrong with others is said later
+        sides.setdefault("tile_size", min(max(_TILE, sides["min_size"]), sides["max_size"]))
+    return sides

@@ -69,7 +69,7 @@ class Scaling:
 def _numbers(entry: Any) -> tuple[float, float, float, float]:
     """What a band's values are diminished and divided by, and their least and most."""
     kind = entry.get("type") if isinstance(entry, Mapping) else ""
-    if kind is None:
+    if kind is None or entry is None:
         return 0.0, 1.0, -math.inf, math.inf
     if not isinstance(kind, str) or kind not in _KINDS:
         raise OptionError(
