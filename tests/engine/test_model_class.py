@@ -55,6 +55,7 @@ def test_text_model_keeps_vllms_own_class(text):
     from vllm.v1.engine.output_processor import OutputProcessor as VllmOutputProcessor
 
     assert OutputRegistry().create_output_processor(text) is VllmOutputProcessor
+    assert OutputRegistry().create_output_processor() is VllmOutputProcessor
 
 
 def test_architecture_table_serves(text):

@@ -108,11 +108,11 @@ def _is_own_and_not_imported(model_config: ModelConfig) -> bool:
 
 
 def create_output_processor(
-    registry: OutputRegistry, model_config: ModelConfig, engine_table: Any
+    registry: OutputRegistry, model_config: ModelConfig | None, engine_table: Any
 ) -> OutputProcessor | type:
     """Make the output processor of a model, see `OutputRegistry.create_output_processor`."""
-    choice = choose(registry, model_config, engine_table)
-    if choice is None:
+    choice = None if model_config is None else choose(registry, model_config, engine_table)
+    if model_config is None or choice is None:
         from vllm.v1.engine.output_processor import OutputProcessor as TextOutputProcessor
 
         return TextOutputProcessor

@@ -121,12 +121,12 @@ class OutputRegistry:
         }
 
     def create_output_processor(
-        self, model_config: ModelConfig, *, engine_table: Mapping[str, Any] | None = None
+        self, model_config: ModelConfig | None = None, *, engine_table: Mapping[str, Any] | None = None
     ) -> OutputProcessor | type:
         """Make the output processor of a model.
 
         Args:
-            model_config: vLLM's.
+            model_config: vLLM's; None: of no model in particular, which gets the class of text models.
             engine_table: the value of ``additional_config["mmout"]``, None without.
 
         Returns:

@@ -20,7 +20,7 @@ from rasterio.windows import Window as RasterioWindow
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.georeference import Georeference
 from vllm_mmout.geo.raster.opened import open_raster
-from vllm_mmout.geo.raster.raster import GroundControlPoint, Raster, Window
+from vllm_mmout.geo.raster.raster import GroundControlPoint, Raster, Window, as_window
 from vllm_mmout.geo.raster.windowed import OpenRaster
 from vllm_mmout.geo.raster.writing import write_geotiff
 
@@ -63,6 +63,13 @@ def test_bands_are_named_by_number_or_description() -> None:
         ):
             with pytest.raises(InputError, match=words):
                 opened.read(WINDOW, bands)
+
+
+def test_a_window_can_be_unpacked() -> None:
+    """Into row, col, height and width, of which it can be made again."""
+    row, col, height, width = Window(1, 2, 3, 4)
+    assert (row, col, height, width) == (1, 2, 3, 4)
+    assert as_window(list(Window(1, 2, 3, 4))) == Window(1, 2, 3, 4)
 
 
 def test_windows_may_come_from_a_generator() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,6 +35,10 @@ class Window:
     """First column, from the left, from 0."""
     height: int
     width: int
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield row, col, height and width."""
+        return iter((self.row, self.col, self.height, self.width))
 
     @property
     def rows(self) -> slice:

@@ -145,6 +145,7 @@ def test_tokens_outside_the_layout_end_their_request_alone(painter):
     results = painter.generate(["a", "b", "c"], [scripted(one) for one in (good, bad, good)], use_tqdm=False)
     assert [len(result.outputs[0].multimodal) for result in (results[0], results[2])] == [1, 1]
     assert isinstance(results[1], TokenRequestOutput)
+    assert [result.error is None for result in results] == [True, False, True]
     with pytest.raises(TokenError, match="at position 3"):
         _ = results[1].outputs
     with pytest.raises(TokenError, match="at position 3"):

@@ -18,6 +18,7 @@ from vllm_mmout.engine.observer import counted
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.tokens.engine.llm import sampling_of
+from vllm_mmout.wings.tokens.engine.outputs import without_error
 from vllm_mmout.wings.tokens.engine.request import PLAIN, TokenRequest, sent_apart, with_request
 from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
 
@@ -69,7 +70,7 @@ class BoundTokenAsyncLLM(AsyncLLM):
         try:
             async with aclosing(results):
                 async for result in results:
-                    yield result
+                    yield without_error(result)
         except EngineGenerateError as error:
             if isinstance(error.__cause__, MMOutError):
                 raise error.__cause__ from error.__cause__.__cause__

@@ -14,7 +14,7 @@ from vllm_mmout.engine.request.llm_engine import BoundLLMEngine
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.tokens.engine.binding import TokenBinding
-from vllm_mmout.wings.tokens.engine.outputs import TokenRequestOutput
+from vllm_mmout.wings.tokens.engine.outputs import TokenRequestOutput, without_error
 from vllm_mmout.wings.tokens.engine.request import TokenRequest, sent_apart, with_request
 from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
 
@@ -46,8 +46,9 @@ class BoundTokenLLM(LLM):
 
         Returns:
             One result a prompt, in their order. Each of its ``outputs`` is a `MultimodalCompletionOutput`: its ``text``
-            is without media tokens, ``multimodal`` holds the pictures and sounds. In a list of prompts the place of a
-            failed one holds a `TokenRequestOutput`, whose ``error`` is the exception and whose ``outputs`` raises it.
+            is without media tokens, ``multimodal`` holds the pictures and sounds. ``error`` of a result is None. In a
+            list of prompts the place of a failed one holds a `TokenRequestOutput`, whose ``error`` is the exception and
+            whose ``outputs`` raises it.
 
         Raises:
             OptionError: an option of `OutputParams` is not for this model.
@@ -82,7 +83,7 @@ class BoundTokenLLM(LLM):
 def _told(outputs: list[RequestOutput], *, single: bool) -> list[RequestOutput]:
     """Results, of which failed ones say so; vLLM's loop has read their ``outputs`` and needs them no more."""
     for output in outputs:
-        if getattr(output, "error", None) is not None:
+        if without_error(output).error is not None:
             rebase(output, TokenRequestOutput)
     if single and outputs and isinstance(outputs[0], TokenRequestOutput):
         raise outputs[0].error

@@ -99,6 +99,12 @@ class TokenRequestOutput(RequestOutput):
         return f"{type(self).__name__}(request_id={self.request_id!r}, error={self.error!r})"
 
 
+def without_error(output: Any) -> Any:
+    """Give the output of a request that did not fail the field ``error``, None, as all results of ours have it."""
+    output.error = getattr(output, "error", None)
+    return output
+
+
 class MediaCollector(RequestOutputCollector):
     """The queue of one request; where answers are merged that a slow reader has not fetched, media are kept."""
 
