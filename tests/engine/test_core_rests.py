@@ -7,9 +7,9 @@ import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-import psutil
 import pytest
 import zmq
+from processes import descendants
 from vllm.distributed.device_communicators.shm_broadcast import MessageQueue, SpinCondition
 from water_oracle import scene
 
@@ -78,7 +78,7 @@ def test_queues_made_later_sleep_too(monkeypatch):
 def test_the_engines_processes_sleep_when_nothing_is_to_do(mp_llm):
     """Half a second after a request they have taken next to nothing of a processor."""
     mp_llm.generate(scene(1), use_tqdm=False)
-    processes = psutil.Process().children(recursive=True)
+    processes = descendants()
     assert any("VLLM::Worker" in child.name() for child in processes)
     before = [child.cpu_times() for child in processes]
     time.sleep(WAITS_S)

@@ -15,7 +15,6 @@ import wrong_models_for_tests as wrong
 from model_folders import children, config_of, engine_elsewhere, engine_here, says, weights_of, write_folder
 from only_in_parent_model import OnlyInParent
 from processes import PYTHONS_OWN
-from quick_engines import start_fork_server
 
 from scripts import run_script
 from vllm_mmout import MULTIMODAL_INPUT_REGISTRY, MMOutError
@@ -28,7 +27,6 @@ CONFIG = config_of(wrong.RightNet)
 @pytest.fixture
 def nothing_left():
     """At the end of a test no process is there that was not before it; vLLM's own trackers of resources aside."""
-    start_fork_server()
     before = children()
     yield
     deadline = time.monotonic() + 60

@@ -27,7 +27,7 @@ import tempfile
 import types
 import warnings
 from contextlib import ExitStack, suppress
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker, spawn
 from pathlib import Path
 
 from processes import ONE_THREAD
@@ -129,6 +129,26 @@ def run(arguments, *, env=None, cwd=None, input=None, timeout=1200, check=False)
     return done
 
 
+def start_spawned(files):
+    """Fork a process for `multiprocessing`, which reads from a pipe what it is to run.
+
+    Args:
+        files: descriptors that the process inherits; it finds their numbers by ``get_inherited_fds()``.
+
+    Returns:
+        The descriptor from which the process id can be read, then the exit status, both as `multiprocessing` writes
+        them; and the descriptor to which the pickled process is written.
+
+    """
+    answers, answering = os.pipe()
+    reading, writing = os.pipe()
+    with _connected() as connection:
+        socket.send_fds(connection, [b"\1"], [reading, answering, resource_tracker.getfd(), *files])
+    os.close(reading)
+    os.close(answering)
+    return answers, writing
+
+
 def _connected():
     """Return a connection to the fork server, which is started if no worker has started it."""
     path = os.environ[SOCKET]
@@ -171,7 +191,7 @@ def main(path, owner):
                 connection, _ = listening.accept()
                 if os.fork() == 0:
                     listening.close()
-                    _fork_program(connection)
+                    _serve(connection)
                 connection.close()
     os._exit(0)  # an orderly end would take seconds
 
@@ -183,12 +203,40 @@ def _is_alive(process):
     return False
 
 
-def _fork_program(connection):
-    """Fork the program that a connection asks for, tell its process id, and tell its exit status when it has ended."""
+def _serve(connection):
+    """Fork the process that a connection asks for; this process waits for its end."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection.setblocking(True)
-    _, files, *_ = socket.recv_fds(connection, 1, 3)
+    kind, files, *_ = socket.recv_fds(connection, 1, 64)
+    if kind == b"\0":
+        _fork_program(connection, files)
+    elif kind == b"\1":
+        connection.close()
+        _fork_spawned(*files)
+    os._exit(0)
+
+
+def _fork_spawned(reading, answering, tracker, *inherited):
+    """Fork a process for `multiprocessing`, as its own fork server does it."""
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.close(answering)
+        resource_tracker._resource_tracker._fd = tracker
+        forkserver._forkserver._inherited_fds = list(inherited)
+        os._exit(spawn._main(reading, os.dup(reading)))
+    for file in (reading, tracker, *inherited):
+        os.close(file)
+    with suppress(OSError):
+        forkserver.write_signed(answering, pid)
+    _, ended = os.waitpid(pid, 0)
+    with suppress(OSError):
+        forkserver.write_signed(answering, os.waitstatus_to_exitcode(ended))
+
+
+def _fork_program(connection, files):
+    """Fork a program, tell its process id, and tell its exit status when it has ended."""
     with connection.makefile("r") as lines:
         program = json.loads(lines.readline())
     pid = os.fork()
@@ -202,7 +250,6 @@ def _fork_program(connection):
     _, ended = os.waitpid(pid, 0)
     with suppress(OSError):
         connection.sendall(f"{os.waitstatus_to_exitcode(ended)}\n".encode())
-    os._exit(0)
 
 
 def _run_program(files, arguments, environment, cwd):

@@ -8,6 +8,7 @@ import os
 from contextlib import contextmanager, suppress
 
 import pytest
+from processes import descendants
 
 ENGINE = {"gpu_memory_utilization": 0.3, "distributed_executor_backend": "uni"}
 """Keeps an engine small: one process for the core and its worker, a third of the memory at most."""
@@ -97,18 +98,20 @@ def runner_of(llm):
 
 
 def children():
-    """The command lines of the processes below this one, by id; those that ended and nobody asked after are none.
+    """Return the command lines of the processes below this one, by id.
 
-    Of its session alone: another process that runs tests leads one of its own, and so does each server.
+    Zombies are left out, and so are processes in a session that one of the others leads: servers, and other runs of
+    tests.
     """
     import psutil
 
-    found = {}
-    for child in psutil.Process(os.getpid()).children(recursive=True):
-        with suppress(psutil.NoSuchProcess, ProcessLookupError):  # a zombie is one of the first
-            if os.getsid(child.pid) == os.getsid(0):
-                found[child.pid] = " ".join(child.cmdline())
-    return found
+    below, lines = descendants(), {}
+    leaders = {child.pid for child in below}
+    for child in below:
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):  # a zombie raises the first of them
+            if os.getsid(child.pid) not in leaders:
+                lines[child.pid] = " ".join(child.cmdline())
+    return lines
 
 
 def says(error, *parts):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from contextlib import suppress
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """Entries of the environment with which an engine and plain PyTorch give the same bits: sums depend on the threads."""
@@ -18,6 +19,22 @@ VARIABLE = "MMOUT_TEST_STARTED_BY"
 def new_mark():
     """Entries of the environment by which the processes of a test are known, those that they start among them."""
     return {VARIABLE: uuid.uuid4().hex}
+
+
+SPAWNED = []
+"""Ids of processes that the fork server has started for engines of this process."""
+
+
+def descendants():
+    """Return the processes below this one, those that the fork server has started for its engines among them."""
+    import psutil
+
+    found = psutil.Process().children(recursive=True)
+    for pid in SPAWNED:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            found += [process, *process.children(recursive=True)]
+    return found
 
 
 def left_running(mark):
@@ -39,9 +56,7 @@ def left_of_session(leader):
 
 def children_left():
     """Command lines of the processes below this one that do not end within some seconds."""
-    import psutil
-
-    return _not_ending(lambda: psutil.Process().children(recursive=True))
+    return _not_ending(descendants)
 
 
 def _not_ending(find, within_s=60.0):

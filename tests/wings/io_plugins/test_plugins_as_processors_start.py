@@ -8,6 +8,7 @@ import io_plugins_for_tests
 import psutil
 import pytest
 from model_folders import ENGINE, vllm_starts
+from processes import descendants
 
 from vllm_mmout.errors import MMOutError, RegistrationError
 
@@ -74,9 +75,9 @@ def test_a_plugin_that_vllm_is_told_to_leave_out(water_index, monkeypatch):
 @pytest.mark.usefixtures("plugins")
 def test_a_plugin_that_cannot_be_made_leaves_no_engine(water_index):
     """Its constructor needs the engine; that ends with the error."""
-    before = set(psutil.Process().children(recursive=True))
+    before = set(descendants())
     with pytest.raises(RegistrationError, match=r"'broken' cannot be made for this model: KeyError: 'pretrained_cfg'"):
         start(water_index, "io_plugin:broken")
-    left = set(psutil.Process().children(recursive=True)) - before
+    left = set(descendants()) - before
     _, alive = psutil.wait_procs(left, timeout=30)
     assert not [process for process in alive if "EngineCore" in " ".join([process.name(), *process.cmdline()])]
