@@ -67,6 +67,10 @@ class DecodeError(RequestError):
     """``decode`` or ``assemble`` raised (the exception is ``__cause__``), took too long, or returned nothing."""
 
 
+class AssumedWarning(UserWarning):
+    """Something that an input leaves open was assumed; the message says what, and how to say it otherwise."""
+
+
 class AbortedError(RequestError):
     """The request was aborted before its result was delivered."""
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import gc
 import io
+import json
 import socket
 import tempfile
 import threading
@@ -21,6 +22,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from watched_results import watched
 
+from vllm_mmout.serving.response.assumed import warnings_header
 from vllm_mmout.serving.response.responses import bare_response, json_response, pieces
 from vllm_mmout.serving.response.result_files import Encoded, own_folder
 
@@ -259,3 +261,29 @@ def test_nothing_blocks_the_loop(monkeypatch):
     assert App(lambda: json_response([on_disk(data(3 * _READ))], tiles=1)).get().status_code == 200
     assert threads
     assert threading.get_ident() not in threads
+
+
+def test_answers_say_what_was_assumed_about_their_input():
+    """JSON has the sentences in a list, a file's answer in a header that any proxy takes; neither has an empty one."""
+    sentences = ["Größe: a scale of 0.1 was not applied.\n", *(f"{number}: {'x' * 500}" for number in range(20))]
+
+    async def answers(warnings):
+        async def as_json(_request):
+            return json_response([Encoded(PNG.getvalue(), "png")], warnings=warnings)
+
+        async def as_file(_request):
+            return bare_response(Encoded(PNG.getvalue(), "png"), warnings_header(warnings))
+
+        app = Starlette(routes=[Route("/json", as_json), Route("/file", as_file)])
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
+            return (await client.get("/json")).json(), (await client.get("/file")).headers
+
+    body, headers = asyncio.run(answers(sentences))
+    assert body["warnings"] == sentences
+    *sent, rest = json.loads(headers["X-MMOut-Warnings"])
+    assert sent == sentences[: len(sent)]
+    assert rest == f"and {len(sentences) - len(sent)} more"
+    assert len(headers["X-MMOut-Warnings"]) < 4096
+    body, headers = asyncio.run(answers([]))
+    assert "warnings" not in body
+    assert "X-MMOut-Warnings" not in headers

@@ -27,7 +27,8 @@ class TextEngine:
         """One finished result."""
         from vllm_mmout import ImageOutput
 
-        yield SimpleNamespace(finished=True, progress=None, outputs=ImageOutput(np.full((8, 8, 3), 99, np.uint8)))
+        picture = ImageOutput(np.full((8, 8, 3), 99, np.uint8))
+        yield SimpleNamespace(finished=True, progress=None, assumed=(), outputs=picture)
 
 
 class EngineHere:

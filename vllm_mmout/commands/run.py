@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from vllm_mmout.commands import Subparsers
-from vllm_mmout.errors import InputError, OptionError, SaveError
+from vllm_mmout.errors import AssumedWarning, InputError, OptionError, SaveError
 from vllm_mmout.geo import (
     check_bucket,
     file_stem,
@@ -133,7 +134,9 @@ def run(options: argparse.Namespace) -> int:
     params = [msgspec.structs.replace(chosen, path=out + each.folder) for each in wanted]
     from vllm_mmout.commands.engine import engine
 
-    with engine(options.model, options.engine_flags, OWN_FLAGS, trace=options.mmout_trace) as llm:
+    started = engine(options.model, options.engine_flags, OWN_FLAGS, trace=options.mmout_trace)
+    with started as llm, warnings.catch_warnings():
+        warnings.simplefilter("ignore", AssumedWarning)  # `_report` prints it
         results = llm.generate([each.data for each in wanted], params, use_tqdm=sys.stderr.isatty())
     failed = [_report(each.data, result) for each, result in zip(wanted, results, strict=True)].count(False)
     if failed and len(results) > 1:
@@ -142,11 +145,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _report(name: str, result: MultimodalRequestOutput) -> bool:
-    """Print the files of one input, or why there are none; whether it went well."""
+    """Print the files of one input and what was assumed about it, or why it failed; return whether it went well."""
     if result.error is not None:
         name, message = without_secrets(name), str(result.error)
         print(message if name in message else f"{name}: {message}", file=sys.stderr)
         return False
+    for text in result.assumed:
+        print(f"warning: {without_secrets(name)}: {text}", file=sys.stderr)
     for output in result.outputs.values() if isinstance(result.outputs, dict) else [result.outputs]:
         print(output.path)
     return True

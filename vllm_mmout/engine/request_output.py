@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from vllm.outputs import PoolingRequestOutput
+
+from vllm_mmout.errors import AssumedWarning
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +34,14 @@ class MultimodalRequestOutput(PoolingRequestOutput[Any]):
         error: the exception that the request failed with, or None.
         finished: False for a progress report of `AsyncLLM.generate`, whose ``outputs`` is None, or an `ImageOutput` of
             what is finished (``OutputParams.partial_images``); True for the result.
+        assumed: what was assumed about the input, in sentences; each output's own attribute says the same.
         progress: of a scene, tiles done and total; None for an input that fitted one forward.
 
     """
 
     error: Any
     progress: Progress | None
+    assumed: tuple[str, ...]
 
     def __init__(
         self,
@@ -47,10 +53,12 @@ class MultimodalRequestOutput(PoolingRequestOutput[Any]):
         *,
         error: Any = None,
         progress: Progress | None = None,
+        assumed: tuple[str, ...] = (),
     ) -> None:
         super().__init__(request_id, outputs, prompt_token_ids, num_cached_tokens, finished)
         self.error = error  # not all releases' own class has one
         self.progress = progress
+        self.assumed = assumed
 
     @property
     def outputs(self) -> Any:
@@ -71,3 +79,9 @@ class MultimodalRequestOutput(PoolingRequestOutput[Any]):
     def __repr__(self) -> str:
         what = f"outputs={self._outputs!r}" if self.error is None else f"error={self.error!r}"
         return f"{type(self).__name__}(request_id={self.request_id!r}, {what}, finished={self.finished})"
+
+
+def warn_assumed(results: Iterable[MultimodalRequestOutput], stacklevel: int) -> None:
+    """Warn once of each thing that was assumed about the inputs; ``stacklevel`` counts as in `warnings.warn`."""
+    for text in dict.fromkeys(text for result in results for text in result.assumed):
+        warnings.warn(text, AssumedWarning, stacklevel=stacklevel)

@@ -101,6 +101,8 @@ class MediaOutput(Savable):
     span: tuple[int, int] | None = None
     """The output tokens that it was decoded from, ``token_ids[start:stop]``, text inside it among them; None: it was
     not decoded from tokens."""
+    assumed: tuple[str, ...] = ()
+    """What was assumed about the input: sentences that name the fact, what was taken, and how to say it otherwise."""
 
 
 def unknown_suffix(target: PurePath, formats: Iterable[str], hint: str = "") -> SaveError:
@@ -127,6 +129,10 @@ _NOT_OF_THE_RESULT = frozenset(
 """Items that speak of the input's file, not of what was observed."""
 
 
+ASSUMED = "MMOUT_ASSUMED"
+"""The metadata item of an output that tells what was assumed about its input, one sentence a line."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
     """What an output needs to know to be laid on its input; two are equal only if they are the same object."""
@@ -143,6 +149,8 @@ class Source:
     """Items of the input (date, sensor) that its outputs carry on."""
     picture: Callable[[], Image] | None = None
     """Draws the input (RGB, of ``size``) for outputs that are shown over it; called when one is shown."""
+    assumed: tuple[str, ...] = ()
+    """What was assumed about the input, see `MediaOutput.assumed`."""
 
     def __post_init__(self) -> None:
         for name in ("size", "seen"):
@@ -159,8 +167,20 @@ class Source:
             )
 
     def made_by(self, model: str, processor: str) -> Source:
-        """The same source; what is laid on it says by which model and processor it was made."""
-        return replace(self, metadata={**self.metadata, "MMOUT_MODEL": model, "MMOUT_PROCESSOR": processor})
+        """Return the source with items that name model and processor, and tell what was assumed, for its outputs."""
+        own = {"MMOUT_MODEL": model, "MMOUT_PROCESSOR": processor}
+        if self.assumed:
+            own[ASSUMED] = "\n".join(self.assumed)
+        others = {name: text for name, text in self.metadata.items() if name != ASSUMED}  # of the model before
+        return replace(self, metadata={**others, **own})
+
+    def lay(self, output: Any) -> Any:
+        """Return an output laid on the input, if its class can be; it knows what was assumed about the input."""
+        if hasattr(output, "placed"):
+            output = output.placed(self)
+        if isinstance(output, MediaOutput):
+            output.assumed = self.assumed
+        return output
 
 
 def masked(array: NDArray[Any], nodata: float | None, valid: NDArray[np.bool_]) -> tuple[NDArray[Any], float | None]:

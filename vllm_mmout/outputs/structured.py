@@ -56,6 +56,11 @@ class StructuredOutput(Savable, BaseModel):
         """The input that the result was made from, where `placed` has laid it on one."""
         return self._input.source
 
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What was assumed about the input, see `MediaOutput.assumed`."""
+        return () if self._source is None else self._source.assumed
+
     def placed(self, source: Source) -> Self:
         """The same result, which knows the input it was made from."""
         placed = self.model_copy()

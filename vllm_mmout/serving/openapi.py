@@ -37,6 +37,11 @@ _USAGE: Final = {
     "required": ["input_tokens", "output_tokens", "total_tokens"],
     "properties": {name: {"type": "integer"} for name in ("input_tokens", "output_tokens", "total_tokens")},
 }
+WARNINGS: Final = {
+    "type": "array",
+    "items": {"type": "string"},
+    "description": "What was assumed about the input, and how to say it otherwise.",
+}
 _IMAGES: Final = {
     "type": "object",
     "required": ["created", "data"],
@@ -60,6 +65,7 @@ _IMAGES: Final = {
         "quality": {"type": ["string", "null"]},
         "size": {"type": ["string", "null"]},
         "usage": _USAGE,
+        "warnings": WARNINGS,
     },
 }
 JSON: Final = "application/json"

@@ -19,6 +19,7 @@ from vllm_mmout.serving.request.body import is_json, read_form
 from vllm_mmout.serving.request.fields import EDITS, edit_request, edit_request_json, generation_request
 from vllm_mmout.serving.request.json_body import read_json
 from vllm_mmout.serving.request.names import request_id, trace_headers
+from vllm_mmout.serving.response.assumed import warnings_header
 from vllm_mmout.serving.response.encode import FormatChoice, accepted
 from vllm_mmout.serving.response.events import EventsResponse, stream
 from vllm_mmout.serving.response.responses import bare_response, json_response, unless_gone
@@ -180,12 +181,14 @@ async def answer(work: Work, request: Request, *, stored: bool) -> Response:
     """Run a request and answer with its results, or with the addresses under which they are stored."""
     results = await work.result()
     if work.asked.accept is not None:
-        return bare_response(results.entries[0])
+        return bare_response(results.entries[0], warnings_header(results.assumed))
     urls = []
     if stored:
         names = await kept(work.service.store, results.entries)
         urls = [str(request.url_for("mmout_result", name=name)) for name in names]
-    return json_response(results.entries, tiles=results.tiles, processors=work.named, urls=urls)
+    return json_response(
+        results.entries, tiles=results.tiles, processors=work.named, urls=urls, warnings=results.assumed
+    )
 
 
 async def kept(store: ResultStore, entries: list[Encoded]) -> list[str]:

@@ -92,6 +92,7 @@ class Work:
                     max_area=service.options.max_area,
                     watch=watch,
                     folder=service.store.shared.work,
+                    warn=False,  # the answer says it
                 )
                 async with aclosing(outputs):
                     async for output in outputs:
@@ -139,7 +140,8 @@ class Work:
             return list(made.values())
 
         try:
-            return Results(await in_thread(entries, close_entries), output.progress.total if output.progress else 1)
+            tiles = output.progress.total if output.progress else 1
+            return Results(await in_thread(entries, close_entries), tiles, output.assumed)
         except Exception as error:
             raise api_error(error, self.request_id) from error
 
@@ -152,3 +154,5 @@ class Results:
     """One a processor; whoever sends them closes them."""
     tiles: int
     """Forwards of the model that they took."""
+    assumed: tuple[str, ...] = ()
+    """What was assumed about the input, in sentences."""

@@ -63,4 +63,10 @@ async def written(work: Work) -> Response:
         return list(work.made(last.outputs, lambda output, _: entry(output)).values())
 
     found = await in_thread(entries, close_entries)
-    return json_response(found, tiles=last.progress.total if last.progress else 1, processors=work.named, urls=urls)
+    return json_response(
+        found,
+        tiles=last.progress.total if last.progress else 1,
+        processors=work.named,
+        urls=urls,
+        warnings=last.assumed,
+    )

@@ -73,6 +73,8 @@ class Prepared:
     """Bytes of input that travel; of a part they are the `TileBudget`'s."""
     pooling: PoolingParams | None = None
     traced: Traced | None = None
+    assumed: tuple[str, ...] = ()
+    """What was assumed about the input, in sentences; empty for a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,11 @@ class PartedRequest(ABC):
     def pixels(self) -> int:
         """Pixels of its input; 0 where nobody counts them."""
         return 0
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What was assumed about its input, in sentences."""
+        return ()
 
     @property
     @abstractmethod

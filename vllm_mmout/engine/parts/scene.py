@@ -55,6 +55,11 @@ class Scene(PartedRequest):
         return self.grid.height * self.grid.width
 
     @property
+    def assumed(self) -> tuple[str, ...]:
+        """What was assumed about its input, in sentences."""
+        return self.view.assumed
+
+    @property
     def can_wait(self) -> bool:
         """Whether its input can be closed meanwhile, and opened again."""
         return self.reopen is not None
@@ -156,7 +161,9 @@ class Scene(PartedRequest):
         """Join the tiles of one pick, in a thread of its own."""
         processor = self.binding.processors[name]
         view = self.view
-        source = Source(size=view.size, georeference=view.georeference, metadata=view.raster.metadata)
+        source = Source(
+            size=view.size, georeference=view.georeference, metadata=view.raster.metadata, assumed=view.assumed
+        )
         joined = Parts(
             parts,
             grid=self.grid,
@@ -176,7 +183,7 @@ class Scene(PartedRequest):
             raise DecodeError(
                 f"{type(processor).__name__} ({name}) returned None; assemble() must return an output object"
             )
-        return output.placed(joined.source) if hasattr(output, "placed") else output
+        return joined.source.lay(output)
 
     def _deliver(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
         """Write the results where asked: all of them, or none."""

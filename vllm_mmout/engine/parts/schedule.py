@@ -65,7 +65,14 @@ class Run:
         error = self.fan_out.error
         outputs = self.request.outputs(self.fan_out.outcome()) if error is None else None
         return MultimodalRequestOutput(
-            self.request_id, outputs, [], 0, finished=True, error=error, progress=self.progress
+            self.request_id,
+            outputs,
+            [],
+            0,
+            finished=True,
+            error=error,
+            progress=self.progress,
+            assumed=self.request.assumed,
         )
 
 

@@ -23,7 +23,7 @@ from vllm_mmout.engine.request.async_runs import AsyncRun
 from vllm_mmout.engine.request.decode import Admission, carrying
 from vllm_mmout.engine.request.inputs import prepare
 from vllm_mmout.engine.request.spans import request_span
-from vllm_mmout.engine.request_output import MultimodalRequestOutput
+from vllm_mmout.engine.request_output import MultimodalRequestOutput, warn_assumed
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.params import OutputParams
@@ -67,6 +67,7 @@ class BoundAsyncLLM(AsyncLLM):
         max_area: float | None = None,
         watch: PreviewRequest | None = None,
         folder: Path | None = None,
+        warn: bool = True,
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run the model on one input and decode what it emits.
 
@@ -83,6 +84,7 @@ class BoundAsyncLLM(AsyncLLM):
             watch: asks for pictures of what is finished of an input that is cut into tiles, of this request alone; such
                 a picture comes as those of ``partial_images`` do. None: nobody asks.
             folder: where a result on disk is made that has no ``path``; None: that of the system for temporary files.
+            warn: whether to issue an `AssumedWarning` for each sentence of ``assumed`` of the result.
 
         Yields:
             The finished result; of an input that is cut into tiles, before it, reports of its progress: ``finished`` is
@@ -116,6 +118,8 @@ class BoundAsyncLLM(AsyncLLM):
                 async for progress in results:
                     if progress.finished and progress.progress is not None:
                         span.tell(tiles=progress.progress.total)
+                    if warn and progress.finished:
+                        warn_assumed([progress], stacklevel=4)
                     yield progress
                 return
             results = self._mmout_results(request_id, prepared, ways)
@@ -126,6 +130,8 @@ class BoundAsyncLLM(AsyncLLM):
                     raise result.error
                 if not result.finished:
                     yield result
+        if warn:
+            warn_assumed([result], stacklevel=4)
         yield result
 
     async def _mmout_send(self, request_id: str, prepared: Prepared, ways: Ways) -> MultimodalRequestOutput:
@@ -141,7 +147,7 @@ class BoundAsyncLLM(AsyncLLM):
         Nothing is left out where who takes them is slow.
         """
         pooling = wire.marked(prepared.pooling or PoolingParams(task=await self._mmout_task()), prepared.mark)
-        admission = Admission(prepared.finish, prepared.traced)
+        admission = Admission(prepared.finish, prepared.traced, prepared.assumed)
         try:
             with carrying(admission):
                 queue = await self.add_request(

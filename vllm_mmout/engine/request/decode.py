@@ -51,6 +51,8 @@ class Mark:
     router: RoutedOutputProcessor
     admitted: float
     traced: Traced | None = None
+    assumed: tuple[str, ...] = ()
+    """What was assumed about the input, in sentences."""
     reports: Reporting | None = None
     due: deque[tuple[MultimodalRequestOutput, torch.Tensor]] = field(default_factory=deque)
     """What is to be decoded when that before it has been delivered."""
@@ -178,6 +180,8 @@ class Admission:
 
     finish: Finish
     traced: Traced | None = None
+    assumed: tuple[str, ...] = ()
+    """What was assumed about the input, in sentences."""
     reports: deque[MultimodalRequestOutput] = field(default_factory=deque)
     """What comes before the result; each is also put into the request's queue, where a later one may take its place."""
     internal_id: str | None = None

@@ -91,7 +91,7 @@ def _prepared(binding: Binding, data: Any, params: OutputParams, max_area: float
     finish = _finish(opened.source, target, binding.model, names[0])
     tokens = inputs.tokens(opened, params)
     mark = wire.mark(params, reports=moments(params.partial_images, tokens))
-    return Prepared(inputs.render(opened, tokens), mark, finish, nbytes)
+    return Prepared(inputs.render(opened, tokens), mark, finish, nbytes, assumed=opened.source.assumed)
 
 
 def _scene(
@@ -275,8 +275,8 @@ def _finish(source: Source | None, target: Target | None, model: str = "", first
         return as_it_is
 
     def finish(output: Any, pick: str | None) -> Any:
-        if source is not None and hasattr(output, "placed"):
-            output = output.placed(source.made_by(model, pick or first_pick))
+        if source is not None:
+            output = source.made_by(model, pick or first_pick).lay(output)
         if target is not None:
             if not hasattr(output, "save"):
                 raise SaveError(f"path: a {type(output).__name__} cannot be saved; leave path out and use the object")

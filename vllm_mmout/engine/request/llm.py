@@ -13,6 +13,7 @@ from vllm import LLM
 
 from vllm_mmout.engine.request.inputs import check_targets
 from vllm_mmout.engine.request.llm_call import Call
+from vllm_mmout.engine.request_output import warn_assumed
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
 
@@ -59,6 +60,9 @@ class BoundLLM(LLM):
             OptionError: the params do not fit the model or the inputs.
             MMOutError: the only input (not in a list) failed.
 
+        Warns:
+            AssumedWarning: something was assumed about an input, as `MultimodalRequestOutput.assumed` says.
+
         """
         single = not isinstance(inputs, list | tuple)
         wanted = _pair([inputs] if single else list(inputs), params, priority, lora_request)
@@ -80,6 +84,7 @@ class BoundLLM(LLM):
             bar.close()
         if single and results[0].error is not None:
             raise results[0].error
+        warn_assumed(results, stacklevel=3)
         return results
 
 

@@ -155,7 +155,7 @@ class Call:
         """Add a request to the engine; a part after the single inputs."""
         want = self.wanted[place]
         pooling = wire.marked(prepared.pooling or PoolingParams(task=self.llm.pooling_task), prepared.mark)
-        admission = self.adding = Admission(prepared.finish, prepared.traced)
+        admission = self.adding = Admission(prepared.finish, prepared.traced, prepared.assumed)
         priority = want.priority + (run is not None)
         try:
             with carrying(admission):

@@ -78,6 +78,7 @@ class RoutedRequestState(RequestState):
             self.num_cached_tokens,
             finished=finish_reason is not None,
             progress=progress,
+            assumed=mark.assumed,
         )
         refused: VLLMRequestError | None = kwargs.get("error")
         if finish_reason is not None and (
@@ -133,9 +134,10 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             loop = None if queue is None else asyncio.get_running_loop()
             finish = as_it_is if admission is None else admission.take_finish()
             traced = None if admission is None else admission.traced
+            assumed = () if admission is None else admission.assumed
             if traced is not None:
                 wire.marked(request.pooling_params, {wire.TRACED: traced.named})
-            state.mmout = Mark(params, finish, loop, self, time.monotonic(), traced)
+            state.mmout = Mark(params, finish, loop, self, time.monotonic(), traced, assumed)
             steps = (request.pooling_params.extra_kwargs or {}).get(wire.REPORTS)
             if admission is not None and steps:
                 state.mmout.reports = Reporting(steps, len(request.prompt_token_ids or []), admission.reports)

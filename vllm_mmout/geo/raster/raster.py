@@ -111,6 +111,8 @@ class RasterFacts:
     """GDAL's metadata items of the file, among them "TIFFTAG_DATETIME"."""
     alpha: int | None = None
     """Number, from 1, of the band that is alpha rather than data."""
+    assumed: tuple[str, ...] = ()
+    """What was assumed about it: sentences that name the fact, what was taken, and how to say it otherwise."""
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError, type_and_message
 from vllm_mmout.geo import Raster
+from vllm_mmout.models.inputs.band_choice import BandChoice
 from vllm_mmout.models.inputs.mapper import MappedInput, nothing_observed
 from vllm_mmout.models.inputs.open_input import opened_raster
-from vllm_mmout.models.inputs.raster_view import BandChoice
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.rendering import render
 
@@ -116,7 +116,7 @@ class AutoProcessorMapper:
         tensors = {key: np.asarray(value)[0] for key, value in features.items() if key in self._keywords}
         seen = next((value.shape[-2:] for value in tensors.values() if value.ndim >= 3), None)
         if not self._keeps_extent:
-            return MappedInput(tensors)
+            return MappedInput(tensors, Source(assumed=raster.assumed))
         source = Source(
             size=(height, width),
             seen=seen,
@@ -124,6 +124,7 @@ class AutoProcessorMapper:
             valid=valid,
             metadata=raster.metadata,
             picture=partial(_picture, raster),
+            assumed=raster.assumed,
         )
         return MappedInput(tensors, source)
 

@@ -226,6 +226,7 @@ class RasterMapper:
             valid=pixels.valid,
             metadata=view.raster.metadata,
             picture=partial(_picture, first, pixels.valid, tuple(band.lower() for band in self.bands)),
+            assumed=view.assumed,
         )
         return MappedInput(self.tensors(view, pixels.array), source)
 

@@ -27,8 +27,8 @@ from vllm_mmout.geo import (
     rasters_in,
     rasters_of,
 )
+from vllm_mmout.models.inputs.band_choice import BandChoice, BandList, Listed
 from vllm_mmout.models.inputs.input_forms import as_folder, is_open_file, without_file_scheme
-from vllm_mmout.models.inputs.raster_view import BandChoice, BandList, Listed
 
 if TYPE_CHECKING:
     from vllm_mmout.models.inputs.mapper import RasterMapper

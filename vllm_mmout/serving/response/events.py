@@ -71,7 +71,8 @@ async def stream(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
         return
     results = await work.encoded(last)
     for name, entry in zip(work.names, results.entries, strict=True):
-        own = {"processor": name} if work.named else {}
+        own: dict[str, Any] = {"processor": name} if work.named else {}
+        own |= {"warnings": list(results.assumed)} if results.assumed else {}
         yield completed(kind, entry, used=usage(results.tiles), **own)
 
 

@@ -86,14 +86,18 @@ def json_response(
     notes: Sequence[Mapping[str, Any]] = (),
     processors: Sequence[str] = (),
     urls: Sequence[str] = (),
+    warnings: Sequence[str] = (),
 ) -> PiecesResponse:
     """The answer of OpenAI's image routes, `openai.types.ImagesResponse`.
 
     What the answer says of its results is said of the first one; where processors were asked for by name, each place
     says it of its own, beside its note. With ``urls`` results are named there, not sent; else closed when sent.
+    ``warnings`` say what was assumed about the input; the field is left out if they are empty.
     """
     first = entries[0]
     head = {"created": int(time.time()), **described(first), "usage": usage(tiles) if used is None else used}
+    if warnings:
+        head["warnings"] = list(warnings)
     parts: list[Part] = [_open(head) + b',"data":[']
     for place, entry in enumerate(entries):
         own: dict[str, Any] = {"processor": processors[place], **described(entry)} if processors else {}

@@ -536,3 +536,13 @@ def test_a_damaged_row_keeps_no_job_unfinished(database, path):
     with pytest.raises(msgspec.DecodeError):
         database.delete("scene_1")
     assert database.get("scene_1") is None
+
+
+def test_a_completed_job_says_what_was_assumed_about_its_input(database):
+    """Sentences are kept with each result, and told once."""
+    row = job(1)
+    database.add(row, most=9, most_bytes=9)
+    outputs = tuple(msgspec.structs.replace(one, assumed=("A fact.", "Another.")) for one in (OUTPUT, PLAIN))
+    assert database.change(row.id, status="completed", outputs=outputs)
+    assert database.get(row.id).described()["warnings"] == ["A fact.", "Another."]
+    assert job(2).described()["warnings"] == []

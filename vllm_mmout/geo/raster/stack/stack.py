@@ -79,6 +79,7 @@ class OpenStack(OpenRaster):
             nodata=values[0] if all(_same(value, values[0]) for value in values) else None,
             georeference=reference.georeference,
             metadata=_shared_metadata(rasters),
+            assumed=tuple(dict.fromkeys(text for raster in rasters for text in raster.assumed)),
             block=block,
             block_bytes=block_bytes,
         )

@@ -89,7 +89,11 @@ async def _answer(works: Sequence[Work], request: Request, *, stored: bool) -> R
     names = await kept(works[0].service.store, entries) if stored else []
     urls = [str(request.url_for("mmout_result", name=name)) for name in names]
     return json_response(
-        entries, tiles=sum(result.tiles for result in results), processors=works[0].named * len(works), urls=urls
+        entries,
+        tiles=sum(result.tiles for result in results),
+        processors=works[0].named * len(works),
+        urls=urls,
+        warnings=list(dict.fromkeys(text for result in results for text in result.assumed)),
     )
 
 

@@ -106,6 +106,8 @@ def _finish(session: Session, job: Job, target: Target | None, options: argparse
     except KeyboardInterrupt:
         _say(f"what was fetched is kept; go on with {resuming}")
         raise
+    for text in job.warnings:
+        _say(f"warning: {text}")
     for file in files:
         print(file)
     if not options.keep:

@@ -69,6 +69,8 @@ class Job(msgspec.Struct, frozen=True):
     tiles: Tiles | None = None
     outputs: tuple[Output, ...] = ()
     error: Failure | None = None
+    warnings: tuple[str, ...] = ()
+    """What the server assumed about the input; older servers do not say it."""
 
 
 def check_server(session: Session) -> None:

@@ -221,6 +221,7 @@ class SceneBoard:
             stored=self.store.new_name(file),
             preview=None if picture is None else self.store.new_name(picture),
             seconds=result.seconds,
+            assumed=result.assumed,
         )
 
     def _check_size(self, results: Iterable[JobResult]) -> None:

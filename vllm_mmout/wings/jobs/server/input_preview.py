@@ -14,9 +14,9 @@ import numpy as np
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import Layer, OpenStack, Window, band_key, can_hold, is_tiff, read_directories
+from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
 from vllm_mmout.models.inputs.input_forms import is_open_file
 from vllm_mmout.models.inputs.open_input import chosen_layers, unwrapped
-from vllm_mmout.models.inputs.raster_view import BandChoice, BandList
 from vllm_mmout.params import OutputParams
 
 if TYPE_CHECKING:

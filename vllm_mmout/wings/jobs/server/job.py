@@ -58,6 +58,8 @@ class SceneOutput(OutputRow, frozen=True, kw_only=True):
     """That of its picture; None where it has none."""
     seconds: str | None = None
     """How long a video is."""
+    assumed: tuple[str, ...] = ()
+    """What was assumed about the input, in sentences."""
 
     @property
     def files(self) -> list[str]:
@@ -139,6 +141,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
                 for output in (msgspec.to_builtins(self.outputs) if self.status == "completed" else ())
             ],
             "error": msgspec.to_builtins(self.error),
+            "warnings": list(dict.fromkeys(text for output in self.outputs for text in output.assumed)),
         }
 
     @property

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from vllm_mmout.serving.openapi import ADDRESSES, BODY, IMAGE, JSON, MEDIA, OPENAIS, body_of, responses_of
+from vllm_mmout.serving.openapi import ADDRESSES, BODY, IMAGE, JSON, MEDIA, OPENAIS, WARNINGS, body_of, responses_of
 from vllm_mmout.serving.request.fields import EDITS
 from vllm_mmout.wings.jobs.server.input_preview import InputPreview
 from vllm_mmout.wings.jobs.server.job import OutputRow, SceneError
@@ -59,6 +59,7 @@ _SCENE: Final = object_of(
     **dict.fromkeys(("started_at", "completed_at", "expires_at"), or_null(_WHOLE)),
     outputs={"type": "array", "items": written(OutputRow)},
     error=or_null(written(SceneError)),
+    warnings=WARNINGS,
 )
 
 

@@ -50,6 +50,8 @@ class JobResult:
     """None of a result that has none."""
     seconds: str | None = None
     """How long a video is."""
+    assumed: tuple[str, ...] = ()
+    """What was assumed about the input, in sentences."""
 
     def close(self) -> None:
         """Let the files go."""
@@ -58,11 +60,13 @@ class JobResult:
             self.picture.close()
 
 
-def make_result(output: Any, asked: FormatChoice, to_response: ToResponse | None, folder: Path) -> JobResult:
+def make_result(
+    output: Any, asked: FormatChoice, to_response: ToResponse | None, folder: Path, assumed: tuple[str, ...] = ()
+) -> JobResult:
     """Make all that is kept of an output, which is not closed; blocks."""
     classes, picture = _classes(output), _picture(output)  # before a file is handed over
     seconds = f"{output.duration:.6g}" if isinstance(output, VideoOutput) else None
-    return JobResult(encode(output, asked, to_response, folder), picture, classes, seconds)
+    return JobResult(encode(output, asked, to_response, folder), picture, classes, seconds, assumed)
 
 
 def _picture(output: Any) -> Encoded | None:

@@ -26,6 +26,7 @@ from vllm_mmout.wings.jobs.server.results import make_result
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
+    from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.serving.options import ServingOptions
     from vllm_mmout.serving.work import Work
     from vllm_mmout.wings.jobs.server.board import SceneBoard
@@ -170,11 +171,13 @@ class SceneRunner:
                     await asyncio.to_thread(picture.show, output.outputs)
         tiles = 1 if last.progress is None else last.progress.total
         # Ends in any case: what is stored of a job that is deleted meanwhile is found and removed there.
-        await asyncio.shield(asyncio.to_thread(self._store, job_id, work, last.outputs, tiles))
+        await asyncio.shield(asyncio.to_thread(self._store, job_id, work, last, tiles))
 
-    def _store(self, job_id: str, work: Work, outputs: Any, tiles: int) -> None:
+    def _store(self, job_id: str, work: Work, last: MultimodalRequestOutput, tiles: int) -> None:
         folder = self.board.store.shared.work
-        results = work.made(outputs, lambda output, respond: make_result(output, work.asked, respond, folder))
+        results = work.made(
+            last.outputs, lambda output, respond: make_result(output, work.asked, respond, folder, last.assumed)
+        )
         self.board.complete(job_id, results, tiles)
 
     async def _tend(self) -> None:
