@@ -27,6 +27,10 @@ _FLOAT32 = (2.0**-149, (2 - 2.0**-23) * 2.0**127)
 """The smallest number and the largest that float32 has, above 0."""
 
 
+FILE, STORED = "file", "stored"
+"""What scale may be beside numbers: what each file states, or the numbers as they are."""
+
+
 class Picks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Which processors are asked, and for what."""
 
@@ -80,10 +84,13 @@ class Reading(Picks, frozen=True, kw_only=True):
         float | None, said('value of the input that means "no observation". Instead of the file\'s own.', nan=True)
     ] = None
     scale: Annotated[
-        float | tuple[float, ...] | None,
+        float | tuple[float, ...] | Literal["file", "stored"] | None,
         said(
             "what values are multiplied by, one number or one a band. With scale or offset the model gets float32:"
-            " value * scale + offset."
+            ' value * scale + offset, in place of what the file says. "file" takes scale and offset of each band as'
+            ' its file states them, "stored" takes the numbers as they are stored. By default what NetCDF and HDF5'
+            " state is taken, counts of Sentinel-2 are made those of all its years, and other files are taken as"
+            " stored."
         ),
     ] = None
     offset: Annotated[
@@ -155,9 +162,12 @@ class Reading(Picks, frozen=True, kw_only=True):
         limits = (("scale", smallest, float32), ("offset", 0.0, float32), ("means", 0.0, ""), ("stds", least_float, ""))
         for name, least, where in limits:
             value = getattr(self, name)
-            for number in value if isinstance(value, tuple) else () if value is None else (value,):
+            for number in value if isinstance(value, tuple) else () if value in {None, FILE, STORED} else (value,):
                 if not least <= abs(number) <= largest:  # NaN is not
                     raise _wrong(name, f"must be finite{' and not 0' if least else ''}{where}, got {value}")
+
+        if self.scale in {FILE, STORED} and self.offset is not None:
+            raise _wrong("offset", f"is {self.offset} beside scale={self.scale!r}, which says all; leave one out")
 
     def _check_place(self) -> None:
         """Check which part of the world is read, and what is said of it."""

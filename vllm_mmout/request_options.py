@@ -242,6 +242,8 @@ def _words(hint: Any) -> str:
         return f"a list of {items}" if others == [...] else f"{1 + len(others)} {items}"
     if get_origin(hint) is dict:
         return "a table of row, col, height, width"
+    if get_origin(hint) is Literal:
+        return " or ".join(f'"{choice}"' for choice in get_args(hint))
     return {int: "whole number", float: "number", bool: "true or false", str: "text"}[hint]
 
 

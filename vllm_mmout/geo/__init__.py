@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference, epsg_code
     from vllm_mmout.geo.raster.geotiff import BLOCK_SIDE, RasterMetadata, are_classes
     from vllm_mmout.geo.raster.opened import declared_size, open_raster, read_raster
-    from vllm_mmout.geo.raster.picture import PICTURE_ERRORS, turned_upright
+    from vllm_mmout.geo.raster.packing import Packing
+    from vllm_mmout.geo.raster.picture import PICTURE_ERRORS, picture_raster, turned_upright
     from vllm_mmout.geo.raster.places import BucketPath, is_folder, place_of, same_file
     from vllm_mmout.geo.raster.raster import (
         Affine,
@@ -68,7 +69,8 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.remote.http_file import open_remote
     from vllm_mmout.geo.raster.stack.stack import FINER, Layer, OpenStack, pixel_area
     from vllm_mmout.geo.raster.tags import GeoTag, checked_xml, read_directories
-    from vllm_mmout.geo.raster.windowed import OpenRaster
+    from vllm_mmout.geo.raster.unpacked import OpenUnpacked, Unpacking
+    from vllm_mmout.geo.raster.windowed import OpenArray, OpenRaster
     from vllm_mmout.geo.raster.writing import GeoTiffBlocks, write_geotiff, write_geotiff_here
     from vllm_mmout.geo.tiling.blending import Blend, Contribution, averaged, axis_weights
     from vllm_mmout.geo.tiling.grid import Cell, Plan, TileGrid, reflected
@@ -77,17 +79,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BLOCK_SIDE", "FINER", "PICTURE_ERRORS", "PIXEL_TRANSFORM", "RASTER_SUFFIXES", "RETRIES", "Affine", "Blend",
-    "BrokenError", "BucketPath", "Cell", "Connections", "Contribution", "FetchOptions", "FileWithNeighbours", "GeoTag",
-    "GeoTiffBlocks", "Georeference", "GroundControlPoint", "Lattice", "Layer", "Neighbours", "OpenRaster", "OpenStack",
-    "Place", "Plan", "Polygons", "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile", "TileGrid", "Window",
-    "are_classes", "area_km2", "as_pixels_have_it", "as_window", "atomic_file", "averaged", "axis_weights", "band_key",
-    "band_of_file", "can_hold", "certificate_fault", "check_bucket", "checked_xml", "declared_size", "download",
-    "epsg_code", "errors_of", "file_stem", "folders_in", "format_nodata", "gdal_files", "identity_in_bucket",
-    "in_bucket", "is_address", "is_folder", "is_gdal_name", "is_tiff", "object_store", "open_in_bucket", "open_raster",
-    "open_remote", "pixel_area", "pixel_areas", "place_of", "printable_name", "proj_crs", "proxy_of", "rasters_in",
-    "rasters_of", "read_directories", "read_raster", "reflected", "remove_in_bucket", "retry_after_s", "same_file",
-    "scenes_below", "status_phrase", "timeout_phrase", "trace_polygons", "turned_upright", "window_of_box",
-    "without_secrets", "write_geotiff", "write_geotiff_here",
+    "BrokenError", "BucketPath", "Cell", "Connections", "Contribution", "FetchOptions", "FileWithNeighbours",
+    "GeoTag", "GeoTiffBlocks", "Georeference", "GroundControlPoint", "Lattice", "Layer", "Neighbours", "OpenArray",
+    "OpenRaster", "OpenStack", "OpenUnpacked", "Packing", "Place", "Plan", "Polygons", "Raster", "RasterMetadata",
+    "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "Window", "are_classes", "area_km2",
+    "as_pixels_have_it", "as_window", "atomic_file", "averaged", "axis_weights", "band_key", "band_of_file",
+    "can_hold", "certificate_fault", "check_bucket", "checked_xml", "declared_size", "download", "epsg_code",
+    "errors_of", "file_stem", "folders_in", "format_nodata", "gdal_files", "identity_in_bucket", "in_bucket",
+    "is_address", "is_folder", "is_gdal_name", "is_tiff", "object_store", "open_in_bucket", "open_raster",
+    "open_remote", "picture_raster", "pixel_area", "pixel_areas", "place_of", "printable_name", "proj_crs",
+    "proxy_of", "rasters_in", "rasters_of", "read_directories", "read_raster", "reflected", "remove_in_bucket",
+    "retry_after_s", "same_file", "scenes_below", "status_phrase", "timeout_phrase", "trace_polygons",
+    "turned_upright", "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here",
 ]  # fmt: skip
 
 _HOMES = {
@@ -104,7 +107,8 @@ _HOMES = {
     "vllm_mmout.geo.raster.georeference": "Georeference epsg_code",
     "vllm_mmout.geo.raster.geotiff": "BLOCK_SIDE RasterMetadata are_classes",
     "vllm_mmout.geo.raster.opened": "declared_size open_raster read_raster",
-    "vllm_mmout.geo.raster.picture": "PICTURE_ERRORS turned_upright",
+    "vllm_mmout.geo.raster.packing": "Packing",
+    "vllm_mmout.geo.raster.picture": "PICTURE_ERRORS picture_raster turned_upright",
     "vllm_mmout.geo.raster.raster": (
         "Affine GroundControlPoint Raster Window as_pixels_have_it as_window can_hold format_nodata"
     ),
@@ -120,7 +124,8 @@ _HOMES = {
     "vllm_mmout.geo.raster.remote.http_file": "open_remote",
     "vllm_mmout.geo.raster.stack.stack": "FINER Layer OpenStack pixel_area",
     "vllm_mmout.geo.raster.tags": "GeoTag checked_xml read_directories",
-    "vllm_mmout.geo.raster.windowed": "OpenRaster",
+    "vllm_mmout.geo.raster.unpacked": "OpenUnpacked Unpacking",
+    "vllm_mmout.geo.raster.windowed": "OpenArray OpenRaster",
     "vllm_mmout.geo.raster.writing": "GeoTiffBlocks write_geotiff write_geotiff_here",
     "vllm_mmout.geo.tiling.blending": "Blend Contribution averaged axis_weights",
     "vllm_mmout.geo.tiling.grid": "Cell Plan TileGrid reflected",

@@ -57,7 +57,7 @@ def test_units_that_gdal_wrote_are_read() -> None:
         "<!DOCTYPE x [<!ENTITY a 'b'>]><GDALMetadata><Item name='a'>&a;</Item></GDALMetadata>",
         "<GDALMetadata><Item>1</Item><Item name='a' domain='IMAGE_STRUCTURE'>1</Item></GDALMetadata>",
         "<GDALMetadata><Item name='a' sample='x'>1</Item></GDALMetadata>",
-        "<GDALMetadata><Item name='SCALE' sample='0' role='scale'>2</Item></GDALMetadata>",
+        "<GDALMetadata><Item name='SCALE' sample='0' role='other'>2</Item></GDALMetadata>",
     ],
 )
 def test_what_is_not_understood_is_passed_over(xml: str) -> None:

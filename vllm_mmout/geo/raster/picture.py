@@ -111,18 +111,27 @@ def read_picture(file: BinaryIO, name: str) -> Raster | None:
             image.load()
             deep = _deep_png(image, file)
             turned = _orientation(image)
-            picture = _plain(image)
-            array = np.asarray(picture) if deep is None else deep
+            array = np.asarray(_plain(image)) if deep is None else deep
     except InputError:
         raise
     except _TOO_LARGE as error:
         raise _too_large(name, error) from error
     except PICTURE_ERRORS as error:
         raise _damaged(name, error) from error
+    return _raster(array, {EXIF_ORIENTATION: str(turned)} if turned > 1 else {})
+
+
+def picture_raster(image: Image.Image) -> Raster:
+    """Return the bands of a picture that Pillow has opened, as `read_picture` gives those of its file."""
+    return _raster(np.asarray(_plain(image)), {})
+
+
+def _raster(array: NDArray[Any], metadata: dict[str, str]) -> Raster:
+    """Return [height, width] or [height, width, bands] as a raster; with two or four bands the last one is alpha."""
     bands = array[np.newaxis] if array.ndim == 2 else np.ascontiguousarray(np.moveaxis(array, 2, 0))
     alpha = len(bands) if len(bands) in _ALPHA.values() else None
     mask = None if alpha is None else bands[alpha - 1] != 0
-    return Raster(bands, mask=mask, alpha=alpha, metadata={EXIF_ORIENTATION: str(turned)} if turned > 1 else {})
+    return Raster(bands, mask=mask, alpha=alpha, metadata=metadata)
 
 
 def turned_upright(raster: OpenRaster) -> OpenRaster:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from vllm_mmout.errors import InputError, SaveError
+from vllm_mmout.geo.raster.packing import Packing
 
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference
@@ -111,6 +112,8 @@ class RasterFacts:
     """GDAL's metadata items of the file, among them "TIFFTAG_DATETIME"."""
     alpha: int | None = None
     """Number, from 1, of the band that is alpha rather than data."""
+    packing: tuple[Packing, ...] = ()
+    """What the numbers of each band mean, as long as the bands; empty for a file that does not say it."""
     assumed: tuple[str, ...] = ()
     """What was assumed about it: sentences that name the fact, what was taken, and how to say it otherwise."""
 
@@ -173,6 +176,7 @@ class Raster(RasterFacts):
             self,
             array=self.array[places],
             descriptions=tuple(self.descriptions[place] for place in places),
+            packing=tuple(self.packing[place] for place in places) if self.packing else (),
             mask=None if asked_for_alpha else self.mask,
             alpha=None,
         )
@@ -186,8 +190,8 @@ class Raster(RasterFacts):
     def valid(self, nodata: float | None = None) -> NDArray[np.bool_] | None:
         """Where all bands were observed.
 
-        A pixel is not valid where any band is nodata or NaN, since a model needs every band that it is fed, or where
-        the file's mask says so.
+        A pixel is not valid where any band is nodata, NaN or infinite, since a model needs every band that it is fed,
+        or where the file's mask says so.
 
         Args:
             nodata: value that means "no observation", instead of the file's own.
@@ -205,7 +209,7 @@ class Raster(RasterFacts):
             if unobserved is not None and can_hold(band.dtype, unobserved):
                 valid &= band != np.array(unobserved).astype(band.dtype)
             if band.dtype.kind in "fc":
-                valid &= ~np.isnan(band)
+                valid &= np.isfinite(band)
         return None if valid.all() else valid
 
 

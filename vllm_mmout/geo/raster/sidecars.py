@@ -10,19 +10,18 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from xml.parsers import expat
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.files import REMEDY, Neighbours, SharedFile
 from vllm_mmout.geo.raster.georeference import Georeference, epsg_code
 from vllm_mmout.geo.raster.raster import Affine, GroundControlPoint
+from vllm_mmout.geo.raster.xml import parse_xml
 
-_LARGEST = 2**26
-_PIECE = 2**16
 _SRS, _TRANSFORM = ("PAMDataset", "SRS"), ("PAMDataset", "GeoTransform")
-_NODATA = ("PAMDataset", "PAMRasterBand", "NoDataValue")
+_BAND = ("PAMDataset", "PAMRasterBand")
+_OF_BANDS = {(*_BAND, "NoDataValue"): "nodata", (*_BAND, "Scale"): "scales", (*_BAND, "Offset"): "offsets"}
 _POINTS = ("PAMDataset", "GCPList")
-_WANTED = frozenset({_SRS, _TRANSFORM, _NODATA})
+_WANTED = frozenset({_SRS, _TRANSFORM, *_OF_BANDS})
 _WKT = re.compile(r"\s*[A-Za-z_]+\s*\[")
 
 
@@ -33,6 +32,10 @@ class Pam:
     place: Georeference = field(default_factory=Georeference)
     nodata: Mapping[int, str] = field(default_factory=dict)
     """Text of the value of a band, by its number from 1."""
+    scales: Mapping[int, str] = field(default_factory=dict)
+    """Text of what the numbers of a band are multiplied by, by its number from 1."""
+    offsets: Mapping[int, str] = field(default_factory=dict)
+    """Text of what is added to them then, by the number of the band from 1."""
 
 
 def read_pam(file: SharedFile | None, raster: str) -> Pam:
@@ -72,24 +75,12 @@ class _Reader:
         self._text: list[str] = []
         self._band = ""
         self._texts: dict[tuple[str, ...], str] = {}
-        self._nodata: dict[int, str] = {}
+        self._of_bands: dict[str, dict[int, str]] = {name: {} for name in _OF_BANDS.values()}
         self._points: list[dict[str, str]] = []
         self._points_crs = ""
 
     def read(self) -> Pam:
-        if self._file.size > _LARGEST:
-            raise self._wrong(f"has {self._file.size >> 20} MiB, at most {_LARGEST >> 20} are read")
-        parser = expat.ParserCreate()
-        parser.StartDoctypeDeclHandler = self._document_type
-        parser.StartElementHandler = self._begin
-        parser.EndElementHandler = self._end
-        parser.CharacterDataHandler = self._characters
-        try:
-            for at in range(0, self._file.size, _PIECE):
-                parser.Parse(self._file.read_at(at, _PIECE), False)
-            parser.Parse(b"", True)
-        except (expat.ExpatError, LookupError, ValueError) as error:  # of encodings that are none
-            raise self._wrong(f"is damaged XML ({error})") from error
+        parse_xml(self._file, self._begin, self._end, self._characters, self._wrong)
         text = self._texts.get(_TRANSFORM)
         transform = None if text is None else self._transform(text)
         points = () if transform is not None else tuple(map(self._point, self._points))
@@ -99,10 +90,7 @@ class _Reader:
             gcps=points,
             gcps_crs=self._crs(self._points_crs) if points else None,
         )
-        return Pam(place, self._nodata)
-
-    def _document_type(self, *_: object) -> None:
-        raise self._wrong("has a document type, which is refused as it may declare entities")
+        return Pam(place, **self._of_bands)
 
     def _begin(self, name: str, attributes: dict[str, str]) -> None:
         self._path.append(name)
@@ -124,8 +112,8 @@ class _Reader:
         if here in _WANTED:
             text = "".join(self._text).strip()
             self._texts.setdefault(here, text)
-            if here == _NODATA and self._band.isdecimal():
-                self._nodata.setdefault(int(self._band), text)
+            if here in _OF_BANDS and self._band.isdecimal():
+                self._of_bands[_OF_BANDS[here]].setdefault(int(self._band), text)
         self._path.pop()
 
     def _transform(self, text: str) -> Affine:

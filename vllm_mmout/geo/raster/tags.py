@@ -212,6 +212,10 @@ class GdalMetadata:
     """Unit of a band's values, by its number from 0; GDAL calls it the unit type."""
     colours: Mapping[int, str] = field(default_factory=dict)
     """What a band is to the eye ("Undefined", "Alpha"), by its number from 0; to GDAL it counts before TIFF's tags."""
+    scales: Mapping[int, str] = field(default_factory=dict)
+    """What the numbers of a band are multiplied by, by its number from 0."""
+    offsets: Mapping[int, str] = field(default_factory=dict)
+    """What is added to them then, by the number of the band from 0."""
 
     @classmethod
     def from_xml(cls, xml: str) -> GdalMetadata:
@@ -227,7 +231,9 @@ class GdalMetadata:
             return cls()
         items: dict[str, str] = {}
         bands: dict[int, dict[str, str]] = {}
-        said: dict[str, dict[int, str]] = {"description": {}, "unittype": {}, "colorinterp": {}}
+        said: dict[str, dict[int, str]] = {
+            role: {} for role in ("description", "unittype", "colorinterp", "scale", "offset")
+        }
         for item in root.iter("Item"):
             name, role, sample = item.get("name"), item.get("role"), item.get("sample", "")
             text = unescape(item.text or "", _QUOTES)
@@ -239,7 +245,15 @@ class GdalMetadata:
                 said[role][int(sample)] = text
             elif sample.isdecimal() and role is None:
                 bands.setdefault(int(sample), {})[name] = text
-        return cls(items, said["description"], bands, said["unittype"], said["colorinterp"])
+        return cls(
+            items,
+            said["description"],
+            bands,
+            said["unittype"],
+            said["colorinterp"],
+            said["scale"],
+            said["offset"],
+        )
 
 
 def checked_xml(name: str, text: str) -> str:

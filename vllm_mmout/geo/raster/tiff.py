@@ -15,6 +15,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.files import MASK, PAM, REMEDY, Neighbours, SharedFile
 from vllm_mmout.geo.raster.formats import is_tiff, looks_like
 from vllm_mmout.geo.raster.georeference import GEO_TAGS, Georeference
+from vllm_mmout.geo.raster.packing_tags import packing_of_pam, packing_of_tags
 from vllm_mmout.geo.raster.raster import Window, parse_nodata
 from vllm_mmout.geo.raster.segments import DECODER_ERRORS, Segments, UnknownStorageError
 from vllm_mmout.geo.raster.sequence import read_windows
@@ -43,11 +44,13 @@ def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRas
     nodata = None if said is None else parse_nodata(said, image.dtype)
     georeference = Georeference.from_tags(filter(None, (directory.tag(binary, code) for code in sorted(GEO_TAGS))))
     image.fill = 0 if nodata is None else nodata  # as in GDAL
+    packing = packing_of_tags(gdal, image.planes * image.samples)
     beside = None if neighbours is None else neighbours.appended(PAM)
     if neighbours is not None and (beside is not None or georeference is None or georeference.transform is None):
         pam = read_pam(beside, neighbours.name)
         georeference = placed(georeference, pam, neighbours)
         nodata = _nodata_of_pam(pam, nodata, image, alpha, file.name)
+        packing = packing_of_pam(pam, packing, image.planes * image.samples)
     if mask is None and neighbours is not None:
         mask = _mask_beside(neighbours, image)
     texts = {name: directory.text(binary, code) for name, code in TEXT_TAGS.items()}
@@ -63,6 +66,7 @@ def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRas
         georeference=georeference,
         metadata={**gdal.items, **{name: text for name, text in texts.items() if text}},
         alpha=alpha,
+        packing=packing,
     )
 
 

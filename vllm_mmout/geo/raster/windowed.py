@@ -43,6 +43,8 @@ class OpenRaster(RasterFacts, ABC):
 
     closed = False
     """Whether it was closed."""
+    unpacked = False
+    """Whether its numbers are no longer those of the file, so that a value of nodata says nothing of them."""
 
     def __post_init__(self) -> None:
         if self.georeference is not None and not self.georeference.is_usable(self.size):
@@ -51,6 +53,12 @@ class OpenRaster(RasterFacts, ABC):
                 f" {self.georeference.transform} for {self.size[0]} x {self.size[1]} pixels; correct it, as with"
                 " gdal_translate -a_ullr, or leave it out, as with gdal_edit.py -unsetgt"
             )
+
+    def told(self, **facts: Any) -> Self:
+        """Return the raster with other facts, as what lies beside its file has them."""
+        for name, value in facts.items():
+            object.__setattr__(self, name, value)
+        return self
 
     @property
     def count(self) -> int:
@@ -136,6 +144,7 @@ class OpenRaster(RasterFacts, ABC):
                     facts["georeference"] = self.georeference.shifted(window.row, window.col)
                 if places is not None:
                     facts |= {"descriptions": tuple(self.descriptions[place] for place in places), "alpha": None}
+                    facts["packing"] = tuple(self.packing[place] for place in places) if self.packing else ()
                 yield Raster(array, mask, **facts)
 
     @abstractmethod
@@ -195,9 +204,9 @@ class OpenSegments(OpenRaster):
 
 
 class OpenArray(OpenRaster):
-    """A raster in memory."""
+    """A raster in memory; ``observed``, bool [bands, height, width], may say where each band was observed."""
 
-    def __init__(self, raster: Raster, name: str) -> None:
+    def __init__(self, raster: Raster, name: str, observed: NDArray[np.bool_] | None = None) -> None:
         size = (raster.height, raster.width)
         super().__init__(
             name=name,
@@ -208,6 +217,7 @@ class OpenArray(OpenRaster):
             **raster.facts,
         )
         self._raster: Raster | None = raster
+        self._observed = observed
 
     @property
     def decoded(self) -> NDArray[np.int64]:
@@ -217,7 +227,7 @@ class OpenArray(OpenRaster):
     def close(self) -> None:
         """Let the pixels go."""
         super().close()
-        self._raster = None
+        self._raster = self._observed = None
 
     def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
         everything = list(places) == list(range(self.count))
@@ -226,8 +236,11 @@ class OpenArray(OpenRaster):
             if raster is None:
                 return
             part = raster.array[:, window.rows, window.cols]
-            mask = raster.mask if masked else None
+            mask = None if raster.mask is None or not masked else raster.mask[window.rows, window.cols].copy()
+            if self._observed is not None:
+                observed = np.logical_and.reduce(self._observed[list(places), window.rows, window.cols])
+                mask = observed if mask is None else mask & observed
             if everything and (window.height, window.width) == self.size:
                 yield part, mask  # all of it needs no copy
             else:
-                yield part[list(places)], None if mask is None else mask[window.rows, window.cols].copy()
+                yield part[list(places)], mask

@@ -15,8 +15,10 @@ from vllm_mmout.geo import Raster
 from vllm_mmout.models.inputs.band_choice import BandChoice
 from vllm_mmout.models.inputs.mapper import MappedInput, nothing_observed
 from vllm_mmout.models.inputs.open_input import opened_raster
+from vllm_mmout.models.inputs.unpacking import unpacked_raster
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.rendering import render
+from vllm_mmout.params import OutputParams
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from vllm_mmout.models.inputs.context import InputContext
     from vllm_mmout.models.inputs.keywords import Keywords
     from vllm_mmout.models.inputs.mapper import InputMapper
-    from vllm_mmout.params import OutputParams
     from vllm_mmout.registry.input_registry import MapperChoice
 
 
@@ -95,7 +96,7 @@ class AutoProcessorMapper:
                 f"{option} needs a model of rasters; this one's inputs go through a processor of transformers",
                 param=option,
             )
-        raster = chosen_bands(_read(data), params)
+        raster = chosen_bands(_read(data, params), params)
         count, height, width = raster.array.shape
         if count not in (1, 3):
             raise InputError(
@@ -149,8 +150,8 @@ def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
         raise InputError(str(error), param=choice.said_by) from None
 
 
-def _read(data: Any) -> Raster:
-    with opened_raster(data) as raster:
+def _read(data: Any, params: OutputParams) -> Raster:
+    with unpacked_raster(opened_raster(data), params) as raster:
         return raster.read()
 
 
@@ -158,7 +159,7 @@ def opened(data: Any) -> Any:
     """What functions of vLLM's first registries take: a file as a PIL image, or as an array; all else as it is."""
     if hasattr(data, "getbands") or isinstance(data, np.ndarray | Mapping) or hasattr(data, "detach"):
         return data
-    raster = _read(data).without_alpha()
+    raster = _read(data, OutputParams()).without_alpha()
     return _picture(raster) if raster.array.dtype == np.uint8 and len(raster.array) == 3 else raster.array
 
 

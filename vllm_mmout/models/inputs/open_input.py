@@ -17,18 +17,21 @@ from vllm_mmout.geo import (
     FINER,
     RASTER_SUFFIXES,
     Layer,
+    OpenArray,
     OpenRaster,
     OpenStack,
     Raster,
     band_of_file,
     folders_in,
     open_raster,
+    picture_raster,
     pixel_area,
     rasters_in,
     rasters_of,
 )
 from vllm_mmout.models.inputs.band_choice import BandChoice, BandList, Listed
 from vllm_mmout.models.inputs.input_forms import as_folder, is_open_file, without_file_scheme
+from vllm_mmout.models.inputs.unpacking import unpacked_layers
 
 if TYPE_CHECKING:
     from vllm_mmout.models.inputs.mapper import RasterMapper
@@ -118,7 +121,8 @@ def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int =
     for file in {band.file for band in bands} - rasters.keys():
         if not isinstance(file, Path):
             file.close()
-    return [Layer(rasters[band.file], band.place, next(iter(band.listed.names), None)) for band in chosen]
+    layers = [Layer(rasters[band.file], band.place, next(iter(band.listed.names), None)) for band in chosen]
+    return unpacked_layers(layers, choice.params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,23 +223,20 @@ def opened_raster(data: Any) -> OpenRaster:
         return open_raster(bytes(data))
     if is_open_file(data):
         return open_raster(data)
-    array = _picture_array(data) if hasattr(data, "getbands") else _plain_array(data)
+    if hasattr(data, "getbands"):
+        return open_raster(picture_raster(data))
+    array = _plain_array(data)
     if array.ndim != 3:
         raise InputError(
             f"an array must be [bands, height, width], got shape {list(array.shape)}; a picture [height, width, 3] goes"
             " through np.moveaxis(picture, -1, 0), a grey one [height, width] through picture[None]"
         )
+    if isinstance(array, np.ma.MaskedArray):
+        raster = Raster(array.filled(0))
+        return OpenArray(
+            raster, f"<raster of {raster.height} x {raster.width} pixels>", ~np.broadcast_to(array.mask, array.shape)
+        )
     return open_raster(Raster(array=array))
-
-
-def _picture_array(picture: Any) -> NDArray[Any]:
-    """A PIL image as [bands, height, width]: palettes become colours, alpha is left out."""
-    if picture.mode in ("P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBA", "RGBX"):
-        picture = picture.convert("RGB")
-    elif picture.mode in ("1", "LA", "La"):
-        picture = picture.convert("L")
-    array: NDArray[Any] = np.asarray(picture)
-    return array[np.newaxis] if array.ndim == 2 else np.moveaxis(array, -1, 0)
 
 
 def _plain_array(data: Any) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import Window, window_of_box
+from vllm_mmout.models.inputs.unpacking import has_numbers, numbers_of
 from vllm_mmout.stopwatch import FILES
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class RasterView:
 
     @property
     def _scales(self) -> bool:
-        return self.params.scale is not None or self.params.offset is not None
+        return has_numbers(self.params)
 
     def _of_planes(self, value: float | tuple[float, ...] | None, default: float) -> NDArray[np.float32]:
         """What an option says of each plane, as [planes or 1, 1, 1]."""
@@ -147,10 +148,11 @@ class RasterView:
         return numbers if len(numbers) == 1 else np.repeat(numbers, dates, axis=0)
 
     def _seen(self, raster: Raster) -> Pixels:
-        valid = raster.valid(self.params.nodata)
+        valid = raster.valid(None if self.raster.unpacked else self.params.nodata)
         array = raster.array
         if self._scales:
-            scale, offset = self._of_planes(self.params.scale, 1.0), self._of_planes(self.params.offset, 0.0)
+            numbers = numbers_of(self.params)
+            scale, offset = self._of_planes(numbers[0], 1.0), self._of_planes(numbers[1], 0.0)
             array = array.astype(np.float32) * scale + offset
         elif array.dtype.name not in DTYPES:
             array = array.astype(np.float32)

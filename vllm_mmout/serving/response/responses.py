@@ -92,13 +92,11 @@ def json_response(
 
     What the answer says of its results is said of the first one; where processors were asked for by name, each place
     says it of its own, beside its note. With ``urls`` results are named there, not sent; else closed when sent.
-    ``warnings`` say what was assumed about the input; the field is left out if they are empty.
     """
     first = entries[0]
     head = {"created": int(time.time()), **described(first), "usage": usage(tiles) if used is None else used}
-    if warnings:
-        head["warnings"] = list(warnings)
-    parts: list[Part] = [_open(head) + b',"data":[']
+    head |= {"warnings": list(warnings)} if warnings else {}
+    parts: list[Part] = [_json(head)[:-1] + b',"data":[']
     for place, entry in enumerate(entries):
         own: dict[str, Any] = {"processor": processors[place], **described(entry)} if processors else {}
         own |= notes[place] if notes else {}
@@ -107,7 +105,7 @@ def json_response(
         if urls:
             parts += [_json({**own, "url": urls[place]})]
         else:
-            parts += [_open(own) + (b"," if own else b"") + b'"b64_json":"', entry, b'"}']
+            parts += [_json(own)[:-1] + (b"," if own else b"") + b'"b64_json":"', entry, b'"}']
     return PiecesResponse([*parts, b"]}"], MEDIA_TYPES["json"], as_text=True)
 
 
@@ -177,11 +175,6 @@ def described(entry: Encoded) -> dict[str, str]:
     own = None if entry.format in MEDIA_TYPES else entry.media_type  # of bytes that no name of a format tells
     known = {"background": entry.background, "output_format": entry.format, "size": entry.size, "media_type": own}
     return {name: value for name, value in known.items() if value is not None}
-
-
-def _open(fields: Mapping[str, Any]) -> bytes:
-    """A JSON object without its end, to which further fields are written."""
-    return _json(fields)[:-1]
 
 
 def _json(fields: Mapping[str, Any]) -> bytes:

@@ -17,6 +17,7 @@ from vllm_mmout.models.inputs.band_choice import BandChoice
 from vllm_mmout.models.inputs.mapper import RasterMapper, TensorSpec, with_frames
 from vllm_mmout.models.inputs.open_input import chosen_layers, opened_planes
 from vllm_mmout.models.inputs.raster_view import DTYPES, RasterView
+from vllm_mmout.models.inputs.unpacking import has_numbers
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.terratorch.config import DATES, LOCATION, RAW, Modality, TerratorchConfig
 from vllm_mmout.wings.terratorch.scaling import MEANS, STDS, no_scale
@@ -225,7 +226,7 @@ class TerratorchMapper(RasterMapper):
 
 def _scaled(params: OutputParams) -> bool:
     """Whether the request scales: then values travel as float32."""
-    return params.scale is not None or params.offset is not None
+    return has_numbers(params)
 
 
 def _dtype(raster: OpenRaster, bands: Sequence[int]) -> np.dtype[Any]:

@@ -14,6 +14,7 @@ from vllm_mmout.geo import turned_upright
 from vllm_mmout.models.inputs.mapper import RasterMapper, TensorSpec
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.models.inputs.raster_view import RasterView
+from vllm_mmout.models.inputs.unpacking import has_numbers
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.transformers.features import FeaturesMapper, check_length, least_samples
 from vllm_mmout.wings.transformers.heads import Head, described
@@ -207,7 +208,7 @@ def _longest(config: Mapping[str, Any]) -> int | None:
 
 def _check_values(view: RasterView) -> None:
     """Refuse values that the processor, which takes bytes, would scale wrongly."""
-    if view.raster.dtype != np.uint8 and view.params.scale is None and view.params.offset is None:
+    if view.raster.dtype != np.uint8 and not has_numbers(view.params):
         raise OptionError(
             f"the input's dtype is {view.raster.dtype}, and the model's processor takes pictures of 0 to 255; bring it"
             " there with scale, as 0.0255 (255 / 10000) for reflectance in steps of 0.0001",

@@ -62,7 +62,7 @@ class OpenStack(OpenRaster):
             _Member(
                 raster,
                 aligned(raster, reference),
-                raster.nodata if nodata is None else as_pixels_have_it(nodata, raster.dtype),
+                raster.nodata if nodata is None or raster.unpacked else as_pixels_have_it(nodata, raster.dtype),
                 resampling,
             )
             for raster in rasters
@@ -83,6 +83,7 @@ class OpenStack(OpenRaster):
             block=block,
             block_bytes=block_bytes,
         )
+        self.unpacked = any(raster.unpacked for raster in rasters)
 
     @property
     def decoded(self) -> NDArray[np.int64]:
@@ -179,8 +180,8 @@ class _Member:
         if by_value and self.nodata is not None and can_hold(array.dtype, self.nodata):
             observed = array != np.array(self.nodata).astype(array.dtype)
             valid = observed if valid is None else valid & observed
-        if by_value and array.dtype.kind in "fc" and np.isnan(array).any():
-            valid = ~np.isnan(array) if valid is None else valid & ~np.isnan(array)
+        if by_value and array.dtype.kind in "fc" and not (finite := np.isfinite(array)).all():
+            valid = finite if valid is None else valid & finite
         return valid
 
 

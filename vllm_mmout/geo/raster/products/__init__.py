@@ -1,0 +1,1 @@
+"""What the metadata of satellite products say of the numbers in their files."""

@@ -1,0 +1,107 @@
+"""Landsat Collection 2: scale and offset of a product's bands, from its MTL file (text, JSON or XML), and its fill."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from vllm_mmout.geo.raster.files import SharedFile
+from vllm_mmout.geo.raster.packing import Packing
+from vllm_mmout.geo.raster.products.product_band import ProductBand, opened_metadata, wrong_metadata
+from vllm_mmout.geo.raster.xml import parse_xml
+
+_Entries: TypeAlias = "Iterator[tuple[str, str, str]]"
+"""The group, the name and the text of each entry."""
+_FILE: Final = re.compile(
+    r"(?P<product>L[COTEM]\d\d_L\d[A-Z]{2}_\d{6}_\d{8}_\d{8}_\d\d_[A-Z0-9]{2})_(?:(?P<kind>SR|ST)_)?B(?P<band>\d{1,2})\.tiff?",
+    re.IGNORECASE,
+)
+_LARGEST: Final = 2**22
+_FILL: Final = 0
+_RULES: Final = {
+    "SR": ("LEVEL2_SURFACE_REFLECTANCE_PARAMETERS", "REFLECTANCE_{}_BAND_{}"),
+    "ST": ("LEVEL2_SURFACE_TEMPERATURE_PARAMETERS", "TEMPERATURE_{}_BAND_ST_B{}"),
+    "": ("LEVEL1_RADIOMETRIC_RESCALING", "REFLECTANCE_{}_BAND_{}"),
+}
+"""Kind of a file -> the group that holds its constants, and their names. Level 1 states reflectance without the sun's
+angle."""
+
+
+def landsat_band(name: str, path: Path | None) -> ProductBand | None:
+    """Return what is known of a file by its name and, if it lies on this machine, its product; None for other files."""
+    found = _FILE.fullmatch(name)
+    if found is None:
+        return None
+    if path is None:
+        return ProductBand(_FILL)
+    group, names = _RULES[(found["kind"] or "").upper()]
+    scale_name, offset_name = (names.format(part, int(found["band"])) for part in ("MULT", "ADD"))
+    for suffix, entries in (("txt", _of_text), ("json", _of_json), ("xml", _of_xml)):
+        file = opened_metadata(path.with_name(f"{found['product']}_MTL.{suffix}"))
+        if file is None:
+            continue
+        try:
+            if file.size > _LARGEST:
+                raise wrong_metadata(file.name, f"has {file.size} bytes, at most {_LARGEST} are read")
+            stated = {entry: text for where, entry, text in entries(file) if where == group}
+        finally:
+            file.close()
+        if scale_name in stated and offset_name in stated:
+            scale, offset = (_number(file.name, entry, stated[entry]) for entry in (scale_name, offset_name))
+            return ProductBand(_FILL, Packing(scale, offset, Path(file.name).name))
+    return ProductBand(_FILL)
+
+
+def _of_text(file: SharedFile) -> _Entries:
+    """Read the lines of ``NAME = value`` between ``GROUP = NAME`` and its end."""
+    group = ""
+    for line in file.read_at(0, file.size).decode("utf-8", "replace").splitlines():
+        name, equals, text = (part.strip() for part in line.partition("="))
+        if name == "GROUP":
+            group = text
+        elif equals and name != "END_GROUP":
+            yield group, name, text.strip('"')
+
+
+def _of_json(file: SharedFile) -> _Entries:
+    try:
+        whole: Any = json.loads(file.read_at(0, file.size))
+    except (ValueError, RecursionError) as error:
+        raise wrong_metadata(file.name, f"is damaged JSON ({error})") from error
+    (groups,) = whole.values() if isinstance(whole, dict) and len(whole) == 1 else ({},)
+    for group, entries in groups.items() if isinstance(groups, dict) else ():
+        for name, text in entries.items() if isinstance(entries, dict) else ():
+            yield group, name, str(text)
+
+
+def _of_xml(file: SharedFile) -> _Entries:
+    path: list[str] = []
+    text: list[str] = []
+    entries: list[tuple[str, str, str]] = []
+
+    def begin(name: str, _: dict[str, str]) -> None:
+        path.append(name)
+        text.clear()
+
+    def end(name: str) -> None:
+        path.pop()
+        if path:
+            entries.append((path[-1], name, "".join(text).strip()))
+        text.clear()
+
+    parse_xml(file, begin, end, text.append, lambda fact: wrong_metadata(file.name, fact))
+    return iter(entries)
+
+
+def _number(path: str, name: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise wrong_metadata(path, f"has {text[:40]!r} as {name}, which must be a number")
+    return number

@@ -1,0 +1,148 @@
+"""Sentinel-2: quantification, offset and fill of a product's bands, from its MTD_MSIL1C.xml or MTD_MSIL2A.xml.
+
+Since processing baseline 04.00 (January 2022) counts are 1000 higher than before, which the product states as an offset
+of -1000 (S2 Products Specification Document, 14.9). Models that take counts learned those without it, as archives
+harmonise them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from vllm_mmout.geo.raster.packing import Packing
+from vllm_mmout.geo.raster.products.product_band import ProductBand, opened_metadata, wrong_metadata
+from vllm_mmout.geo.raster.xml import parse_xml
+
+_FILE: Final = re.compile(
+    r"(?:L2A_)?T\d{2}[A-Z]{3}_\d{8}T\d{6}_(?P<band>B\d[\dA]|AOT|WVP)(?:_\d{2}m)?\.(?:jp2|tiff?)", re.IGNORECASE
+)
+_METADATA: Final = ("MTD_MSIL2A.xml", "MTD_MSIL1C.xml")
+_BANDS: Final = ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12")
+"""In the order of their ``band_id``."""
+_HIGHER: Final = 5
+"""Folders above a file in which the metadata may lie: R10m, IMG_DATA, the granule, GRANULE, the product."""
+_FILL: Final = 0
+_OFFSETS: Final = ("BOA_ADD_OFFSET", "RADIO_ADD_OFFSET")
+_QUANTIFICATIONS: Final = ("BOA_QUANTIFICATION_VALUE", "QUANTIFICATION_VALUE")
+_OTHERS: Final = {"AOT": "AOT_QUANTIFICATION_VALUE", "WVP": "WVP_QUANTIFICATION_VALUE"}
+
+
+def sentinel2_band(name: str, path: Path | None) -> ProductBand | None:
+    """Return what is known of a file by its name and, if it lies on this machine, its product; None for other files."""
+    found = _FILE.fullmatch(name)
+    if found is None:
+        return None
+    band = found["band"].upper()
+    metadata = None if path is None else _metadata_above(path)
+    if metadata is not None:
+        return _read(metadata, metadata.stat().st_mtime_ns).band(band)
+    if band in _OTHERS:
+        return ProductBand(_FILL)
+    image = name[: found.start("band") - 1]
+    doubt = (
+        f"{image} is of Sentinel-2, and no {' or '.join(_METADATA)} of its product was found beside its files, so that"
+        " nothing says whether its counts are 1000 higher, as they are since processing baseline 04.00; they were taken"
+        ' as stored. Give it within its product, or say offset=-1000 or scale="stored".'
+    )
+    return ProductBand(_FILL, Packing(doubt=doubt))
+
+
+def _metadata_above(path: Path) -> Path | None:
+    for folder in list(path.absolute().parents)[:_HIGHER]:
+        for name in _METADATA:
+            if (folder / name).is_file():
+                return folder / name
+    return None
+
+
+@dataclass(slots=True)
+class _Metadata:
+    """What the metadata of one product state."""
+
+    path: str
+    quantifications: dict[str, float] = field(default_factory=dict)
+    offsets: dict[str, float] = field(default_factory=dict)
+    """Offset of a band, by its name."""
+    fill: float = _FILL
+    baseline: str = ""
+
+    def band(self, name: str) -> ProductBand:
+        """Return what they state of one band."""
+        names = (_OTHERS[name],) if name in _OTHERS else _QUANTIFICATIONS
+        quantification = next((self.quantifications[one] for one in names if one in self.quantifications), None)
+        offset = self.offsets.get(name, 0.0)
+        if quantification is None:
+            raise wrong_metadata(self.path, f"has no {' or '.join(names)}")
+        release = f" (processing baseline {self.baseline})" if self.baseline else ""
+        shift = int(offset) if offset == int(offset) else 0
+        packing = Packing(1 / quantification, offset / quantification, f"{Path(self.path).name}{release}", shift=shift)
+        return ProductBand(self.fill, packing)
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, changed: int) -> _Metadata:
+    """Read the metadata of a product; ``changed`` is when the file was, so that a newer one is read again."""
+    del changed
+    file = opened_metadata(path)
+    if file is None:
+        raise wrong_metadata(str(path), "is gone")
+    try:
+        return _Reader(str(path)).read(file)
+    finally:
+        file.close()
+
+
+class _Reader:
+    """Reads the elements that matter, by their names."""
+
+    def __init__(self, path: str) -> None:
+        self.found = _Metadata(path)
+        self._attributes: dict[str, str] = {}
+        self._text: list[str] = []
+        self._special = ""
+
+    def read(self, file: object) -> _Metadata:
+        """Read a file."""
+        parse_xml(file, self._begin, self._end, self._text.append, self._wrong)  # type: ignore[arg-type]
+        return self.found
+
+    def _wrong(self, fact: str) -> Exception:
+        return wrong_metadata(self.found.path, fact)
+
+    def _begin(self, _: str, attributes: dict[str, str]) -> None:
+        self._attributes = attributes
+        self._text.clear()
+
+    def _end(self, element: str) -> None:
+        name, text, found = element.rpartition(":")[2], "".join(self._text).strip(), self.found
+        if name in (*_QUANTIFICATIONS, *_OTHERS.values()):
+            found.quantifications[name] = self._number(name, text, zero=False)
+        elif name in _OFFSETS:
+            found.offsets[self._band(name)] = self._number(name, text)
+        elif name == "SPECIAL_VALUE_TEXT":
+            self._special = text
+        elif name == "SPECIAL_VALUE_INDEX" and self._special == "NODATA":
+            found.fill = self._number(name, text)
+        elif name == "PROCESSING_BASELINE":
+            found.baseline = text
+        self._text.clear()
+
+    def _band(self, name: str) -> str:
+        number = self._attributes.get("band_id", "")
+        if not number.isdecimal() or int(number) >= len(_BANDS):
+            raise self._wrong(f"has {name} of the band {number[:20]!r}, and bands are 0 to {len(_BANDS) - 1}")
+        return _BANDS[int(number)]
+
+    def _number(self, name: str, text: str, *, zero: bool = True) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or not (number or zero):
+            raise self._wrong(f"has {text[:40]!r} as {name}, which must be a number{'' if zero else ' other than 0'}")
+        return number

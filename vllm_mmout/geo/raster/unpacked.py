@@ -1,0 +1,96 @@
+"""OpenUnpacked: a raster whose numbers are unpacked while it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vllm_mmout.geo.raster.packing import Packing
+from vllm_mmout.geo.raster.raster import Window
+from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacking:
+    """What is done to the stored numbers of one band: float32 of number * scale + offset, or integers that are shifted.
+
+    Neither: they stay as they are stored.
+    """
+
+    scale: float = 1.0
+    offset: float = 0.0
+    shift: int = 0
+    """Added to integers, which stay of their dtype and are clipped to what it holds, from 0."""
+
+    @property
+    def to_floats(self) -> bool:
+        """Whether the result is floating point."""
+        return (self.scale, self.offset) != (1.0, 0.0)
+
+    @classmethod
+    def of(cls, packing: Packing, *, by_file: bool) -> Unpacking:
+        """Return what is done with a band by default, or where the request asks for the file's own (``by_file``)."""
+        if by_file or packing.applied:
+            return cls(packing.scale, packing.offset)
+        return cls(shift=packing.shift)
+
+    def __call__(self, band: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return a band [height, width] unpacked, in a dtype."""
+        if self.to_floats:
+            wide = band.dtype.itemsize > 2 and band.dtype != np.float32  # numbers that float32 cannot hold
+            values: NDArray[np.floating[Any]] = band.astype(np.float64 if wide else np.float32)
+            return (values * self.scale + self.offset).astype(dtype, copy=False)
+        if self.shift and band.dtype.kind in "iu":
+            largest = int(np.iinfo(band.dtype).max)
+            shifted: NDArray[Any] = (band.astype(np.int64) + self.shift).clip(0, largest).astype(dtype)
+            return shifted
+        return band.astype(dtype, copy=False)
+
+
+class OpenUnpacked(OpenRaster):
+    """A raster whose numbers are unpacked while it is read; it is closed with it.
+
+    Which pixels are valid is found by the stored numbers: ``nodata`` is None, and the mask says it.
+    """
+
+    unpacked = True
+
+    def __init__(self, raster: OpenRaster, unpackings: Sequence[Unpacking], nodata: float | None = None) -> None:
+        floats = any(one.to_floats for one in unpackings)
+        wide = raster.dtype == np.float64
+        super().__init__(
+            name=raster.name,
+            size=raster.size,
+            dtype=np.dtype(np.float64 if wide else np.float32) if floats else raster.dtype,
+            block=raster.block,
+            block_bytes=raster.block_bytes,
+            **{**raster.facts, "nodata": None, "packing": ()},
+        )
+        self._raster = raster
+        self._unpackings = tuple(unpackings)
+        self._nodata = nodata
+
+    @property
+    def decoded(self) -> NDArray[np.int64]:
+        """How often each segment of the file was decoded."""
+        return self._raster.decoded
+
+    def close(self) -> None:
+        """Close the file; any number of times."""
+        super().close()
+        self._raster.close()
+
+    def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
+        whole = masked and self.alpha is not None and self.alpha - 1 in places  # alpha masks, and is a band too
+        bands = None if whole else [place + 1 for place in places]
+        with closing(self._raster.windows(windows, bands)) as rasters:
+            for raster in rasters:
+                array = np.empty(raster.array.shape, self.dtype)
+                for row, place in enumerate(places):
+                    array[row] = self._unpackings[place](raster.array[row], self.dtype)
+                yield array, raster.valid(self._nodata)

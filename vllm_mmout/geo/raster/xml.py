@@ -1,0 +1,43 @@
+"""Reading XML that strangers send, piece by piece: of limited size, and without entities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from xml.parsers import expat
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.files import SharedFile
+
+_LARGEST = 2**26
+_PIECE = 2**16
+
+
+def parse_xml(
+    file: SharedFile,
+    begin: Callable[[str, dict[str, str]], None],
+    end: Callable[[str], None],
+    characters: Callable[[str], None],
+    wrong: Callable[[str], InputError],
+) -> None:
+    """Parse a file of XML: call back at each element's start and end, and for its text, which may come in pieces.
+
+    ``wrong`` makes the error of a file that is too large, damaged, or has a document type, which could declare
+    entities.
+    """
+    if file.size > _LARGEST:
+        raise wrong(f"has {file.size >> 20} MiB, at most {_LARGEST >> 20} are read")
+
+    def refuse(*_: object) -> None:
+        raise wrong("has a document type, which is refused as it may declare entities")
+
+    parser = expat.ParserCreate()
+    parser.StartDoctypeDeclHandler = refuse
+    parser.StartElementHandler = begin
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = characters
+    try:
+        for at in range(0, file.size, _PIECE):
+            parser.Parse(file.read_at(at, _PIECE), False)
+        parser.Parse(b"", True)
+    except (expat.ExpatError, LookupError, ValueError) as error:  # of encodings that are none
+        raise wrong(f"is damaged XML ({error})") from error
