@@ -11,6 +11,7 @@ from vllm_mmout import OutputParams, RasterMapper
 from vllm_mmout.errors import InputError, OptionError
 
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
+pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 SIZE = (20, 30)
 GRID = {"crs": "EPSG:32632", "transform": (10.0, 0.0, 500000.0, 0.0, -10.0, 5000000.0)}
 PRODUCT = "LC09_L2SP_195027_20240817_20240818_02_T1"
@@ -279,3 +280,18 @@ def test_pictures_in_memory_keep_their_alpha_as_their_files_do(tmp_path, mode, b
     if mode != "PA":
         picture.save(tmp_path / "in.png")
         np.testing.assert_array_equal(array, seen(str(tmp_path / "in.png"), bands)[0], strict=True)
+
+
+@pytest.mark.parametrize("text", ["None", "12abc", "", "255.5"])
+def test_a_nodata_that_is_no_number_is_what_gdal_makes_of_it_and_is_said(tmp_path, text):
+    """GDAL takes the number that a text begins with, else 0."""
+    tifffile = pytest.importorskip("tifffile", reason="it writes any tag")
+    stored = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    tifffile.imwrite(tmp_path / "in.tif", stored, extratags=[(42113, 2, 0, text, True)])
+    with rasterio.open(tmp_path / "in.tif") as file:
+        expected = file.read_masks(1) != 0
+    _, valid, assumed = seen(str(tmp_path / "in.tif"))
+    np.testing.assert_array_equal(np.ones_like(expected) if valid is None else valid, expected)
+    assert [sentence.partition(",")[0] for sentence in assumed] == (
+        [f"in.tif states the nodata {text!r}"] if text in ("None", "12abc") else []
+    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -41,7 +43,7 @@ def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRas
         inner = _mask(tiff, image, file)
     mask = None if inner is None else _Mask(inner)
     said = directory.text(binary, GDAL_NODATA)
-    nodata = None if said is None else parse_nodata(said, image.dtype)
+    nodata, assumed = _nodata_of_tag(said or "", image.dtype, file.name)
     georeference = Georeference.from_tags(filter(None, (directory.tag(binary, code) for code in sorted(GEO_TAGS))))
     image.fill = 0 if nodata is None else nodata  # as in GDAL
     packing = packing_of_tags(gdal, image.planes * image.samples)
@@ -67,7 +69,28 @@ def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRas
         metadata={**gdal.items, **{name: text for name, text in texts.items() if text}},
         alpha=alpha,
         packing=packing,
+        assumed=assumed,
     )
+
+
+_LEADING_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
+
+
+def _nodata_of_tag(text: str, dtype: np.dtype[Any], name: str) -> tuple[float | None, tuple[str, ...]]:
+    """Return the value of a GDAL_NODATA tag; if it is no number, what GDAL makes of it, and a sentence that says so."""
+    text = text.strip(" \0")
+    try:
+        if text:
+            float(text)
+    except ValueError:
+        leading = _LEADING_NUMBER.match(text)
+        number = "0" if leading is None else leading[0]
+        sentence = (
+            f"{PurePath(name).name} states the nodata {text[:40]!r}, which is no number; {number} was taken, as GDAL"
+            " does. Say nodata=... if it is another one."
+        )
+        return parse_nodata(number, dtype), (sentence,)
+    return parse_nodata(text, dtype), ()
 
 
 @dataclass(frozen=True, slots=True)
