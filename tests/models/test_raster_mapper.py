@@ -80,13 +80,14 @@ def file_with(descriptions, tmp_path):
         (["red", "green", "blue"], {}, [20, 10, 0]),
         (["coast", "red", "green", "blue", "nir"], {}, [30, 20, 10]),
         (["a", "b", "c"], {}, [0, 10, 20]),
-        ([None, "green", "blue"], {}, [0, 10, 20]),
+        ([None, "green", "blue"], {}, [20, 10, 0]),
+        ([None, None, None], {}, [20, 10, 0]),
         (["red", "green", "blue"], {"bands": [1, 2, 3]}, [0, 10, 20]),
         (["red", "green", "blue"], {"indices": [0, 0, 1]}, [0, 0, 10]),
     ],
 )
 def test_a_file_that_names_the_models_bands_is_read_by_name(tmp_path, descriptions, params, read):
-    """Whatever their order and whatever else it holds; what the request says goes first, other names say nothing."""
+    """The request goes first, then names, then the colours of three bands of bytes; unknown names say nothing."""
     mapped = RasterMapper.from_config(CONFIG)(file_with(descriptions, tmp_path), OutputParams(**params))
     assert mapped.tensors["pixel_values"][:, 0, 0].tolist() == read
 

@@ -164,7 +164,8 @@ def test_a_list_whose_files_say_which_they_are_is_read_by_name(tmp_path):
     """As a file is that describes all of the model's bands: an order that contradicts the names would be wrong."""
     files = [write(tmp_path / SENTINEL.format(band), number) for number, band in enumerate(("B04", "B03", "B02"), 1)]
     assert seen(mapper("B2", "B3", "B4"), files) == [3, 2, 1]
-    assert seen(mapper("blue", "green", "red"), files) == [1, 2, 3]
+    assert seen(mapper("blue", "green", "red"), files) == [3, 2, 1]
+    assert seen(mapper("a", "b", "c"), files) == [1, 2, 3]
 
 
 def test_a_list_may_hold_any_form(tmp_path):

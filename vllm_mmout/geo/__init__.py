@@ -12,8 +12,17 @@ from vllm_mmout.lazy import lazy_names
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.areas import area_km2, pixel_areas
     from vllm_mmout.geo.raster.atomic import atomic_file
+    from vllm_mmout.geo.raster.bands import (
+        NIR_BANDS,
+        meanings,
+        possible_sensors,
+        says_nothing,
+        trailing_band,
+        understood,
+    )
     from vllm_mmout.geo.raster.bounding_box import window_of_box
     from vllm_mmout.geo.raster.crs.text import proj_crs
+    from vllm_mmout.geo.raster.dates import date_of_file_item, date_of_items, date_of_name, date_of_raster
     from vllm_mmout.geo.raster.files import FileWithNeighbours, Neighbours, SharedFile
     from vllm_mmout.geo.raster.formats import (
         RASTER_SUFFIXES,
@@ -35,7 +44,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.geotiff import BLOCK_SIDE, RasterMetadata, are_classes
     from vllm_mmout.geo.raster.opened import declared_size, open_raster, read_raster
     from vllm_mmout.geo.raster.packing import Packing
-    from vllm_mmout.geo.raster.picture import PICTURE_ERRORS, picture_raster, turned_upright
+    from vllm_mmout.geo.raster.picture import PICTURE_ERRORS, picture_colours, picture_raster, turned_upright
     from vllm_mmout.geo.raster.places import BucketPath, is_folder, place_of, same_file
     from vllm_mmout.geo.raster.raster import (
         Affine,
@@ -67,6 +76,7 @@ if TYPE_CHECKING:
         timeout_phrase,
     )
     from vllm_mmout.geo.raster.remote.http_file import open_remote
+    from vllm_mmout.geo.raster.sensors import OTHER_SENSOR, sensor_of
     from vllm_mmout.geo.raster.stack.stack import FINER, Layer, OpenStack, pixel_area
     from vllm_mmout.geo.raster.tags import GeoTag, checked_xml, read_directories
     from vllm_mmout.geo.raster.unpacked import OpenUnpacked, Unpacking
@@ -78,26 +88,30 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.vectors.trace import trace_polygons
 
 __all__ = [
-    "BLOCK_SIDE", "FINER", "PICTURE_ERRORS", "PIXEL_TRANSFORM", "RASTER_SUFFIXES", "RETRIES", "Affine", "Blend",
-    "BrokenError", "BucketPath", "Cell", "Connections", "Contribution", "FetchOptions", "FileWithNeighbours",
-    "GeoTag", "GeoTiffBlocks", "Georeference", "GroundControlPoint", "Lattice", "Layer", "Neighbours", "OpenArray",
-    "OpenRaster", "OpenStack", "OpenUnpacked", "Packing", "Place", "Plan", "Polygons", "Raster", "RasterMetadata",
-    "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "Window", "are_classes", "area_km2",
-    "as_pixels_have_it", "as_window", "atomic_file", "averaged", "axis_weights", "band_key", "band_of_file",
-    "can_hold", "certificate_fault", "check_bucket", "checked_xml", "declared_size", "download", "epsg_code",
-    "errors_of", "file_stem", "folders_in", "format_nodata", "gdal_files", "identity_in_bucket", "in_bucket",
-    "is_address", "is_folder", "is_gdal_name", "is_tiff", "object_store", "open_in_bucket", "open_raster",
-    "open_remote", "picture_raster", "pixel_area", "pixel_areas", "place_of", "printable_name", "proj_crs",
+    "BLOCK_SIDE", "FINER", "NIR_BANDS", "OTHER_SENSOR", "PICTURE_ERRORS", "PIXEL_TRANSFORM", "RASTER_SUFFIXES",
+    "RETRIES", "Affine", "Blend", "BrokenError", "BucketPath", "Cell", "Connections", "Contribution", "FetchOptions",
+    "FileWithNeighbours", "GeoTag", "GeoTiffBlocks", "Georeference", "GroundControlPoint", "Lattice", "Layer",
+    "Neighbours", "OpenArray", "OpenRaster", "OpenStack", "OpenUnpacked", "Packing", "Place", "Plan", "Polygons",
+    "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "Window", "are_classes",
+    "area_km2", "as_pixels_have_it", "as_window", "atomic_file", "averaged", "axis_weights", "band_key", "band_of_file",
+    "can_hold", "certificate_fault", "check_bucket", "checked_xml", "date_of_file_item", "date_of_items",
+    "date_of_name", "date_of_raster", "declared_size", "download", "epsg_code", "errors_of", "file_stem", "folders_in",
+    "format_nodata", "gdal_files", "identity_in_bucket", "in_bucket", "is_address", "is_folder", "is_gdal_name",
+    "is_tiff", "meanings", "object_store", "open_in_bucket", "open_raster", "open_remote", "picture_colours",
+    "picture_raster", "pixel_area", "pixel_areas", "place_of", "possible_sensors", "printable_name", "proj_crs",
     "proxy_of", "rasters_in", "rasters_of", "read_directories", "read_raster", "reflected", "remove_in_bucket",
-    "retry_after_s", "same_file", "scenes_below", "status_phrase", "timeout_phrase", "trace_polygons",
-    "turned_upright", "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here",
+    "retry_after_s", "same_file", "says_nothing", "scenes_below", "sensor_of", "status_phrase", "timeout_phrase",
+    "trace_polygons", "trailing_band", "turned_upright", "understood", "window_of_box", "without_secrets",
+    "write_geotiff", "write_geotiff_here",
 ]  # fmt: skip
 
 _HOMES = {
     "vllm_mmout.geo.raster.areas": "area_km2 pixel_areas",
     "vllm_mmout.geo.raster.atomic": "atomic_file",
+    "vllm_mmout.geo.raster.bands": ("NIR_BANDS meanings possible_sensors says_nothing trailing_band understood"),
     "vllm_mmout.geo.raster.bounding_box": "window_of_box",
     "vllm_mmout.geo.raster.crs.text": "proj_crs",
+    "vllm_mmout.geo.raster.dates": "date_of_file_item date_of_items date_of_name date_of_raster",
     "vllm_mmout.geo.raster.files": "FileWithNeighbours Neighbours SharedFile",
     "vllm_mmout.geo.raster.formats": (
         "RASTER_SUFFIXES band_key band_of_file file_stem folders_in in_bucket is_address is_gdal_name is_tiff "
@@ -108,7 +122,7 @@ _HOMES = {
     "vllm_mmout.geo.raster.geotiff": "BLOCK_SIDE RasterMetadata are_classes",
     "vllm_mmout.geo.raster.opened": "declared_size open_raster read_raster",
     "vllm_mmout.geo.raster.packing": "Packing",
-    "vllm_mmout.geo.raster.picture": "PICTURE_ERRORS picture_raster turned_upright",
+    "vllm_mmout.geo.raster.picture": "PICTURE_ERRORS picture_colours picture_raster turned_upright",
     "vllm_mmout.geo.raster.raster": (
         "Affine GroundControlPoint Raster Window as_pixels_have_it as_window can_hold format_nodata"
     ),
@@ -122,6 +136,7 @@ _HOMES = {
     "vllm_mmout.geo.raster.remote.fetch_options": "FetchOptions RETRIES",
     "vllm_mmout.geo.raster.remote.fetcher": "BrokenError certificate_fault retry_after_s status_phrase timeout_phrase",
     "vllm_mmout.geo.raster.remote.http_file": "open_remote",
+    "vllm_mmout.geo.raster.sensors": "OTHER_SENSOR sensor_of",
     "vllm_mmout.geo.raster.stack.stack": "FINER Layer OpenStack pixel_area",
     "vllm_mmout.geo.raster.tags": "GeoTag checked_xml read_directories",
     "vllm_mmout.geo.raster.unpacked": "OpenUnpacked Unpacking",

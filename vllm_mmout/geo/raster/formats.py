@@ -80,8 +80,11 @@ def band_of_file(name: str) -> str:
     """The name that a file gives its band: the last part that reads as one, else all of its stem.
 
     "B4", "B02", "B8A" of ``LC08_L2SP_193024_20200101_20200113_02_T1_SR_B4.TIF``,
-    ``T32TQM_20200101T100000_B02_10m.jp2``, ``HLS.S30.T14RKV.2020123T170851.v2.0.B8A.tif``.
+    ``T32TQM_20200101T100000_B02_10m.jp2``, ``HLS.S30.T14RKV.2020123T170851.v2.0.B8A.tif``; "red" of
+    ``NETCDF:"scene.nc":red``.
     """
+    if within := _DATA_WITHIN.match(name):
+        return re.split(r"[:/]", within["data"])[-1]
     path = unquote(urlsplit(name).path) if "://" in name else name
     stem = PurePath(path).stem
     tokens = [token for token in _SPLIT.split(stem) if _TOKEN.fullmatch(token)]
@@ -123,8 +126,8 @@ def rasters_of(folder: Path) -> list[Path]:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders directly in a folder that hold rasters, in the same order."""
-    return [path for path in _inside(folder, lambda path: path.is_dir()) if rasters_in(path)]
+    """The folders directly in a folder that hold rasters, or are Sentinel-2 products, in the same order."""
+    return [path for path in _inside(folder, lambda path: path.is_dir()) if rasters_of(path)]
 
 
 def _inside(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.bands import is_alpha
 from vllm_mmout.geo.raster.formats import Drivers, gdal_target
 from vllm_mmout.geo.raster.gdal_datasets import Datasets
 from vllm_mmout.geo.raster.georeference import Georeference
@@ -69,7 +70,9 @@ class OpenGdal(OpenSegments):
     """
 
     def __init__(self, datasets: Datasets, dataset: Any) -> None:
-        alpha = next((band for band in dataset.indexes if dataset.colorinterp[band - 1].name == "alpha"), None)
+        colours = [colour.name for colour in dataset.colorinterp]
+        tagged = next((band for band in dataset.indexes if colours[band - 1] == "alpha"), None)
+        alpha = tagged if tagged and is_alpha(dataset.descriptions[tagged - 1]) else None
         validity = _validity(dataset, alpha)
         dtype = np.result_type(*(_dtype(text) for text in dataset.dtypes))
         nodata = None if validity == "bands" else dataset.nodatavals[0]
@@ -88,6 +91,7 @@ class OpenGdal(OpenSegments):
             metadata={key: text for key, text in dataset.tags().items() if key not in _NO_METADATA},
             alpha=alpha,
             packing=packing_of_gdal(dataset),
+            colours=tuple(None if name == "undefined" else name for name in colours),
             block=block,
             block_bytes=math.prod(block) * pixel,
             masked_by_alpha=validity == "alpha",
@@ -127,6 +131,8 @@ def _validity(dataset: Any, alpha: int | None) -> _Validity:
     """Where it stands which pixels are valid (GDAL's RFC 15)."""
     data = [band for band in dataset.indexes if band != alpha]
     flags = [{flag.name for flag in dataset.mask_flag_enums[band - 1]} for band in data]
+    if alpha is None:  # what GDAL takes for alpha may be described as something else
+        flags = [said for said in flags if "alpha" not in said]
     if alpha is not None and not any("per_dataset" in said and "alpha" not in said for said in flags):
         return "alpha"
     if any("per_dataset" in said for said in flags):

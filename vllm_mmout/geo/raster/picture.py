@@ -131,7 +131,12 @@ def _raster(array: NDArray[Any], metadata: dict[str, str]) -> Raster:
     bands = array[np.newaxis] if array.ndim == 2 else np.ascontiguousarray(np.moveaxis(array, 2, 0))
     alpha = len(bands) if len(bands) in _ALPHA.values() else None
     mask = None if alpha is None else bands[alpha - 1] != 0
-    return Raster(bands, mask=mask, alpha=alpha, metadata=metadata)
+    return Raster(bands, mask=mask, alpha=alpha, metadata=metadata, colours=picture_colours(len(bands)))
+
+
+def picture_colours(count: int) -> tuple[str | None, ...]:
+    """Return the colours of the bands of a picture of Pillow in grey or RGB, with or without alpha."""
+    return ("red", "green", "blue", "alpha")[:count] if count >= len("rgb") else ()
 
 
 def turned_upright(raster: OpenRaster) -> OpenRaster:

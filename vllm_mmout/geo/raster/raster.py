@@ -116,6 +116,8 @@ class RasterFacts:
     """What the numbers of each band mean, as long as the bands; empty for a file that does not say it."""
     assumed: tuple[str, ...] = ()
     """What was assumed about it: sentences that name the fact, what was taken, and how to say it otherwise."""
+    colours: tuple[str | None, ...] = ()
+    """Colour of each band by the file's colour interpretation ("red", "nir"), as long as the bands; empty without."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -179,6 +181,7 @@ class Raster(RasterFacts):
             packing=tuple(self.packing[place] for place in places) if self.packing else (),
             mask=None if asked_for_alpha else self.mask,
             alpha=None,
+            colours=tuple(self.colours[place] for place in places) if self.colours else (),
         )
 
     def without_alpha(self) -> Raster:

@@ -14,6 +14,7 @@ import tifffile
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.bands import is_alpha
 from vllm_mmout.geo.raster.files import MASK, PAM, REMEDY, Neighbours, SharedFile
 from vllm_mmout.geo.raster.formats import is_tiff, looks_like
 from vllm_mmout.geo.raster.georeference import GEO_TAGS, Georeference
@@ -26,6 +27,7 @@ from vllm_mmout.geo.raster.tags import GDAL_METADATA, GDAL_NODATA, TEXT_TAGS, Gd
 from vllm_mmout.geo.raster.windowed import OpenRaster, OpenSegments
 
 _ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
+_RGB, _YCBCR = 2, 6
 _MASK_OF_FULL_SIZE = 4
 _OF_ALL_BANDS = 2
 """GDAL's flag of a mask that all bands share (its RFC 15)."""
@@ -70,6 +72,7 @@ def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRas
         alpha=alpha,
         packing=packing,
         assumed=assumed,
+        colours=_colours(page, gdal, image.planes * image.samples),
     )
 
 
@@ -166,7 +169,8 @@ def _page(tiff: tifffile.TiffFile, number: int) -> tifffile.TiffPage:
 def _alpha(page: tifffile.TiffPage, gdal: GdalMetadata, name: str) -> int | None:
     """The number, from 1, of the alpha band; libtiff too refuses a file that says more of bands than it has.
 
-    GDAL gives files of four bands of bytes the tags of RGB with alpha, and says in its metadata that they are none.
+    GDAL gives files of four bands of bytes the tags of RGB with alpha. Its metadata may say that they are none, and a
+    band whose description names something else ("NIR") is none either.
     """
     first = page.samplesperpixel - len(page.extrasamples)
     if first < 0:
@@ -175,9 +179,19 @@ def _alpha(page: tifffile.TiffPage, gdal: GdalMetadata, name: str) -> int | None
             f" has {page.samplesperpixel}; write it anew"
         )
     for band, kind in enumerate(page.extrasamples, start=first):
-        if int(kind) in (_ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA) and gdal.colours.get(band, "Alpha") == "Alpha":
+        tagged = int(kind) in (_ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA) and gdal.colours.get(band, "Alpha") == "Alpha"
+        if tagged and is_alpha(gdal.descriptions.get(band)):
             return band + 1
     return None
+
+
+def _colours(page: tifffile.TiffPage, gdal: GdalMetadata, count: int) -> tuple[str | None, ...]:
+    """Return the colour of each band; what GDAL's metadata say counts before the photometric interpretation."""
+    said: dict[int, str] = {}
+    if int(page.photometric) in (_RGB, _YCBCR) and count >= len("rgb"):
+        said = dict(enumerate(("red", "green", "blue")))
+    said |= {band: text.casefold() for band, text in gdal.colours.items()}
+    return tuple(said.get(band) for band in range(count)) if said else ()
 
 
 def _mask(tiff: tifffile.TiffFile, image: Segments, file: SharedFile) -> Segments | None:

@@ -145,6 +145,7 @@ class OpenRaster(RasterFacts, ABC):
                 if places is not None:
                     facts |= {"descriptions": tuple(self.descriptions[place] for place in places), "alpha": None}
                     facts["packing"] = tuple(self.packing[place] for place in places) if self.packing else ()
+                    facts["colours"] = tuple(self.colours[place] for place in places) if self.colours else ()
                 yield Raster(array, mask, **facts)
 
     @abstractmethod

@@ -1,15 +1,16 @@
-"""BandChoice: which bands of an input are those of a model, by the request or by their names."""
+"""BandChoice: which bands of an input are the model's, by the request, by names, or by their order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo import band_key
+from vllm_mmout.geo import OTHER_SENSOR, band_key, possible_sensors
+from vllm_mmout.models.inputs.band_names import Listed, Reading, readings
 
 if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
@@ -18,16 +19,6 @@ _SHOWN = 40
 """Bands that a message lists."""
 _ALIKE_SHOWN = 10
 """Bands of one name that it lists."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """One band that an input has."""
-
-    names: tuple[str, ...] = ()
-    """What it may be called by, the usual name first; none for a band without a description."""
-    file: str = ""
-    """The file that it comes from, where there are several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +33,26 @@ class BandList:
     numbered: bool = True
     """Whether a band may be chosen by its number: files of a folder have no order of their own, and the first of them
     may be a quality band."""
+    alpha: int | None = None
+    """Index of the band that is alpha, of an input of one file."""
+    alpha_by_tags: bool = False
+    """Whether the tags of a TIFF alone say that it is alpha: GDAL gives any fourth band of bytes these tags."""
 
     def named(self, name: str) -> list[int]:
-        """Indices of the bands of a name: spelled so, else in small or capital letters, else "B2" for "B02"."""
+        """Return the indices of the bands of a name: spelled so, else in any case, else "B2" for "B02"."""
         for form in (str, str.casefold, band_key):
             there = [place for place, band in enumerate(self.bands) if form(name) in map(form, band.names)]
             if there:
                 return there
         return []
 
+    def listed(self, places: Sequence[int]) -> str:
+        """Return the names of some bands, as a message lists them."""
+        names = [str(self.bands[place]) for place in places]
+        return ", ".join(names[:_SHOWN] + [f"and {len(names) - _SHOWN} more"] * (len(names) > _SHOWN))
+
     def __str__(self) -> str:
+        """Return how many bands there are, and those that have names."""
         listed = [
             f"{f'{number} ' * self.numbered}{band.names[0]!r}{f' ({band.file})' if band.file else ''}"
             for number, band in enumerate(self.bands, start=1)
@@ -64,7 +65,11 @@ class BandList:
 
 @dataclass(frozen=True, slots=True)
 class BandChoice:
-    """The bands that a request names, else those of the model's names, else all in their order."""
+    """The bands that a request names, else those that names tell, else all in their order.
+
+    Names are equal, or mean the same band (`vllm_mmout.geo.meanings`). Where names are understood and contradict the
+    order, or could be those of two sensors and it matters, the input is refused.
+    """
 
     model: str
     wanted: tuple[str, ...]
@@ -72,6 +77,8 @@ class BandChoice:
     params: OutputParams
     one_for_all: bool = False
     """Whether the one band of an input stands for all of the model's, as grey does for colours."""
+    assumed: list[str] = field(default_factory=list)
+    """What was assumed of the bands that were chosen, in sentences without a full stop."""
 
     @property
     def asked(self) -> tuple[int | str, ...] | None:
@@ -86,25 +93,76 @@ class BandChoice:
         return None if self.asked is None else "bands" if self.params.indices is None else "indices"
 
     def places(self, there: BandList, dates: int = 1) -> list[int]:
-        """Indices, from 0, of the chosen bands; ``dates`` times as many as the model's."""
+        """Return the indices, from 0, of the chosen bands; ``dates`` times as many as the model's."""
         if (asked := self.asked) is not None:
             try:
                 places = [_place(band, there) for band in asked]
             except InputError as error:
                 raise InputError(str(error), param=self.said_by) from None
-        else:
-            named = [there.named(name) for name in self.wanted]
-            if dates == 1 and all(len(found) == 1 for found in named):
-                # The input says which is which; its own order would be silently wrong where it differs.
-                return [found[0] for found in named]
-            if not there.usual:
-                raise self._not_named(there, named)
-            places = list(there.usual)
-            if self.one_for_all and len(places) == 1:
-                places *= len(self.wanted)
-        if len(places) != dates * len(self.wanted):
+            if len(places) != dates * len(self.wanted):
+                raise self._miscounted(there, len(places), dates)
+            return places
+        named = [there.named(name) for name in self.wanted]
+        if dates == 1 and all(len(found) == 1 for found in named) and self._of_one_sensor(there, named):
+            return [found[0] for found in named]
+        read = list(readings(self.wanted, there.bands))
+        by_name = [reading.by_name(dates) for reading in read]
+        if by_name[0] is not None and all(found == by_name[0] for found in by_name):
+            self._note(there, read[0], by_name[0])
+            return by_name[0]
+        if not there.usual:
+            doubtful = any(by_name) and all(len(found) < 2 for found in named)
+            raise self._untold(there, read) if doubtful else self._not_named(there, named)
+        return self._in_order(there, read, dates)
+
+    def _in_order(self, there: BandList, read: Sequence[Reading], dates: int) -> list[int]:
+        """Return the usual bands, unless their names contradict their order."""
+        places, count = list(there.usual), dates * len(self.wanted)
+        if there.alpha is not None and there.alpha_by_tags and len(places) + 1 == count:
+            places = sorted([*places, there.alpha])
+            number = there.alpha + 1
+            self.assumed.append(f"band {number}, which is tagged as alpha, was taken for {self.wanted[-1]!r}")
+        if self.one_for_all and len(places) == 1:
+            return places * len(self.wanted)
+        if len(places) != count:
             raise self._miscounted(there, len(places), dates)
+        wrong = [reading.contradicts(places) for reading in read]
+        if all(wrong):
+            raise self._contradicted(there, places)
+        if any(wrong):
+            raise self._untold(there, read)
+        self._note(there, read[0], places)
         return places
+
+    def _of_one_sensor(self, there: BandList, named: Sequence[Sequence[int]]) -> bool:
+        """Return whether bands of equal names may be of one sensor: B5 is another band on Landsat and Sentinel-2."""
+        own = set(possible_sensors(self.wanted))
+        told = {there.bands[place].sensor for places in named for place in places} - {None, OTHER_SENSOR}
+        return own == {""} or not told or bool(own & told)
+
+    def _note(self, there: BandList, reading: Reading, places: Sequence[int]) -> None:
+        """Note what was assumed of the bands that are taken."""
+        if reading.coloured(places) and list(places) != sorted(places):
+            order = f"band {', '.join(str(place + 1) for place in places)} as {', '.join(self.wanted)}"
+            self.assumed.append(f"the colour interpretation of {there.what} orders its bands: {order}")
+        for number, place in reading.near(places):
+            self.assumed.append(f"{str(there.bands[place])!r} was taken for {self.wanted[number]!r}")
+
+    def _contradicted(self, there: BandList, places: Sequence[int]) -> InputError:
+        return InputError(
+            f"{there.what} says that its bands are {there.listed(places)}, and in this order they would be taken for"
+            f" {', '.join(self.wanted)}, which model {self.model!r} takes; choose them with bands=[...], in the model's"
+            f" order. {_capital(there.what)} has {there}"
+        )
+
+    def _untold(self, there: BandList, read: Sequence[Reading]) -> InputError:
+        """Return the error of numbers of bands that differ between sensors."""
+        sensors = dict.fromkeys(sensor for reading in read for sensor in reading.sensors if sensor)
+        return InputError(
+            f"the names of the bands may be those of {' and '.join(sensors)}, which number them otherwise, and nothing"
+            f" tells which: {there.what} has {there}; model {self.model!r} takes {', '.join(self.wanted)}. Choose them"
+            " with bands=[...], in the model's order, or name the sensor in the file's name or its item SENSOR"
+        )
 
     def _not_named(self, there: BandList, named: Sequence[Sequence[int]]) -> InputError:
         for name, found in zip(self.wanted, named, strict=True):
@@ -123,18 +181,23 @@ class BandChoice:
         if dates > 1:
             takes += f", {dates} dates of {each} bands, date by date"
             several = f" ({count // each} dates)" * (count % each == 0)
+        alpha = f" beside band {there.alpha + 1}, which is alpha" if there.alpha is not None and not self.asked else ""
         listing = f"; {there.what} has {there}" if any(band.names for band in there.bands) else ""
         together = "; files of a band each are one input in a list inside the list, [[...]], or in a folder"
         return InputError(
-            f"{what} {count} band{'s' * (count != 1)}{several}, {takes} ({names}); choose with bands=[...],"
+            f"{what} {count} band{'s' * (count != 1)}{several}{alpha}, {takes} ({names}); choose with bands=[...],"
             f" which counts from 1{together * (len(there.bands) == 1 < each)}{listing}",
             param=self.said_by,
         )
 
 
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def _place(band: int | str, there: BandList) -> int:
     if isinstance(band, str):
-        found = there.named(band)
+        found = there.named(band) or _meant(band, there)
         if len(found) > 1:
             raise _ambiguous(band, found, there)
         if not found:
@@ -148,6 +211,12 @@ def _place(band: int | str, there: BandList) -> int:
     if isinstance(band, bool) or not isinstance(band, int | np.integer) or not 1 <= band <= len(there.bands):
         raise InputError(f"band {band} does not exist (bands count from 1); {there.what} has {there}")
     return int(band) - 1
+
+
+def _meant(name: str, there: BandList) -> list[int]:
+    """Return the indices of the bands that a name means, on whichever sensor; empty where that depends on it."""
+    found = [reading.found(0) for reading in readings((name,), there.bands)]
+    return found[0] if all(places == found[0] for places in found) else []
 
 
 def _ambiguous(name: str, found: Sequence[int], there: BandList) -> InputError:

@@ -17,7 +17,6 @@ from vllm_mmout.geo import (
     is_address,
     is_gdal_name,
     place_of,
-    rasters_in,
     rasters_of,
 )
 
@@ -41,7 +40,7 @@ def name_of(data: Any) -> str:
 def paths_of(data: Any) -> list[Path | BucketPath]:
     """All files on this machine and in buckets that an input is read from."""
     if (folder := as_folder(data)) is not None:
-        inside = [*rasters_of(folder), *(path for place in folders_in(folder) for path in rasters_in(place))]
+        inside = [*rasters_of(folder), *(path for place in folders_in(folder) for path in rasters_of(place))]
         return [file for path in inside for file in paths_of(path)]
     if isinstance(data, str | os.PathLike):
         if is_address(data):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,12 @@ from vllm_mmout.geo import (
     pixel_area,
     rasters_in,
     rasters_of,
+    sensor_of,
+    trailing_band,
 )
-from vllm_mmout.models.inputs.band_choice import BandChoice, BandList, Listed
+from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
+from vllm_mmout.models.inputs.band_names import Listed
+from vllm_mmout.models.inputs.frames import FilesOfDate, Frame, files_by_date, in_order_of_dates, miscounted, note_order
 from vllm_mmout.models.inputs.input_forms import as_folder, is_open_file, without_file_scheme
 from vllm_mmout.models.inputs.unpacking import unpacked_layers
 
@@ -63,22 +67,25 @@ def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack
         return chosen_layers(data, choice, opened)
     if len(getattr(data, "shape", ())) == 4:
         return _of_array(data, choice, frames, opened)
+    folder = as_folder(data)
     if (dates := _dates(data, frames)) is None:
         layers = chosen_layers(data, choice, opened, frames)
         count = len(choice.wanted)
         return [layers[date * count + band] for band in range(count) for date in range(frames)]
     if len(dates) != frames:
-        raise InputError(
-            f"the input has {len(dates)} date{'s' * (len(dates) != 1)}, model {choice.model!r} takes {frames}; give one"
-            " file, folder or list of files for each"
-        )
+        raise miscounted(dates, choice.model, frames)
     by_date = []
     for number, date in enumerate(dates, start=1):
         try:
-            by_date.append(chosen_layers(unwrapped(date), choice, opened))
+            by_date.append(Frame.of(date, chosen_layers(unwrapped(date), choice, opened)))
         except InputError as error:
-            raise InputError(f"date {number} of {frames}: {error}", param=error.param) from error
-    return [layers[band] for band in range(len(choice.wanted)) for layers in by_date]
+            name = f" ({date.name})" if folder is not None else ""
+            raise InputError(f"date {number} of {frames}{name}: {error}", param=error.param) from error
+    if folder is not None and frames > 1:
+        by_date = in_order_of_dates(by_date, folder, choice.assumed)
+    else:
+        note_order(by_date, choice.assumed)
+    return [frame.layers[band] for band in range(len(choice.wanted)) for frame in by_date]
 
 
 def unwrapped(data: Any) -> Any:
@@ -95,9 +102,8 @@ def _dates(data: Any, frames: int) -> Sequence[Any] | None:
         return [data]
     if (folder := as_folder(data)) is None:
         return None
-    files = rasters_in(folder)
-    if files:
-        return [folder] if frames == 1 else files
+    if files := rasters_in(folder):
+        return [folder] if frames == 1 else files_by_date(files, frames)
     return folders_in(folder) or [folder]
 
 
@@ -115,7 +121,7 @@ def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int =
     """Open one input and choose its bands, in order; of several files those stay open that have one of them."""
     bands, there = _bands(data, opened)
     chosen = [bands[place] for place in choice.places(there, dates)]
-    rasters = {}
+    rasters: dict[Any, OpenRaster] = {}
     for file in dict.fromkeys(band.file for band in chosen):
         rasters[file] = opened.enter_context(opened_raster(file)) if isinstance(file, Path) else file
     for file in {band.file for band in bands} - rasters.keys():
@@ -134,51 +140,79 @@ class _Band:
     place: int
     """Its index in the file, from 0."""
     listed: Listed
-    usual: bool = True
-    """Whether it is taken where nothing says which: alpha is not."""
     area: float = math.inf
     """Of a pixel, in square units of the coordinate system; infinite where nothing says it."""
 
 
 def _bands(data: Any, opened: ExitStack) -> tuple[list[_Band], BandList]:
+    if isinstance(data, FilesOfDate):
+        return _by_name_alone(data.files, data.folder, f"the files of {data.date} in {data.folder}")
     if (folder := as_folder(data)) is not None:
-        bands = _finest(_of_folder(folder))
-        if len({band.file for band in bands}) == 1:
-            return bands, _in_order(f"{folder} is a folder with one raster that", bands)
-        return bands, BandList(f"{folder} is a folder that", tuple(band.listed for band in bands), numbered=False)
+        files = rasters_of(folder)
+        if len(files) == 1:
+            return _of_one(files[0], f"{folder} is a folder with one raster that", opened)
+        return _by_name_alone(files, folder, f"{folder} is a folder that")
+    if isinstance(data, list | tuple):
+        return _of_list(data, opened)
     if isinstance(data, Mapping):
         bands = [band for name, file in data.items() for band in _of_file(file, opened, name)]
         return bands, BandList("the input", tuple(band.listed for band in bands))
-    if isinstance(data, list | tuple):
-        if not data:
-            raise InputError("the input is an empty list; give one file at least")
-        bands = [band for file in data for band in _of_file(file, opened)]
-        return bands, _in_order(f"the list of {len(data)} files", bands)
+    return _of_one(data, "the input", opened)
+
+
+def _of_one(data: Any, what: str, opened: ExitStack) -> tuple[list[_Band], BandList]:
+    """Return the bands of an input of one file."""
     raster = opened.enter_context(opened_raster(data))
-    bands = [
-        _Band(raster, place, Listed(tuple(filter(None, [said]))), raster.count == 1 or place + 1 != raster.alpha)
-        for place, said in enumerate(raster.descriptions)
-    ]
-    return bands, _in_order("the input", bands)
+    alpha = None if raster.count == 1 or raster.alpha is None else raster.alpha - 1
+    listed = _listed(raster, _names(raster, data), "")
+    by_tags = alpha is not None and listed[alpha].colour != "alpha"
+    usual = tuple(place for place in range(raster.count) if place != alpha)
+    bands = [_Band(raster, place, band) for place, band in enumerate(listed)]
+    return bands, BandList(what, tuple(listed), usual, alpha=alpha, alpha_by_tags=by_tags)
 
 
-def _in_order(what: str, bands: Sequence[_Band]) -> BandList:
-    usual = tuple(place for place, band in enumerate(bands) if band.usual)
-    return BandList(what, tuple(band.listed for band in bands), usual)
+def _of_list(data: Sequence[Any], opened: ExitStack) -> tuple[list[_Band], BandList]:
+    """Return the bands of a list of files, in its order."""
+    if not data:
+        raise InputError("the input is an empty list; give one file at least")
+    if len(data) == 1:
+        return _of_one(data[0], "the list of 1 file", opened)
+    bands = [band for file in data for band in _of_file(file, opened)]
+    return bands, BandList(
+        f"the list of {len(data)} files", tuple(band.listed for band in bands), tuple(range(len(bands)))
+    )
 
 
-def _of_folder(folder: Path) -> list[_Band]:
+def _by_name_alone(files: Sequence[Path], folder: Path, what: str) -> tuple[list[_Band], BandList]:
+    """Return the bands of files without an order, each where it has the smallest pixels."""
+    bands = _finest(_of_files(files, folder))
+    listed = [replace(band.listed, colour=None) for band in bands]  # a product holds pictures of itself in colours
+    return bands, BandList(what, tuple(listed), numbered=False)
+
+
+def _of_files(files: Sequence[Path], folder: Path) -> list[_Band]:
     bands = []
-    for path in rasters_of(folder):
+    for path in files:
         try:
             with opened_raster(path) as raster:
                 bands += _of_raster(path, raster, _names(raster, path))
         except InputError:  # raised again where it is chosen
-            bands.append(_Band(path, 0, Listed((band_of_file(path.name),), path.name)))
+            listed = Listed((band_of_file(path.name),), path.name, sensor_of(path, {}))
+            bands.append(_Band(path, 0, listed))
     if not bands:
         suffixes = ", ".join(RASTER_SUFFIXES)
         raise InputError(f"{folder} is a folder without a raster ({suffixes}); give the folder that holds the files")
     return bands
+
+
+def _listed(raster: OpenRaster, names: tuple[str, ...], file: str) -> list[Listed]:
+    """Return what a raster says of its bands; a band alone has the names, of several each has its description."""
+    sensor = sensor_of(raster.name, raster.metadata)
+    colours = raster.colours or (None,) * raster.count
+    if raster.count == 1:
+        return [Listed(names, file, sensor)]
+    described = [tuple(filter(None, [said])) for said in raster.descriptions]
+    return [Listed(known, file, sensor, colour) for known, colour in zip(described, colours, strict=True)]
 
 
 def _finest(bands: Sequence[_Band]) -> list[_Band]:
@@ -197,12 +231,12 @@ def _of_file(data: Any, opened: ExitStack, name: Any = None) -> list[_Band]:
 
 
 def _of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[str, ...]) -> list[_Band]:
-    """The bands, without alpha; one alone has the names, of several each has its description."""
-    name = PurePath(raster.name).name
+    """Return the bands without alpha; a band alone has the names."""
+    listed = _listed(raster, names, PurePath(raster.name).name)
     places = [place for place in range(raster.count) if raster.count == 1 or place + 1 != raster.alpha]
     if len(places) == 1:
-        return [_Band(file, places[0], Listed(names, name), area=pixel_area(raster))]
-    return [_Band(file, place, Listed(tuple(filter(None, [raster.descriptions[place]])), name)) for place in places]
+        return [_Band(file, places[0], replace(listed[places[0]], names=names), pixel_area(raster))]
+    return [_Band(file, place, listed[place]) for place in places]
 
 
 def _names(raster: OpenRaster, data: Any) -> tuple[str, ...]:
@@ -210,7 +244,7 @@ def _names(raster: OpenRaster, data: Any) -> tuple[str, ...]:
     said = next(filter(None, raster.descriptions), None)
     path = str(data) if isinstance(data, str | Path) else getattr(data, "name", None)
     file = band_of_file(path) if isinstance(path, str) else None
-    return tuple(filter(None, (said, file)))
+    return tuple(dict.fromkeys(filter(None, (said, file, file and trailing_band(file)))))
 
 
 def opened_raster(data: Any) -> OpenRaster:

@@ -1,0 +1,140 @@
+"""Matching a model's bands to those of an input by what their names mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations, product
+
+from vllm_mmout.geo import NIR_BANDS, band_key, meanings, possible_sensors, says_nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One band that an input has."""
+
+    names: tuple[str, ...] = ()
+    """Its names, the usual one first; empty for a band without a description."""
+    file: str = ""
+    """The file that it comes from, where there are several."""
+    sensor: str | None = None
+    """The sensor that the file tells, as `vllm_mmout.geo.sensor_of` returns it."""
+    colour: str | None = None
+    """Its colour interpretation, which counts where its names say nothing."""
+
+    def __str__(self) -> str:
+        """Return its first name, else its colour."""
+        return next(iter(self.names), None) or (f"{self.colour} by its colour" if self.colour else "without a name")
+
+
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """What one band is called."""
+
+    known: frozenset[str]
+    """The bands of a sensor that its names may mean; empty if they are not understood."""
+    texts: frozenset[str]
+    """The names themselves, as `band_key` writes them."""
+    by_colour: bool = False
+    """Whether the colour interpretation alone says it."""
+
+    def fits(self, other: _Meant) -> bool:
+        """Return whether the two may be one band."""
+        if self.known and other.known:
+            return bool(self.known & other.known)
+        return bool(self.texts & other.texts)
+
+    def is_near(self, other: _Meant) -> bool:
+        """Return whether one is broad and the other narrow NIR."""
+        return bool(self.known & NIR_BANDS and other.known & NIR_BANDS) and not self.known & other.known
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What all names mean if the model's and the input's are those of two sensors ("": of none)."""
+
+    sensors: tuple[str, str]
+    wanted: tuple[_Meant, ...]
+    there: tuple[_Meant, ...]
+
+    def by_name(self, dates: int) -> list[int] | None:
+        """Return the indices of the model's bands, one date after the other; None unless each has one band a date."""
+        rows = [self._found(band, dates) for band in self.wanted]
+        if any(len(row) != dates for row in rows):
+            return None
+        places = [row[date] for date in range(dates) for row in rows]
+        return places if len(set(places)) == len(places) else None
+
+    def found(self, number: int) -> list[int]:
+        """Return the indices of the input's bands that may be one of the model's."""
+        return self._found(self.wanted[number], 1)
+
+    def _found(self, wanted: _Meant, count: int) -> list[int]:
+        fitting = [place for place, band in enumerate(self.there) if wanted.fits(band)]
+        named = [place for place in fitting if not self.there[place].by_colour]
+        if named:  # a colour tells nothing where a name does
+            fitting = named
+        if not fitting:
+            return [place for place, band in enumerate(self.there) if wanted.is_near(band)]
+        if len(fitting) > count:
+            exact = [place for place in fitting if self.there[place].known == wanted.known]
+            broad = [place for place in fitting if "nir" in self.there[place].known & wanted.known]
+            fitting = next((places for places in (exact, broad) if len(places) == count), fitting)
+        return fitting
+
+    def contradicts(self, places: Sequence[int]) -> bool:
+        """Return whether names say that the bands at these indices, date by date, are not the model's in its order."""
+        count = len(self.wanted)
+        for first in range(0, len(places), count):
+            taken = [self.there[place] for place in places[first : first + count]]
+            pairs = [
+                (wanted, band)
+                for wanted, band in zip(self.wanted, taken, strict=True)
+                if not wanted.fits(band) and not wanted.is_near(band)
+            ]
+            if any(wanted.fits(band) for (wanted, _), (_, band) in permutations(pairs, 2)):
+                return True
+            if any(wanted.known and band.known and not band.by_colour for wanted, band in pairs):
+                return True
+        return False
+
+    def near(self, places: Sequence[int]) -> list[tuple[int, int]]:
+        """Return (number of the model's band, index of the input's) where one is broad and the other narrow NIR."""
+        pairs = ((number % len(self.wanted), place) for number, place in enumerate(places))
+        return [(number, place) for number, place in pairs if self.wanted[number].is_near(self.there[place])]
+
+    def coloured(self, places: Sequence[int]) -> bool:
+        """Return whether the colour interpretation alone tells one of these bands."""
+        return any(self.there[place].by_colour for place in places)
+
+
+def readings(wanted: Sequence[str], bands: Sequence[Listed]) -> Iterator[Reading]:
+    """Yield what the names of a model's and an input's bands may mean: once for each pair of sensors they fit."""
+    own = [(name,) for name in wanted]
+    theirs = [() if _are_counted(bands) else band.names for band in bands]
+    untold = [name for band, names in zip(bands, theirs, strict=True) if band.sensor is None for name in names]
+    for model, file in product(possible_sensors(wanted), possible_sensors(untold)):
+        model_bands = meanings(own, [model] * len(own))
+        file_bands = meanings(theirs, [file if band.sensor is None else band.sensor for band in bands])
+        colours = meanings([_colour(band) for band in bands], [""] * len(bands))
+        yield Reading(
+            (model, file),
+            tuple(_Meant(known, _texts(names)) for known, names in zip(model_bands, own, strict=True)),
+            tuple(
+                _Meant(known or colour, _texts(names), by_colour=bool(colour) and not known)
+                for known, colour, names in zip(file_bands, colours, theirs, strict=True)
+            ),
+        )
+
+
+def _colour(band: Listed) -> tuple[str, ...]:
+    return (band.colour,) if band.colour and all(map(says_nothing, band.names)) else ()
+
+
+def _are_counted(bands: Sequence[Listed]) -> bool:
+    """Return whether bands are called b1, b2, b3, ... as programs call bands without names."""
+    return all(band.names == (f"b{number}",) for number, band in enumerate(bands, start=1))
+
+
+def _texts(names: Sequence[str]) -> frozenset[str]:
+    return frozenset(band_key(name) for name in names if not says_nothing(name))

@@ -1,0 +1,158 @@
+"""The dates of an input of a model that takes several: which files are one date, and in which order they were taken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from itertools import pairwise
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo import date_of_file_item, date_of_items, date_of_name
+
+if TYPE_CHECKING:
+    from vllm_mmout.geo import Layer
+
+_SHOWN = 12
+"""Dates that a message lists."""
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class FilesOfDate:
+    """Files of one date in a folder with files of several dates."""
+
+    folder: Path
+    date: date
+    files: tuple[Path, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the first file."""
+        return self.files[0].name
+
+
+def files_by_date(files: Sequence[Path], count: int) -> Sequence[Path | FilesOfDate]:
+    """Return the dates of a folder of files: each file, or the files of each day where the names tell ``count`` days.
+
+    A folder may have a file for each band and date, as downloads of HLS do.
+    """
+    if len(files) <= count:
+        return files
+    days: dict[date | None, list[Path]] = {}
+    for file in files:
+        days.setdefault(date_of_name(file.name), []).append(file)
+    if None in days or len(days) != count:
+        return files
+    return [FilesOfDate(files[0].parent, day, tuple(group)) for day, group in days.items() if day is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The bands of one date, and what it says of when it was taken."""
+
+    layers: list[Layer]
+    name: str
+    items: date | None
+    """By metadata items of the first file."""
+    named: date | None
+    """By the name of the file or folder, else by that of a file in it."""
+    coarse: date | None
+    """By any of these, or by a name that tells a month or a year alone."""
+    written: date | None
+    """By TIFFTAG_DATETIME, which may be the day of writing."""
+
+    @classmethod
+    def of(cls, data: Any, layers: list[Layer]) -> Frame:
+        """Read when the files of one date were taken, from what they are called and what they hold."""
+        raster = layers[0].raster
+        inside = PurePath(raster.name).name
+        name = data.name if isinstance(data, Path | FilesOfDate) else inside
+        items, named = date_of_items(raster.metadata), date_of_name(name) or date_of_name(inside)
+        coarse = items or named or date_of_name(name, coarse=True)
+        return cls(layers, name, items, named, coarse, date_of_file_item(raster.metadata))
+
+
+def in_order_of_dates(frames: Sequence[Frame], folder: Path, assumed: list[str]) -> list[Frame]:
+    """Return the dates of a folder, the earliest first; InputError where their order cannot be told."""
+    items, named = ([getattr(frame, what) for frame in frames] for what in ("items", "named"))
+    if _distinct(items) and _distinct(named) and _ranks(items) != _ranks(named):
+        raise InputError(
+            f"the names of the files in {folder} say another order of dates than their metadata:"
+            f" {_listed(frames, named)} by name; {_listed(frames, items)} by metadata. Give the dates in a list, in"
+            " their order"
+        )
+    told = [frame.items or frame.named for frame in frames]
+    for days in (told, [frame.coarse for frame in frames]):
+        if all(days):
+            if not _distinct(days):
+                raise InputError(
+                    f"{folder} holds two inputs of one date: {_listed(frames, days)}; the model takes one for each"
+                    " date. Remove one, or give those meant in a list, in their order"
+                )
+            return _sorted(frames, days)
+    if _distinct(written := [frame.written for frame in frames]):
+        assumed.append(
+            f"the order of dates is that of TIFFTAG_DATETIME, which may be when files were written:"
+            f" {_listed(_sorted(frames, written), sorted(day for day in written if day))}"
+        )
+        return _sorted(frames, written)
+    if _are_numbered([frame.name for frame in frames]):
+        assumed.append(f"the order of dates is that of the numbers in names: {', '.join(f.name for f in frames)}")
+        return list(frames)
+    raise InputError(
+        f"it cannot be told when the files in {folder} were taken: {_listed(frames, told)}. Name them with their dates"
+        " (2020-01-31), or give them in a list, the earliest first"
+    )
+
+
+def note_order(frames: Sequence[Frame], assumed: list[str]) -> None:
+    """Note where dates that were given in a list do not follow each other."""
+    days = [frame.items or frame.named for frame in frames]
+    told = [day for day in days if day is not None]
+    if len(told) == len(days) and any(day <= before for before, day in pairwise(told)):
+        assumed.append(f"dates were taken in the order given, which is not that of time: {_listed(frames, days)}")
+
+
+def miscounted(dates: Sequence[Any], model: str, count: int) -> InputError:
+    """Return the error of an input with another number of dates than the model takes."""
+    named = [one for one in dates if isinstance(one, Path | FilesOfDate)]
+    listed = [_shown(one.name, date_of_name(one.name, coarse=True)) for one in named]
+    more = [f"and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
+    which = f": {', '.join(listed[:_SHOWN] + more)}" if listed else ""
+    return InputError(
+        f"the input has {len(dates)} date{'s' * (len(dates) != 1)}, model {model!r} takes {count}{which}; give one"
+        " file, folder or list of files for each"
+    )
+
+
+def _distinct(days: Sequence[date | None]) -> bool:
+    """Return whether all days are known, and none is there twice."""
+    return None not in days and len(set(days)) == len(days)
+
+
+def _sorted(frames: Sequence[Frame], days: Sequence[date | None]) -> list[Frame]:
+    return [frames[number] for number in _ranks(days)]
+
+
+def _ranks(days: Sequence[date | None]) -> list[int]:
+    """Return the indices of days, the earliest first."""
+    return sorted(range(len(days)), key=lambda number: days[number] or date.min)
+
+
+def _are_numbered(names: Sequence[str]) -> bool:
+    """Return whether names differ in one number alone, as "t1.tif" and "t2.tif" do."""
+    numbers = [_NUMBER.findall(name) for name in names]
+    alike = len({_NUMBER.sub("#", name) for name in names}) == 1
+    return alike and sum(len(set(column)) > 1 for column in zip(*numbers, strict=alike)) == 1
+
+
+def _listed(frames: Sequence[Frame], days: Sequence[date | None]) -> str:
+    return ", ".join(_shown(frame.name, day) for frame, day in zip(frames, days, strict=True))
+
+
+def _shown(name: str, day: date | None) -> str:
+    return f"{name} ({day or 'no date'})"
