@@ -176,11 +176,10 @@ def is_alpha(description: str | None) -> bool:
 def trailing_band(stem: str) -> str | None:
     """Return the words at the end of a file's name that mean a band: "swir_1" of ``scene_swir_1``."""
     words = re.split(r"[._\- ]+", stem)
-    while (
-        len(words) > 1 and _LENGTH.fullmatch(words[-1].casefold()) and "".join(words[-2:]).casefold() not in _MEANINGS
-    ):
-        words.pop()
-    for count in (3, 2, 1):
-        if len(words) >= count and "".join(words[-count:]).casefold() in _MEANINGS:
-            return "_".join(words[-count:])
+    while words:
+        for count in (3, 2, 1):
+            if "".join(words[-count:]).casefold() in _MEANINGS:
+                return "_".join(words[-count:])
+        if not _LENGTH.fullmatch(words.pop().casefold()):
+            break
     return None

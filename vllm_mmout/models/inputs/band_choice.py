@@ -77,8 +77,8 @@ class BandChoice:
     params: OutputParams
     one_for_all: bool = False
     """Whether the one band of an input stands for all of the model's, as grey does for colours."""
-    assumed: list[str] = field(default_factory=list)
-    """What was assumed of the bands that were chosen, in sentences without a full stop."""
+    noted: list[str] = field(default_factory=list)
+    """What was assumed when bands were chosen, in sentences."""
 
     @property
     def asked(self) -> tuple[int | str, ...] | None:
@@ -112,25 +112,26 @@ class BandChoice:
             return by_name[0]
         if not there.usual:
             doubtful = any(by_name) and all(len(found) < 2 for found in named)
-            raise self._untold(there, read) if doubtful else self._not_named(there, named)
-        return self._in_order(there, read, dates)
+            raise self._untold(there, read) if doubtful else self._not_named(there, named, read)
+        return self._in_order(there, read, dates, doubtful=any(by_name))
 
-    def _in_order(self, there: BandList, read: Sequence[Reading], dates: int) -> list[int]:
-        """Return the usual bands, unless their names contradict their order."""
+    def _in_order(self, there: BandList, read: Sequence[Reading], dates: int, *, doubtful: bool) -> list[int]:
+        """Return the usual bands, unless their names contradict their order; ``doubtful``: some sensor has another."""
         places, count = list(there.usual), dates * len(self.wanted)
         if there.alpha is not None and there.alpha_by_tags and len(places) + 1 == count:
             places = sorted([*places, there.alpha])
             number = there.alpha + 1
-            self.assumed.append(f"band {number}, which is tagged as alpha, was taken for {self.wanted[-1]!r}")
+            self.noted.append(
+                f"Band {number} of {there.what} is tagged as alpha, and was taken for {self.wanted[-1]!r}, as the model"
+                f" takes {count} bands; choose others with bands=[...]."
+            )
         if self.one_for_all and len(places) == 1:
             return places * len(self.wanted)
         if len(places) != count:
-            raise self._miscounted(there, len(places), dates)
+            raise self._untold(there, read) if doubtful else self._miscounted(there, len(places), dates)
         wrong = [reading.contradicts(places) for reading in read]
-        if all(wrong):
-            raise self._contradicted(there, places)
         if any(wrong):
-            raise self._untold(there, read)
+            raise self._contradicted(there, places) if all(wrong) and not doubtful else self._untold(there, read)
         self._note(there, read[0], places)
         return places
 
@@ -143,10 +144,22 @@ class BandChoice:
     def _note(self, there: BandList, reading: Reading, places: Sequence[int]) -> None:
         """Note what was assumed of the bands that are taken."""
         if reading.coloured(places) and list(places) != sorted(places):
-            order = f"band {', '.join(str(place + 1) for place in places)} as {', '.join(self.wanted)}"
-            self.assumed.append(f"the colour interpretation of {there.what} orders its bands: {order}")
+            numbers = ", ".join(str(place + 1) for place in places)
+            self.noted.append(
+                f"Bands {numbers} of {there.what} were taken for {', '.join(self.wanted)} by their colour"
+                " interpretation; choose others with bands=[...]."
+            )
         for number, place in reading.near(places):
-            self.assumed.append(f"{str(there.bands[place])!r} was taken for {self.wanted[number]!r}")
+            self.noted.append(
+                f"Band {str(there.bands[place])!r} of {there.what} was taken for {self.wanted[number]!r}, the other"
+                " near infrared; choose another with bands=[...]."
+            )
+        of_one_file = len(there.bands) > 1 and not any(band.file for band in there.bands)
+        if of_one_file and places == list(there.usual) and (others := reading.unknown(places)):
+            self.noted.append(
+                f"Bands {there.listed(others)} of {there.what} were taken by their place, as the model's names are"
+                f" others ({', '.join(self.wanted)}); choose with bands=[...]."
+            )
 
     def _contradicted(self, there: BandList, places: Sequence[int]) -> InputError:
         return InputError(
@@ -164,11 +177,12 @@ class BandChoice:
             " with bands=[...], in the model's order, or name the sensor in the file's name or its item SENSOR"
         )
 
-    def _not_named(self, there: BandList, named: Sequence[Sequence[int]]) -> InputError:
-        for name, found in zip(self.wanted, named, strict=True):
+    def _not_named(self, there: BandList, named: Sequence[Sequence[int]], read: Sequence[Reading]) -> InputError:
+        meant = [found or read[0].found(number) for number, found in enumerate(named)]
+        for name, found in zip(self.wanted, meant, strict=True):
             if len(found) > 1:
                 return _ambiguous(name, found, there)
-        missing = ", ".join(repr(name) for name, found in zip(self.wanted, named, strict=True) if not found)
+        missing = ", ".join(repr(name) for name, found in zip(self.wanted, meant, strict=True) if not found)
         return InputError(
             f"{there.what} has no band {missing}, which model {self.model!r} takes ({', '.join(self.wanted)}); it has"
             f" {there}. Choose with bands=[...], by name{' or by number from 1' if there.numbered else ''}"

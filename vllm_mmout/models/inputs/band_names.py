@@ -103,6 +103,15 @@ class Reading:
         pairs = ((number % len(self.wanted), place) for number, place in enumerate(places))
         return [(number, place) for number, place in pairs if self.wanted[number].is_near(self.there[place])]
 
+    def unknown(self, places: Sequence[int]) -> list[int]:
+        """Return the indices of these bands whose names tell something, but not which band of the model they are."""
+        pairs = ((self.wanted[number % len(self.wanted)], place) for number, place in enumerate(places))
+        return [
+            place
+            for wanted, place in pairs
+            if self.there[place].texts and not self.there[place].known and not wanted.fits(self.there[place])
+        ]
+
     def coloured(self, places: Sequence[int]) -> bool:
         """Return whether the colour interpretation alone tells one of these bands."""
         return any(self.there[place].by_colour for place in places)

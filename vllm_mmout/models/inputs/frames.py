@@ -76,7 +76,7 @@ class Frame:
         return cls(layers, name, items, named, coarse, date_of_file_item(raster.metadata))
 
 
-def in_order_of_dates(frames: Sequence[Frame], folder: Path, assumed: list[str]) -> list[Frame]:
+def in_order_of_dates(frames: Sequence[Frame], folder: Path, noted: list[str]) -> list[Frame]:
     """Return the dates of a folder, the earliest first; InputError where their order cannot be told."""
     items, named = ([getattr(frame, what) for frame in frames] for what in ("items", "named"))
     if _distinct(items) and _distinct(named) and _ranks(items) != _ranks(named):
@@ -95,13 +95,17 @@ def in_order_of_dates(frames: Sequence[Frame], folder: Path, assumed: list[str])
                 )
             return _sorted(frames, days)
     if _distinct(written := [frame.written for frame in frames]):
-        assumed.append(
-            f"the order of dates is that of TIFFTAG_DATETIME, which may be when files were written:"
-            f" {_listed(_sorted(frames, written), sorted(day for day in written if day))}"
+        noted.append(
+            f"The dates in {folder} were put into the order of TIFFTAG_DATETIME, which may be when the files were"
+            f" written: {_listed(_sorted(frames, written), sorted(day for day in written if day))}; give them in a list"
+            " for another order."
         )
         return _sorted(frames, written)
     if _are_numbered([frame.name for frame in frames]):
-        assumed.append(f"the order of dates is that of the numbers in names: {', '.join(f.name for f in frames)}")
+        noted.append(
+            f"The dates in {folder} were taken in the order of the numbers in their names, as nothing tells when they"
+            f" were taken: {', '.join(frame.name for frame in frames)}; give them in a list for another order."
+        )
         return list(frames)
     raise InputError(
         f"it cannot be told when the files in {folder} were taken: {_listed(frames, told)}. Name them with their dates"
@@ -109,12 +113,15 @@ def in_order_of_dates(frames: Sequence[Frame], folder: Path, assumed: list[str])
     )
 
 
-def note_order(frames: Sequence[Frame], assumed: list[str]) -> None:
+def note_order(frames: Sequence[Frame], noted: list[str]) -> None:
     """Note where dates that were given in a list do not follow each other."""
     days = [frame.items or frame.named for frame in frames]
     told = [day for day in days if day is not None]
     if len(told) == len(days) and any(day <= before for before, day in pairwise(told)):
-        assumed.append(f"dates were taken in the order given, which is not that of time: {_listed(frames, days)}")
+        noted.append(
+            f"The dates were taken in the order given, which is not that of time: {_listed(frames, days)}; give the"
+            " earliest first if the model was trained so."
+        )
 
 
 def miscounted(dates: Sequence[Any], model: str, count: int) -> InputError:

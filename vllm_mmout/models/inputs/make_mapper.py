@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError, type_and_message
-from vllm_mmout.geo import Raster
-from vllm_mmout.models.inputs.band_choice import BandChoice
+from vllm_mmout.geo import Raster, sensor_of
+from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
+from vllm_mmout.models.inputs.band_names import Listed
 from vllm_mmout.models.inputs.mapper import MappedInput, nothing_observed
 from vllm_mmout.models.inputs.open_input import opened_raster
 from vllm_mmout.models.inputs.unpacking import unpacked_raster
@@ -139,15 +140,36 @@ class AutoProcessorMapper:
         return np.zeros((3, *self._size), np.uint8)
 
 
+_COLOURS = ("red", "green", "blue")
+
+
 def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
-    """The bands that the request names, all but alpha where it names none."""
-    choice = BandChoice("", (), params)
+    """Return the bands that the request names, else those that names tell to be red, green and blue, else all data."""
+    choice = BandChoice("picture", _COLOURS, params)
     if choice.asked is None:
-        return raster.without_alpha()
+        return _in_colours(raster.without_alpha(), choice)
     try:
         return raster.select(choice.asked)
     except InputError as error:
         raise InputError(str(error), param=choice.said_by) from None
+
+
+def _in_colours(raster: Raster, choice: BandChoice) -> Raster:
+    """Return red, green and blue of three bands or more, if names tell them; another raster as it is."""
+    if raster.bands < len(_COLOURS):
+        return raster
+    sensor, colours = sensor_of("", raster.metadata), raster.colours or (None,) * raster.bands
+    names = [tuple(filter(None, [said])) for said in raster.descriptions]
+    listed = [Listed(own, "", sensor, colour) for own, colour in zip(names, colours, strict=True)]
+    try:
+        places = choice.places(BandList("the input", tuple(listed), tuple(range(raster.bands))))
+    except InputError:
+        if raster.bands > len(_COLOURS):
+            return raster  # the number of its bands is the error
+        raise
+    if places == list(range(raster.bands)):
+        return raster
+    return replace(raster.select([place + 1 for place in places]), assumed=(*raster.assumed, *choice.noted))
 
 
 def _read(data: Any, params: OutputParams) -> Raster:

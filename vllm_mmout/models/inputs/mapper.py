@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError, RegistrationError
+from vllm_mmout.geo import meanings, possible_sensors
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.models.inputs.raster_view import DTYPES, RasterView
 from vllm_mmout.outputs.base import Source
@@ -97,8 +98,9 @@ It may say what it gives, in ``inputs``: a mapping of `TensorSpec` by keyword.
 class RasterMapper:
     """Maps rasters and pictures to one tensor [bands, height, width], or [bands, frames, height, width].
 
-    A file that describes its bands by all of the model's names is read in the model's order; any other one in its own,
-    so that ``bands=[...]`` must say which they are where it holds more or others.
+    A file whose names or colours tell all of the model's bands is read in the model's order. One whose names contradict
+    its own order is refused. Any other is read in its own order, so that ``bands=[...]`` must say which they are where
+    it holds more or others.
 
     Several files may be one input: a list of them, whose bands follow each other; a mapping of band names to files; a
     folder, from which bands are chosen by name. They are brought to the grid of the finest (`OpenStack`). A model with
@@ -201,9 +203,9 @@ class RasterMapper:
 
     def open(self, data: Any, params: OutputParams) -> RasterView:
         """Open one input of any size, to be closed; of a file only its header is read. InputError: it cannot be."""
-        raster, planes = opened_planes(data, params, self)
+        raster, planes, noted = opened_planes(data, params, self)
         try:
-            return RasterView(raster, planes, params, self)
+            return RasterView(raster, planes, params, self, noted)
         except BaseException:
             raster.close()
             raise
@@ -225,7 +227,7 @@ class RasterMapper:
             georeference=view.georeference,
             valid=pixels.valid,
             metadata=view.raster.metadata,
-            picture=partial(_picture, first, pixels.valid, tuple(band.lower() for band in self.bands)),
+            picture=partial(_picture, first, pixels.valid, self.bands),
             assumed=view.assumed,
         )
         return MappedInput(self.tensors(view, pixels.array), source)
@@ -277,8 +279,9 @@ def nothing_observed(nodata: float | None) -> InputError:
 
 
 def _picture(array: NDArray[Any], valid: NDArray[np.bool_] | None, bands: tuple[str, ...]) -> Image:
-    """The input in RGB: red, green and blue where the model's bands have these names, else the first band in grey."""
-    colours = [bands.index(name) for name in ("red", "green", "blue") if name in bands]
+    """The input in RGB: red, green and blue where the model's bands are these, else the first band in grey."""
+    known = meanings([(name,) for name in bands], [possible_sensors(bands)[0]] * len(bands))
+    colours = [known.index(colour) for colour in map(frozenset, (["red"], ["green"], ["blue"])) if colour in known]
     shown = array[colours] if len(colours) == 3 else array if len(array) == 3 else array[:1]
     if shown.dtype != np.uint8:  # clouds and glints would leave all else in one grey
         low, high = np.percentile(shown if valid is None else shown[:, valid], _SHOWN)

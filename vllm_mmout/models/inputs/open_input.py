@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +42,18 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 
-def opened_planes(data: Any, params: OutputParams, mapper: RasterMapper) -> tuple[OpenRaster, tuple[int, ...]]:
-    """Open one input of a model; of files nothing but their headers is read.
+class OpenedPlanes(NamedTuple):
+    """An open input, to be closed, and which of its bands a model sees."""
 
-    The caller closes the raster; with it come the numbers, from 1, of its bands that are the model's planes: the first
-    band of all dates, then the second of all dates, and so on.
-    """
+    raster: OpenRaster
+    places: tuple[int, ...]
+    """Numbers, from 1, of the bands that are the model's planes: the first band of all dates, then the second."""
+    noted: tuple[str, ...]
+    """What was assumed when bands and dates were chosen, in sentences."""
+
+
+def opened_planes(data: Any, params: OutputParams, mapper: RasterMapper) -> OpenedPlanes:
+    """Open one input of a model; of files nothing but their headers is read."""
     choice = BandChoice(mapper.model, mapper.bands, params, mapper.one_for_all)
     with ExitStack() as opened:
         layers = _planes(data, choice, mapper.num_frames, opened)
@@ -57,7 +63,7 @@ def opened_planes(data: Any, params: OutputParams, mapper: RasterMapper) -> tupl
             raster = OpenStack(layers, str(name), resampling=params.resampling, nodata=params.nodata)
             places = tuple(range(1, len(layers) + 1))
         opened.pop_all()  # the caller closes it
-    return raster, places
+    return OpenedPlanes(raster, places, tuple(dict.fromkeys(choice.noted)))
 
 
 def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack) -> list[Layer]:
@@ -82,9 +88,9 @@ def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack
             name = f" ({date.name})" if folder is not None else ""
             raise InputError(f"date {number} of {frames}{name}: {error}", param=error.param) from error
     if folder is not None and frames > 1:
-        by_date = in_order_of_dates(by_date, folder, choice.assumed)
+        by_date = in_order_of_dates(by_date, folder, choice.noted)
     else:
-        note_order(by_date, choice.assumed)
+        note_order(by_date, choice.noted)
     return [frame.layers[band] for band in range(len(choice.wanted)) for frame in by_date]
 
 

@@ -15,7 +15,7 @@ from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import Layer, OpenRaster, OpenStack
 from vllm_mmout.models.inputs.band_choice import BandChoice
 from vllm_mmout.models.inputs.mapper import RasterMapper, TensorSpec, with_frames
-from vllm_mmout.models.inputs.open_input import chosen_layers, opened_planes
+from vllm_mmout.models.inputs.open_input import OpenedPlanes, chosen_layers, opened_planes
 from vllm_mmout.models.inputs.raster_view import DTYPES, RasterView
 from vllm_mmout.models.inputs.unpacking import has_numbers
 from vllm_mmout.params import OutputParams
@@ -117,11 +117,11 @@ class TerratorchMapper(RasterMapper):
         self._check(params)
         with ExitStack() as opened:
             if self.modalities:
-                raster, planes = self._opened_together(self._files(data), params)
+                raster, planes, noted = self._opened_together(self._files(data), params)
             else:
-                raster, planes = opened_planes(data, params, self)
+                raster, planes, noted = opened_planes(data, params, self)
             opened.callback(raster.close)
-            view = RasterView(raster, planes, self._with_scale(params, raster, planes), self)
+            view = RasterView(raster, planes, self._with_scale(params, raster, planes), self, noted)
             opened.pop_all()  # the caller closes it
         return view
 
@@ -209,19 +209,21 @@ class TerratorchMapper(RasterMapper):
             )
         return msgspec.structs.replace(params, scale=tuple(scale for scale in scales if scale is not None))
 
-    def _opened_together(self, files: Mapping[str, Any], params: OutputParams) -> tuple[OpenRaster, tuple[int, ...]]:
+    def _opened_together(self, files: Mapping[str, Any], params: OutputParams) -> OpenedPlanes:
+        noted: list[str] = []
         with ExitStack() as opened:
             layers: list[Layer] = []
             for one in self.images:
+                choice = BandChoice(self.model, one.bands, params, noted=noted)
                 try:
-                    there = chosen_layers(files[one.name], BandChoice(self.model, one.bands, params), opened)
+                    there = chosen_layers(files[one.name], choice, opened)
                 except InputError as error:
                     raise InputError(f"{one.name}: {error}", param=error.param) from error
                 layers += there
             name = " and ".join(self.modalities)
             stack = OpenStack(layers, name, resampling=params.resampling, nodata=params.nodata)
             opened.pop_all()  # the stack closes them
-        return stack, tuple(range(1, len(layers) + 1))
+        return OpenedPlanes(stack, tuple(range(1, len(layers) + 1)), tuple(dict.fromkeys(noted)))
 
 
 def _scaled(params: OutputParams) -> bool:

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
 from datetime import date
 from functools import lru_cache
-from pathlib import PurePath
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo import proj_crs
+from vllm_mmout.geo import date_of_raster, proj_crs
 from vllm_mmout.models.inputs.raster_view import RasterView
-
-_ITEMS: Final = (
-    "ACQUISITIONDATETIME",
-    "ACQUISITION_DATE",
-    "DATE_ACQUIRED",
-    "SENSING_TIME",
-    "DATATAKE_1_DATATAKE_SENSING_START",
-    "PRODUCT_START_TIME",
-)
-"""Metadata items that say when an image was taken."""
-_FILE_ITEM: Final = "TIFFTAG_DATETIME"
-"""The date of the file, which is asked last."""
-
-_NAMES: Final = (
-    re.compile(r"(?<!\d)(?P<year>\d{4})(?P<day_of_year>[0-3]\d\d)T\d{6}(?!\d)"),  # HLS
-    re.compile(r"(?<!\d)(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d)(?=T\d{6}|[_.-]|$)"),  # Sentinel-2, Landsat
-    re.compile(r"(?<!\d)(?P<year>\d{4})[-_](?P<month>\d\d)[-_](?P<day>\d\d)(?!\d)"),
-)
-_TEXT: Final = re.compile(r"\s*(?P<year>\d{4})[-:/]?(?P<month>\d\d)[-:/]?(?P<day>\d\d)(?!\d)")
-_EARLIEST: Final = 1950
 
 
 def location_of(view: RasterView) -> NDArray[np.float32] | None:
@@ -71,41 +48,13 @@ def dates_of(view: RasterView, frames: int) -> NDArray[np.float32] | None:
         found: list[date | None] = [date.fromisoformat(one) for one in asked]
     else:
         members = view.raster.members_of(view.bands[:frames])
-        found = [_of_file(member.metadata, member.name) for member in members]
+        found = [date_of_raster(member.metadata, member.name) for member in members]
         if frames > 1 and len({id(member) for member in members}) < frames:
             return None  # one file cannot say when its dates were
     if any(one is None for one in found):
         return None
     days = [(one.year, one.timetuple().tm_yday - 1) for one in found if one is not None]
     return np.array(days, np.float32)
-
-
-def _of_file(metadata: Mapping[str, str], name: str) -> date | None:
-    items = {key.upper(): value for key, value in metadata.items()}
-    texts = [items[item] for item in _ITEMS if item in items]
-    found = _first(_TEXT.match(text) for text in texts)
-    found = found or _first(pattern.search(PurePath(name).name) for pattern in _NAMES)
-    return found or _first([_TEXT.match(items.get(_FILE_ITEM, ""))])
-
-
-def _first(matches: Iterable[re.Match[str] | None]) -> date | None:
-    """The first match that is a day in the calendar."""
-    for match in matches:
-        if match is None:
-            continue
-        parts = {name: int(number) for name, number in match.groupdict().items()}
-        try:
-            if "day_of_year" in parts:
-                found = date.fromordinal(date(parts["year"], 1, 1).toordinal() + parts["day_of_year"] - 1)
-                if found.year != parts["year"]:
-                    continue
-            else:
-                found = date(parts["year"], parts["month"], parts["day"])
-        except ValueError:
-            continue
-        if found.year >= _EARLIEST:
-            return found
-    return None
 
 
 @lru_cache(maxsize=64)

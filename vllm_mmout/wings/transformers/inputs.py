@@ -120,11 +120,11 @@ class PictureMapper(RasterMapper):
         said = {name: value for name, value in beside.items() if name != IMAGE}
         prompt = checked(said, self.head.prompt, self.head.needs, question=not self.head.alone)
         prompt = {name: self._picture(name, value) if name in PICTURES else value for name, value in prompt.items()}
-        raster, planes = opened_planes(beside.get(IMAGE, data), params, self)
+        raster, planes, noted = opened_planes(beside.get(IMAGE, data), params, self)
         raster = turned_upright(raster)
         try:
             whole = not self.head.tiled or (raster.georeference is None and params.tile is None)
-            view = RasterView(raster, planes, params, replace(self, whole_only=whole, prompt=prompt))
+            view = RasterView(raster, planes, params, replace(self, whole_only=whole, prompt=prompt), noted)
             _check_values(view)
         except BaseException:
             raster.close()

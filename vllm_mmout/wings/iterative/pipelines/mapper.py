@@ -171,7 +171,7 @@ class _Pictures(RasterMapper):
 def _picture(name: str, data: Any) -> NDArray[Any]:
     """A picture as uint8 [3, height, width], a mask as uint8 [1, height, width]."""
     pictures = _Pictures(name, ("red", "green", "blue"), _LARGEST)
-    raster, planes = opened_planes(data, OutputParams(), pictures)
+    raster, planes, _ = opened_planes(data, OutputParams(), pictures)
     raster = turned_upright(raster)
     try:
         view = RasterView(raster, planes, OutputParams(), pictures)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo import Layer, OpenStack, Window, band_key, can_hold, is_tiff, read_directories
+from vllm_mmout.geo import Layer, OpenStack, Window, can_hold, is_tiff, meanings, possible_sensors, read_directories
 from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
 from vllm_mmout.models.inputs.input_forms import is_open_file
 from vllm_mmout.models.inputs.open_input import chosen_layers, unwrapped
@@ -37,8 +37,6 @@ _SAME: Final = frozenset({"uint8", "int16", "uint16", "int32", "uint32", "float3
 _OTHERS: Final = {"bool": "uint8", "int8": "int16"}
 _PHOTOMETRIC: Final = 262
 _RGB: Final = (2,)
-_WHOLE: Final = ({"red", "r", "b4"}, {"green", "g", "b3"}, {"blue", "b", "b2"})
-"""Names of red, green and blue: B04, B03, B02 are those of Sentinel-2, Landsat 8 and 9, and HLS."""
 _WORDS: Final = ("red", "green", "blue")
 _NOT_IT: Final = {"edge", "coastal"}
 """Words that make it another colour: "red edge 1", "coastal blue"."""
@@ -238,7 +236,9 @@ def _coloured(names: Sequence[str], *, coloured: bool) -> tuple[int, ...]:
 
 def _called(names: Sequence[str], colour: int) -> int | None:
     """The first band that is called by a colour."""
-    whole = [band_key(name.strip()) in _WHOLE[colour] for name in names]
+    sensor = possible_sensors(names)[0]
+    found = meanings([(name.strip(),) for name in names], [sensor] * len(names))
+    whole = [meaning == {_WORDS[colour]} for meaning in found]
     words = [set(_SPLIT.split(name.casefold())) for name in names]
     part = [_WORDS[colour] in said and not said & _NOT_IT for said in words]
     return next((called.index(True) for called in (whole, part) if True in called), None)
