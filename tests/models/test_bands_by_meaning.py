@@ -111,6 +111,17 @@ def test_a_folder_needs_no_bands_where_its_files_are_understood(tmp_path):
         seen(mapper("red", "cirrus"), tmp_path / "LC09")
 
 
+def test_a_list_of_files_keeps_its_order_where_its_names_may_be_those_of_two_sensors(tmp_path):
+    """Whoever gives a list gives an order: the result says which sensors the names may be of."""
+    files = [write(tmp_path / f"B{number}.tif", number) for number in range(2, 8)]
+    assert seen(mapper(*SIX), files) == [2, 3, 4, 5, 6, 7]
+    assert (
+        "may be those of Sentinel-2 and Landsat 8 or 9, which number bands otherwise" in noted(mapper(*SIX), files)[0]
+    )
+    with pytest.raises(InputError, match="nothing tells which"):
+        seen(mapper(*SIX), files[::-1])
+
+
 def test_equal_numbers_of_two_sensors_are_not_one_band(tmp_path):
     """B8 and B11 of Sentinel-2 are near and short-wave infrared, of Landsat 8 panchromatic and thermal."""
     for number in range(1, 12):
@@ -180,6 +191,8 @@ def test_a_fourth_band_is_alpha_only_where_nothing_says_otherwise(tmp_path):
     assert "Band 4 of the input is tagged as alpha, and was taken for 'nir'" in noted(four, plain)[0]
     assert three(named, OutputParams()).source.valid is None
     assert three(plain, OutputParams()).source.valid is not None
+    with pytest.raises(InputError, match="blue by its colour, alpha by its tags.*taken for blue, green, red, nir"):
+        mapper("blue", "green", "red", "nir")(plain, OutputParams())
     Image.fromarray(np.full((4, 5, 4), 7, np.uint8)).save(tmp_path / "x.png")
     with pytest.raises(InputError, match="3 bands beside band 4, which is alpha"):
         four(tmp_path / "x.png", OutputParams())

@@ -33,6 +33,8 @@ class BandList:
     numbered: bool = True
     """Whether a band may be chosen by its number: files of a folder have no order of their own, and the first of them
     may be a quality band."""
+    given: bool = False
+    """Whether the user gave the bands in this order, as a list of files."""
     alpha: int | None = None
     """Index of the band that is alpha, of an input of one file."""
     alpha_by_tags: bool = False
@@ -48,7 +50,7 @@ class BandList:
 
     def listed(self, places: Sequence[int]) -> str:
         """Return the names of some bands, as a message lists them."""
-        names = [str(self.bands[place]) for place in places]
+        names = ["alpha by its tags" if place == self.alpha else str(self.bands[place]) for place in places]
         return ", ".join(names[:_SHOWN] + [f"and {len(names) - _SHOWN} more"] * (len(names) > _SHOWN))
 
     def __str__(self) -> str:
@@ -130,9 +132,14 @@ class BandChoice:
         if len(places) != count:
             raise self._untold(there, read) if doubtful else self._miscounted(there, len(places), dates)
         wrong = [reading.contradicts(places) for reading in read]
-        if any(wrong):
+        if any(wrong) and (all(wrong) or not there.given):
             raise self._contradicted(there, places) if all(wrong) and not doubtful else self._untold(there, read)
-        self._note(there, read[0], places)
+        if any(wrong):
+            self.noted.append(
+                f"{_capital(there.what)} was taken in its order for {', '.join(self.wanted)}; its names"
+                f" ({there.listed(places)}) may be those of {_sensors(read)}, which number bands otherwise."
+            )
+        self._note(there, read[wrong.index(False)], places)
         return places
 
     def _of_one_sensor(self, there: BandList, named: Sequence[Sequence[int]]) -> bool:
@@ -170,9 +177,8 @@ class BandChoice:
 
     def _untold(self, there: BandList, read: Sequence[Reading]) -> InputError:
         """Return the error of numbers of bands that differ between sensors."""
-        sensors = dict.fromkeys(sensor for reading in read for sensor in reading.sensors if sensor)
         return InputError(
-            f"the names of the bands may be those of {' and '.join(sensors)}, which number them otherwise, and nothing"
+            f"the names of the bands may be those of {_sensors(read)}, which number them otherwise, and nothing"
             f" tells which: {there.what} has {there}; model {self.model!r} takes {', '.join(self.wanted)}. Choose them"
             " with bands=[...], in the model's order, or name the sensor in the file's name or its item SENSOR"
         )
@@ -203,6 +209,10 @@ class BandChoice:
             f" which counts from 1{together * (len(there.bands) == 1 < each)}{listing}",
             param=self.said_by,
         )
+
+
+def _sensors(read: Sequence[Reading]) -> str:
+    return " and ".join(dict.fromkeys(sensor for reading in read for sensor in reading.sensors if sensor))
 
 
 def _capital(text: str) -> str:

@@ -184,9 +184,8 @@ def _of_list(data: Sequence[Any], opened: ExitStack) -> tuple[list[_Band], BandL
     if len(data) == 1:
         return _of_one(data[0], "the list of 1 file", opened)
     bands = [band for file in data for band in _of_file(file, opened)]
-    return bands, BandList(
-        f"the list of {len(data)} files", tuple(band.listed for band in bands), tuple(range(len(bands)))
-    )
+    listed = tuple(band.listed for band in bands)
+    return bands, BandList(f"the list of {len(data)} files", listed, tuple(range(len(bands))), given=True)
 
 
 def _by_name_alone(files: Sequence[Path], folder: Path, what: str) -> tuple[list[_Band], BandList]:
