@@ -191,7 +191,7 @@ def test_a_fourth_band_is_alpha_only_where_nothing_says_otherwise(tmp_path):
     assert "Band 4 of the input is tagged as alpha, and was taken for 'nir'" in noted(four, plain)[0]
     assert three(named, OutputParams()).source.valid is None
     assert three(plain, OutputParams()).source.valid is not None
-    with pytest.raises(InputError, match="blue by its colour, alpha by its tags.*taken for blue, green, red, nir"):
+    with pytest.raises(InputError, match=r"blue by its colour, alpha by its tags.*taken for blue, green, red, nir"):
         mapper("blue", "green", "red", "nir")(plain, OutputParams())
     Image.fromarray(np.full((4, 5, 4), 7, np.uint8)).save(tmp_path / "x.png")
     with pytest.raises(InputError, match="3 bands beside band 4, which is alpha"):
