@@ -148,10 +148,14 @@ def test_three_dates_are_what_plain_pytorch_makes_of_them(dated, tmp_path, size)
     options = {"nodata": -9999, **PLACE}
     (tmp_path / "dates").mkdir()
     for date in range(3):
-        (tmp_path / "bands" / f"d{date + 9}").mkdir(parents=True)
-        write(tmp_path / "dates" / f"{date + 9}.tif", array[:, date], **options)
+        (tmp_path / "bands" / f"d{date + 20200109}").mkdir(parents=True)
+        write(tmp_path / "dates" / f"{date + 20200109}.tif", array[:, date], **options)
         for number, band in enumerate(("B04", "B08")):
-            write(tmp_path / "bands" / f"d{date + 9}" / f"T32_{band}.tif", array[number : number + 1, date], **options)
+            write(
+                tmp_path / "bands" / f"d{date + 20200109}" / f"T32_{band}.tif",
+                array[number : number + 1, date],
+                **options,
+            )
     whole = write(tmp_path / "chip.tif", array.transpose(1, 0, 2, 3).reshape(6, *size), **options)
     wanted = np.where((array == -9999).any(axis=(0, 1)), np.nan, by_torch(weights, array))
     inputs = [tmp_path / "dates", tmp_path / "bands", whole, sorted((tmp_path / "dates").iterdir(), key=by_number)]

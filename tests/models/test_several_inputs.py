@@ -65,10 +65,12 @@ def test_a_product_of_sentinel_2_is_one_input(tmp_path, inside):
 def test_a_name_that_a_folder_has_not_is_an_error_that_lists_what_it_has(landsat):
     """With the files and the option."""
     with pytest.raises(InputError) as caught:
-        seen(mapper("B2", "nir", "swir"), landsat)
+        seen(mapper("B2", "cirrus", "nir", "pan"), landsat)
     message = str(caught.value)
-    for part in (str(landsat), "no band 'nir', 'swir'", "FloodNet", f"'B1' ({LANDSAT.format('B1')})", "bands=[...]"):
+    for part in (str(landsat), "no band 'cirrus', 'pan'", "FloodNet", f"'B1' ({LANDSAT.format('B1')})", "bands=[...]"):
         assert part in message
+    with pytest.raises(InputError, match=r"band 'swir' is that of 2 bands, in \S+B6.TIF and \S+B7.TIF"):
+        seen(mapper("swir"), landsat)
     with pytest.raises(InputError, match=r"band 'B99' does not exist.*9 bands.*'B7'"):
         seen(mapper("a"), landsat, bands=["B99"])
     with pytest.raises(InputError, match=r"bands chooses 2 bands, model 'FloodNet' takes 1 \(a\)"):
