@@ -42,13 +42,12 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.gdal import gdal_files
     from vllm_mmout.geo.raster.georeference import Georeference, epsg_code
     from vllm_mmout.geo.raster.geotiff import BLOCK_SIDE, RasterMetadata, are_classes
+    from vllm_mmout.geo.raster.ground_points import Affine, GroundControlPoint
     from vllm_mmout.geo.raster.opened import declared_size, open_raster, read_raster
     from vllm_mmout.geo.raster.packing import Packing
     from vllm_mmout.geo.raster.picture import PICTURE_ERRORS, picture_colours, picture_raster, turned_upright
     from vllm_mmout.geo.raster.places import BucketPath, is_folder, place_of, same_file
     from vllm_mmout.geo.raster.raster import (
-        Affine,
-        GroundControlPoint,
         Raster,
         Window,
         as_pixels_have_it,
@@ -120,12 +119,11 @@ _HOMES = {
     "vllm_mmout.geo.raster.gdal": "gdal_files",
     "vllm_mmout.geo.raster.georeference": "Georeference epsg_code",
     "vllm_mmout.geo.raster.geotiff": "BLOCK_SIDE RasterMetadata are_classes",
+    "vllm_mmout.geo.raster.ground_points": "Affine GroundControlPoint",
     "vllm_mmout.geo.raster.opened": "declared_size open_raster read_raster",
     "vllm_mmout.geo.raster.packing": "Packing",
     "vllm_mmout.geo.raster.picture": "PICTURE_ERRORS picture_colours picture_raster turned_upright",
-    "vllm_mmout.geo.raster.raster": (
-        "Affine GroundControlPoint Raster Window as_pixels_have_it as_window can_hold format_nodata"
-    ),
+    "vllm_mmout.geo.raster.raster": ("Raster Window as_pixels_have_it as_window can_hold format_nodata"),
     "vllm_mmout.geo.raster.places": "BucketPath is_folder place_of same_file",
     "vllm_mmout.geo.raster.remote.buckets.bucket_file": "open_in_bucket",
     "vllm_mmout.geo.raster.remote.buckets.faults": "errors_of",

@@ -10,8 +10,9 @@ from rasterio.rpc import RPC
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo.raster.bounding_box import window_of_box
 from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.ground_points import GroundControlPoint
 from vllm_mmout.geo.raster.pixel_grid import PixelGrid
-from vllm_mmout.geo.raster.raster import GroundControlPoint, Window
+from vllm_mmout.geo.raster.raster import Window
 
 WORLD = (180, 360)
 FROM_0 = Georeference("EPSG:4326", (1, 0, 0, 0, -1, 90))

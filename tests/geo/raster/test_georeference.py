@@ -20,8 +20,8 @@ from rasterio.transform import Affine
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.ground_points import GroundControlPoint
 from vllm_mmout.geo.raster.opened import read_raster
-from vllm_mmout.geo.raster.raster import GroundControlPoint
 from vllm_mmout.geo.raster.tags import GeoTag
 from vllm_mmout.geo.raster.writing import write_geotiff
 

@@ -19,8 +19,9 @@ from rasterio.windows import Window as RasterioWindow
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.ground_points import GroundControlPoint
 from vllm_mmout.geo.raster.opened import open_raster
-from vllm_mmout.geo.raster.raster import GroundControlPoint, Raster, Window, as_window
+from vllm_mmout.geo.raster.raster import Raster, Window, as_window
 from vllm_mmout.geo.raster.windowed import OpenRaster
 from vllm_mmout.geo.raster.writing import write_geotiff
 

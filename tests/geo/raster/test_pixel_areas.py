@@ -9,7 +9,7 @@ from pyproj.database import query_crs_info
 
 from vllm_mmout.geo.raster.areas import pixel_areas
 from vllm_mmout.geo.raster.georeference import Georeference
-from vllm_mmout.geo.raster.raster import GroundControlPoint
+from vllm_mmout.geo.raster.ground_points import GroundControlPoint
 
 UTM = """PROJCS["mine",GEOGCS["WGS 84",DATUM["WGS_1984",SPHEROID["WGS 84",6378137,298.257223563]],PRIMEM["Greenwich",0],
 UNIT["degree",0.0174532925199433]],PROJECTION["Transverse_Mercator"],PARAMETER["latitude_of_origin",0],

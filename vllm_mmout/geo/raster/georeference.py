@@ -21,7 +21,7 @@ from vllm_mmout.geo.raster.crs.syntax import shown
 from vllm_mmout.geo.raster.crs.text import rasterio_crs
 from vllm_mmout.geo.raster.gdal_datasets import one_pixel
 from vllm_mmout.geo.raster.geokeys import KEY_TAGS, GeoKeys, Keys
-from vllm_mmout.geo.raster.raster import Affine, GroundControlPoint
+from vllm_mmout.geo.raster.ground_points import Affine, GroundControlPoint
 from vllm_mmout.geo.raster.tags import GeoTag
 
 _MOST_KEPT = 1000

@@ -17,7 +17,8 @@ from rasterio._err import CPLE_BaseError
 from rasterio.warp import transform, transform_bounds
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.raster import Affine, Window
+from vllm_mmout.geo.raster.ground_points import Affine
+from vllm_mmout.geo.raster.raster import Window
 
 if TYPE_CHECKING:
     from rasterio.crs import CRS

@@ -10,7 +10,7 @@ import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -79,23 +79,6 @@ def as_window(given: Any) -> Window:
         return Window(**{side: operator.index(value) for side, value in values.items()})
     except (AttributeError, TypeError, ValueError):
         raise InputError(f"window must be (row, col, height, width), four integers, got {given!r}") from None
-
-
-Affine: TypeAlias = tuple[float, float, float, float, float, float]
-"""(a, b, c, d, e, f): x = a * column + b * row + c; y = d * column + e * row + f. The order of rasterio's Affine."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroundControlPoint:
-    """A place of the raster whose coordinates are known."""
-
-    row: float
-    """From the upper edge, in pixels."""
-    col: float
-    """From the left edge, in pixels."""
-    x: float
-    y: float
-    z: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.files import REMEDY, Neighbours, SharedFile
 from vllm_mmout.geo.raster.georeference import Georeference, epsg_code
-from vllm_mmout.geo.raster.raster import Affine, GroundControlPoint
+from vllm_mmout.geo.raster.ground_points import Affine, GroundControlPoint
 from vllm_mmout.geo.raster.xml import parse_xml
 
 _SRS, _TRANSFORM = ("PAMDataset", "SRS"), ("PAMDataset", "GeoTransform")

@@ -188,7 +188,7 @@ def _alpha(page: tifffile.TiffPage, gdal: GdalMetadata, name: str) -> int | None
 def _colours(page: tifffile.TiffPage, gdal: GdalMetadata, count: int) -> tuple[str | None, ...]:
     """Return the colour of each band; what GDAL's metadata say counts before the photometric interpretation."""
     said: dict[int, str] = {}
-    if int(page.photometric) in (_RGB, _YCBCR) and count >= len("rgb"):
+    if page.photometric in (_RGB, _YCBCR) and count >= len("rgb"):
         said = dict(enumerate(("red", "green", "blue")))
     said |= {band: text.casefold() for band, text in gdal.colours.items()}
     return tuple(said.get(band) for band in range(count)) if said else ()

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.geo.raster.raster import Affine
+from vllm_mmout.geo.raster.ground_points import Affine
 from vllm_mmout.geo.vectors.chains import ranges
 from vllm_mmout.geo.vectors.corners import FLAG_BITS, TOUCH
 

@@ -14,8 +14,9 @@ from rasterio.transform import Affine as RasterioAffine
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.text import rasterio_crs, same_system, shown_beside
 from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.ground_points import Affine
 from vllm_mmout.geo.raster.pixel_grid import BoxSystem, PixelGrid, extent, transformed
-from vllm_mmout.geo.raster.raster import Affine, Window
+from vllm_mmout.geo.raster.raster import Window
 
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.windowed import OpenRaster
