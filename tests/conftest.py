@@ -142,6 +142,15 @@ def _own_environment() -> None:
 
 
 @pytest.fixture(scope="session")
+def s3_address() -> Iterator[str]:
+    """The address of the S3 server: one for all modules, as the package keeps what leads to a bucket by its name."""
+    from buckets import started
+
+    with started() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
 def water_index() -> str:
     """The embedded model's folder."""
     from vllm_mmout import embedded_model

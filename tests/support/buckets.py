@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import urllib.request
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from unittest import mock
@@ -40,25 +41,34 @@ class Server:
         self._opener.open(asked).close()
 
 
-@pytest.fixture(scope="session")
-def s3():
-    """The server; processes find it through the environment, which is set in this one."""
+@contextmanager
+def started():
+    """Start the server, yield its address, and end it."""
     if find_spec("moto") is None or find_spec("obstore") is None:
         pytest.skip("moto and obstore are not installed")
     command = [sys.executable, str(Path(__file__).with_name("s3_server.py"))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        address = process.stdout.readline().strip()
-        environment = {
-            "AWS_ACCESS_KEY_ID": "user",
-            "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_ENDPOINT_URL": address,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_REGION": "us-east-1",
-            "NO_PROXY": "127.0.0.1",
-        }
-        with mock.patch.dict(os.environ, environment):
-            yield Server(address)
+        yield process.stdout.readline().strip()
         process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def s3(s3_address):
+    """The server, which this process and those that it starts find through the environment.
+
+    The environment is restored after the module: with ``AWS_ACCESS_KEY_ID`` in it, rasterio makes a session of boto3
+    each time that it opens a file, which takes some 30 ms.
+    """
+    environment = {
+        "AWS_ACCESS_KEY_ID": "user",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_ENDPOINT_URL": s3_address,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "NO_PROXY": "127.0.0.1",
+    }
+    with mock.patch.dict(os.environ, environment):
+        yield Server(s3_address)
 
 
 @pytest.fixture
