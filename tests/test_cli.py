@@ -1,4 +1,4 @@
-"""The command line, as processes of their own in a folder of their own."""
+"""The command line with an engine, in a folder of its own; `test_cli_refusals.py` has what needs none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import forked_python
 import numpy as np
 import pytest
 from scenes_for_tests import classes
@@ -18,28 +19,47 @@ from vllm_mmout.models.embedded.scene import make_scene
 pytestmark = pytest.mark.engine
 
 QUIET = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_STREAM", "TORCH_CPP_LOG_LEVEL", "PYTHONWARNINGS")
-"""What a user has not set, and the tests' own environment may."""
+"""Variables that a user has not set, and the tests' own environment may."""
 
 
-def run(*arguments, cwd, **environment):
-    """One command; its standard output and error are read as lines."""
-    return python("-m", "vllm_mmout.cli", *map(str, arguments), cwd=cwd, **environment)
+def environment_of_a_user(**variables):
+    """Return this process's environment without what the tests set, and with some variables."""
+    removed = {*QUIET, "VLLM_ENABLE_V1_MULTIPROCESSING"}
+    return {name: value for name, value in os.environ.items() if name not in removed} | variables
 
 
-def python(*arguments, cwd, **environment):
-    """An interpreter with the environment of a user."""
-    kept = {name: value for name, value in os.environ.items() if name not in QUIET}
-    kept.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=cwd,
-        env={**kept, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1200,
-        stdin=subprocess.DEVNULL,
+def run(*arguments, cwd, **variables):
+    """Run a command in a forked process; return its status and the lines of its output and errors."""
+    return run_forked("-m", "vllm_mmout.cli", *map(str, arguments), cwd=cwd, **variables)
+
+
+def run_forked(*arguments, cwd, **variables):
+    """Run Python in a forked process; return its status and the lines of its output and errors.
+
+    Warnings of torch's C++ code are left out: torch has read ``TORCH_CPP_LOG_LEVEL`` before the fork.
+    """
+    status, printed, errors = lines_of(forked_python.run(arguments, cwd=cwd, env=environment_of_a_user(**variables)))
+    return status, printed, [line for line in errors if not line.startswith("[W")]
+
+
+def start_and_run(*arguments, cwd, **variables):
+    """Run a command in an interpreter that has imported nothing, as a user does; return what `run` does."""
+    return lines_of(
+        subprocess.run(
+            [sys.executable, "-m", "vllm_mmout.cli", *map(str, arguments)],
+            cwd=cwd,
+            env=environment_of_a_user(**variables),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=1200,
+            stdin=subprocess.DEVNULL,
+        )
     )
+
+
+def lines_of(done):
+    """Return the status of a process that ended, and the lines of its output and errors."""
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
 
@@ -68,7 +88,7 @@ def test_demo(tmp_path):
     from PIL import Image
 
     rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
-    status, printed, errors = run("demo", cwd=tmp_path)
+    status, printed, errors = start_and_run("demo", cwd=tmp_path)
     assert (status, errors) == (0, [])
     written = ("scene.tif", "water.png", "water.tif", "water.tif.aux.xml")
     assert names(tmp_path) == [f"demo-output/{name}" for name in written]
@@ -92,7 +112,8 @@ def test_the_engines_own_processes_end_with_the_demo(tmp_path):
     import psutil
 
     marker = f"test-of-{os.getpid()}-{tmp_path.name}"
-    status, printed, _ = run("demo", "-o", "out", cwd=tmp_path, VLLM_ENABLE_V1_MULTIPROCESSING="1", MMOUT_TEST=marker)
+    variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "MMOUT_TEST": marker}
+    status, printed, _ = start_and_run("demo", "-o", "out", cwd=tmp_path, **variables)
     assert status == 0
     assert printed[-1].startswith("IoU")
     for process in psutil.process_iter():
@@ -178,61 +199,6 @@ def test_run_with_several_processors(scenes, tmp_path):
     assert names(tmp_path) == with_names_of_classes(printed)
 
 
-ONE = ["run", "water-index", "{a}", "-o", "o.tif"]
-REFUSED = {
-    "no command": ([], 2, "COMMAND"),
-    "an unknown command": (["nonsense"], 2, "invalid choice: 'nonsense'"),
-    "an unknown flag": (["processors", "--bad"], 2, "unknown arguments: --bad"),
-    "no output": (["run", "water-index", "{a}"], 2, "-o/--out"),
-    "a list that is none": ([*ONE, "--indices", "1,x"], 2, "indices must be a list of whole numbers, got ['1', 'x']"),
-    "bands and indices": ([*ONE, "--indices", "1", "--bands", "1"], 2, "bands and indices are both set"),
-    "a window of three numbers": (
-        [*ONE, "--window", "1,2,3"],
-        2,
-        "window must be 4 whole numbers or a table of row, col, height, width, got",
-    ),
-    "a window that is none": (
-        [*ONE, "--window", "all"],
-        2,
-        "window must be 4 whole numbers or a table of row, col, height, width, got ['all']",
-    ),
-    "an unknown blend": ([*ONE, "--blend", "smooth"], 2, "invalid choice: 'smooth'"),
-    "too much overlap": (
-        [*ONE, "--tile", "30", "--overlap", "16"],
-        2,
-        "overlap must be at most half a tile, got 16 for tile=30",
-    ),
-    "a scale of zero": ([*ONE, "--scale", "1,0,1,1,1,1"], 2, "scale must be finite and not 0"),
-    "band 0": ([*ONE, "--bands", "0,1"], 2, "bands must count from 1, got 0"),
-    "a missing file": (["run", "water-index", "no.tif", "-o", "o.tif"], 1, "no such file: no.tif"),
-    "a missing folder": (["run", "water-index", "{a}", "-o", "no/o.tif"], 1, "there is no folder no; make it first"),
-    "a file instead of a folder": (["run", "water-index", "{a}", "{b}", "-o", "{a}"], 2, "name a folder"),
-    "no suffix": (["run", "water-index", "{a}", "-o", "mask"], 2, "for a folder write mask/"),
-    "two inputs of one name": (["run", "water-index", "{a}", "./{a}", "-o", "out"], 2, "called a;"),
-    "a missing model folder": (
-        ["run", "./no-model", "{a}", "-o", "o.tif"],
-        1,
-        "there is no model folder ./no-model (embedded models: water-index)",
-    ),
-    "a folder without a model": (["run", ".", "{a}", "-o", "o.tif"], 1, "the folder . holds no config.json"),
-    "a demo over a file": (["demo", "-o", "{a}"], 1, "cannot make the folder"),
-}
-
-
-@pytest.mark.parametrize(("arguments", "status", "says"), REFUSED.values(), ids=REFUSED)
-def test_what_can_be_known_before_is_refused_before(scenes, tmp_path, arguments, status, says):
-    """One line, no traceback, no output, and no engine: the environment has none that could start."""
-    blocked = tmp_path / "blocked"
-    blocked.mkdir()
-    (blocked / "vllm.py").write_text("raise SystemExit('the engine was imported')\n")
-    filled = [text.format(a=scenes / "a.tif", b=scenes / "b.tif") for text in arguments]
-    found, printed, errors = run(*filled, cwd=tmp_path, PYTHONPATH=str(blocked))
-    assert (found, printed) == (status, [])
-    assert says in errors[-1]
-    assert errors[-1].startswith("vllm-mmout")
-    assert names(tmp_path) == ["blocked/vllm.py"]
-
-
 REFUSED_BY_THE_ENGINE = {
     "a misspelt flag": (["--ouptut", "classes"], 2, "unknown arguments: --ouptut classes; did you mean --output?"),
     "a misspelt engine flag": (["--max-num-sequences", "2"], 2, "did you mean --max-num-seqs?"),
@@ -249,7 +215,16 @@ REFUSED_BY_THE_ENGINE = {
 
 ONE_AFTER_THE_OTHER = """
 import contextlib, json, sys, tempfile
+from vllm import LLM
 from vllm_mmout.cli import main
+
+start, kept = LLM.from_engine_args, {}
+def started(arguments):
+    if repr(arguments) not in kept:
+        kept[repr(arguments)] = llm = start(arguments)
+        llm.llm_engine.engine_core.shutdown = lambda: None
+    return kept[repr(arguments)]
+LLM.from_engine_args = started
 
 for arguments in json.loads(sys.argv[1]):
     with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as errors:  # vLLM may ask for a fileno
@@ -263,18 +238,19 @@ for arguments in json.loads(sys.argv[1]):
             file.seek(0)
             said.append(file.read().splitlines())
     print(json.dumps([status, *said]), flush=True)
+print(len(kept), "engines")
 """
-"""What takes most of a command's time is to import the engine: once for all of these."""
+"""Runs commands in one process. Commands whose engines have the same arguments share an engine."""
 
 
 @pytest.fixture(scope="module")
 def refusals(scenes, tmp_path_factory):
-    """For each flags of `REFUSED_BY_THE_ENGINE` how the command ended and what it said, and the folder of all."""
+    """Return how each command of `REFUSED_BY_THE_ENGINE` ended and what it printed, and the folder in which it ran."""
     folder = tmp_path_factory.mktemp("refused")
     base = ["run", "water-index", str(scenes / "a.tif"), "-o", "o.tif"]
     commands = json.dumps([[*base, *flags] for flags, *_ in REFUSED_BY_THE_ENGINE.values()])
-    status, printed, errors = python("-c", ONE_AFTER_THE_OTHER, commands, cwd=folder)
-    assert (status, errors) == (0, [])
+    status, printed, errors = run_forked("-c", ONE_AFTER_THE_OTHER, commands, cwd=folder)
+    assert (status, errors, printed.pop()) == (0, [], "1 engines")
     return dict(zip(REFUSED_BY_THE_ENGINE, map(json.loads, printed), strict=True)), folder
 
 
@@ -348,18 +324,3 @@ def test_doctor_says_what_to_do(tmp_path):
     assert [line for line in printed if line.startswith("FAIL")] == [
         "FAIL  VLLM_PLUGINS='another' leaves the plugin out; add vllm_mmout to it"
     ]
-
-
-@pytest.mark.parametrize(("command", "status"), [("doctor", 1), ("demo", 1)])
-def test_without_an_engine(tmp_path, command, status):
-    """Where vLLM is not installed that is said, with what to install."""
-    (tmp_path / "vllm.py").write_text("raise ImportError('no vllm here')\n")
-    found, printed, errors = run(command, cwd=tmp_path, PYTHONPATH=str(tmp_path))
-    assert found == status
-    assert "vllm-mmout[cpu]" in "\n".join(printed + errors)
-    assert "no vllm here" in "\n".join(printed + errors)
-
-
-def test_version(tmp_path):
-    """The package's own."""
-    assert run("--version", cwd=tmp_path) == (0, [f"vllm-mmout {vllm_mmout.__version__}"], [])

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import forked_python
 import numpy as np
 import pytest
-
-from scripts import run_script
 
 pytestmark = pytest.mark.engine
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 def run(name, cwd):
-    """What an example prints, without the engine's log."""
-    done = run_script(EXAMPLES / name, cwd=cwd, VLLM_LOGGING_LEVEL="ERROR")
+    """Return what an example prints, without the engine's log."""
+    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"}
+    done = forked_python.run([EXAMPLES / name], cwd=cwd, env=environment, check=True)
     assert "Traceback" not in done.stderr
     return done.stdout
 
