@@ -27,9 +27,9 @@ from vllm_mmout.models.model_folders import of_wings
 from vllm_mmout.registry.registration import is_of_family
 from vllm_mmout.wing import extensions, failures, wings
 
-gone = "vllm_mmout.wings." + sys.argv[1]
-assert vllm_mmout.__file__.startswith(sys.argv[2]), vllm_mmout.__file__
-assert sys.argv[1] not in [wing.name for wing in wings()]
+folder, *gone = sys.argv[1:]
+assert vllm_mmout.__file__.startswith(folder), vllm_mmout.__file__
+assert not {*gone} & {wing.name for wing in wings()}
 assert not failures()
 for point in ("hooks", "command"):
     list(extensions(point))
@@ -37,7 +37,7 @@ print("models", *of_wings())
 print("io_plugin:", is_of_family("io_plugin:any"))
 missing = set()
 for module in pkgutil.walk_packages(vllm_mmout.__path__, "vllm_mmout."):
-    assert not module.name.startswith(gone)
+    assert module.name not in [f"vllm_mmout.wings.{wing}" for wing in gone]
     try:
         importlib.import_module(module.name)
     except ModuleNotFoundError as error:
@@ -53,19 +53,20 @@ BROUGHT_BY_THE_ENGINE = {"torch", "vllm", "transformers", "fastapi", "prometheus
 
 @pytest.fixture(scope="module")
 def without(tmp_path_factory):
-    """Gives a folder with this package, and its tests, but for one wing."""
+    """Return a function that makes a folder with this package, and its tests, but for some wings."""
     made = {}
 
-    def copied(wing):
-        if wing not in made:
-            made[wing] = folder = tmp_path_factory.mktemp(f"without-{wing}")
+    def copied(gone):
+        if gone not in made:
+            made[gone] = folder = tmp_path_factory.mktemp("without")
             for name in ("vllm_mmout", "tests"):
                 shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-                shutil.rmtree(folder / name / "wings" / wing)
+                for wing in gone:
+                    shutil.rmtree(folder / name / "wings" / wing)
             for entry in ROOT.iterdir():
                 if entry.name not in ("vllm_mmout", "tests", ".git"):
                     (folder / entry.name).symlink_to(entry)
-        return made[wing]
+        return made[gone]
 
     return copied
 
@@ -82,12 +83,19 @@ def ran(folder, *arguments, **environment):
     )
 
 
-@pytest.mark.parametrize("wing", WINGS)
-def test_what_is_left_can_be_imported_and_run(without, wing):
-    """All modules of the core and of the other wings; the command line has the commands that are left."""
-    folder, left = without(wing), {*WINGS} - {wing}
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    "gone",
+    [
+        pytest.param(tuple(WINGS), id="all"),
+        *(pytest.param((wing,), id=wing, marks=pytest.mark.slow) for wing in WINGS),
+    ],
+)
+def test_what_is_left_can_be_imported_and_run(without, gone):
+    """All modules of the core and of the other wings are imported; the command line has the commands that are left."""
+    folder, left = without(gone), {*WINGS} - {*gone}
     blocked = "import sys\nfor name in ('torch', 'vllm', 'transformers'): sys.modules[name] = None\n"
-    done = ran(folder, "-c", blocked + LOOK, wing, folder)
+    done = ran(folder, "-c", blocked + LOOK, folder, *gone)
     assert (done.returncode, done.stderr) == (0, "")
     seen = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
     assert set(seen["missing"].split()) <= {*BROUGHT_BY_THE_ENGINE, "greenlet", "ray", "snac", "terratorch"}
@@ -103,7 +111,7 @@ def test_what_is_left_can_be_imported_and_run(without, wing):
 @pytest.mark.parametrize("wing", WINGS)
 def test_the_hook_table_holds_without_it(without, wing):
     """``vllm-mmout doctor`` finds nothing wrong, and lists what is left."""
-    folder = without(wing)
+    folder = without((wing,))
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     done = forked_python.run(["-m", "vllm_mmout.cli", "doctor"], env=environment, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -122,7 +130,7 @@ OF_THE_WHOLE = ("packaging", "docs", "wings_taken_off")
 @pytest.mark.parametrize("wing", WINGS)
 def test_the_tests_of_what_is_left_pass(without, wing):
     """Those of ``make check``: of the core, and of the other wings."""
-    folder = without(wing)
+    folder = without((wing,))
     marked = ("-m", "not engine and not slow and not heavy", "-p", "no:cacheprovider", "-p", "no:xdist", "-q")
     ignored = [f"--ignore=tests/test_{name}.py" for name in OF_THE_WHOLE]
     done = ran(folder, "-m", "pytest", *marked, *ignored, *CHOSEN, HYPOTHESIS_PROFILE="check")
