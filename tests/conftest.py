@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import re
@@ -108,6 +109,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         count = max(1, min(own.max_examples, 50) * general // 50)
         function._hypothesis_internal_use_settings = settings(own, max_examples=count)
     function.scaled_examples = True
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported out of garbage collections, each of which would take up to half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
