@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -31,6 +32,12 @@ def at(transform: Affine, col, row):
     """Coordinates of places in pixels."""
     a, b, c, d, e, f = tuple(transform)[:6]
     return a * col + b * row + c, d * col + e * row + f
+
+
+@cache
+def from_longitudes(crs: str) -> Transformer:
+    """Return the transformer from longitudes and latitudes to a system."""
+    return Transformer.from_crs("EPSG:4326", crs, always_xy=True)
 
 
 def window_in(transform: Affine, box: tuple[float, ...], crs: str | None = None, own: str = "EPSG:32614") -> Window:
@@ -117,7 +124,7 @@ SYSTEMS = {
 def test_a_box_in_longitudes_has_all_its_places_and_hardly_more(system, data) -> None:
     """The window is that of the curved edges, which rasterio follows in 5000 pieces; places within lie in it."""
     crs, transform = SYSTEMS[system]
-    there = Transformer.from_crs("EPSG:4326", crs, always_xy=True)
+    there = from_longitudes(crs)
     col, row = data.draw(st.floats(8, 40)), data.draw(st.floats(8, 26))
     right, down = data.draw(st.floats(0.2, 8)), data.draw(st.floats(0.2, 6))
     x, y = zip(at(transform, col, row), at(transform, col + right, row + down), strict=True)
@@ -159,7 +166,7 @@ def test_a_box_that_reaches_a_pole_has_no_more_of_mercators_map(crs, west, wide,
     pixel = 2 * EDGE / size
     place = Georeference(crs, (pixel, 0, -EDGE, 0, -pixel, EDGE))
     found = window_of_box((west, south, east, north), "EPSG:4326", place, (size, size), "world.tif")
-    there = Transformer.from_crs("EPSG:4326", crs, always_xy=True)
+    there = from_longitudes(crs)
     (left, right), (lower, upper) = there.transform([west, east], [south, north])
     edges = np.clip([(left + EDGE) / pixel, (EDGE - upper) / pixel, (right + EDGE) / pixel, (EDGE - lower) / pixel],
                     0, size)  # fmt: skip
@@ -181,6 +188,18 @@ CUT = {"Lambert's cone": 85.0}
 """Longitude along which a map is cut open; a box across it has two parts, and its window is larger than they are."""
 
 
+@cache
+def quarters_of_pixels(name):
+    """Return places of a map: rows, columns, longitudes, latitudes, and whether the map shows them."""
+    crs, transform, size = MAPS[name]
+    there = from_longitudes(crs)
+    rows, cols = np.mgrid[: 4 * size[0] + 1, : 4 * size[1] + 1].reshape(2, -1) / 4
+    x, y = at(transform, cols, rows)
+    lon, lat = there.transform(x, y, direction="INVERSE")
+    real = np.hypot(*np.subtract(there.transform(lon, lat), (x, y))) < 1  # a cone is cut open, with nothing in between
+    return rows, cols, lon, lat, real
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", MAPS)
 @settings(max_examples=25)
@@ -190,11 +209,8 @@ def test_the_window_of_a_box_has_the_pixels_whose_places_are_in_it(name, west, w
     crs, transform, size = MAPS[name]
     box = (west, south, min(west + wide, 180.0), min(south + high, 90.0))
     assume(not west <= CUT.get(name, 180.0) < box[2])
-    there = Transformer.from_crs("EPSG:4326", crs, always_xy=True)
-    rows, cols = np.mgrid[: 4 * size[0] + 1, : 4 * size[1] + 1].reshape(2, -1) / 4
-    x, y = at(transform, cols, rows)
-    lon, lat = there.transform(x, y, direction="INVERSE")
-    real = np.hypot(*np.subtract(there.transform(lon, lat), (x, y))) < 1  # a cone is cut open, with nothing in between
+    there = from_longitudes(crs)
+    rows, cols, lon, lat, real = quarters_of_pixels(name)
     inside = real & (lon >= box[0]) & (lon <= box[2]) & (lat >= box[1]) & (lat <= box[3])
     assume(inside.any())
     edges = there.transform(*ring(box, 2000))

@@ -39,7 +39,7 @@ LENGTHS = {"h": (1, 5), "w": (1, 19), "dim": (1, 40)}
 
 def fewer():
     """A third of the profile's examples: there are many processors, and each example is run some fifty times."""
-    return settings(max_examples=max(settings().max_examples // 3, 10))
+    return settings(max_examples=max(settings().max_examples // 3, 5))
 
 
 def maps(channels, dtype=FLOATING, **options):

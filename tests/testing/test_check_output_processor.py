@@ -24,7 +24,7 @@ from vllm_mmout.testing.promises import grouped_equals_single  # noqa: E402
 
 pytestmark = pytest.mark.engine
 
-FEW = settings(max_examples=25, derandomize=True, database=None)
+FEW = settings(max_examples=15, derandomize=True, database=None)
 MAPS = tensors(("n", 2, "h", "w"), dtype=("float32", "float16"))
 FINITE = tensors(("n", "k"), dtype="float32", elements=st.floats(-9, 9, width=32))
 
