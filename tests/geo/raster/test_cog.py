@@ -66,12 +66,19 @@ def test_several_bands_and_other_dtypes_are_valid(tmp_path: Path, array: np.ndar
         np.testing.assert_array_equal(file.read(), array, strict=True)
 
 
-@pytest.mark.parametrize("driver", ["COG", "GTiff"])
+IN_PLACE = [("float32", 255, None), ("uint8", None, ["land"])]
+RASTERS = [
+    *((dtype, nodata, None) for dtype in ("uint8", "float32", "uint16") for nodata in (255, None)),
+    *((dtype, nodata, ["land"]) for dtype in ("uint8", "uint16") for nodata in (255, None)),
+]
+
+
 @pytest.mark.parametrize(
-    ("dtype", "nodata", "class_names"),
+    ("driver", "dtype", "nodata", "class_names"),
     [
-        *((dtype, nodata, None) for dtype in ("uint8", "float32", "uint16") for nodata in (255, None)),
-        *((dtype, nodata, ["land"]) for dtype in ("uint8", "uint16") for nodata in (255, None)),
+        *(("COG", *raster) for raster in RASTERS),
+        *(("GTiff", *raster) for raster in IN_PLACE),
+        *(pytest.param("GTiff", *raster, marks=pytest.mark.slow) for raster in RASTERS if raster not in IN_PLACE),
     ],
 )
 def test_gdal_at_its_defaults_makes_the_same_overviews(

@@ -49,8 +49,7 @@ def assert_as_rasterio(opened, path, bands=None) -> None:
 
 
 @pytest.mark.parametrize("bands", [None, [2], [3, 1, 3]], ids=str)
-@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16"])
-@pytest.mark.parametrize("form", ["path", "bytes", "file"])
+@pytest.mark.parametrize(("form", "dtype"), [("path", "uint16"), ("bytes", "uint8"), ("file", "int16")])
 def test_windows_of_jpeg2000(form, dtype, bands, tmp_path) -> None:
     """Lossless tiles come back as rasterio reads them, of a path, of bytes and of an open file."""
     path = tmp_path / "scene.jp2"
