@@ -149,7 +149,7 @@ def test_the_shipped_weights_are_those_that_the_module_makes(tmp_path):
 
 def test_the_config_says_what_the_network_is():
     """Bands, classes, scales and processor options of config.json fit the code."""
-    assert tuple(CONFIG["bands"]) == make_scene().bands
+    assert tuple(CONFIG["bands"]) == make_scene(64, 64).bands
     options = dict(CONFIG["mmout"])
     assert options.pop("output_processor") == SegmentationProcessor.name
     assert options["class_names"] == ["land", "water"]
