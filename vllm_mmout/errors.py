@@ -3,6 +3,9 @@
 A message holds the fact, the value, and what to do about it.
 """
 
+import signal
+import threading
+
 
 class MMOutError(Exception):
     """Root of every error that this package raises on purpose.
@@ -75,11 +78,42 @@ class AbortedError(RequestError):
     """The request was aborted before its result was delivered."""
 
 
+def raise_interrupt(error: BaseException) -> None:
+    """Raise ``error`` again if a signal handler raised it while an author's code ran, as a user's Ctrl-C does.
+
+    Call it first in an ``except BaseException`` around an author's function: whatever else leaves such a function, a
+    SystemExit and a KeyboardInterrupt too, is an error of the request. Signal handlers run in the main thread alone,
+    and a handler that is written in Python is a frame of the traceback. Python's own handler of Ctrl-C has no frame:
+    where it is set, a KeyboardInterrupt counts as the user's.
+    """
+    if isinstance(error, Exception) or threading.current_thread() is not threading.main_thread():
+        return
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    if isinstance(error, KeyboardInterrupt) and handlers[0] is signal.default_int_handler:
+        raise error
+    codes = [getattr(handler, "__code__", None) for handler in handlers]
+    frame = error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code in codes:
+            raise error
+        frame = frame.tb_next
+
+
+def as_exception(error: BaseException) -> Exception:
+    """Return an error of a request as one that ends nothing but the request: an event loop ends by a SystemExit."""
+    if isinstance(error, Exception):
+        return error
+    raised = RequestError(f"a function that the request called raised {type_and_message(error)}; it must not")
+    raised.__cause__ = error
+    return raised
+
+
 def message_of(error: BaseException) -> str:
     """What an exception says of itself; where the ``__str__`` of an author's class raises, that it does."""
     try:
         return str(error)
-    except Exception as second:  # noqa: BLE001 - an author's code, called to tell of a failure: it must not be another
+    except BaseException as second:  # noqa: BLE001 - an author's code, called to tell of a failure: it must not be another
+        raise_interrupt(second)
         return f"(its message cannot be read: {type(second).__name__})"
 
 

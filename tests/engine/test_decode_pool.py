@@ -10,8 +10,8 @@ import weakref
 
 import pytest
 
-from vllm_mmout.engine import threads
-from vllm_mmout.engine.threads import DecodePool
+from vllm_mmout.engine import decode_pool
+from vllm_mmout.engine.decode_pool import DecodePool
 from vllm_mmout.errors import AbortedError, DecodeError
 
 pytestmark = pytest.mark.engine
@@ -300,7 +300,7 @@ def test_a_job_that_meets_the_closing_of_the_pool_ends(make, release, moment):
 
 def test_hanging_jobs_are_refused_before_they_eat_the_machine(make, release, monkeypatch):
     """With as many threads lost as may be, new jobs fail at once; when these come back, jobs are taken again."""
-    monkeypatch.setattr(threads, "MAX_ABANDONED", 2)
+    monkeypatch.setattr(decode_pool, "MAX_ABANDONED", 2)
     pool, hung, done = make(1, timeout=0.1), outcomes(), outcomes()
     for _ in range(2):
         pool.submit(hanging(release), hung.put)
@@ -315,6 +315,41 @@ def test_hanging_jobs_are_refused_before_they_eat_the_machine(make, release, mon
     release.set()
     until(lambda: not pool._abandoned, "the hanging threads have come back")
     pool.submit(lambda: "taken", done.put)
+    assert done.get(timeout=LONG) == "taken"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_processor_that_hangs_leaves_room_for_others(make, release, count):
+    """Once a job of it has passed its limit, further ones that hang do not take all threads."""
+    pool, hung, good = make(count, timeout=0.05), outcomes(), outcomes()
+    pool.submit(hanging(release), hung.put, ("slow",))
+    assert isinstance(hung.get(timeout=LONG), DecodeError)
+    pool.timeout = LONG
+    for _ in range(5):
+        pool.submit(hanging(release), hung.put, ("slow",))
+    pool.submit(lambda: "quick", good.put, ("quick",))
+
+    assert good.get(timeout=LONG / 2) == "quick"
+    release.set()
+    assert [hung.get(timeout=LONG) for _ in range(5)] == ["late"] * 5
+
+
+def test_a_processor_whose_share_hangs_is_refused_alone(make, release):
+    """With as many threads lost to it as the pool has, its next jobs fail at once, those that wait too."""
+    pool, hung, done = make(2, timeout=0.1), outcomes(), outcomes()
+    for _ in range(2):
+        pool.submit(hanging(release), hung.put, ("slow",))
+    assert [type(hung.get(timeout=LONG)) for _ in range(2)] == [DecodeError, DecodeError]
+
+    assert pool.submit(lambda: "refused", done.put, ("slow",)).settled
+    refusal = str(done.get_nowait())
+    assert "2 decodes of output processor slow hang" in refusal
+    pool.submit(lambda: "quick", done.put, ("quick",))
+    assert done.get(timeout=LONG) == "quick"
+
+    release.set()
+    until(lambda: not pool._abandoned, "the hanging threads have come back")
+    pool.submit(lambda: "taken", done.put, ("slow",))
     assert done.get(timeout=LONG) == "taken"
 
 

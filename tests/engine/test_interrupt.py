@@ -214,7 +214,7 @@ def test_signals_at_any_moment(engine):
         assert_clean(engine)
 
 
-OURS = ("llm.py", "output_router.py", "budgets.py", "threads.py", "reduce.py", "llm_call.py", "inputs.py")
+OURS = ("llm.py", "output_router.py", "budgets.py", "decode_pool.py", "reduce.py", "llm_call.py", "inputs.py")
 
 
 def test_an_interrupt_at_every_line_of_ours(engine):
@@ -244,7 +244,7 @@ def test_an_interrupt_at_every_line_of_ours(engine):
         "llm_call.py",
         "output_router.py",
         "budgets.py",
-        "threads.py",
+        "decode_pool.py",
     }
 
 

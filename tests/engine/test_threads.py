@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("vllm", reason="the log is vLLM's")
 
 from vllm_mmout.engine.threads import entered, in_thread
+from vllm_mmout.errors import RequestError
 
 pytestmark = pytest.mark.engine
 
@@ -45,6 +46,21 @@ async def cancelled(step, work):
     assert not step.undone.is_set()
     step.free.set()
     return await asyncio.to_thread(step.undone.wait, 0.5 if step.fails is not None else 10)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_work_ends_no_event_loop(error):
+    """A task that raises a SystemExit would end its loop, and the server with it: it raises a RequestError."""
+    step = Step()
+    step.free.set()
+    step.fails = error
+
+    async def wait():
+        with pytest.raises(RequestError, match=type(error).__name__):
+            await in_thread(step.work, step.undo)
+        return "the loop goes on"
+
+    assert asyncio.run(wait()) == "the loop goes on"
 
 
 def test_the_result_or_the_error_comes_back():

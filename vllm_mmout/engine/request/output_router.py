@@ -19,6 +19,7 @@ from vllm.v1.engine.output_processor import OutputProcessorOutput, RequestState
 
 from vllm_mmout.engine import wire
 from vllm_mmout.engine.binding import rebase
+from vllm_mmout.engine.decode_pool import DecodePool, Outcome
 from vllm_mmout.engine.hooks.validation import InvalidInputError, as_client_error
 from vllm_mmout.engine.observer import SILENT, Observer
 from vllm_mmout.engine.request.decode import (
@@ -33,7 +34,6 @@ from vllm_mmout.engine.request.decode import (
 )
 from vllm_mmout.engine.request.holding import HoldingOutputProcessor
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
-from vllm_mmout.engine.threads import DecodePool, Outcome
 from vllm_mmout.errors import AbortedError, MMOutError, RequestError
 
 if TYPE_CHECKING:
@@ -195,6 +195,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
                 decoding.job = self.pool.submit(
                     lambda: decode_request(decoding, buffer),
                     lambda outcome: self._deliver_from_thread(decoding, outcome),
+                    self.binding.choice.pick(mark.params.processor),
                 )
         except BaseException:  # no thread can be started
             self.pending.take_out(decoding)

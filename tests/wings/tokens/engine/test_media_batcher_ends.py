@@ -28,7 +28,7 @@ from counting_decoder import (
     until,
 )
 
-from vllm_mmout.engine import threads
+from vllm_mmout.engine import decode_pool
 from vllm_mmout.errors import AbortedError, DecodeError, InputError
 from vllm_mmout.wings.tokens.engine import batcher as batcher_module
 from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher, MediaJob
@@ -217,7 +217,7 @@ def test_a_hanging_decoder_fails_its_media_and_no_others(make):
 
 def test_where_too_many_decoders_hang_media_are_refused(make, monkeypatch):
     """They fail at once: nobody waits for a thread that will not come."""
-    monkeypatch.setattr(threads, "MAX_ABANDONED", 1)
+    monkeypatch.setattr(decode_pool, "MAX_ABANDONED", 1)
     hang = threading.Event()
 
     class Hanging(Counting):

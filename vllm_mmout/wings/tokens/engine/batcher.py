@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_mmout.engine.threads import DecodePool, Outcome
+from vllm_mmout.engine.decode_pool import DecodePool, Outcome
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, MMOutError, type_and_message
 from vllm_mmout.log import logger
 from vllm_mmout.params import OutputParams

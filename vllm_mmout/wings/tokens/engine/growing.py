@@ -14,7 +14,7 @@ from vllm_mmout.outputs.audio import AudioOutput
 from vllm_mmout.wings.tokens.processors.chunked import SoundPiece
 
 if TYPE_CHECKING:
-    from vllm_mmout.engine.threads import Outcome
+    from vllm_mmout.engine.decode_pool import Outcome
     from vllm_mmout.params import OutputParams
     from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher, MediaJob
     from vllm_mmout.wings.tokens.layouts import Medium
