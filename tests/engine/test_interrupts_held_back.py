@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM's engine is what it waits for")
 
 from vllm_mmout.engine.request.llm_engine import Interrupts
+from vllm_mmout.errors import raise_interrupt
 
 pytestmark = pytest.mark.engine
 
@@ -55,6 +56,28 @@ def test_the_handler_is_put_back(error):
     except LookupError:
         pass
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_users_interrupt_is_told_from_one_that_an_authors_function_raises():
+    """Inside a watch, a Ctrl-C in an author's function goes on to the user; a ``raise KeyboardInterrupt`` does not."""
+
+    def called(function):
+        try:
+            function()
+        except BaseException as error:  # noqa: BLE001 - as around each author's function
+            raise_interrupt(error)
+            return error
+        return None
+
+    def interrupts():
+        raise KeyboardInterrupt
+
+    with Interrupts().watched():
+        assert isinstance(called(interrupts), KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            called(lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):  # nobody watches: it may be the user's
+        called(interrupts)
 
 
 def test_other_threads_are_left_alone():

@@ -28,6 +28,8 @@ FAILURES = {
     "DecodeRaisesUnreadable": (DecodeError, rf"DecodeRaisesUnreadable \(.*\) failed: {UNREADABLE}"),
     "AssembleRaisesUnreadable": (DecodeError, rf"AssembleRaisesUnreadable \(.*\) failed: {UNREADABLE}"),
     "DecodeExits": (DecodeError, "SystemExit: 3"),
+    "ReduceInterrupts": (ReduceError, "KeyboardInterrupt: no user's"),
+    "DecodeInterrupts": (DecodeError, "KeyboardInterrupt: no user's"),
     "DecodeReturnsNone": (DecodeError, "returned None"),
     "DecodeHangs": (DecodeError, "limit of 2 s.*decode_timeout_s"),
 }

@@ -158,6 +158,17 @@ def test_what_a_mapper_does_wrong_is_an_error_of_the_input(mapper, says):
         inputs_of(mapping(mapper)).map(PIXELS, OutputParams())
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit("left")])
+def test_a_mapper_ends_no_process(error):
+    """An exception that is no Exception is an error of the input, too."""
+
+    def leaves(data, params):
+        raise error
+
+    with pytest.raises(InputError, match=f"the input mapper of Net failed: {type(error).__name__}"):
+        inputs_of(mapping(leaves)).map(PIXELS, OutputParams())
+
+
 def test_an_error_of_a_mapper_for_the_user_passes_as_it_is():
     """An InputError is what a mapper raises on purpose."""
 

@@ -530,10 +530,15 @@ def _raise(_):
     raise KeyError("secret")
 
 
+def _leave(_):
+    raise SystemExit(3)
+
+
 @pytest.mark.parametrize(
     ("to_response", "message"),
     [
         (_raise, "to_response raised KeyError for a str"),
+        (_leave, "to_response raised SystemExit for a str"),
         (lambda _: b"bytes", "bytes without a media type"),
         (lambda _: (b"bytes",), "bytes with the media type"),
         (lambda _: (b"bytes", 5), "bytes with the media type"),

@@ -189,6 +189,16 @@ class DecodeExits(Echo):
         raise SystemExit(3)
 
 
+class ReduceInterrupts(Echo):
+    def reduce(self, output, params):
+        raise KeyboardInterrupt("no user's")
+
+
+class DecodeInterrupts(Echo):
+    def decode(self, raw, params, state=None):
+        raise KeyboardInterrupt("no user's")
+
+
 class DecodeSleeps(Echo):
     def decode(self, raw, params, state=None):
         time.sleep(0.3)

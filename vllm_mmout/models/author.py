@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from vllm_mmout.errors import InputError, MMOutError, ModelError, type_and_message
+from vllm_mmout.errors import InputError, MMOutError, ModelError, raise_interrupt, type_and_message
 from vllm_mmout.processors.raw import checked_group, describe
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def run(model: nn.Module, alike: Sequence[Mapping[str, torch.Tensor]]) -> Raw:
             output = _of_requests(output, len(alike))
     except InputError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        raise_interrupt(error)
         given = ", ".join(f"{name} {describe(tensor)}" for name, tensor in alike[0].items())
         many = f"{len(alike)} inputs of" if len(alike) > 1 else "an input of"
         raise ModelError(

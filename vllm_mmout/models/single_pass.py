@@ -15,7 +15,7 @@ from vllm.model_executor.models.interfaces import IsAttentionFree, SupportsMulti
 from vllm.model_executor.models.interfaces_base import is_vllm_model
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
-from vllm_mmout.errors import InputError, MMOutError, ModelError, message_of, type_and_message
+from vllm_mmout.errors import InputError, MMOutError, ModelError, message_of, raise_interrupt, type_and_message
 from vllm_mmout.importing import import_path
 from vllm_mmout.log import logger
 from vllm_mmout.models.author import build, load_strictly, run
@@ -99,7 +99,8 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         """
         try:
             return self._outcomes(inputs[FIELD])
-        except Exception as error:
+        except BaseException as error:
+            raise_interrupt(error)
             if self.measuring:
                 raise
             logger.exception("a step of %s failed", self.architecture)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
-from vllm_mmout.errors import DecodeError
+from vllm_mmout.errors import DecodeError, MMOutError, raise_interrupt, type_and_message
 
 if TYPE_CHECKING:
     import numpy as np
@@ -139,6 +139,17 @@ class OutputProcessor:
     def begin(self, params: OutputParams) -> Any:
         """What one request remembers between its own chunks, handed to ``decode`` as ``state``; nothing by default."""
         return None
+
+
+def formats_for(processor: OutputProcessor, params: OutputParams) -> Mapping[str, str] | None:
+    """Return a processor's ``formats(params)``; whatever it raises is a DecodeError, so that it ends no server."""
+    try:
+        return processor.formats(params)
+    except MMOutError:
+        raise
+    except BaseException as error:
+        raise_interrupt(error)
+        raise DecodeError(f"{type(processor).__name__} failed in formats(): {type_and_message(error)}") from error
 
 
 class OwnInputsProcessor(OutputProcessor):

@@ -10,6 +10,7 @@ from anyio.to_thread import run_sync
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from vllm_mmout.errors import as_exception, raise_interrupt
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.metrics import count_refusal
 from vllm_mmout.serving.options import flag
@@ -88,12 +89,14 @@ async def answered(
     except ClientDisconnect:
         await held.aclose()
         return Response(status_code=GONE)
-    except Exception as error:  # noqa: BLE001 - each becomes the answer to its own request
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - an author's SystemExit must not end the server
+        raise_interrupt(error)
         await held.aclose()
+        failure = as_exception(error)
         shared = request.app.state.mmout
         if isinstance(shared, Service):
-            count_refusal(shared.observer, error)
-        return error_response(error)
+            count_refusal(shared.observer, failure)
+        return error_response(failure)
     except BaseException:
         await held.aclose()
         raise

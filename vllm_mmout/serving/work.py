@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, Type
 
 from vllm_mmout.engine.threads import entered, in_thread
 from vllm_mmout.errors import InputError
+from vllm_mmout.processors.base import formats_for
 from vllm_mmout.serving.errors import api_error
 from vllm_mmout.serving.metrics import count_refusal
 from vllm_mmout.serving.response.encode import FormatChoice, chosen_format, encode, response_of
@@ -71,7 +72,7 @@ class Work:
         self.service.binding.check_params(self.params)
         check_path(self)
         for name in self.names:
-            formats = self.service.binding.processors[name].formats(self.params)
+            formats = formats_for(self.service.binding.processors[name], self.params)
             if formats is not None:
                 chosen_format(formats, self.asked)
 

@@ -9,6 +9,7 @@ from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import Place, in_bucket, place_of
 from vllm_mmout.outputs.base import unknown_suffix
+from vllm_mmout.processors.base import formats_for
 from vllm_mmout.serving.inputs.prefixes import Prefixes
 from vllm_mmout.serving.options import flag
 from vllm_mmout.serving.response.encode import size_of
@@ -42,7 +43,7 @@ def check_path(work: Work) -> None:
     if any(in_bucket(one) and Place.of(one).name == Place.of(path).name for one in inputs):
         raise OptionError("the result would be written over its own input; choose another path", param="path")
     for name in work.names:
-        formats = work.service.binding.processors[name].formats(work.params)
+        formats = formats_for(work.service.binding.processors[name], work.params)
         if formats is not None and place_of(path).suffix.lower() not in formats:
             unknown = unknown_suffix(place_of(path), formats)
             unknown.param = "path"

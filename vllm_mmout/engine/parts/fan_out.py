@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.engine.observer import blame
 from vllm_mmout.engine.parts.parts_request import Lane, StoppedError
 from vllm_mmout.engine.threads import background_thread
-from vllm_mmout.errors import AbortedError, DecodeError, InputError, type_and_message
+from vllm_mmout.errors import AbortedError, DecodeError, InputError, as_exception, type_and_message
 from vllm_mmout.processors.base import Part
 from vllm_mmout.stopwatch import FILES, Stopwatch
 
@@ -137,7 +137,7 @@ class FanOut:
                 return
             if not self.stopped and self._running:
                 aborted = AbortedError("the request was aborted before its result was there")
-                self.error = self.error or error or aborted
+                self.error = self.error or as_exception(error or aborted)
             self._stopped_at = self._stopped_at or time.monotonic()
             self._ready.clear()
         for lane in self._lanes.values():
@@ -275,7 +275,7 @@ class FanOut:
         try:
             delivered = self.deliver({pick: lane.result for pick, lane in self._lanes.items()})
         except BaseException as error:  # noqa: BLE001 - as above
-            self.error = error
+            self.error = as_exception(error)
         else:
             for pick, lane in self._lanes.items():
                 lane.result = delivered[pick]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.parts.fan_out import FanOut
 from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest, PartInput, StoppedError
-from vllm_mmout.errors import DecodeError, InputError, MMOutError, OptionError, type_and_message
+from vllm_mmout.errors import DecodeError, InputError, MMOutError, OptionError, raise_interrupt, type_and_message
 from vllm_mmout.geo import TileGrid, reflected
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.formats.geotiff import remove_saved
@@ -176,6 +176,7 @@ class Scene(PartedRequest):
         except (MMOutError, StoppedError):
             raise
         except BaseException as error:  # SystemExit too: it must not leave the caller's process
+            raise_interrupt(error)
             raise DecodeError(
                 f"{type(processor).__name__} ({name}) failed to join tiles: {type_and_message(error)}"
             ) from error

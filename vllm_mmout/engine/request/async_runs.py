@@ -16,6 +16,7 @@ from vllm_mmout.engine.parts.engines import EngineLoads
 from vllm_mmout.engine.parts.parts_request import Driver
 from vllm_mmout.engine.parts.schedule import Batch, Run, Schedule
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
+from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import AbortedError
 from vllm_mmout.log import logger
 
@@ -176,7 +177,7 @@ class AsyncRun(Run):
             ended = running.done()
             progress = self.progress  # before the pictures: one that is due by now is there
             copy = None if self.growing is None else self.growing.take()
-            picture = None if copy is None else await asyncio.to_thread(copy.image)
+            picture = None if copy is None else await in_thread(copy.image)
             if copy is not None:
                 if self.fan_out.error is not None:  # a run that failed shows no more
                     continue

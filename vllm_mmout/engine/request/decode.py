@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from vllm_mmout.engine import wire
 from vllm_mmout.engine.observer import Observer, blame
 from vllm_mmout.engine.request_output import Progress
-from vllm_mmout.errors import DecodeError, ForwardError, InputError, MMOutError, ReduceError, type_and_message
+from vllm_mmout.errors import (
+    DecodeError,
+    ForwardError,
+    InputError,
+    MMOutError,
+    ReduceError,
+    raise_interrupt,
+    type_and_message,
+)
 from vllm_mmout.log import logger
 from vllm_mmout.processors.base import Part
 
 if TYPE_CHECKING:
     import torch
 
+    from vllm_mmout.engine.decode_pool import Job
     from vllm_mmout.engine.request.output_router import RoutedOutputProcessor, RoutedRequestState
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
-    from vllm_mmout.engine.threads import Job
     from vllm_mmout.engine.trace import Traced
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Raw
@@ -168,6 +176,7 @@ def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> An
         blame(error, name)
         raise
     except BaseException as error:  # SystemExit too: a decoder must not end a thread that serves others
+        raise_interrupt(error)
         failed = DecodeError(f"{type(processor).__name__} ({name}) failed: {type_and_message(error)}")
         raise blame(failed, name) from error
     nothing = DecodeError(f"{type(processor).__name__} ({name}) returned None; decode() must return an output object")

@@ -20,6 +20,7 @@ from vllm_mmout.models.inputs.mapper import MappedInput
 from vllm_mmout.outputs.base import unknown_suffix
 from vllm_mmout.outputs.formats import FORMATS, other_suffix
 from vllm_mmout.outputs.partial_images import moments
+from vllm_mmout.processors.base import formats_for
 from vllm_mmout.stopwatch import FILES, Stopwatch
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _check_suffix(binding: Binding, params: OutputParams, target: Target | None)
     if target is None or target.folder:
         return
     for name in binding.choice.pick(params.processor):
-        formats = binding.processors[name].formats(params)
+        formats = formats_for(binding.processors[name], params)
         if formats is not None and target.path.suffix.lower() not in formats:
             raise unknown_suffix(target.path, formats, "; a folder ends with /")
 
@@ -140,7 +141,7 @@ def _check_place(
     """
     for name in binding.choice.pick(params.processor):
         processor = binding.processors[name]
-        format_ = _checked_format(processor.formats(params), target, place)
+        format_ = _checked_format(formats_for(binding.processors[name], params), target, place)
         if place is not None and processor.modality == "raster" and (tiles or format_ == "tiff"):
             place.to_rasterio()
 
@@ -263,7 +264,7 @@ def _spare_the_input(binding: Binding, params: OutputParams, target: Target | No
     if target is None or isinstance(params.processor, tuple):
         return  # with several picks their names are part of the file's
     (name,) = binding.choice.pick(params.processor)
-    file = target.file(binding.processors[name].formats(params) or {"": ""})
+    file = target.file(formats_for(binding.processors[name], params) or {"": ""})
     for source in paths_of(data) if not isinstance(file, Path) or file.is_file() else ():
         if same_file(file, source):
             raise SaveError(f"the result would be written over its own input {source}; choose another path or folder")

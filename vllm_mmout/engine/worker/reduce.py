@@ -16,7 +16,7 @@ from vllm.model_executor.layers.pooler import Pooler
 
 from vllm_mmout.engine import wire
 from vllm_mmout.engine.worker.reports import Reports
-from vllm_mmout.errors import MMOutError, ReduceError, message_of
+from vllm_mmout.errors import MMOutError, ReduceError, message_of, raise_interrupt
 from vllm_mmout.log import logger
 from vllm_mmout.models.single_pass import Outcome, PerRequest, plain
 from vllm_mmout.params import OutputParams
@@ -84,7 +84,8 @@ class ReducingPooler(Pooler):
             return self._reduce_step([*hidden_states.parts], requests)
         try:
             pooled = self.inner(hidden_states, pooling_metadata)
-        except Exception as error:  # noqa: BLE001 - what leaves this method ends the engine
+        except BaseException as error:  # noqa: BLE001 - what leaves this method ends the engine
+            raise_interrupt(error)
             logger.exception("the model's pooler failed on a step of %d requests", len(requests))
             failure = wire.pack_failure(_failure("pooler", error))
             return [failure if _is_marked(params) else torch.empty(0) for params in requests]
@@ -138,7 +139,8 @@ class ReducingPooler(Pooler):
             for name in params.picks or tuple(self.processors)[:1]:
                 picks[name] = checked_group(self.processors[name].reduce(raw, params), count, "reduce()", ReduceError)
             return wire.pack(picks)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - an author's code: all it raises is that request's
+        except BaseException as error:  # noqa: BLE001 - an author's code: all it raises is that request's
+            raise_interrupt(error)
             return _failure(name, error)
 
 

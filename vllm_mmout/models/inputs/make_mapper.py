@@ -62,7 +62,7 @@ def refuse_reading_options(params: OutputParams, why: str) -> None:
         raise OptionError(f"{option} says how a raster is read; {why}, leave it out", param=option)
 
 
-def failed(what: str, model: str, error: Exception) -> str:
+def failed(what: str, model: str, error: BaseException) -> str:
     """The message of an author's function that raised."""
     return f"the {what} of {model} failed: {type_and_message(error)}; correct the input or the {what}"
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.errors import InputError, MMOutError, OptionError
+from vllm_mmout.errors import InputError, MMOutError, OptionError, raise_interrupt
 from vllm_mmout.models.inputs.context import InputContext, dummy_of, processed, tokens_of
 from vllm_mmout.models.inputs.input_forms import are_named_files
 from vllm_mmout.models.inputs.keywords import Keywords
@@ -163,7 +163,8 @@ class ModelInputs:
         """The prompt tokens that stand for a request: one, of an iterative model one a step."""
         if self.kind is None:
             return 1
-        return self.kind.tokens_of(self.model, self._config, mapped, params)
+        count = partial(self.kind.tokens_of, self.model, self._config, mapped, params)
+        return int(self._given(count, "count_steps"))
 
     def render(self, mapped: MappedInput, tokens: int = 1) -> MultiModalInput:
         """What the engine takes."""
@@ -190,7 +191,8 @@ class ModelInputs:
             return call()
         except MMOutError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            raise_interrupt(error)
             if isinstance(self._mapper, RasterMapper) and what == "input mapper":  # of a file object of the caller's
                 raise
             raise InputError(failed(what, self.keywords.model, error)) from error

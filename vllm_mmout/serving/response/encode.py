@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from vllm_mmout.errors import DecodeError, MMOutError, OptionError, SaveError
+from vllm_mmout.errors import DecodeError, MMOutError, OptionError, SaveError, raise_interrupt
 from vllm_mmout.outputs import ImageOutput, PolygonsOutput, RasterOutput, StructuredOutput, VideoOutput
 from vllm_mmout.outputs.base import Savable
 from vllm_mmout.outputs.formats import FORMATS, listed
@@ -264,7 +264,8 @@ def _by_author(output: Any, asked: FormatChoice, to_response: ToResponse) -> Enc
         given = to_response(output)
     except MMOutError:  # says itself what is wrong
         raise
-    except Exception as error:
+    except BaseException as error:  # a SystemExit too: it would end the server
+        raise_interrupt(error)
         raise DecodeError(f"to_response raised {type(error).__name__} for a {type(output).__name__}") from error
     content, media_type = _content(given)
     name = _FORMATS.get(media_type.partition(";")[0].strip().lower(), "bin")

@@ -12,12 +12,14 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
 from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
+from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import AbortedError, DecodeError
 from vllm_mmout.serving.errors import api_error, error_body, error_response
 from vllm_mmout.serving.response.encode import encode
@@ -62,7 +64,7 @@ async def stream(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
             last = output
             progress = None if output.finished else output.progress
             if progress is not None and progress.partial_index is not None:
-                preview = await asyncio.to_thread(encode, output.outputs, work.asked.for_preview)
+                preview = await in_thread(partial(encode, output.outputs, work.asked.for_preview))
                 yield partial_image(kind, progress.partial_index, preview)
             elif progress is not None and time.monotonic() - said > _QUIET_S:
                 said = time.monotonic()

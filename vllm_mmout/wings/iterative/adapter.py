@@ -8,7 +8,7 @@ import torch
 from vllm.model_executor.layers.pooler import IdentityPooler
 
 from vllm_mmout.engine.worker.reduce import Stepped
-from vllm_mmout.errors import ModelError, type_and_message
+from vllm_mmout.errors import ModelError, raise_interrupt, type_and_message
 from vllm_mmout.log import logger
 from vllm_mmout.models.inputs.model_inputs import FIELD, tensors_of
 from vllm_mmout.models.single_pass import SinglePassModel
@@ -42,7 +42,8 @@ class IterativeModel(SinglePassModel):
         given: list[Any] = []
         try:
             given += [self._taken(tensors_of(values, self._keywords)) for values in inputs.get(FIELD, ())]
-        except Exception as error:
+        except BaseException as error:
+            raise_interrupt(error)
             if self.measuring:
                 raise
             logger.exception("the inputs of a step of %s cannot be read", self.architecture)

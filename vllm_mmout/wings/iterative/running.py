@@ -10,7 +10,7 @@ import msgspec
 import torch
 
 from vllm_mmout.engine import wire
-from vllm_mmout.errors import InputError, MMOutError, ModelError, message_of, type_and_message
+from vllm_mmout.errors import InputError, MMOutError, ModelError, message_of, raise_interrupt, type_and_message
 from vllm_mmout.log import logger
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.raw import checked_group, each
@@ -128,14 +128,16 @@ class Steps:
 
     def _stepped(self, group: Sequence[Running]) -> list[Any]:
         states, steps = [one.state for one in group], [one.taken for one in group]
-        made = self._called(self._model.step, states, steps)
+        made = self._called(self._states_after, states, steps)
         if isinstance(made, MMOutError):
             return [made] if len(group) == 1 else [self._stepped([one])[0] for one in group]
-        if not isinstance(made, list | tuple) or len(made) != len(group):
+        return [*made]
+
+    def _states_after(self, states: list[Any], steps: list[int]) -> list[Any]:
+        made = self._model.step(states, steps)
+        if not isinstance(made, list | tuple) or len(made) != len(states):
             got = f"{len(made)}" if isinstance(made, list | tuple) else type(made).__name__
-            return [ModelError(f"{self._name}.step must give a list of the {len(group)} states, got {got}")] * len(
-                group
-            )
+            raise ModelError(f"{self._name}.step must give a list of the {len(states)} states, got {got}")
         return [*made]
 
     def results(self, ended: Sequence[Running], method: str) -> list[Outcome]:
@@ -176,7 +178,8 @@ class Steps:
             return type(error)(message_of(error))
         except MMOutError as error:
             return InputError(message_of(error))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - all that an author's code raises is that request's
+        except BaseException as error:  # noqa: BLE001 - all that an author's code raises is that request's
+            raise_interrupt(error)
             logger.debug("%s failed", self._name, exc_info=error)
             return ModelError(f"model {self._name} failed: {type_and_message(error)}; correct its code, or its input")
 

@@ -18,6 +18,7 @@ from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import is_address
 from vllm_mmout.messages import shown
 from vllm_mmout.params import OutputParams
+from vllm_mmout.processors.base import formats_for
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.inputs.sources import Upload
 from vllm_mmout.serving.options import flag
@@ -89,7 +90,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
             raise InputError(f"{takes}; start the server without the plugin", param="data")
         binding.check_params(self.params)
         (name,) = binding.choice.pick(self.params.processor)
-        formats = binding.processors[name].formats(self.params)
+        formats = formats_for(binding.processors[name], self.params)
         if formats is None:
             return name
         try:
@@ -111,7 +112,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         """The params, with a file to write the result to where the caller names none; ``name`` is that of `check`."""
         if self.folder is None:
             return self.params
-        formats = binding.processors[name].formats(self.params)
+        formats = formats_for(binding.processors[name], self.params)
         if formats is None:
             raise OptionError(f"results of {name} have no usual format; name the file with out_path", param="out_path")
         made = chosen_format(formats, self.asked)

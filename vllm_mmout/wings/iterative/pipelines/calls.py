@@ -16,6 +16,8 @@ import greenlet
 import torch
 from torch import nn
 
+from vllm_mmout.errors import raise_interrupt
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -59,17 +61,18 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # it has no types
         self.latents: torch.Tensor | None = None
         """What the last of them made, where it says so as it would be without noise."""
         self.result: Any = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         """What the run failed with."""
 
     def go_on(self, *result: Any) -> None:
         """Run to the next call, or to the end; ``result`` is that of the call that it rests at, or an exception."""
-        failed = isinstance(result[0], Exception) if result else False
+        failed = isinstance(result[0], BaseException) if result else False
         self.call = None
         self.parent = greenlet.getcurrent()
         try:
             said = self.throw(*result) if failed else self.switch(*result)
-        except Exception as error:  # noqa: BLE001 - a pipeline's code: it is the request's error
+        except BaseException as error:  # noqa: BLE001 - a pipeline's code: it is the request's error
+            raise_interrupt(error)
             self.error = error
             return
         if self.dead:

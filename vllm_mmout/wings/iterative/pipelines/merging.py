@@ -7,13 +7,13 @@ and for numbers in tensors, as the time of a step, of which each row gets its re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from vllm_mmout.errors import raise_interrupt
 from vllm_mmout.wings.iterative.pipelines.calls import Call
 
 _LATENTS: Final = 1 << 17
@@ -87,21 +87,24 @@ class Together:
         if merged is not None:
             return merged
         alone = [self._tried(call) for call in calls]
-        if fits is None and not any(isinstance(result, Exception) for result in alone):
+        if fits is None and not any(isinstance(result, BaseException) for result in alone):
             merged = self._as_batch(calls, known)
             self._batches[known[0].structure] = merged is not None and all(map(_near, merged, alone))
         return alone
 
     def _as_batch(self, calls: Sequence[Call], forms: Sequence[_Form]) -> list[Any] | None:
         """What each of the calls gives in a batch; None where it fails: alone some may go, and others say why."""
-        with suppress(Exception):
+        try:
             return _parts(self.run(_merged(calls[0], forms)), [form.rows for form in forms])
-        return None
+        except BaseException as error:  # noqa: BLE001 - of one of the calls, which each alone will tell
+            raise_interrupt(error)
+            return None
 
     def _tried(self, call: Call) -> Any:
         try:
             return self.run(call)
-        except Exception as error:  # noqa: BLE001 - the request's that called
+        except BaseException as error:  # noqa: BLE001 - the request's that called
+            raise_interrupt(error)
             return error
 
 

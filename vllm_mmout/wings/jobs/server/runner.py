@@ -168,10 +168,10 @@ class SceneRunner:
                     continue
                 await asyncio.to_thread(self.board.progress, job_id, progress.done, progress.total)
                 if progress.partial_index is not None:
-                    await asyncio.to_thread(picture.show, output.outputs)
+                    await in_thread(partial(picture.show, output.outputs))
         tiles = 1 if last.progress is None else last.progress.total
         # Ends in any case: what is stored of a job that is deleted meanwhile is found and removed there.
-        await asyncio.shield(asyncio.to_thread(self._store, job_id, work, last, tiles))
+        await in_thread(partial(self._store, job_id, work, last, tiles))
 
     def _store(self, job_id: str, work: Work, last: MultimodalRequestOutput, tiles: int) -> None:
         folder = self.board.store.shared.work
