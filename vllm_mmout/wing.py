@@ -50,8 +50,8 @@ class Wing:
     kinds: str = ""
     """A `models.kind.Kind` of models that answer in another way than in one forward."""
     folders: str = ""
-    """A function ``(config, folder, asked=...)`` that gives the ``config.json`` of a folder of another form as that of
-    one of ours, or None for a folder that is none of its kind."""
+    """A function ``(config, folder, asked=..., settings=...)`` that gives the ``config.json`` of a folder of another
+    form as that of one of ours, or None for a folder that is none of its kind. ``settings`` are those of the engine."""
     command: str = ""
     """A module with ``add_parser``: a command of ``vllm-mmout``."""
     run: str = ""

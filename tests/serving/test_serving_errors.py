@@ -7,6 +7,7 @@ import copy
 import json
 import logging
 import pickle
+from types import SimpleNamespace
 
 import openai
 import pytest
@@ -19,6 +20,7 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 import vllm_mmout.errors
 from vllm_mmout.engine.hooks.validation import InvalidInputError, InvalidOptionError, as_client_error
+from vllm_mmout.engine.observer import SILENT
 from vllm_mmout.errors import (
     AbortedError,
     DecodeError,
@@ -31,6 +33,8 @@ from vllm_mmout.errors import (
 )
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, api_error, error_body, error_response
+from vllm_mmout.serving.image_routes import Slots, answered
+from vllm_mmout.serving.service import Service
 
 pytestmark = pytest.mark.engine
 
@@ -126,6 +130,24 @@ def test_a_cancellation_is_no_answer(error) -> None:
     """It goes on."""
     with pytest.raises(type(error)):
         api_error(error)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit("left")])
+def test_an_authors_exit_is_the_answer_to_its_request(error) -> None:
+    """What an author's function raises on the event loop ends no server, but the route's own cancellation goes on."""
+
+    async def leave(service, held):
+        raise error
+
+    service = Service(engine=None, models=None, options=None, store=None, observer=SILENT)
+    state = SimpleNamespace(mmout=service, mmout_slots=Slots(1))
+    request = SimpleNamespace(app=SimpleNamespace(state=state))
+    if isinstance(error, GeneratorExit):
+        with pytest.raises(GeneratorExit):
+            asyncio.run(answered(request, Service, leave))
+    else:
+        assert asyncio.run(answered(request, Service, leave)).status_code == 500
+    assert state.mmout_slots.taken == 0
 
 
 def test_an_answer_can_always_be_sent() -> None:

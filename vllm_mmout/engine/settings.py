@@ -34,6 +34,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         max_tile_bytes: bytes of their input.
         compile: whether ``forward`` of a model that is not written for vLLM is compiled at the start, for inputs of the
             largest size; "auto" keeps it where it was faster then.
+        trust_operators: operators that a ``.pt2`` archive may call beside those that are allowed, as "aten.name"; what
+            they do with memory is not checked.
         trace: a file that tells where the time of each request and tile goes, see docs/serving.md; made anew.
 
     """
@@ -46,6 +48,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_tiles: Positive | None = None
     max_tile_bytes: Positive = 64 << 20
     compile: Compile = "off"
+    trust_operators: tuple[str, ...] = ()
     trace: str | None = None
 
     @classmethod

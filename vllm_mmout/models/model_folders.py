@@ -163,10 +163,12 @@ def family_of(config: Mapping[str, Any]) -> ModelFamily | None:
     return next((made for made in (family() for family in families) if made.serves(config)), None)
 
 
-def as_ours(config: Mapping[str, Any], folder: str, asked: Any = None) -> dict[str, Any] | None:
+def as_ours(
+    config: Mapping[str, Any], folder: str, asked: Any = None, settings: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
     """``config.json`` of a folder that a wing serves, as one of ours; None for most folders.
 
-    ``asked`` is what the engine argument names as output processor.
+    ``asked`` is what the engine argument names as output processor, ``settings`` our table in ``additional_config``.
     """
-    found = (take(config, folder, asked=asked) for take in extensions("folders"))
+    found = (take(config, folder, asked=asked, settings=settings or {}) for take in extensions("folders"))
     return next((taken for taken in found if taken is not None), None)

@@ -83,7 +83,7 @@ def _taken(engine_args: EngineArgs, config: dict[str, Any]) -> dict[str, Any] | 
     if engine_args.config_format not in ("auto", "hf") or _switched_off(engine_args, config):
         return None
     asked = _engine_table(engine_args).get(KEY)
-    entries = as_ours(config, engine_args.model, asked)
+    entries = as_ours(config, engine_args.model, asked, _engine_table(engine_args))
     if entries is None:
         return None
     from vllm_mmout.models.folder_parser import take  # no text model needs it

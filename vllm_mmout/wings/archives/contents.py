@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.wings.archives.operators import TRUST, untrusted
 from vllm_mmout.wings.archives.program import Argument, CallEntry, CallSignature, Program
 from vllm_mmout.wings.archives.tensors import Payloads, Size, TensorMeta
 
@@ -82,12 +85,25 @@ class Contents:
     """Numbers of axes of the outputs that are tensors."""
     files: Mapping[str, bytes]
     """What torch is given as the files of this name, instead of what the archive has there."""
+    targets: frozenset[str]
+    """What the program calls."""
+
+    def check_operators(self, trusted: Collection[str]) -> None:
+        """Raise OptionError where the program calls an operator that is neither allowed nor trusted by the engine."""
+        refused = untrusted(self.targets, trusted)
+        if refused:
+            calls = ", ".join(f"a call of {target!r}" for target in refused)
+            raise OptionError(
+                f"{self.file.name} holds what is not taken: {calls}; nothing checks what such operators do with memory."
+                " Export the network without them, or, if you trust whoever made the archive, name them in the engine's"
+                f" option {TRUST}: {json.dumps(sorted(set(refused.values())))}"
+            )
 
 
 def contents_of(file: Path) -> Contents:
     """Read an archive; OptionError: it is none, or holds what is not taken."""
     try:
-        with zipfile.ZipFile(file) as archive:
+        with _opened(file) as content, zipfile.ZipFile(content) as archive:
             return _read(file, archive)
     except msgspec.ValidationError as error:
         raise OptionError(f"{file.name} holds what is not taken: {error}; {_REMEDY}") from error
@@ -96,6 +112,15 @@ def contents_of(file: Path) -> Contents:
             f"{file.name} is no archive that torch.export.save of torch 2.9 or later writes:"
             f' {type(error).__name__}: {error}; write it by torch.export.save(program, "FILE{SUFFIX}")'
         ) from error
+
+
+def _opened(file: Path) -> BinaryIO:
+    """Open a regular file; to open a pipe would wait for who writes to it."""
+    content = os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    if not stat.S_ISREG(os.fstat(content.fileno()).st_mode):
+        content.close()
+        raise OptionError(f"{file} is no regular file; put the archive itself there")
+    return content
 
 
 def _read(file: Path, archive: zipfile.ZipFile) -> Contents:
@@ -118,8 +143,12 @@ def _read(file: Path, archive: zipfile.ZipFile) -> Contents:
 
     model = f"models/{name}.json"
     program = decoded(model, Program)
-    kinds = [f"data/{kind}/{name}_{kind}_config.json" for kind in ("weights", "constants")]
-    payloads = {path: msgspec.json.encode(decoded(path, Payloads)) for path in kinds}
+    kinds = {kind: f"data/{kind}/{name}_{kind}_config.json" for kind in ("weights", "constants")}
+    tables = {kind: decoded(path, Payloads) for kind, path in kinds.items()}
+    stored = {info.filename: info for kind, table in tables.items() for info in _stored(file, entries, kind, table)}
+    if sum(info.file_size for info in stored.values()) > file.stat().st_size:
+        raise OptionError(f"the weights in {file.name} are more bytes than the file has; export the network again")
+    payloads = {kinds[kind]: msgspec.json.encode(table) for kind, table in tables.items()}
     outputs = _outputs(program)
     arguments, inputs = _flat_inputs(program)
     _flatten(program, len(arguments), len(outputs))
@@ -134,7 +163,25 @@ def _read(file: Path, archive: zipfile.ZipFile) -> Contents:
         outputs=outputs,
         ranks=tuple(len(tensors[arg.as_tensor.name].sizes) for arg in given if arg.as_tensor),
         files={model: msgspec.json.encode(program), **payloads, f"data/sample_inputs/{name}.pt": b""},
+        targets=frozenset(program.graph_module.graph.targets()),
     )
+
+
+def _stored(
+    file: Path, entries: Mapping[str, zipfile.ZipInfo], kind: str, table: Payloads
+) -> Iterator[zipfile.ZipInfo]:
+    """Yield the files of the weights or constants, stored as they are, with the bytes that their tensors need."""
+    for name, payload in table.config.items():
+        path = f"data/{kind}/{payload.path_name}"
+        info = entries[path]
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+            raise OptionError(f"{path} in {file.name} is compressed; torch.export.save stores weights as they are")
+        needed = payload.nbytes
+        if needed > info.file_size:
+            raise OptionError(
+                f"{path} in {file.name} has {info.file_size} bytes, and {name} needs {needed}; export the network again"
+            )
+        yield info
 
 
 def _flat_inputs(program: Program) -> tuple[tuple[Any, ...], dict[int, Input]]:

@@ -6,11 +6,17 @@ torch gives them to sympy, which evaluates them as Python.
 from __future__ import annotations
 
 import ast
+import math
 from typing import Final
 
 _LONGEST: Final = 4000
 """Characters."""
 _DEEPEST: Final = 40
+_MOST_TERMS: Final = 200
+_COMPARING: Final = frozenset({"Max", "Min"})
+_MOST_COMPARED: Final = 8
+"""Arguments of `_COMPARING`, each of which sympy compares with all others."""
+_ATOMS: Final = frozenset({"Symbol", "Integer", "Float", "Rational"})
 _LARGEST_NUMBER: Final = 2**63
 _LARGEST_POWER: Final = 8
 _FUNCTIONS: Final = frozenset(
@@ -31,8 +37,28 @@ def check_expression(text: str) -> None:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise ValueError(_refused(text)) from None
-    if not _is_arithmetic(tree, _DEEPEST):
+    if not _is_arithmetic(tree, _DEEPEST) or _terms(tree) > _MOST_TERMS:
         raise ValueError(_refused(text))
+
+
+def _terms(node: ast.AST) -> int:
+    """Return how many terms sympy may make of an expression, which it multiplies out; numbers and symbols are one."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return 1
+    if node.func.id == "Pow":
+        base, exponent = node.args
+        return min(int(_terms(base) ** abs(_number_of(exponent))), _MOST_TERMS + 1)
+    if node.func.id in _ATOMS:
+        return 1
+    counts = [_terms(argument) for argument in node.args]
+    terms = math.prod(counts) if node.func.id == "Mul" else sum(counts)
+    if node.func.id not in ("Add", "Mul") and terms <= _MOST_TERMS:
+        return 1  # a quotient, a maximum: no product goes into it
+    return min(terms, _MOST_TERMS + 1)
+
+
+def _number_of(node: ast.AST) -> int:
+    return int(ast.literal_eval(node.args[0] if isinstance(node, ast.Call) else node))
 
 
 def _is_arithmetic(node: ast.AST, deepest: int) -> bool:  # noqa: PLR0911 - a return for each form
@@ -51,7 +77,8 @@ def _is_arithmetic(node: ast.AST, deepest: int) -> bool:  # noqa: PLR0911 - a re
             plain = not any(isinstance(part, ast.Name) and part.id == "Pow" for part in ast.walk(base))
             return small and plain and _is_number(exponent) and _is_arithmetic(base, deepest - 1)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
-            return name in _FUNCTIONS and all(_is_arithmetic(one, deepest - 1) for one in arguments)
+            few = name not in _COMPARING or len(arguments) <= _MOST_COMPARED
+            return few and name in _FUNCTIONS and all(_is_arithmetic(one, deepest - 1) for one in arguments)
         case ast.Name(id=name):
             return name in _VALUES
     return _is_number(node)

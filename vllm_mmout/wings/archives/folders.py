@@ -10,6 +10,7 @@ from typing import Any, Final
 from vllm_mmout.errors import OptionError
 from vllm_mmout.wings.archives import mlm
 from vllm_mmout.wings.archives.contents import SUFFIX, Axis, Contents, contents_of
+from vllm_mmout.wings.archives.operators import TRUST, trusted_by
 from vllm_mmout.wings.archives.scaling import Scaling
 
 ARCHITECTURE: Final = "ExportedProgram"
@@ -22,7 +23,9 @@ _TILE: Final = 512
 """Side in pixels where the program takes any."""
 
 
-def as_ours(config: Mapping[str, Any], folder: str, *, asked: str | None) -> dict[str, Any] | None:
+def as_ours(
+    config: Mapping[str, Any], folder: str, *, asked: str | None, settings: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """``config.json`` of a folder with an archive; None for what is none."""
     del asked  # no one else serves archives
     place = Path(folder)
@@ -41,10 +44,13 @@ def as_ours(config: Mapping[str, Any], folder: str, *, asked: str | None) -> dic
             f"the folder {folder} holds {', '.join(file.name for file in files)}, and which is meant is not said; name"
             f' it in config.json: "{FILE}": "{files[0].name}"'
         )
+    table = said.get("mmout")
+    if isinstance(table, Mapping) and TRUST in table:
+        raise OptionError(f'{TRUST} is for who starts the engine: additional_config={{"mmout": ...}}, not config.json')
     contents = contents_of(chosen)
+    contents.check_operators(trusted_by(settings))
     if beside is not None:
         said = mlm.entries_of(beside, contents.ranks) | said
-    table = said.get("mmout")
     ours = {"output_processor": "tensor", **(table if isinstance(table, Mapping) else {}), "model": _MODEL}
     made = {**said, **_raster(contents, said), "dtype": said.get("dtype", "float32")}
     return {**made, "architectures": [ARCHITECTURE], FILE: str(chosen.absolute()), "mmout": ours}
@@ -60,7 +66,7 @@ def _said(config: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], mlm.
 
 def _json(file: Path) -> Any:
     try:
-        return json.loads(file.read_bytes())
+        return json.loads(file.read_bytes()) if file.is_file() else None  # a pipe would be waited for
     except (OSError, ValueError, RecursionError):
         return None
 

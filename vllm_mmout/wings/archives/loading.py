@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +14,22 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def network_of(file: Path, device: torch.device) -> tuple[Contents, nn.Module]:
-    """What an archive holds, and its program with its weights, on a device: it takes its arguments flat."""
+def network_of(file: Path, device: torch.device, trusted: Collection[str] = ()) -> tuple[Contents, nn.Module]:
+    """Return what an archive holds, and its program with its weights, on a device: it takes its arguments flat.
+
+    ``trusted`` are operators that the program may call beside those that are allowed. OptionError: it calls others.
+    """
     contents = contents_of(file)
+    contents.check_operators(trusted)
     try:
         exported = _exported(contents)
         if device.type != "cpu":
             from torch.export.passes import move_to_device_pass
 
             exported = move_to_device_pass(exported, device)
-        network: nn.Module = exported.module(check_guards=False)
+        from vllm_mmout.wings.archives.checks import with_checks
+
+        network: nn.Module = with_checks(exported.module(check_guards=False))
     except Exception as error:
         import torch
 

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from vllm.config import get_current_vllm_config
 
+from vllm_mmout.engine.settings import OPTIONS_KEY
 from vllm_mmout.errors import InputError, ModelError
 from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper, TensorSpec
 from vllm_mmout.params import OutputParams
@@ -21,6 +23,7 @@ from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.wings.archives.contents import contents_of
 from vllm_mmout.wings.archives.folders import FILE, ORDER
 from vllm_mmout.wings.archives.loading import network_of
+from vllm_mmout.wings.archives.operators import trusted_by
 from vllm_mmout.wings.archives.scaling import Scaling
 
 if TYPE_CHECKING:
@@ -79,7 +82,9 @@ class ExportedModel(nn.Module):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        self._contents, network = network_of(Path(config[FILE]), torch.get_default_device())
+        settings = get_current_vllm_config().additional_config  # no folder says what is trusted
+        trusted = trusted_by(settings.get(OPTIONS_KEY) if isinstance(settings, Mapping) else None)
+        self._contents, network = network_of(Path(config[FILE]), torch.get_default_device(), trusted)
         self._held = (network,)  # not as a module of this one, whose weights vLLM would make up
         self._order = tuple(config.get(ORDER, ()))
         self._scaling = Scaling.of(config.get("value_scaling"), len(config.get("bands", ())))

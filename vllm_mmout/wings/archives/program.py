@@ -8,11 +8,14 @@ nothing else of it reaches torch. ValueErrors name what is not taken.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from vllm_mmout.wings.archives.operators import is_operator
 from vllm_mmout.wings.archives.tensors import (
+    STRIDED,
     Device,
     Float,
     Name,
@@ -25,19 +28,6 @@ from vllm_mmout.wings.archives.tensors import (
     Word,
 )
 
-_TRUSTING: Final = (
-    "unsafe(?!_view|_index)|nested|jagged|segment_reduce|from_file|embedding_bag|sparse|coo|csr|csc|bsr|bsc|fbgemm|mkldnn"
-    "|cudnn|miopen|storage|record_stream|packed|set_|resize_|foreach|save|_fused_ad|_amp_"
-)
-"""Operators that read or write files, or trust what they are told of memory."""
-_OPERATORS: Final = (
-    rf"torch\.ops\.(aten|prims)\.(?!\w*({_TRUSTING}))((?!__)[A-Za-z_]\w*|__(and|or|xor|lshift|rshift)__)\.[A-Za-z]\w*"
-    r"|torch\.ops\.torchvision\.(nms|roi_align|roi_pool|deform_conv2d)\.default"
-    r"|torch\.ops\.higher_order\.(cond|map_impl|scan|while_loop|wrap_with_autocast|wrap_with_set_grad_enabled)"
-    r"|torch\._?sym_(float|int|max|min|not|ite|sqrt|sum)|math\.(ceil|floor|trunc|sqrt)"
-    r"|_operator\.(getitem|add|sub|mul|truediv|floordiv|mod|pow|neg|pos|eq|ne|lt|le|gt|ge|and_|or_|not_)"
-)
-_OPERATOR: Final = re.compile(_OPERATORS)
 _SIGNS: Final = re.compile(r"[^A-Za-z0-9_ .,:;>+-]")
 
 
@@ -109,6 +99,8 @@ class Argument(Union):
         super().__post_init__()
         if isinstance(self.as_string, str):  # modes, equations of einsum; messages of assertions lose their signs
             self.as_string = _SIGNS.sub(" ", self.as_string)
+        if isinstance(self.as_layout, int) and self.as_layout != STRIDED:
+            raise ValueError("a sparse tensor")
 
 
 class NamedArgument(Struct):
@@ -130,7 +122,7 @@ class Node(Struct):
     name: Name | None = None
 
     def __post_init__(self) -> None:
-        if not _OPERATOR.fullmatch(self.target):
+        if not is_operator(self.target):
             raise ValueError(f"a call of {self.target[:80]!r}")
         self.metadata = {}  # where in its author's source it was
 
@@ -146,6 +138,14 @@ class Graph(Struct):
     sym_bool_values: dict[Name, Size]
     is_single_tensor_return: bool = False
     sym_float_values: dict[Name, Size] = {}
+
+    def targets(self) -> Iterator[str]:
+        """Yield what is called, in branches and bodies of loops too."""
+        for node in self.nodes:
+            yield node.target
+            for named in node.inputs:
+                if isinstance(named.arg.as_graph, Subgraph):
+                    yield from named.arg.as_graph.graph.targets()
 
 
 class OfArgument(Struct):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Iterable
+from typing import Annotated, Final, Literal, TypeAlias, cast
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -13,6 +14,15 @@ NameOrNone: TypeAlias = Annotated[str, Meta(pattern=r"\A([A-Za-z_][A-Za-z0-9_]*)
 Path: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*\Z")]
 Float: TypeAlias = float | Literal["Infinity", "-Infinity", "NaN"]
 Word: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_ .,:;>+-]*\Z", max_length=200)]
+
+
+STRIDED: Final = 7
+"""Number of the layout of plain tensors."""
+_ITEM_BYTES: Final = {
+    **dict.fromkeys((1, 2, 12, 29, 30, 31, 32, 33), 1), **dict.fromkeys((3, 6, 13, 28), 2),
+    **dict.fromkeys((4, 7, 9, 34), 4), **dict.fromkeys((5, 8, 10, 35), 8), 11: 16,
+}  # fmt: skip
+"""Number of a dtype in torch.export's schema -> bytes of an element."""
 
 
 class Union(Struct, omit_defaults=True):
@@ -66,7 +76,16 @@ class TensorMeta(Struct):
     device: Device
     strides: list[Size]
     storage_offset: Size
-    layout: int
+    layout: Literal[7]
+    """`STRIDED`, no form of sparse tensors."""
+
+    @staticmethod
+    def numbers(sizes: Iterable[Size]) -> list[int]:
+        """Return sizes as numbers, from 0 on. ValueError: one is an expression, or negative."""
+        numbers = [size.as_int for size in sizes]
+        if not all(isinstance(number, int) and number >= 0 for number in numbers):
+            raise ValueError("a weight whose size is no number")
+        return cast("list[int]", numbers)
 
 
 class Payload(Struct):
@@ -80,6 +99,19 @@ class Payload(Struct):
     def __post_init__(self) -> None:
         if self.use_pickle:
             raise ValueError("a pickled object")
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its file that the tensor spans. ValueError: a size is no number, or the dtype is unknown."""
+        meta = self.tensor_meta
+        if meta is None or meta.dtype not in _ITEM_BYTES:
+            raise ValueError(f"{self.path_name} has no dtype that is taken")
+        sizes, strides = (meta.numbers(list_) for list_ in (meta.sizes, meta.strides))
+        (start,) = meta.numbers([meta.storage_offset])
+        if 0 in sizes:
+            return 0
+        extent = start + 1 + sum((size - 1) * step for size, step in zip(sizes, strides, strict=True))
+        return extent * _ITEM_BYTES[meta.dtype]
 
 
 class Payloads(Struct):

@@ -12,11 +12,14 @@ NAME: Final = "transformers"
 _MODEL: Final = "vllm_mmout.wings.transformers.model:TransformersModel"
 
 
-def as_ours(config: Mapping[str, Any], folder: str, *, asked: str | None) -> dict[str, Any] | None:
+def as_ours(
+    config: Mapping[str, Any], folder: str, *, asked: str | None, settings: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """``config.json`` of a folder, as one of ours; None for a folder that is left to vLLM.
 
     ``asked`` is what the engine argument names as output processor.
     """
+    del settings  # none is about such folders
     from vllm_mmout.models.vllm_registry import is_of_vllm  # with vLLM
 
     architectures = config.get("architectures")

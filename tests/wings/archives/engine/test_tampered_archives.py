@@ -106,6 +106,9 @@ def test_only_torchs_operators_on_tensors_are_taken(target, file):
         network_of(file, CPU)
 
 
+SUM = "Add(Symbol('s1'), Integer(1))"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -121,6 +124,8 @@ def test_only_torchs_operators_on_tensors_are_taken(target, file):
         "-" * 3900 + "1",
         "Symbol('a b')",
         "Function('f')(Integer(1))",
+        f"Mul({', '.join(40 * (SUM,))})",
+        "Pow(Add(Symbol('s1'), Symbol('s2'), Integer(1)), Integer(8))",
         "1 +",
         "Add(" * 2000,
     ],

@@ -10,11 +10,14 @@ from typing import Any, Final
 _MODEL: Final = "vllm_mmout.wings.iterative.pipelines.model:PipelineModel"
 
 
-def as_ours(config: Mapping[str, Any], folder: str, *, asked: str | None) -> dict[str, Any] | None:
+def as_ours(
+    config: Mapping[str, Any], folder: str, *, asked: str | None, settings: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """``config.json`` of a folder with a ``model_index.json``; None for what is none.
 
     The file itself need not be there; what it says, as ``mmout`` or ``bands``, counts.
     """
+    del settings  # none is about such folders
     del asked  # no one else serves pipelines
     from vllm_mmout.wings.iterative.pipelines.loading import INDEX, KEY, class_of_folder
 
