@@ -12,7 +12,9 @@ from vllm_mmout.wings.archives.folders import _raster
 from vllm_mmout.wings.archives.mlm import entries_of, item_of
 
 AXES = (Axis(1, 8), Axis(2, 2), Axis(64, 64), Axis(64, 64))
-PROGRAM = Contents(Path("model.pt2"), "model", (Input("x", "float32", AXES),), (None,), (0,), ("",), (4,), {})
+PROGRAM = Contents(
+    Path("model.pt2"), "model", (Input("x", "float32", AXES),), (None,), (0,), ("",), (4,), {}, frozenset()
+)
 
 
 def item(version="1.5.2", result=None, **entries):
@@ -108,6 +110,7 @@ def test_tiles_are_within_the_largest_size_that_config_json_allows():
         ("",),
         (4,),
         {},
+        frozenset(),
     )
     assert _raster(free, {"max_size": 64})["tile_size"] == 64
     assert _raster(free, {"max_size": 64, "tile_size": 32})["tile_size"] == 32

@@ -100,6 +100,32 @@ def checked_fft(op: Any, *args: Any, **kwargs: Any) -> Any:
     return op(*args, **kwargs)
 
 
+def checked_recurrent(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run recurrent layers whose states and weights have the shapes that the input and each other need."""
+    given = _named(op, args, kwargs)
+    gates = 4 if "lstm" in op.name() else 3 if "gru" in op.name() else 1
+    values, weights = given["input"], [*given["params"]]
+    states = [*given["hx"]] if gates == 4 else [given["hx"]]
+    if values.ndim != 3 or not states or any(state.ndim != 3 for state in states) or len(states) != (gates == 4) + 1:
+        _refuse(op, "its input and its states have 3 axes")
+    passed, hidden = states[0].shape[-1], states[-1].shape[-1]
+    directions, layers = 2 if given["bidirectional"] else 1, given["num_layers"]
+    if layers > len(weights):
+        _refuse(op, f"it has {layers} layers and {len(weights)} weights")
+    rows = [directions * layers, values.shape[0 if given["batch_first"] else 1]]
+    shapes = []
+    for layer in range(layers):
+        of_layer = [[gates * hidden, directions * passed if layer else values.shape[-1]], [gates * hidden, passed]]
+        of_layer += [[gates * hidden]] * 2 if given["has_biases"] else []
+        of_layer += [[passed, hidden]] if passed != hidden else []
+        shapes += of_layer * directions
+    wanted = [[*rows, passed], [*rows, hidden]][: len(states)] + shapes
+    found = [*states, *weights]
+    if [[*one.shape] for one in found] != wanted or any(one.dtype != values.dtype for one in found):
+        _refuse(op, f"its states and weights have the shapes {[[*one.shape] for one in found]}, not {wanted}")
+    return op(*args, **kwargs)
+
+
 def checked_view(op: Any, *args: Any, **kwargs: Any) -> Any:
     """View a tensor's memory within its own elements; compiled code would not look."""
     given = _named(op, args, kwargs)
@@ -169,6 +195,7 @@ CHECKED: Final[Mapping[str, Callable[..., Any]]] = {
     "aten.native_batch_norm": checked_batch_norm,
     "aten._native_batch_norm_legit": checked_batch_norm,
     "aten._native_batch_norm_legit_no_training": checked_batch_norm,
+    **dict.fromkeys(("aten.gru", "aten.lstm", "aten.rnn_relu", "aten.rnn_tanh"), checked_recurrent),
     "aten._assert_async": checked_assertion,
     "aten.as_strided": checked_view,
     "aten.max_unpool2d": checked_unpool,

@@ -44,13 +44,13 @@ def as_ours(
             f"the folder {folder} holds {', '.join(file.name for file in files)}, and which is meant is not said; name"
             f' it in config.json: "{FILE}": "{files[0].name}"'
         )
-    table = said.get("mmout")
-    if isinstance(table, Mapping) and TRUST in table:
+    if isinstance(said.get("mmout"), Mapping) and TRUST in said["mmout"]:
         raise OptionError(f'{TRUST} is for who starts the engine: additional_config={{"mmout": ...}}, not config.json')
     contents = contents_of(chosen)
     contents.check_operators(trusted_by(settings))
     if beside is not None:
         said = mlm.entries_of(beside, contents.ranks) | said
+    table = said.get("mmout")
     ours = {"output_processor": "tensor", **(table if isinstance(table, Mapping) else {}), "model": _MODEL}
     made = {**said, **_raster(contents, said), "dtype": said.get("dtype", "float32")}
     return {**made, "architectures": [ARCHITECTURE], FILE: str(chosen.absolute()), "mmout": ours}

@@ -22,6 +22,9 @@ from vllm_mmout.wings.archives.operators import untrusted
 pytestmark = pytest.mark.engine
 CPU = torch.device("cpu")
 ATEN = torch.ops.aten
+R = torch.rand
+RECURRENT = (True, 1, 0.0, False, False, True)
+"""With biases, one layer, no dropout, not trained, one direction, the batch first."""
 
 
 class Bessel(nn.Module):
@@ -147,6 +150,8 @@ def test_a_mean_for_one_of_many_channels_is_no_foreign_memory(file):
         (ATEN.max_unpool2d.default, (torch.rand(1, 1, 1), torch.tensor([[[99]]]), [2, 2])),
         (ATEN._unsafe_index.Tensor, (torch.rand(4), [torch.tensor([99])])),
         (ATEN._unsafe_view.default, (torch.rand(4), [5])),
+        (ATEN.lstm.input, (R(2, 5, 4), [R(1, 2, 3)] * 2, [R(12, 4), R(12, 3), R(1), R(1)], *RECURRENT)),
+        (ATEN.gru.input, (R(2, 5, 4), R(1, 2, 3), [R(9, 4), R(3, 3), R(9), R(9)], *RECURRENT)),
         (ATEN.zeros.default, ([2**15, 2**15],)),
         (ATEN.repeat.default, (torch.rand(4), [2**40])),
         (ATEN.pad.default, (torch.rand(4), [2**40, 0])),
@@ -158,6 +163,19 @@ def test_checked_operators_refuse_sizes_that_lie(op, arguments):
     """The check comes before the kernel; with the operator itself some of these end the process."""
     with pytest.raises((ValueError, IndexError, RuntimeError)):
         CHECKED[op._schema.name.replace("::", ".")](op, *arguments)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_run_as_they_are(kind, tmp_path):
+    """Layers in both directions, one above the other, pass the check of their shapes."""
+    torch.manual_seed(0)
+    layer = kind(4, 6, 2, batch_first=True, bidirectional=True).eval()
+    series = torch.rand(2, 5, 4)
+    with warnings.catch_warnings(action="ignore"):  # torch sees the layer's own list of weights change
+        torch.export.save(torch.export.export(layer, (series,)), tmp_path / "model.pt2")
+    _, network = network_of(tmp_path / "model.pt2", CPU)
+    with torch.no_grad():
+        torch.testing.assert_close(network(series)[0], layer(series)[0])
 
 
 @pytest.mark.parametrize(
