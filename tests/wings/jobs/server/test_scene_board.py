@@ -32,7 +32,7 @@ def made(content=b"pixels", picture=b"picture", classes=(LAND,)):
             if one is not None:
                 one.close()
 
-    return SimpleNamespace(file=file, picture=shown, classes=classes, seconds=None, close=close)
+    return SimpleNamespace(file=file, picture=shown, classes=classes, seconds=None, assumed=(), close=close)
 
 
 def added(board, **more):
@@ -329,7 +329,7 @@ board.progress(job.id, 1, 4)
 at("running")
 file, picture = Encoded(b"pixels", "tiff"), Encoded(b"picture", "png")
 close = lambda: (file.close(), picture.close())
-result = SimpleNamespace(file=file, picture=picture, classes=None, seconds=None, close=close)
+result = SimpleNamespace(file=file, picture=picture, classes=None, seconds=None, assumed=(), close=close)
 board.complete(job.id, {"segmentation": result}, 4)
 at("completed")
 raise SystemExit(f"never at {point}")

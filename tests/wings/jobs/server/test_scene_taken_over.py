@@ -64,7 +64,7 @@ def test_what_was_being_stored_goes(make_board):
     job = added(dead)
     assert dead.begin(job)
     file = Encoded(b"pixels", "tiff")
-    result = SimpleNamespace(file=file, picture=None, classes=None, seconds=None, close=file.close)
+    result = SimpleNamespace(file=file, picture=None, classes=None, seconds=None, assumed=(), close=file.close)
     change, dead._change = dead._change, lambda job_id, **values: "status" not in values and change(job_id, **values)
     dead._remove = lambda stored: None  # as far as it came
     assert not dead.complete(job.id, {"segmentation": result}, 4)
