@@ -64,7 +64,7 @@ class Work:
                 progress = Progress(done, 4, 0 if asked else None)
                 picture = ImageOutput(PICTURE) if asked else None
                 yield SimpleNamespace(finished=False, progress=progress, outputs=picture)
-            yield SimpleNamespace(finished=True, progress=Progress(4, 4), outputs=RasterOutput(PIXELS))
+            yield SimpleNamespace(finished=True, progress=Progress(4, 4), outputs=RasterOutput(PIXELS), assumed=())
         finally:
             self.ended.set()
 
