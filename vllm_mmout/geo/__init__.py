@@ -11,6 +11,7 @@ from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.areas import area_km2, pixel_areas
+    from vllm_mmout.geo.raster.as_seen import as_seen
     from vllm_mmout.geo.raster.atomic import atomic_file
     from vllm_mmout.geo.raster.bands import (
         NIR_BANDS,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.ground_points import Affine, GroundControlPoint
     from vllm_mmout.geo.raster.opened import declared_size, open_raster, read_raster
     from vllm_mmout.geo.raster.packing import Packing
-    from vllm_mmout.geo.raster.picture import PICTURE_ERRORS, picture_colours, picture_raster, turned_upright
+    from vllm_mmout.geo.raster.picture import PICTURE_ERRORS, picture_colours, picture_raster
     from vllm_mmout.geo.raster.places import BucketPath, is_folder, place_of, same_file
     from vllm_mmout.geo.raster.raster import (
         Raster,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.sensors import OTHER_SENSOR, sensor_of
     from vllm_mmout.geo.raster.stack.stack import FINER, Layer, OpenStack, pixel_area
     from vllm_mmout.geo.raster.tags import GeoTag, checked_xml, read_directories
+    from vllm_mmout.geo.raster.tiff import first_of
     from vllm_mmout.geo.raster.unpacked import OpenUnpacked, Unpacking
     from vllm_mmout.geo.raster.windowed import OpenArray, OpenRaster
     from vllm_mmout.geo.raster.writing import GeoTiffBlocks, write_geotiff, write_geotiff_here
@@ -92,20 +94,21 @@ __all__ = [
     "FileWithNeighbours", "GeoTag", "GeoTiffBlocks", "Georeference", "GroundControlPoint", "Lattice", "Layer",
     "Neighbours", "OpenArray", "OpenRaster", "OpenStack", "OpenUnpacked", "Packing", "Place", "Plan", "Polygons",
     "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "Window", "are_classes",
-    "area_km2", "as_pixels_have_it", "as_window", "atomic_file", "averaged", "axis_weights", "band_key", "band_of_file",
-    "can_hold", "certificate_fault", "check_bucket", "checked_xml", "date_of_file_item", "date_of_items",
-    "date_of_name", "date_of_raster", "declared_size", "download", "epsg_code", "errors_of", "file_stem", "folders_in",
-    "format_nodata", "gdal_files", "identity_in_bucket", "in_bucket", "is_address", "is_folder", "is_gdal_name",
-    "is_tiff", "meanings", "object_store", "open_in_bucket", "open_raster", "open_remote", "picture_colours",
-    "picture_raster", "pixel_area", "pixel_areas", "place_of", "possible_sensors", "printable_name", "proj_crs",
-    "proxy_of", "rasters_in", "rasters_of", "read_directories", "read_raster", "reflected", "remove_in_bucket",
-    "retry_after_s", "same_file", "says_nothing", "scenes_below", "sensor_of", "status_phrase", "timeout_phrase",
-    "trace_polygons", "trailing_band", "turned_upright", "understood", "window_of_box", "without_secrets",
-    "write_geotiff", "write_geotiff_here",
+    "area_km2", "as_pixels_have_it", "as_seen", "as_window", "atomic_file", "averaged", "axis_weights", "band_key",
+    "band_of_file", "can_hold", "certificate_fault", "check_bucket", "checked_xml", "date_of_file_item",
+    "date_of_items", "date_of_name", "date_of_raster", "declared_size", "download", "epsg_code", "errors_of",
+    "file_stem", "first_of", "folders_in", "format_nodata", "gdal_files", "identity_in_bucket", "in_bucket",
+    "is_address", "is_folder", "is_gdal_name", "is_tiff", "meanings", "object_store", "open_in_bucket", "open_raster",
+    "open_remote", "picture_colours", "picture_raster", "pixel_area", "pixel_areas", "place_of", "possible_sensors",
+    "printable_name", "proj_crs", "proxy_of", "rasters_in", "rasters_of", "read_directories", "read_raster",
+    "reflected", "remove_in_bucket", "retry_after_s", "same_file", "says_nothing", "scenes_below", "sensor_of",
+    "status_phrase", "timeout_phrase", "trace_polygons", "trailing_band", "understood", "window_of_box",
+    "without_secrets", "write_geotiff", "write_geotiff_here",
 ]  # fmt: skip
 
 _HOMES = {
     "vllm_mmout.geo.raster.areas": "area_km2 pixel_areas",
+    "vllm_mmout.geo.raster.as_seen": "as_seen",
     "vllm_mmout.geo.raster.atomic": "atomic_file",
     "vllm_mmout.geo.raster.bands": ("NIR_BANDS meanings possible_sensors says_nothing trailing_band understood"),
     "vllm_mmout.geo.raster.bounding_box": "window_of_box",
@@ -122,7 +125,7 @@ _HOMES = {
     "vllm_mmout.geo.raster.ground_points": "Affine GroundControlPoint",
     "vllm_mmout.geo.raster.opened": "declared_size open_raster read_raster",
     "vllm_mmout.geo.raster.packing": "Packing",
-    "vllm_mmout.geo.raster.picture": "PICTURE_ERRORS picture_colours picture_raster turned_upright",
+    "vllm_mmout.geo.raster.picture": "PICTURE_ERRORS picture_colours picture_raster",
     "vllm_mmout.geo.raster.raster": ("Raster Window as_pixels_have_it as_window can_hold format_nodata"),
     "vllm_mmout.geo.raster.places": "BucketPath is_folder place_of same_file",
     "vllm_mmout.geo.raster.remote.buckets.bucket_file": "open_in_bucket",
@@ -137,6 +140,7 @@ _HOMES = {
     "vllm_mmout.geo.raster.sensors": "OTHER_SENSOR sensor_of",
     "vllm_mmout.geo.raster.stack.stack": "FINER Layer OpenStack pixel_area",
     "vllm_mmout.geo.raster.tags": "GeoTag checked_xml read_directories",
+    "vllm_mmout.geo.raster.tiff": "first_of",
     "vllm_mmout.geo.raster.unpacked": "OpenUnpacked Unpacking",
     "vllm_mmout.geo.raster.windowed": "OpenArray OpenRaster",
     "vllm_mmout.geo.raster.writing": "GeoTiffBlocks write_geotiff write_geotiff_here",

@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image, ImageOps
 from rasterio.io import MemoryFile
 
-from vllm_mmout.geo.raster.opened import read_raster
-from vllm_mmout.geo.raster.picture import upright
+from vllm_mmout.geo.raster.as_seen import as_seen
+from vllm_mmout.geo.raster.opened import open_raster, read_raster
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 
@@ -126,7 +126,8 @@ def test_a_picture_is_turned_as_pillow_turns_it(turned: int) -> None:
     exif[0x0112] = turned
     alpha = np.arange(30 * 41, dtype="uint8").reshape(30, 41, 1) % 3
     data = encoded(Image.fromarray(np.concatenate([RGB, alpha], axis=2)), "PNG", exif=exif)
-    seen = upright(read_raster(data))
+    with as_seen(open_raster(data)) as opened:
+        seen = opened.read()
     with Image.open(BytesIO(data)) as picture:
         expected = np.asarray(ImageOps.exif_transpose(picture))
     np.testing.assert_array_equal(seen.array, np.moveaxis(expected, -1, 0))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from vllm_mmout.errors import InputError
+
+if TYPE_CHECKING:
+    from vllm_mmout.geo.raster.files import Neighbours
 
 _SCHEMES = ("http://", "https://")
 _LONGEST_NAME = 200
@@ -142,7 +146,7 @@ _STORES = {"s3://": "/vsis3/", "gs://": "/vsigs/", "az://": "/vsiaz/"}
 _VSI = "/vsi"
 _WITHIN = {"netcdf:": "netCDF", "hdf5:": "HDF5Image"}
 """Beginnings of the names of datasets within a file, and their drivers."""
-_NAMED = ("GTiff", "JP2OpenJPEG", "VRT", "netCDF", "HDF5", "PNG", "JPEG")
+_NAMED = ("GTiff", "JP2OpenJPEG", "VRT", "netCDF", "HDF5", "PNG", "JPEG", "HFA", "PCIDSK", "ENVI")
 """What may lie in an object store or a file system of GDAL's."""
 
 Drivers: TypeAlias = tuple[tuple[str, ...], ...]
@@ -160,11 +164,19 @@ class GdalFormat:
     """Whether it can name no other file, so that it may come as bytes; data sets of HDF5 may lie in other files."""
 
 
+JPEG = b"\xff\xd8"
+"""How a JPEG begins."""
 JPEG2000 = GdalFormat("JPEG 2000", (("JP2OpenJPEG",),), alone=True)
 TIFF = GdalFormat("a TIFF", (("GTiff",),), alone=True)
 _VRT = GdalFormat("a VRT of GDAL", (("VRT",),), alone=False)
 _NETCDF = GdalFormat("NetCDF", (("netCDF",),), alone=False)
 _HDF5 = GdalFormat("HDF5 or NetCDF-4", (("netCDF",), ("HDF5",)), alone=False)
+_IMAGINE = GdalFormat("ERDAS IMAGINE", (("HFA",),), alone=False)
+_PCIDSK = GdalFormat("PCIDSK", (("PCIDSK",),), alone=False)
+_ASCII_GRID = GdalFormat("an ASCII grid", (("AAIGrid",),), alone=False)
+_ENVI = GdalFormat("an ENVI raster", (("ENVI",),), alone=False)
+_EHDR = GdalFormat("a raw raster of ESRI", (("EHdr",),), alone=False)
+_IDRISI = GdalFormat("an IDRISI raster", (), alone=False)
 
 _SIGNATURES = (
     (b"\x00\x00\x00\x0cjP  \r\n\x87\n", JPEG2000),
@@ -173,7 +185,17 @@ _SIGNATURES = (
     (b"CDF\x02", _NETCDF),
     (b"CDF\x05", _NETCDF),
     (b"\x89HDF\r\n\x1a\n", _HDF5),
+    (b"EHFA_HEADER_TAG", _IMAGINE),
+    (b"PCIDSK  ", _PCIDSK),
 )
+_NCOLS = re.compile(rb"ncols\s+\d", re.IGNORECASE)
+_HEADERS = (
+    (".rdc", re.compile(rb"file format\s*:", re.IGNORECASE), _IDRISI),
+    (".hdr", re.compile(rb"\s*ENVI\b"), _ENVI),
+    (".hdr", re.compile(rb"(?s).*\b(nrows|NROWS)\s+\d"), _EHDR),
+)
+"""Suffix of a header beside a raw raster, how it begins, and the format."""
+_HEADER_BYTES = 4096
 
 
 def is_gdal_name(name: str) -> bool:
@@ -203,60 +225,26 @@ def gdal_format(head: bytes) -> GdalFormat | None:
         if head.startswith(signature):
             return found
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if _NCOLS.match(text):
+        return _ASCII_GRID
     return _VRT if text.startswith(b"<") and b"<VRTDataset" in text else None
 
 
-_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+def format_of_header(neighbours: Neighbours) -> GdalFormat | None:
+    """Return the format of a raw raster whose header lies beside it; None without a header of a known kind."""
+    for header, beginning, found in _HEADERS:
+        file = neighbours.replaced([header]) or neighbours.appended(header)
+        if file is None:
+            continue
+        with closing(file):
+            if beginning.match(file.read_at(0, _HEADER_BYTES)):
+                return found
+    return None
 
-_REFUSED = (
-    (b"\x89PNG", "a damaged PNG"),
-    (b"\xff\xd8\xff", "a damaged JPEG"),
-    (b"GIF8", "a damaged GIF"),
-    (b"\x0e\x03\x13\x01", "HDF4; convert the dataset to GeoTIFF"),
-    (b"GRIB", "GRIB; convert the field to GeoTIFF"),
-    (b"NITF", "NITF; convert it to GeoTIFF"),
-    (b"\x93NUMPY", "a NumPy array; load it with numpy.load and hand over the array"),
-    (b"PK\x03\x04", "a ZIP archive (also .npz, .SAFE.zip); unpack it first"),
-    (b"\x1f\x8b", "gzip; unpack it first"),
-    (b"%PDF", "a PDF"),
-    (b"<?xml", "XML"),
-    (b"<html", "an HTML page, such as a server sends instead of a file"),
-    (b"<!doctype html", "an HTML page, such as a server sends instead of a file"),
-    (b"version https://git-lfs", "a Git LFS pointer; fetch the file with git lfs pull"),
-)
+
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 def is_tiff(head: bytes) -> bool:
     """Whether a file begins as TIFF or BigTIFF does, in either byte order."""
     return head.startswith(_TIFF)
-
-
-def looks_like(head: bytes) -> str:
-    """What a file that is no readable image seems to be, in words."""
-    known = _by_signature(head)
-    if known is not None:
-        return known
-    if not any(head):
-        return "nothing but zeros"
-    try:
-        text = head.decode()
-    except UnicodeDecodeError as error:
-        if error.start < len(head) - 3:  # a character cut by the end of the head is no sign of binary data
-            return f"binary data that begins with {head[:8].hex(' ')}"
-        text = head[: error.start].decode()
-    if all(character.isprintable() or character.isspace() for character in text):
-        return f"text that begins with {text[:40]!r}"
-    return f"binary data that begins with {head[:8].hex(' ')}"
-
-
-def _by_signature(head: bytes) -> str | None:
-    found = gdal_format(head)
-    if found is not None:
-        return f"{found.words}; convert it to GeoTIFF, or give it by its path"
-    start = head.lstrip()[:32].lower()
-    for signature, words in _REFUSED:
-        if head.startswith(signature) or start.startswith(signature.lower()):
-            return words
-    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-        return "a damaged WebP"
-    return None

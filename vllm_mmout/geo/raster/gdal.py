@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.bands import is_alpha
-from vllm_mmout.geo.raster.formats import Drivers, gdal_target
+from vllm_mmout.geo.raster.formats import Drivers, GdalFormat, gdal_target
 from vllm_mmout.geo.raster.gdal_datasets import Datasets
 from vllm_mmout.geo.raster.georeference import Georeference
 from vllm_mmout.geo.raster.packing_tags import fill_of_attributes, packing_of_gdal
 from vllm_mmout.geo.raster.raster import Window, parse_nodata
 from vllm_mmout.geo.raster.sequence import read_windows
+from vllm_mmout.geo.raster.tiff_colours import colours_of_palette
 from vllm_mmout.geo.raster.windowed import OpenRaster, OpenSegments
 
 if TYPE_CHECKING:
@@ -44,6 +45,20 @@ def open_gdal(name: str, target: str, drivers: Drivers, data: bytes | None = Non
             opened = OpenGdal(datasets, dataset)
         stack.pop_all()  # the raster closes them
         return opened
+
+
+def open_raw(name: str, target: str, found: GdalFormat, nbytes: int) -> OpenRaster:
+    """Open a file of ``nbytes`` by the header that lies beside it, which may be that of another file of its name."""
+    opened = open_gdal(name, target, found.drivers)
+    needed = math.prod(opened.size) * opened.count * opened.dtype.itemsize
+    if nbytes >= needed:
+        return opened
+    opened.close()
+    raise InputError(
+        f"{name} has {nbytes} bytes, and the header beside it, of {found.words}, says {opened.size[0]} x"
+        f" {opened.size[1]} pixels of {opened.count} bands, {needed} bytes; fetch the file anew if it is cut short, or"
+        " give it a header of its own"
+    )
 
 
 def open_gdal_name(name: str) -> OpenRaster:
@@ -95,6 +110,7 @@ class OpenGdal(OpenSegments):
             block=block,
             block_bytes=math.prod(block) * pixel,
             masked_by_alpha=validity == "alpha",
+            palette=_palette(dataset),
         )
         self._datasets = datasets
         self._validity = validity
@@ -125,6 +141,13 @@ class OpenGdal(OpenSegments):
 def _dtype(text: str) -> np.dtype[Any]:
     """Integers that are complex are read as floats that are: numpy has none."""
     return np.dtype("complex64" if text.startswith("complex_int") else text)
+
+
+def _palette(dataset: Any) -> NDArray[np.uint8] | None:
+    """Return the palette of the first band as `OpenRaster.palette`, None where it has none."""
+    if dataset.colorinterp[0].name != "palette" or not dataset.dtypes[0].startswith("uint"):
+        return None
+    return colours_of_palette(dataset.colormap(1))
 
 
 def _validity(dataset: Any, alpha: int | None) -> _Validity:

@@ -12,25 +12,27 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.coded_headers import check_gml
 from vllm_mmout.geo.raster.files import MASK, PAM, FileWithNeighbours, Neighbours, SharedFile, neighbours_of
 from vllm_mmout.geo.raster.formats import (
+    JPEG,
     JPEG2000,
     TIFF,
     GdalFormat,
+    format_of_header,
     gdal_format,
     in_bucket,
     is_address,
     is_gdal_name,
     is_tiff,
-    looks_like,
     without_secrets,
 )
-from vllm_mmout.geo.raster.gdal import open_gdal, open_gdal_name
+from vllm_mmout.geo.raster.gdal import open_gdal, open_gdal_name, open_raw
 from vllm_mmout.geo.raster.picture import DeclaredSize, declared_picture, may_be_picture, read_picture
 from vllm_mmout.geo.raster.products.known import with_product
 from vllm_mmout.geo.raster.raster import Raster
 from vllm_mmout.geo.raster.segments import UnknownStorageError
 from vllm_mmout.geo.raster.sidecars import find_world_file
 from vllm_mmout.geo.raster.tags import Directory, read_directories
-from vllm_mmout.geo.raster.tiff import open_tiff
+from vllm_mmout.geo.raster.tiff import open_tiff, with_neighbours
+from vllm_mmout.geo.raster.unread_formats import no_image
 from vllm_mmout.geo.raster.windowed import OpenArray, OpenRaster
 
 __all__ = ["DeclaredSize", "OpenRaster", "declared_size", "open_raster", "read_raster"]
@@ -41,15 +43,14 @@ _HEAD = 512
 def open_raster(source: str | PurePath | bytes | BinaryIO | Raster) -> OpenRaster:
     """Open a raster to read it by windows: TIFF with what GeoTIFF and GDAL add to it, or a picture (PNG, JPEG, ...).
 
-    JPEG 2000, VRT, NetCDF, and what GDAL has names for (`is_gdal_name`) are read through GDAL. A file that names
-    others, as a VRT, is opened by its path alone.
+    JPEG 2000, VRT, NetCDF, ENVI, ERDAS IMAGINE, PCIDSK, and what GDAL has names for (`is_gdal_name`) are read through
+    GDAL. A file that names others, as a VRT, is opened by its path alone.
 
     Of a TIFF only the parts that are asked for are read and decoded; a picture is decoded as a whole. Of a TIFF with
     several images the first is read, as GDAL does; a picture gives the bands of its mode (a palette its colours) and
     its first frame, in the orientation in which it is stored.
 
-    Beside a TIFF that is given by its path may lie, as in GDAL, what else is known of it: a world file, PAM
-    (``NAME.tif.aux.xml``) and a mask (``NAME.tif.msk``).
+    Beside a file that is given by its path a world file, PAM (``NAME.tif.aux.xml``) and a mask (``.msk``) are read.
 
     Args:
         source: path of a file, or its address with http or https (see `FetchOptions`), or in a bucket (``s3://``,
@@ -150,23 +151,29 @@ def _open(
             return opened
         found = gdal_format(head)
         if found is not None and (found.alone or path is not None):
-            return _open_through_gdal(found, shared, path)
+            return _open_through_gdal(found, shared, path, neighbours)
         raster = read_picture(BytesIO(shared.read_at(0, shared.size)), name) if may_be_picture(head) else None
-    if raster is not None:
-        return OpenArray(raster, name)
-    raise _no_image(head, name)
+        if raster is not None:
+            if neighbours is not None:
+                raster = with_neighbours(raster, neighbours, world_first=not head.startswith(JPEG))
+            return OpenArray(raster, name)
+        raw = None if neighbours is None or found is not None else format_of_header(neighbours)
+        if raw is not None and raw.drivers and path is not None:
+            return open_raw(name, str(path.absolute()), raw, shared.size)
+    raise no_image(head, name, raw)
 
 
-def _no_image(head: bytes, name: str) -> InputError:
-    if not head:
-        return InputError(f"{name} is empty")
-    return InputError(f"{name} is not an image that can be read: it looks like {looks_like(head)}")
-
-
-def _open_through_gdal(found: GdalFormat, file: SharedFile, path: Path | None) -> OpenRaster:
+def _open_through_gdal(
+    found: GdalFormat, file: SharedFile, path: Path | None, neighbours: Neighbours | None
+) -> OpenRaster:
     """Open a file through GDAL: by its path, so that it finds what lies beside, or what it holds."""
     if found is JPEG2000:
         check_gml(file)
+    if path is None and neighbours is not None and _are_there(neighbours):
+        raise InputError(
+            f"{file.name} has a world file, {PAM} or {MASK} beside it, which GDAL finds by its path alone; give the"
+            " path, or write them into the file, as with gdal_translate"
+        )
     if path is None:
         return open_gdal(file.name, "", found.drivers, file.read_at(0, file.size))
     return open_gdal(file.name, str(path.absolute()), found.drivers)
@@ -176,10 +183,8 @@ def _open_odd_tiff(
     file: SharedFile, path: Path | None, refusal: UnknownStorageError, neighbours: Neighbours | None
 ) -> OpenRaster:
     """Open a TIFF that is stored in a way that GDAL alone may know."""
-    if path is None and neighbours is not None and _are_there(neighbours):
-        raise refusal  # GDAL, which gets the bytes, would not see them
     try:
-        return _open_through_gdal(TIFF, file, path)
+        return _open_through_gdal(TIFF, file, path, neighbours)
     except InputError:
         raise refusal from None
 
@@ -230,7 +235,7 @@ def _declared(file: BinaryIO, name: str) -> DeclaredSize:
         return _of_tiff(header)
     found = declared_picture(head, header)
     if found is None:
-        raise _no_image(head, name)
+        raise no_image(head, name)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.as_seen import ORIENTATION_TAG, orientation_facts
 from vllm_mmout.geo.raster.coded_headers import boxes, coded_size, codestream
 from vllm_mmout.geo.raster.formats import JPEG2000, gdal_format
 from vllm_mmout.geo.raster.raster import Raster
 from vllm_mmout.geo.raster.segments import DECODER_ERRORS as OF_SEGMENTS
-from vllm_mmout.geo.raster.windowed import OpenArray, OpenRaster
 
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.files import SharedFile
@@ -31,19 +31,6 @@ _TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 """What some of its plugins raise of themselves when they open a file."""
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "JPEG2000", "PPM", "AVIF")
 """Formats of pictures. Others that Pillow opens stay out: EPS would start a PostScript interpreter on the file."""
-EXIF_ORIENTATION = "EXIF_Orientation"
-"""The item of the metadata, as GDAL has it."""
-_TAG = 0x0112
-_TURNS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
-    "2": lambda array: array[..., ::-1],
-    "3": lambda array: array[..., ::-1, ::-1],
-    "4": lambda array: array[..., ::-1, :],
-    "5": lambda array: array.swapaxes(-1, -2),
-    "6": lambda array: array.swapaxes(-1, -2)[..., ::-1],
-    "7": lambda array: array.swapaxes(-1, -2)[..., ::-1, ::-1],
-    "8": lambda array: array.swapaxes(-1, -2)[..., ::-1, :],
-}
-"""How a picture is turned, by what EXIF says; an array ends in (height, width)."""
 _AS_STORED = frozenset({"L", "RGB", "RGBA", "LA", "I;16", "I", "F"})
 _ALPHA = {"LA": 2, "RGBA": 4}
 
@@ -110,7 +97,7 @@ def read_picture(file: BinaryIO, name: str) -> Raster | None:
             _check_size(image, name)
             image.load()
             deep = _deep_png(image, file)
-            turned = _orientation(image)
+            metadata, assumed = _exif_orientation(image)
             array = np.asarray(_plain(image)) if deep is None else deep
     except InputError:
         raise
@@ -118,20 +105,22 @@ def read_picture(file: BinaryIO, name: str) -> Raster | None:
         raise _too_large(name, error) from error
     except PICTURE_ERRORS as error:
         raise _damaged(name, error) from error
-    return _raster(array, {EXIF_ORIENTATION: str(turned)} if turned > 1 else {})
+    return _raster(array, metadata, assumed)
 
 
 def picture_raster(image: Image.Image) -> Raster:
     """Return the bands of a picture that Pillow has opened, as `read_picture` gives those of its file."""
-    return _raster(np.asarray(_plain(image)), {})
+    image.load()  # before it is asked how to turn it: Pillow turns a TIFF as it loads it
+    return _raster(np.asarray(_plain(image)), *_exif_orientation(image))
 
 
-def _raster(array: NDArray[Any], metadata: dict[str, str]) -> Raster:
+def _raster(array: NDArray[Any], metadata: dict[str, str], assumed: tuple[str, ...]) -> Raster:
     """Return [height, width] or [height, width, bands] as a raster; with two or four bands the last one is alpha."""
     bands = array[np.newaxis] if array.ndim == 2 else np.ascontiguousarray(np.moveaxis(array, 2, 0))
     alpha = len(bands) if len(bands) in _ALPHA.values() else None
     mask = None if alpha is None else bands[alpha - 1] != 0
-    return Raster(bands, mask=mask, alpha=alpha, metadata=metadata, colours=picture_colours(len(bands)))
+    colours = picture_colours(len(bands))
+    return Raster(bands, mask=mask, alpha=alpha, metadata=metadata, assumed=assumed, colours=colours)
 
 
 def picture_colours(count: int) -> tuple[str | None, ...]:
@@ -139,31 +128,16 @@ def picture_colours(count: int) -> tuple[str | None, ...]:
     return ("red", "green", "blue", "alpha")[:count] if count >= len("rgb") else ()
 
 
-def turned_upright(raster: OpenRaster) -> OpenRaster:
-    """A raster as it is to be seen: a picture that EXIF turns is read, turned and closed; any other one is itself."""
-    if EXIF_ORIENTATION not in raster.metadata:
-        return raster
-    with raster:
-        return OpenArray(upright(raster.read()), raster.name)
+def _exif_orientation(image: Image.Image) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return how a loaded picture must be turned, as `orientation_facts`; nothing where EXIF says nothing of it.
 
-
-def upright(raster: Raster) -> Raster:
-    """A picture as EXIF says that it is to be seen; itself where that is how it is stored."""
-    turned = _TURNS.get(raster.metadata.get(EXIF_ORIENTATION, ""))
-    if turned is None:
-        return raster
-    others = {name: text for name, text in raster.metadata.items() if name != EXIF_ORIENTATION}
-    mask = None if raster.mask is None else np.ascontiguousarray(turned(raster.mask))
-    return replace(raster, array=np.ascontiguousarray(turned(raster.array)), mask=mask, metadata=others)
-
-
-def _orientation(image: Image.Image) -> int:
-    """What EXIF says, from 1 to 8; 1 where it says nothing that can be read."""
+    A TIFF is upright once Pillow has loaded it, and says nothing of it then.
+    """
     try:
-        said = image.getexif().get(_TAG, 1)
+        said = image.getexif().get(ORIENTATION_TAG)
     except (*PICTURE_ERRORS, struct.error):
-        return 1
-    return said if said in range(1, 9) else 1
+        return {}, ()
+    return orientation_facts(said)
 
 
 def _check_size(image: Image.Image, name: str) -> None:

@@ -25,6 +25,7 @@ from vllm_mmout.geo.raster.coded_headers import coded_size
 from vllm_mmout.geo.raster.lerc import decode_lerc, unwrapped
 from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.geo.raster.tags import NUMBERS, truncated
+from vllm_mmout.geo.raster.tiff_colours import lab_in_rgb, left_to_gdal
 
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.files import SharedFile
@@ -74,14 +75,14 @@ class Segments:
         self.file = file
         self._kind = "tile" if page.is_tiled else "strip"
         _check(page, file.name)
-        bands, _, self.height, self.width, self.samples = page.shaped
-        self.planes = bands
+        self.planes, _, self.height, self.width, self.samples = page.shaped
         """Planes that are stored one by one, each with `samples` bands interleaved."""
         self.fill: float = 0
         """What segments that are not stored consist of."""
         dtype = np.dtype(page.dtype)
         self.dtype = np.dtype(np.uint8) if dtype == np.bool_ else dtype.newbyteorder("=")
         offsets, counts = _places(page, file)
+        self._in_rgb = lab_in_rgb(page, file.name)
         if self.planes > 1 and page.photometric == tifffile.PHOTOMETRIC.RGB:
             page.photometric = tifffile.PHOTOMETRIC.MINISBLACK  # planes of JPEG have no colours to be converted
         pieces, self._offsets, self._counts = _cut(page, offsets, counts)
@@ -138,6 +139,7 @@ class Segments:
             pixels = self._pixels(data, index)[: window.height, : window.width]
             if pixels.shape != (window.height, window.width, self.samples):
                 raise ValueError(f"it has {pixels.shape} pixels")
+            pixels = pixels if self._in_rgb is None else self._in_rgb(pixels)
         except DECODER_ERRORS as error:
             band = f" of band {place[0] + 1}" if self.planes > 1 else ""
             raise InputError(
@@ -174,6 +176,8 @@ def _check(page: tifffile.TiffPage, name: str) -> None:
         raise UnknownStorageError(
             f"{name} is compressed with {codec}, which cannot be read here; convert it to deflate or LZW"
         ) from None
+    if space := left_to_gdal(page):
+        raise UnknownStorageError(f"{name} has pixels in {space}, which cannot be read here; convert it to RGB")
     if page.dtype is None:
         raise UnknownStorageError(
             f"{name} has pixels of {page.bitspersample} bits, SampleFormat {page.sampleformat}; convert it"

@@ -1,4 +1,4 @@
-"""What lies beside a TIFF and says more of it: GDAL's PAM (``NAME.tif.aux.xml``), and world files.
+"""What lies beside a TIFF or a picture and says more of it: GDAL's PAM (``NAME.tif.aux.xml``), and world files.
 
 https://gdal.org/development/rfc/rfc2_pam.html. What PAM says of the place and of nodata comes before what the raster
 says itself. Its other parts (statistics, histograms, names of classes, ...) may be large and are passed over.
@@ -48,16 +48,19 @@ def read_pam(file: SharedFile | None, raster: str) -> Pam:
         file.close()
 
 
-def placed(own: Georeference | None, pam: Pam, neighbours: Neighbours) -> Georeference | None:
+def placed(
+    own: Georeference | None, pam: Pam, neighbours: Neighbours, *, world_first: bool = False
+) -> Georeference | None:
     """The georeference of a raster, of all that it and its neighbours say, in GDAL's order: PAM, itself, a world file.
 
-    Coordinate system and transform may come from different places. A transform makes ground control points needless,
-    which a `Georeference` holds in its stead.
+    GDAL looks at a world file first where it reads a PNG, BMP or GIF (``world_first``). Coordinate system and
+    transform may come from different places. A transform makes ground control points needless, which a `Georeference`
+    holds in its stead.
     """
     base, said = own or Georeference(), pam.place
     transform = said.transform or base.transform
-    if transform is None:
-        transform = read_world_file(neighbours)
+    if transform is None or world_first:
+        transform = read_world_file(neighbours) or transform
     gcps = () if transform is not None else said.gcps or base.gcps
     crs = None if gcps else said.crs or base.crs or base.gcps_crs
     gcps_crs = said.gcps_crs or said.crs or base.gcps_crs if gcps else None

@@ -101,6 +101,11 @@ class Directory:
         tag = self.tag(file, code)
         return tag.value.rstrip(b"\0").decode("utf-8", "replace") if tag and isinstance(tag.value, bytes) else None
 
+    def number(self, file: BinaryIO, code: int) -> float | None:
+        """Return the first number of a tag, None where the directory has no such tag or one without numbers."""
+        tag = self.tag(file, code)
+        return tag.numbers[0] if tag is not None and tag.numbers else None
+
     def _native_fractions(self, data: bytes, dtype: int) -> bytes:
         """The bytes of fractions in little-endian order, in which files are written; other bytes as they are."""
         if dtype not in (5, 10) or self.byteorder == "<":

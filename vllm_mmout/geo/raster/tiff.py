@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, BinaryIO, cast
 
@@ -14,21 +14,26 @@ import tifffile
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.as_seen import ORIENTATION_TAG, orientation_facts
 from vllm_mmout.geo.raster.bands import is_alpha
 from vllm_mmout.geo.raster.files import MASK, PAM, REMEDY, Neighbours, SharedFile
-from vllm_mmout.geo.raster.formats import is_tiff, looks_like
+from vllm_mmout.geo.raster.formats import is_tiff
 from vllm_mmout.geo.raster.georeference import GEO_TAGS, Georeference
 from vllm_mmout.geo.raster.packing_tags import packing_of_pam, packing_of_tags
-from vllm_mmout.geo.raster.raster import Window, parse_nodata
+from vllm_mmout.geo.raster.raster import Raster, Window, parse_nodata
 from vllm_mmout.geo.raster.segments import DECODER_ERRORS, Segments, UnknownStorageError
 from vllm_mmout.geo.raster.sequence import read_windows
 from vllm_mmout.geo.raster.sidecars import Pam, placed, read_pam
-from vllm_mmout.geo.raster.tags import GDAL_METADATA, GDAL_NODATA, TEXT_TAGS, GdalMetadata, read_directories
+from vllm_mmout.geo.raster.tags import GDAL_METADATA, GDAL_NODATA, TEXT_TAGS, Directory, GdalMetadata, read_directories
+from vllm_mmout.geo.raster.tiff_colours import palette_of
+from vllm_mmout.geo.raster.unread_formats import looks_like
 from vllm_mmout.geo.raster.windowed import OpenRaster, OpenSegments
 
 _ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
 _RGB, _YCBCR = 2, 6
 _MASK_OF_FULL_SIZE = 4
+_OVERVIEW = 1
+_SUBFILE_TYPE, _WIDTH, _HEIGHT = 254, 256, 257
 _OF_ALL_BANDS = 2
 """GDAL's flag of a mask that all bands share (its RFC 15)."""
 
@@ -36,27 +41,31 @@ _OF_ALL_BANDS = 2
 def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRaster:
     """Open the first image of a TIFF, and the mask that belongs to it."""
     binary = cast("BinaryIO", file)
-    directory, *_ = read_directories(binary, file.name)
+    directory, *others = read_directories(binary, file.name)
     gdal = GdalMetadata.from_xml(directory.text(binary, GDAL_METADATA) or "")
     with _parsed(file) as tiff:
         page = _page(tiff, 0)
         image = Segments(page, file)
         alpha = _alpha(page, gdal, file.name)
         inner = _mask(tiff, image, file)
+        palette = palette_of(page)
     mask = None if inner is None else _Mask(inner)
     said = directory.text(binary, GDAL_NODATA)
     nodata, assumed = _nodata_of_tag(said or "", image.dtype, file.name)
     georeference = Georeference.from_tags(filter(None, (directory.tag(binary, code) for code in sorted(GEO_TAGS))))
+    bands = image.planes * image.samples
     image.fill = 0 if nodata is None else nodata  # as in GDAL
-    packing = packing_of_tags(gdal, image.planes * image.samples)
+    packing = packing_of_tags(gdal, bands)
     beside = None if neighbours is None else neighbours.appended(PAM)
     if neighbours is not None and (beside is not None or georeference is None or georeference.transform is None):
         pam = read_pam(beside, neighbours.name)
         georeference = placed(georeference, pam, neighbours)
-        nodata = _nodata_of_pam(pam, nodata, image, alpha, file.name)
-        packing = packing_of_pam(pam, packing, image.planes * image.samples)
+        nodata = _nodata_of_pam(pam, nodata, image.dtype, _data_bands(bands, alpha), file.name)
+        packing = packing_of_pam(pam, packing, bands)
     if mask is None and neighbours is not None:
-        mask = _mask_beside(neighbours, image)
+        mask = _mask_beside(neighbours, (image.height, image.width), bands)
+    orientation, as_stored = orientation_facts(directory.number(binary, ORIENTATION_TAG))
+    images = 1 + sum(_is_further_image(other, directory, binary) for other in others)
     texts = {name: directory.text(binary, code) for name, code in TEXT_TAGS.items()}
     return _OpenTiff(
         file,
@@ -65,15 +74,34 @@ def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRas
         name=file.name,
         size=(image.height, image.width),
         dtype=image.dtype,
-        descriptions=tuple(gdal.descriptions.get(band) or None for band in range(image.planes * image.samples)),
+        descriptions=tuple(gdal.descriptions.get(band) or None for band in range(bands)),
         nodata=nodata,
         georeference=georeference,
-        metadata={**gdal.items, **{name: text for name, text in texts.items() if text}},
+        metadata={**gdal.items, **{name: text for name, text in texts.items() if text}, **orientation},
         alpha=alpha,
+        palette=palette,
+        images=images,
         packing=packing,
-        assumed=assumed,
-        colours=_colours(page, gdal, image.planes * image.samples),
+        assumed=(*assumed, *as_stored, *filter(None, [first_of(images)])),
+        colours=_colours(page, gdal, bands),
     )
+
+
+def first_of(images: int) -> str:
+    """Return what is assumed of a file with several images of one size; "" of a single image."""
+    if images == 1:
+        return ""
+    return (
+        f"the file holds {images} images (pages), of which the first is read, as GDAL does; if they are the bands, give"
+        " them as one array [bands, height, width], as tifffile.imread reads them"
+    )
+
+
+def _is_further_image(other: Directory, first: Directory, file: BinaryIO) -> bool:
+    """Return whether a directory holds an image as large as the first, and is no mask nor overview."""
+    kind = int(other.number(file, _SUBFILE_TYPE) or 0)
+    sizes = [(each.number(file, _HEIGHT), each.number(file, _WIDTH)) for each in (other, first)]
+    return not kind & (_OVERVIEW | _MASK_OF_FULL_SIZE) and sizes[0] == sizes[1]
 
 
 _LEADING_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
@@ -204,7 +232,28 @@ def _mask(tiff: tifffile.TiffFile, image: Segments, file: SharedFile) -> Segment
     return None
 
 
-def _mask_beside(neighbours: Neighbours, image: Segments) -> _Mask | None:
+def with_neighbours(picture: Raster, neighbours: Neighbours, *, world_first: bool) -> Raster:
+    """Return a picture with its place (`placed`), nodata and mask, where files beside it say them."""
+    pam = read_pam(neighbours.appended(PAM), neighbours.name)
+    data_bands = _data_bands(picture.bands, picture.alpha)
+    nodata = _nodata_of_pam(pam, picture.nodata, picture.array.dtype, data_bands, neighbours.name)
+    valid = picture.mask
+    beside = _mask_beside(neighbours, (picture.height, picture.width), picture.bands)
+    if beside is not None and beside.file is not None:
+        with closing(beside.file):
+            whole = Window(0, 0, picture.height, picture.width)
+            said_by = beside.bands([band - 1 for band in data_bands], picture.alpha)
+            valid = (next(read_windows(beside.segments, [whole], said_by)) != 0).all(axis=0)
+    packing = packing_of_pam(pam, picture.packing, picture.bands)
+    place = placed(picture.georeference, pam, neighbours, world_first=world_first)
+    return replace(picture, georeference=place, nodata=nodata, mask=valid, packing=packing)
+
+
+def _data_bands(count: int, alpha: int | None) -> list[int]:
+    return [band for band in range(1, count + 1) if band != alpha]
+
+
+def _mask_beside(neighbours: Neighbours, size: tuple[int, int], bands: int) -> _Mask | None:
     """The mask in a file of its own, by GDAL called ``NAME.tif.msk``; None where there is none that says so."""
     file = neighbours.appended(MASK)
     if file is None:
@@ -224,22 +273,21 @@ def _mask_beside(neighbours: Neighbours, image: Segments) -> _Mask | None:
         if not flags.isdecimal():  # some other file, for GDAL too
             return None
         by_band = not int(flags) & _OF_ALL_BANDS
-        bands, masks = image.planes * image.samples, segments.planes * segments.samples
-        if (segments.height, segments.width) != (image.height, image.width) or (by_band and masks < bands):
+        masks = segments.planes * segments.samples
+        if (segments.height, segments.width) != size or (by_band and masks < bands):
             raise InputError(
                 f"{file.name} has {segments.height} x {segments.width} pixels and {masks} bands, and cannot be the mask"
-                f" of {neighbours.name}, which has {image.height} x {image.width} and {bands}; {REMEDY}"
+                f" of {neighbours.name}, which has {size[0]} x {size[1]} and {bands}; {REMEDY}"
             )
         stack.pop_all()  # the raster closes it
         return _Mask(segments, file, by_band)
 
 
-def _nodata_of_pam(pam: Pam, own: float | None, image: Segments, alpha: int | None, name: str) -> float | None:
+def _nodata_of_pam(pam: Pam, own: float | None, dtype: np.dtype[Any], bands: Sequence[int], name: str) -> float | None:
     """The value that PAM says for all bands, else the image's own."""
     if not pam.nodata:
         return own
-    bands = [band for band in range(1, image.planes * image.samples + 1) if band != alpha]
-    found = [parse_nodata(pam.nodata[band], image.dtype) if band in pam.nodata else own for band in bands]
+    found = [parse_nodata(pam.nodata[band], dtype) if band in pam.nodata else own for band in bands]
     if len({repr(value) for value in found}) > 1:
         raise UnknownStorageError(
             f"{name}{PAM} says other values of nodata for other bands ({', '.join(map(str, found[:9]))}); give all"

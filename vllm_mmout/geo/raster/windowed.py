@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -40,6 +40,11 @@ class OpenRaster(RasterFacts, ABC):
     """Height and width of what is decoded at once."""
     block_bytes: int
     """Bytes of one block, decoded, of all bands."""
+    images: int = 1
+    """Images of this size that the file holds; this is the first of them."""
+    palette: NDArray[np.uint8] | None = field(default=None, repr=False)
+    """Colour of each value of the one band, uint8 [values, 3], or its brightness, [values, 1]; None where values are
+    brightness themselves. A palette, or grey of few bits or of which 0 is white."""
 
     closed = False
     """Whether it was closed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
@@ -11,7 +11,8 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo import date_of_file_item, date_of_items, date_of_name
+from vllm_mmout.geo import date_of_file_item, date_of_items, date_of_name, folders_in, rasters_in
+from vllm_mmout.models.inputs.input_forms import as_folder
 
 if TYPE_CHECKING:
     from vllm_mmout.geo import Layer
@@ -163,3 +164,16 @@ def _listed(frames: Sequence[Frame], days: Sequence[date | None]) -> str:
 
 def _shown(name: str, day: date | None) -> str:
     return f"{name} ({day or 'no date'})"
+
+
+def dates_of(data: Any, frames: int) -> Sequence[Any] | None:
+    """Return the inputs of an input of several dates, a date each; None for one that is not divided by dates."""
+    if isinstance(data, list | tuple):
+        return data
+    if isinstance(data, Mapping):
+        return [data]
+    if (folder := as_folder(data)) is None:
+        return None
+    if files := rasters_in(folder):
+        return [folder] if frames == 1 else files_by_date(files, frames)
+    return folders_in(folder) or [folder]

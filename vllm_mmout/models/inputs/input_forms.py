@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from numpy.typing import NDArray
+
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import (
     file_stem,
@@ -98,6 +100,11 @@ def parts_of(data: Any) -> list[Any]:
     if are_named_files(data):
         return list(data.values())
     return list(data) if isinstance(data, list | tuple) else []
+
+
+def native(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array in the byte order of this machine, which torch needs; itself where it has that."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def without_file_scheme(text: str) -> str:

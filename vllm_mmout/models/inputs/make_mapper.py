@@ -14,8 +14,9 @@ from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationE
 from vllm_mmout.geo import Raster, sensor_of
 from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
 from vllm_mmout.models.inputs.band_names import Listed
+from vllm_mmout.models.inputs.input_forms import native
 from vllm_mmout.models.inputs.mapper import MappedInput, nothing_observed
-from vllm_mmout.models.inputs.open_input import opened_raster
+from vllm_mmout.models.inputs.open_input import opened_picture
 from vllm_mmout.models.inputs.unpacking import unpacked_raster
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.rendering import render
@@ -102,7 +103,7 @@ class AutoProcessorMapper:
         if count not in (1, 3):
             raise InputError(
                 f"the input has {count} bands, the model's processor takes pictures of 1 or 3; choose with bands=[...],"
-                " which counts from 1",
+                " which counts from 1; an array must be [bands, height, width], as np.moveaxis(picture, -1, 0)",
                 param=BandChoice("", (), params).said_by,
             )
         if raster.array.dtype != np.uint8 and raster.array.dtype.kind != "f":
@@ -173,13 +174,15 @@ def _in_colours(raster: Raster, choice: BandChoice) -> Raster:
 
 
 def _read(data: Any, params: OutputParams) -> Raster:
-    with unpacked_raster(opened_raster(data), params) as raster:
+    with unpacked_raster(opened_picture(data), params) as raster:
         return raster.read()
 
 
 def opened(data: Any) -> Any:
     """What functions of vLLM's first registries take: a file as a PIL image, or as an array; all else as it is."""
-    if hasattr(data, "getbands") or isinstance(data, np.ndarray | Mapping) or hasattr(data, "detach"):
+    if isinstance(data, np.ndarray):
+        return native(data)
+    if hasattr(data, "getbands") or isinstance(data, Mapping) or hasattr(data, "detach"):
         return data
     raster = _read(data, OutputParams()).without_alpha()
     return _picture(raster) if raster.array.dtype == np.uint8 and len(raster.array) == 3 else raster.array

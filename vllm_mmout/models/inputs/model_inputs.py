@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError, raise_interrupt
 from vllm_mmout.models.inputs.context import InputContext, dummy_of, processed, tokens_of
-from vllm_mmout.models.inputs.input_forms import are_named_files
+from vllm_mmout.models.inputs.input_forms import are_named_files, native
 from vllm_mmout.models.inputs.keywords import Keywords
 from vllm_mmout.models.inputs.make_mapper import AutoProcessorMapper, failed, make_mapper, refuse_reading_options
 from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper, TensorSpec
@@ -213,7 +213,7 @@ class ModelInputs:
 
         tensor = value.detach().cpu() if isinstance(value, torch.Tensor) else value
         if not isinstance(tensor, torch.Tensor):
-            tensor = np.asarray(tensor)
+            tensor = native(np.asarray(tensor))
             if tensor.dtype.kind not in "biufc" or tensor.dtype.char in "gG":  # g: long double, which torch has not
                 raise InputError(
                     f"{keyword} must be a tensor or an array of numbers, got {type(value).__name__} of {tensor.dtype}"
@@ -264,7 +264,7 @@ def as_tensor(value: Any) -> torch.Tensor:
     import torch
 
     if isinstance(value, np.ndarray):
-        value = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])
+        value = np.require(native(value), requirements=["C", "W"])
     return torch.as_tensor(value)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,25 +21,27 @@ from vllm_mmout.geo import (
     OpenRaster,
     OpenStack,
     Raster,
+    as_seen,
     band_of_file,
-    folders_in,
     open_raster,
     picture_raster,
     pixel_area,
-    rasters_in,
     rasters_of,
     sensor_of,
     trailing_band,
 )
 from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
 from vllm_mmout.models.inputs.band_names import Listed
-from vllm_mmout.models.inputs.frames import FilesOfDate, Frame, files_by_date, in_order_of_dates, miscounted, note_order
-from vllm_mmout.models.inputs.input_forms import as_folder, is_open_file, without_file_scheme
+from vllm_mmout.models.inputs.frames import FilesOfDate, Frame, dates_of, in_order_of_dates, miscounted, note_order
+from vllm_mmout.models.inputs.input_forms import as_folder, is_open_file, native, without_file_scheme
+from vllm_mmout.models.inputs.other_forms import other_form
 from vllm_mmout.models.inputs.unpacking import unpacked_layers
 
 if TYPE_CHECKING:
     from vllm_mmout.models.inputs.mapper import RasterMapper
     from vllm_mmout.params import OutputParams
+
+_Opener: TypeAlias = Callable[[Any], OpenRaster]
 
 
 class OpenedPlanes(NamedTuple):
@@ -74,7 +76,7 @@ def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack
     if len(getattr(data, "shape", ())) == 4:
         return _of_array(data, choice, frames, opened)
     folder = as_folder(data)
-    if (dates := _dates(data, frames)) is None:
+    if (dates := dates_of(data, frames)) is None:
         layers = chosen_layers(data, choice, opened, frames)
         count = len(choice.wanted)
         return [layers[date * count + band] for band in range(count) for date in range(frames)]
@@ -101,18 +103,6 @@ def unwrapped(data: Any) -> Any:
     return data
 
 
-def _dates(data: Any, frames: int) -> Sequence[Any] | None:
-    if isinstance(data, list | tuple):
-        return data
-    if isinstance(data, Mapping):
-        return [data]
-    if (folder := as_folder(data)) is None:
-        return None
-    if files := rasters_in(folder):
-        return [folder] if frames == 1 else files_by_date(files, frames)
-    return folders_in(folder) or [folder]
-
-
 def _of_array(data: Any, choice: BandChoice, frames: int, opened: ExitStack) -> list[Layer]:
     bands, dates, height, width = data.shape
     if dates != frames:
@@ -125,11 +115,17 @@ def _of_array(data: Any, choice: BandChoice, frames: int, opened: ExitStack) -> 
 
 def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int = 1) -> list[Layer]:
     """Open one input and choose its bands, in order; of several files those stay open that have one of them."""
-    bands, there = _bands(data, opened)
-    chosen = [bands[place] for place in choice.places(there, dates)]
+    open_one = opened_picture if choice.one_for_all else opened_raster
+    bands, there = _bands(data, opened, open_one)
+    images = max((band.file.images for band in bands if isinstance(band.file, OpenRaster)), default=1)
+    form = other_form(getattr(data, "shape", ()), images, choice)
+    try:
+        chosen = [bands[place] for place in choice.places(there, dates)]
+    except InputError as error:
+        raise InputError("; ".join(filter(None, [str(error), form])), param=error.param) from None
     rasters: dict[Any, OpenRaster] = {}
     for file in dict.fromkeys(band.file for band in chosen):
-        rasters[file] = opened.enter_context(opened_raster(file)) if isinstance(file, Path) else file
+        rasters[file] = opened.enter_context(open_one(file)) if isinstance(file, Path) else file
     for file in {band.file for band in bands} - rasters.keys():
         if not isinstance(file, Path):
             file.close()
@@ -150,25 +146,27 @@ class _Band:
     """Of a pixel, in square units of the coordinate system; infinite where nothing says it."""
 
 
-def _bands(data: Any, opened: ExitStack) -> tuple[list[_Band], BandList]:
+def _bands(data: Any, opened: ExitStack, open_one: _Opener) -> tuple[list[_Band], BandList]:
     if isinstance(data, FilesOfDate):
-        return _by_name_alone(data.files, data.folder, f"the files of {data.date} in {data.folder}")
+        return _by_name_alone(data.files, data.folder, open_one, f"the files of {data.date} in {data.folder}")
     if (folder := as_folder(data)) is not None:
         files = rasters_of(folder)
         if len(files) == 1:
-            return _of_one(files[0], f"{folder} is a folder with one raster that", opened)
-        return _by_name_alone(files, folder, f"{folder} is a folder that")
+            return _of_one(files[0], f"{folder} is a folder with one raster that", opened, open_one)
+        return _by_name_alone(files, folder, open_one, f"{folder} is a folder that")
     if isinstance(data, list | tuple):
-        return _of_list(data, opened)
+        return _of_list(data, opened, open_one)
     if isinstance(data, Mapping):
-        bands = [band for name, file in data.items() for band in _of_file(file, opened, name)]
+        bands = [
+            band for name, file in data.items() for band in _of_file(opened.enter_context(open_one(file)), file, name)
+        ]
         return bands, BandList("the input", tuple(band.listed for band in bands))
-    return _of_one(data, "the input", opened)
+    return _of_one(data, "the input", opened, open_one)
 
 
-def _of_one(data: Any, what: str, opened: ExitStack) -> tuple[list[_Band], BandList]:
+def _of_one(data: Any, what: str, opened: ExitStack, open_one: _Opener) -> tuple[list[_Band], BandList]:
     """Return the bands of an input of one file."""
-    raster = opened.enter_context(opened_raster(data))
+    raster = opened.enter_context(open_one(data))
     alpha = None if raster.count == 1 or raster.alpha is None else raster.alpha - 1
     listed = _listed(raster, _names(raster, data), "")
     by_tags = alpha is not None and listed[alpha].colour != "alpha"
@@ -177,29 +175,29 @@ def _of_one(data: Any, what: str, opened: ExitStack) -> tuple[list[_Band], BandL
     return bands, BandList(what, tuple(listed), usual, alpha=alpha, alpha_by_tags=by_tags)
 
 
-def _of_list(data: Sequence[Any], opened: ExitStack) -> tuple[list[_Band], BandList]:
+def _of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) -> tuple[list[_Band], BandList]:
     """Return the bands of a list of files, in its order."""
     if not data:
         raise InputError("the input is an empty list; give one file at least")
     if len(data) == 1:
-        return _of_one(data[0], "the list of 1 file", opened)
-    bands = [band for file in data for band in _of_file(file, opened)]
+        return _of_one(data[0], "the list of 1 file", opened, open_one)
+    bands = [band for file in data for band in _of_file(opened.enter_context(open_one(file)), file)]
     listed = tuple(band.listed for band in bands)
     return bands, BandList(f"the list of {len(data)} files", listed, tuple(range(len(bands))), given=True)
 
 
-def _by_name_alone(files: Sequence[Path], folder: Path, what: str) -> tuple[list[_Band], BandList]:
+def _by_name_alone(files: Sequence[Path], folder: Path, open_one: _Opener, what: str) -> tuple[list[_Band], BandList]:
     """Return the bands of files without an order, each where it has the smallest pixels."""
-    bands = _finest(_of_files(files, folder))
+    bands = _finest(_of_files(files, folder, open_one))
     listed = [replace(band.listed, colour=None) for band in bands]  # a product holds pictures of itself in colours
     return bands, BandList(what, tuple(listed), numbered=False)
 
 
-def _of_files(files: Sequence[Path], folder: Path) -> list[_Band]:
+def _of_files(files: Sequence[Path], folder: Path, open_one: _Opener) -> list[_Band]:
     bands = []
     for path in files:
         try:
-            with opened_raster(path) as raster:
+            with open_one(path) as raster:
                 bands += _of_raster(path, raster, _names(raster, path))
         except InputError:  # raised again where it is chosen
             listed = Listed((band_of_file(path.name),), path.name, sensor_of(path, {}))
@@ -229,8 +227,7 @@ def _finest(bands: Sequence[_Band]) -> list[_Band]:
     return [band for band in bands if not band.listed.names or band.area <= areas[band.listed.names[0]] / FINER]
 
 
-def _of_file(data: Any, opened: ExitStack, name: Any = None) -> list[_Band]:
-    raster = opened.enter_context(opened_raster(data))
+def _of_file(raster: OpenRaster, data: Any, name: Any = None) -> list[_Band]:
     names = _names(raster, data) if name is None else (str(name),)
     return _of_raster(raster, raster, names)
 
@@ -252,6 +249,11 @@ def _names(raster: OpenRaster, data: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, (said, file, file and trailing_band(file)))))
 
 
+def opened_picture(data: Any) -> OpenRaster:
+    """Open any form of a picture or raster as a viewer shows it: turned upright, palettes in colours."""
+    return as_seen(opened_raster(data))
+
+
 def opened_raster(data: Any) -> OpenRaster:
     """Open any form of a picture or raster; of a file nothing but its header is read."""
     if isinstance(data, str | Path):
@@ -264,7 +266,7 @@ def opened_raster(data: Any) -> OpenRaster:
         return open_raster(data)
     if hasattr(data, "getbands"):
         return open_raster(picture_raster(data))
-    array = _plain_array(data)
+    array = native(_plain_array(data))
     if array.ndim != 3:
         raise InputError(
             f"an array must be [bands, height, width], got shape {list(array.shape)}; a picture [height, width, 3] goes"

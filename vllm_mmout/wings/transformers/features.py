@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError, RegistrationError, type_and_message
-from vllm_mmout.geo import turned_upright
 from vllm_mmout.models.inputs.input_forms import as_local_path, is_open_file
 from vllm_mmout.models.inputs.mapper import MappedInput
-from vllm_mmout.models.inputs.open_input import opened_raster
+from vllm_mmout.models.inputs.open_input import opened_picture
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.transformers.heads import Head
 from vllm_mmout.wings.transformers.loading import image_processor_of, keywords_of_network
@@ -193,9 +192,7 @@ def _samples(data: Any, rate: int) -> NDArray[np.float32]:
         keys = {"audio"} if _is_file(data.get("audio")) else {"audio", "sampling_rate"}
         if not keys <= set(data) <= {"audio", "sampling_rate"}:
             raise InputError(f'a sound is {{"audio": array, "sampling_rate": Hz}}, got the keys {list(data)}')
-        data, given = data["audio"], data.get("sampling_rate", rate)
-        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-            raise InputError(f"sampling_rate must be a whole number of Hz above 0, got {given!r}")
+        data, given = data["audio"], _rate(data.get("sampling_rate", rate))
     if _is_file(data):
         samples, given = _decoded(data)
     else:
@@ -205,10 +202,24 @@ def _samples(data: Any, rate: int) -> NDArray[np.float32]:
             f"a sound must be floating point [n] or [channels, n], full scale from -1 to 1, got {samples.dtype}"
             f" {list(samples.shape)}"
         )
+    if samples.ndim == 2 and samples.shape[0] > samples.shape[1]:
+        raise InputError(
+            f"the sound is an array of {samples.shape[0]} channels with {samples.shape[1]} samples each: arrays are"
+            " [channels, n]; turn one of [n, channels], as soundfile reads it, by array.T"
+        )
     if not np.isfinite(samples).all():
         raise InputError("the sound holds NaN or infinity; give finite samples")
     one = samples if samples.ndim == 1 else samples.mean(axis=0)
     return one.astype(np.float32) if given == rate else _resampled(one, given, rate)
+
+
+def _rate(given: Any) -> int:
+    """Return a sampling rate that any integer gives, or a float without a fraction."""
+    number = given.item() if isinstance(given, np.generic) else given
+    whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
+    if isinstance(number, bool) or not whole or number < 1:
+        raise InputError(f"sampling_rate must be a whole number of Hz above 0, got {given!r}")
+    return int(number)
 
 
 def _decoded(data: Any) -> tuple[NDArray[np.float32], int]:
@@ -256,12 +267,12 @@ def _is_file(data: Any) -> bool:
 
 def _frame(frame: Any) -> Any:
     """One picture of a video, as the processor takes it."""
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     if hasattr(frame, "getbands"):
-        return frame.convert("RGB")
+        return ImageOps.exif_transpose(frame).convert("RGB")
     if _is_file(frame):
-        with turned_upright(opened_raster(frame)) as file:
+        with opened_picture(frame) as file:
             bands = file.read().array[:3]
         frame = np.moveaxis(np.repeat(bands[:1], 3, axis=0) if len(bands) < len("rgb") else bands, 0, -1)
     array = np.ascontiguousarray(frame)

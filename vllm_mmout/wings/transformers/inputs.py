@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo import turned_upright
 from vllm_mmout.models.inputs.mapper import RasterMapper, TensorSpec
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.models.inputs.raster_view import RasterView
@@ -121,7 +120,6 @@ class PictureMapper(RasterMapper):
         prompt = checked(said, self.head.prompt, self.head.needs, question=not self.head.alone)
         prompt = {name: self._picture(name, value) if name in PICTURES else value for name, value in prompt.items()}
         raster, planes, noted = opened_planes(beside.get(IMAGE, data), params, self)
-        raster = turned_upright(raster)
         try:
             whole = not self.head.tiled or (raster.georeference is None and params.tile is None)
             view = RasterView(raster, planes, params, replace(self, whole_only=whole, prompt=prompt), noted)

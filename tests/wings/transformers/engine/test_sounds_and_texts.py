@@ -61,6 +61,15 @@ def test_a_sound_of_another_rate_is_resampled(listening, tmp_path):
         assert [found[number] for number in range(3)] == pytest.approx(expected.tolist(), abs=1e-5)
 
 
+@pytest.mark.parametrize("rate", [np.int64(8000), np.uint16(8000), 8000.0, np.float32(8000), np.array(8000)[()]])
+def test_a_rate_may_be_any_whole_number(listening, rate):
+    """A rate of numpy, or a float without a fraction, is that of an int."""
+    llm, _, _ = listening
+    samples = np.random.default_rng(1).normal(0, 0.1, 4000).astype(np.float32)
+    found = one(llm, {"audio": samples, "sampling_rate": rate}).classes
+    assert found == one(llm, {"audio": samples.astype(">f4"), "sampling_rate": 8000}).classes
+
+
 @pytest.mark.parametrize(
     ("sound", "said"),
     [
@@ -68,6 +77,9 @@ def test_a_sound_of_another_rate_is_resampled(listening, tmp_path):
         (np.zeros(8, np.int16), "floating point"),
         (np.full(800, np.nan, np.float32), "NaN"),
         ({"audio": np.zeros(8, np.float32)}, "sampling_rate"),
+        ({"audio": np.zeros(8, np.float32), "sampling_rate": 16000.5}, "whole number of Hz"),
+        ({"audio": np.zeros(8, np.float32), "sampling_rate": np.True_}, "whole number of Hz"),
+        (np.zeros((800, 2), np.float32), r"800 channels with 2 samples each.*\[channels, n\].*array.T"),
         (b"RIFFnothing", "cannot be decoded: Format not recognised; give a WAV"),
         ("no-such.wav", "no such file: 'no-such.wav'"),
         ("", "no such file"),

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo import turned_upright
 from vllm_mmout.models.inputs.make_mapper import refuse_reading_options
 from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper
 from vllm_mmout.models.inputs.open_input import opened_planes
@@ -172,7 +171,6 @@ def _picture(name: str, data: Any) -> NDArray[Any]:
     """A picture as uint8 [3, height, width], a mask as uint8 [1, height, width]."""
     pictures = _Pictures(name, ("red", "green", "blue"), _LARGEST)
     raster, planes, _ = opened_planes(data, OutputParams(), pictures)
-    raster = turned_upright(raster)
     try:
         view = RasterView(raster, planes, OutputParams(), pictures)
         if max(view.size) > _LARGEST:

@@ -80,7 +80,8 @@ def input_preview(opened: Any, inputs: ModelInputs | None = None) -> InputPrevie
     data = unwrapped(opened)
     coloured = is_open_file(data) and _is_rgb(data)
     with ExitStack() as stack:
-        layers = _layers(data, stack)
+        mapper = None if inputs is None else inputs.rasters
+        layers = _layers(data, stack, picture=mapper is not None and mapper.one_for_all)
         raster, places = layers[0].raster, [layer.place + 1 for layer in layers]
         if len({id(layer.raster) for layer in layers}) > 1:
             raster = stack.enter_context(OpenStack(layers, f"the input of {len(layers)} bands"))
@@ -114,15 +115,12 @@ class _EveryBand(BandChoice):
         return list(range(len(there.bands)))
 
 
-_EVERY_BAND: Final = _EveryBand("page", (), OutputParams())
-
-
-def _layers(data: Any, stack: ExitStack) -> list[Layer]:
-    """All bands of an input, those of several dates one date after the other."""
+def _layers(data: Any, stack: ExitStack, *, picture: bool) -> list[Layer]:
+    """All bands of an input, those of several dates one date after the other; a picture's as a viewer shows it."""
     data = unwrapped(data)
     if isinstance(data, list | tuple) and any(isinstance(part, list | tuple | Mapping) for part in data):
-        return [layer for part in data for layer in _layers(part, stack)]
-    layers = chosen_layers(data, _EVERY_BAND, stack)
+        return [layer for part in data for layer in _layers(part, stack, picture=picture)]
+    layers = chosen_layers(data, _EveryBand("page", (), OutputParams(), one_for_all=picture), stack)
     if not layers:
         raise InputError("the input has no bands; send one file at least")
     return layers
