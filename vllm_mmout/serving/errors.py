@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from logging import INFO, WARNING
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -102,9 +103,17 @@ def error_body(error: ApiError) -> dict[str, Any]:
 
 
 def error_response(error: BaseException, request_id: str | None = None) -> JSONResponse:
-    """The answer to a request that failed; as `api_error`."""
+    """Return the answer to a request that failed, and log the failure; see `api_error`."""
     known = api_error(error, request_id)
+    if request_id is not None:
+        log_failure(request_id, known.status, known.message)
     return JSONResponse(error_body(known), known.status, known.headers)
+
+
+def log_failure(name: str, status: int, reason: str) -> None:
+    """Log one line that says with which status, and why, a request or a job failed."""
+    line = "".join(sign if sign.isprintable() else " " for sign in _plain(reason))
+    logger.log(WARNING if status >= 500 else INFO, "%s failed with %d: %s", name, status, line)
 
 
 def _of_client(error: Exception) -> ApiError | None:

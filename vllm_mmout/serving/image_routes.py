@@ -11,10 +11,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from vllm_mmout.errors import as_exception, raise_interrupt
-from vllm_mmout.serving.errors import ApiError, error_response
+from vllm_mmout.serving.errors import ApiError, error_response, log_failure
 from vllm_mmout.serving.metrics import count_refusal
 from vllm_mmout.serving.options import flag
 from vllm_mmout.serving.request.fields import EDITS, VARIATIONS
+from vllm_mmout.serving.request.names import id_header, request_id
 from vllm_mmout.serving.response.ranges import ranged_response
 from vllm_mmout.serving.response.responses import ClosingResponse, discard
 from vllm_mmout.serving.service import ForwardService, Service
@@ -85,9 +86,12 @@ async def answered(
     held = AsyncExitStack()
     try:
         service = await _admitted(request, kind, held) if placed else service_of(request, kind)
-        return ClosingResponse(await work(service, held), held)
+        answer = await work(service, held)
+        answer.headers.update(id_header(request))
+        return ClosingResponse(answer, held)
     except ClientDisconnect:
         await held.aclose()
+        log_failure(request_id(request), GONE, "the client closed its connection")
         return Response(status_code=GONE)
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - an author's SystemExit must not end the server
         raise_interrupt(error)
@@ -96,10 +100,17 @@ async def answered(
         shared = request.app.state.mmout
         if isinstance(shared, Service):
             count_refusal(shared.observer, failure)
-        return error_response(failure)
+        return refused(request, failure)
     except BaseException:
         await held.aclose()
         raise
+
+
+def refused(request: Request, error: Exception) -> Response:
+    """Return the answer to a request that failed, with the request's id; also where a handler of vLLM's raised."""
+    answer = error_response(error, request_id(request))
+    answer.headers.update(id_header(request))
+    return answer
 
 
 async def _admitted(request: Request, kind: type[S], held: AsyncExitStack) -> S:

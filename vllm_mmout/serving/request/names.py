@@ -12,10 +12,25 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 
-def request_id(request: Request, kind: str) -> str:
-    """A name for a request: what the client calls it, and what no other request is called."""
-    given = "".join(sign for sign in request.headers.get("x-request-id", "")[:64] if sign.isalnum() or sign in "-_")
-    return "-".join(part for part in (kind, given, uuid4().hex) if part)
+def request_id(request: Request, kind: str = "request") -> str:
+    """Return the name of a request in the log, the trace and the answer; the first call makes it.
+
+    It holds the kind, the client's ``X-Request-Id`` if there is one, and a random part.
+    """
+    name: str | None = getattr(request.state, "mmout_request_id", None)
+    if name is None:
+        given = "".join(sign for sign in request.headers.get("x-request-id", "")[:64] if sign.isalnum() or sign in "-_")
+        name = request.state.mmout_request_id = "-".join(part for part in (kind, given, uuid4().hex) if part)
+    return name
+
+
+def id_header(request: Request) -> dict[str, str]:
+    """Return the header of an answer that names its request, which OpenAI's client shows as ``_request_id``.
+
+    It is empty where vLLM adds a header of that name itself (``--enable-request-id-headers``).
+    """
+    args = getattr(request.app.state, "args", None)
+    return {} if getattr(args, "enable_request_id_headers", False) else {"X-Request-Id": request_id(request)}
 
 
 def trace_headers(request: Request) -> Mapping[str, str]:

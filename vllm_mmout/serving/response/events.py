@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import AbortedError, DecodeError
-from vllm_mmout.serving.errors import api_error, error_body, error_response
+from vllm_mmout.serving.errors import api_error, error_body, error_response, log_failure
 from vllm_mmout.serving.response.encode import encode
 from vllm_mmout.serving.response.responses import close_all, pieces, send_in_time, usage
 
@@ -131,7 +131,9 @@ class EventsResponse(StreamingResponse):
             if failure is None and ended and not started:
                 failure = DecodeError("the request ended without a result")
             if failure is not None and not started:
-                await _send_whole(send, error_response(failure, self._request_id))
+                answer = error_response(failure, self._request_id)
+                answer.headers.update({name: self.headers[name] for name in ("x-request-id",) if name in self.headers})
+                await _send_whole(send, answer)
                 return
             if not started:
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -148,7 +150,9 @@ class EventsResponse(StreamingResponse):
 
     async def send_failure(self, send: Send, failure: Exception) -> None:
         """Say that a request has failed of which something was sent."""
-        body = json.dumps(error_body(api_error(failure, self._request_id))).encode()
+        known = api_error(failure, self._request_id)
+        log_failure(self._request_id or "an answer of events", known.status, known.message)
+        body = json.dumps(error_body(known)).encode()
         await _send_body(send, b"event: error\ndata: " + body + b"\n\n")
 
     async def _make(self) -> None:

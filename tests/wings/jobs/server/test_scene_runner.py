@@ -6,18 +6,22 @@ import asyncio
 import io
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import failing_database
 import numpy as np
 import pytest
+from failures_logged import failures_logged
 from PIL import Image
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from vllm_mmout.engine.request_output import Progress
 from vllm_mmout.errors import AbortedError, InputError
 from vllm_mmout.outputs import ImageOutput, RasterOutput
+from vllm_mmout.outputs.partial_images import PreviewRequest
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.response.encode import FormatChoice
@@ -38,22 +42,26 @@ def clock():
     return time.time
 
 
+@dataclass
 class Work:
-    """What a request would do, as far as a test lets it."""
+    """What a request would do, as far as a test lets it; its copies share what the test holds."""
 
-    request_id = "scene-test"
-    asked = FormatChoice(as_file=True)
-
-    def __init__(self, error=None):
-        self.error = error
-        self.goes_on = asyncio.Semaphore(0)
-        self.began = asyncio.Event()
-        self.ended = asyncio.Event()
-        self.watch = None
+    error: Exception | None = None
+    request_id: str = "scene-test"
+    asked: FormatChoice = field(default_factory=lambda: FormatChoice(as_file=True))
+    goes_on: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    began: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    watches: list[PreviewRequest] = field(default_factory=list)
+    ran_as: list[str] = field(default_factory=list)
+    """The request ids under which it ran."""
+    at_store: list[Callable[[], object]] = field(default_factory=list)
+    """Called when its results are to be stored, of which there are none then."""
 
     async def running(self, watch):
         """A tile each time that a test says so, of four."""
-        self.watch = watch
+        self.watches.append(watch)
+        self.ran_as.append(self.request_id)
         self.began.set()
         try:
             for done in range(1, 5):
@@ -70,7 +78,9 @@ class Work:
 
     def made(self, output, make):
         """One processor's."""
-        return {"segmentation": make(output, None)}
+        for call in self.at_store:
+            call()
+        return {} if self.at_store else {"segmentation": make(output, None)}
 
     def run_on(self):
         """Let it run to its end."""
@@ -120,7 +130,7 @@ def added(runner, work, given=None, **limits):
 
 
 async def test_a_job_runs_to_its_end(board):
-    """Its tiles are counted as they come; then its result is there and its input closed."""
+    """Its tiles are counted as they come, under its own id; then its result is there and its input closed."""
     async with started(board) as runner:
         work, given = Work(), inputs()
         job = await added(runner, work, given)
@@ -132,6 +142,7 @@ async def test_a_job_runs_to_its_end(board):
             await until(lambda done=done: board.get(job.id).tiles_done == done)
             assert board.get(job.id).tiles_total == 4
         assert not given[1].is_set()
+        assert work.ran_as == [f"{job.id}-scene-test"]
         work.goes_on.release()
         await until(lambda: board.get(job.id).finished)
         seen = board.get(job.id)
@@ -175,25 +186,28 @@ async def test_no_place(board):
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "words"),
+    ("error", "status", "code", "words"),
     [
-        (InputError("the scene has 5 bands"), "BadRequestError", "5 bands"),
-        (ApiError(404, "the address is not there"), "NotFoundError", "not there"),
-        (RuntimeError("secret of the server"), "InternalServerError", "scene-test"),
+        (InputError("the scene has 5 bands"), 400, "BadRequestError", "5 bands"),
+        (ApiError(404, "the address is not there"), 404, "NotFoundError", "not there"),
+        (RuntimeError("secret of the server"), 500, "InternalServerError", "scene-test"),
     ],
 )
-async def test_a_job_that_fails(board, error, code, words, caplog):
-    """It says what a request would have heard, nothing more; its input is closed and its place is free."""
-    async with started(board) as runner:
-        for _ in range(runner_module._AT_ONCE + 1):
-            work, given = Work(error), inputs()
-            job = await added(runner, work, given)
-            work.run_on()
-            await until(given[1].is_set)
-            seen = board.get(job.id)
-            assert (seen.status, seen.error.code, seen.outputs) == ("failed", code, ())
-            assert words in seen.error.message
-            assert "secret" not in seen.error.message
+async def test_a_job_that_fails(board, error, status, code, words):
+    """It says what a request would have heard, nothing more, and the log has a line of its id and the status."""
+    with failures_logged() as lines:
+        async with started(board) as runner:
+            for _ in range(runner_module._AT_ONCE + 1):
+                work, given = Work(error), inputs()
+                job = await added(runner, work, given)
+                work.run_on()
+                await until(given[1].is_set)
+                seen = board.get(job.id)
+                assert (seen.status, seen.error.code, seen.outputs) == ("failed", code, ())
+                (line,) = [line for line in lines if line.startswith(job.id)]
+                assert line == f"{job.id} failed with {status}: {seen.error.message}"
+                assert words in seen.error.message
+                assert "secret" not in seen.error.message
 
 
 def failed_engine(cause):
@@ -274,7 +288,7 @@ async def test_who_asks_sees_the_picture_grow(board, make_board, by):
         path = SceneRunner(asking, again).preview(board.get(job.id).server, job.id)
         assert not path.exists()
         asking.ask_preview(job.id)
-        await until(lambda: work.watch._asked)
+        await until(lambda: work.watches[0]._asked)
         work.goes_on.release()
         await until(path.exists)
         with Image.open(io.BytesIO(path.read_bytes())) as image:
@@ -300,7 +314,7 @@ async def test_a_job_deleted_while_its_picture_is_made(board, monkeypatch):
         work, given = Work(), inputs()
         job = await added(runner, work, given)
         await work.began.wait()
-        work.watch.ask()
+        work.watches[0].ask()
         work.goes_on.release()
         await until(writing.is_set)
         board.delete(job.id)
@@ -362,7 +376,7 @@ async def test_a_job_ends_whatever_the_database_does(breaking, make_board, when,
                 await until(lambda: board.get(job.id).status == "in_progress")
                 broken.enter_context(breaking(board))
             if when == "it is stored":
-                work.made = lambda *_: broken.enter_context(breaking(board)) or {}
+                work.at_store.append(lambda: broken.enter_context(breaking(board)))
             work.run_on()
             await until(closed.is_set)
             await until(lambda: not runner._running)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +17,7 @@ from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import AbortedError
 from vllm_mmout.log import logger
 from vllm_mmout.outputs.partial_images import PreviewRequest
-from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.errors import ApiError, api_error, log_failure
 from vllm_mmout.serving.options import flag
 from vllm_mmout.serving.response.encode import FormatChoice, encode
 from vllm_mmout.wings.jobs.server.job import SceneError
@@ -98,7 +98,7 @@ class SceneRunner:
                 headers={"Retry-After": "10"},
             )
         watch = PreviewRequest()
-        self._start(job, self._run(job, work, watch, inputs.held), watch)
+        self._start(job, self._run(job, _named(work, job), watch, inputs.held), watch)
         return job
 
     def _start(self, job: SceneJob, run: Coroutine[Any, Any, None], watch: PreviewRequest) -> None:
@@ -150,13 +150,14 @@ class SceneRunner:
         except Exception as error:  # noqa: BLE001 - as above
             await self._failed(job, error)
         else:
-            await self._run(job, work, watch, inputs.held)
+            await self._run(job, _named(work, job), watch, inputs.held)
 
     async def _failed(self, job: SceneJob, error: Exception, request_id: str | None = None) -> None:
         """Say what a job failed with; one that its engine has failed is left to a server that has another."""
         ended = isinstance(error.__cause__, EngineDeadError | AbortedError)
         if not ended or not await asyncio.to_thread(self.board.give_up, job.id):
             known = api_error(error, request_id)
+            log_failure(job.id, known.status, known.message)
             await asyncio.to_thread(self.board.fail, job, SceneError(known.type, known.message))
 
     async def _done(self, job_id: str, work: Work, watch: PreviewRequest, picture: _Picture) -> None:
@@ -208,6 +209,11 @@ class SceneRunner:
                 running.task.cancel()
             elif known[job_id]:
                 running.watch.ask()
+
+
+def _named(work: Work, job: SceneJob) -> Work:
+    """Return the work of a job under a request id that begins with the job's id, for the log and the trace."""
+    return replace(work, request_id=f"{job.id}-{work.request_id}")
 
 
 class _Picture:
