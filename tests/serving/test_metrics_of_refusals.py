@@ -17,7 +17,7 @@ pytestmark = pytest.mark.engine
 REFUSALS = {
     "a field": (lambda: ApiError(400, "x", param="n"), "InputError"),
     "too large": (lambda: ApiError(413, "x"), "InputError"),
-    "too many": (lambda: ApiError(429, "x"), "other"),
+    "too many": (lambda: ApiError(429, "x"), "RateLimitError"),
     "of an option": (lambda: caused(ApiError(400, "x"), InvalidOptionError("y")), "OptionError"),
     "of an input": (lambda: InputError("x"), "InputError"),
     "a fault of ours": (lambda: ApiError(500, "x"), "other"),

@@ -18,7 +18,7 @@ OTHER = "other"
 
 KINDS = (
     *("InputError", "OptionError", "SaveError", "ForwardError", "ReduceError", "DecodeError", "TokenError"),
-    *("AbortedError", "RequestError", "EngineDeadError", "VLLMValidationError", OTHER),
+    *("AbortedError", "RequestError", "EngineDeadError", "VLLMValidationError", "RateLimitError", OTHER),
 )
 """Kinds of failures: classes of errors, a subclass counting as the nearest of them."""
 

@@ -124,8 +124,8 @@ def count_refusal(observer: Observer, error: Exception) -> None:
     if was_counted(error):
         return
     kind = kind_of(error if error.__cause__ is None else error.__cause__)
-    if kind == OTHER and isinstance(error, ApiError) and 400 <= error.status < 500 and error.status != 429:
-        kind = "InputError"
+    if kind == OTHER and isinstance(error, ApiError) and 400 <= error.status < 500:
+        kind = error.type if error.type in KINDS else "InputError"
     observer.failed("", kind)
     mark_counted(error)
 

@@ -13,6 +13,7 @@ from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.serving import chat, openapi, pooling
 from vllm_mmout.serving import image_routes as images
+from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.image_routes import Slots
 from vllm_mmout.serving.inputs.sources import Sources
 from vllm_mmout.serving.metrics import observe
@@ -61,6 +62,7 @@ class ServingPlugin:
         app.add_api_route(path, images.results, methods=["HEAD"], include_in_schema=False)
         for extension in self._extensions:
             extension.attach(app)
+        app.add_exception_handler(ApiError, images.refused)
         chat.attach(app)
         pooling.attach(app, self._extensions)
 

@@ -7,14 +7,16 @@ import base64
 from types import SimpleNamespace
 
 import numpy as np
+import openai
 import pytest
 
 pytest.importorskip("vllm", reason="the routes are vLLM's server's")
 
-from token_service import audio_processor, token_app
+from token_service import audio_processor, openai_client, token_app
 
 from vllm_mmout import AudioOutput
 from vllm_mmout.errors import DecodeError
+from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.wings.tokens.serving.chat.asked import AskedMedia
 from vllm_mmout.wings.tokens.serving.chat.handler import answer_chats
 from vllm_mmout.wings.tokens.serving.chat.parts import PIECE, AudioDeltas, whole_audio
@@ -102,6 +104,27 @@ def asked(app):
     return app.state.openai_serving_chat.create_chat_completion(request, SimpleNamespace(app=app))
 
 
+def test_openais_client_waits_as_long_as_a_full_server_says(app, monkeypatch):
+    """The routes and the chats of a server without a free place say for how long, at most a minute."""
+
+    async def chat():
+        return await asked(app)
+
+    waited = []
+    monkeypatch.setattr("openai._base_client.time.sleep", waited.append)
+    app.add_api_route("/v1/chat/completions", chat, methods=["POST"])
+    app.state.mmout_slots.count = 0
+    with openai_client(app) as client:
+        for call in (
+            lambda client: client.audio.speech.create(model="painter", voice="x", input="hello"),
+            lambda client: client.chat.completions.create(model="painter", messages=[]),
+        ):
+            with pytest.raises(openai.RateLimitError) as full:
+                call(client.with_options(max_retries=2))
+            assert full.value.request_id == full.value.response.headers["x-request-id"] != ""
+    assert waited == [5.0] * 4
+
+
 def test_a_stream_holds_a_place_until_it_is_gone(app):
     """Also where no event of it was asked for; without a place it is refused with 429."""
 
@@ -109,8 +132,9 @@ def test_a_stream_holds_a_place_until_it_is_gone(app):
         slots = app.state.mmout_slots
         slots.count = 2
         first, second = await asked(app), await asked(app)
-        full = await asked(app)
-        assert (full.status, full.type) == (429, "RateLimitError")
+        with pytest.raises(ApiError) as full:
+            await asked(app)
+        assert (full.value.status, full.value.headers) == (429, {"Retry-After": "5"})
         assert [one async for one in first] == ["data: [DONE]\n\n"]
         del first, second
         assert slots.taken == 0

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.binding import rebase
 from vllm_mmout.engine.threads import in_thread
-from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.errors import ApiError, api_error, log_failure
 from vllm_mmout.serving.metrics import count_refusal
+from vllm_mmout.serving.request.names import request_id
 from vllm_mmout.wings.tokens.serving.chat.asked import asked_media
 from vllm_mmout.wings.tokens.serving.chat.events import MediaEvents
 from vllm_mmout.wings.tokens.serving.chat.parts import images, whole_audio
@@ -44,7 +45,12 @@ class MediaChat:
     mmout: TokenService
 
     async def create_chat_completion(self, request: Any, raw_request: Any = None) -> Any:
-        """As vLLM's: an answer, the events of one, or an error."""
+        """Return an answer, its events, or an error, as vLLM's handler does.
+
+        Raises:
+            ApiError: the request is refused with headers; see `vllm_mmout.serving.routes`.
+
+        """
         vllms: Any = super()
         try:
             asked = asked_media(request, self.mmout)
@@ -54,6 +60,9 @@ class MediaChat:
             return await self._with_media(request, raw_request, asked)
         except ApiError as error:
             count_refusal(self.mmout.observer, error)
+            if error.headers is not None:  # vLLM's form of an error has no place for them
+                raise
+            log_failure(_name(raw_request), error.status, error.message)
             return vllms.create_error_response(error.message, error.type, HTTPStatus(error.status), error.param)
 
     async def _with_media(self, request: Any, raw_request: Any, asked: AskedMedia) -> Any:
@@ -76,6 +85,12 @@ class MediaChat:
             # Of a client that goes away before the first event nothing of a generator runs.
             weakref.finalize(events, place.pop_all().close)
             return events
+
+
+def _name(request: Any) -> str:
+    """Return what vLLM calls the request of a chat, or a name of ours where vLLM has not named it yet."""
+    named = getattr(getattr(request, "state", None), "request_metadata", None)
+    return named.request_id if named is not None else request_id(request, "chatcmpl")
 
 
 async def _filled(answer: Any, engine: WatchedEngine, asked: AskedMedia) -> Any:
