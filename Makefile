@@ -57,7 +57,7 @@ test-python: setup-check  ## what needs no engine, on another interpreter: make 
 test-rasterio:  ## the tests of rasters with rasterio 1.4 and with the newest that pip has for PYTHON
 	@bash scripts/test_rasterio.sh $(PYTEST_ARGS)
 
-test-engines: setup-dev  ## the hook's tests against each vLLM release of scripts/engine_sources.py
+test-engines: setup-dev  ## the hook's tests against each vLLM release of TESTED_RELEASES
 	.venv/bin/python scripts/test_engines.py $(PYTEST_ARGS)
 
 test-release: setup-dev  ## all tests of engines and servers on another vLLM: make test-release VLLM=0.31.0

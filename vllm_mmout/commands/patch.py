@@ -14,6 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from vllm_mmout.commands import Subparsers
@@ -32,7 +34,7 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Patch vLLM, so that no hook is needed around its engines: all files, or none.",
     )
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--check", action="store_true", help="say whether the patches are applied, or can be")
+    action.add_argument("--check", action="store_true", help="whether they are applied or can be: exit status 0, or 1")
     action.add_argument("--apply", action="store_true", help="apply them")
     action.add_argument("--revert", action="store_true", help="take them out; every file is as it was")
     parser.add_argument("--sources", type=Path, metavar="FOLDER", help="that holds vllm/; default: the installed vLLM")
@@ -49,6 +51,10 @@ def run(options: argparse.Namespace) -> int:
     found = {name: _hash(sources / name) for name in whole}
     if found in (whole, patched):
         applied = found == patched
+        if options.check and not applied:
+            _check_fits(sources, list(found), series)
+            print(f"the patches for vLLM {release} can be applied in {sources}")
+            return 0
         if options.check or options.apply is applied:
             print(f"the patches for vLLM {release} are {'' if applied else 'not '}applied in {sources}")
             return 0
@@ -86,7 +92,7 @@ def _series(release: str) -> list[Path]:
         if series := sorted((folder / f"v{release}").glob("*.patch")):
             return series
     known = sorted({path.parent.name.removeprefix("v") for folder in FOLDERS for path in folder.glob("v*/*.patch")})
-    raise OptionError(
+    raise MMOutError(
         f"there are no patches for vLLM {release} (there are for {', '.join(known)}); patches/README.md says how to"
         " make them. The hooks work without"
     )
@@ -109,8 +115,26 @@ def _hash(file: Path) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
+def _check_fits(sources: Path, names: list[str], series: list[Path]) -> None:
+    """Raise an error unless the patches can be applied: git reads them, and the folders can be written."""
+    with _patched(sources, names, series, patched=True):
+        pass
+    for folder in {(sources / name).parent for name in names}:
+        if not os.access(folder, os.W_OK):
+            raise MMOutError(f"the patches cannot be applied: {folder} cannot be written; become a user who can")
+
+
 def _write(sources: Path, names: list[str], series: list[Path], *, patched: bool) -> None:
-    """Patch copies of the files, or take the patches out of them; only when all is done are they put in place."""
+    """Patch the files, or take the patches out of them; only when all is done are they put in place."""
+    with _patched(sources, names, series, patched=patched) as folder:
+        for file in names:
+            with atomic_file(sources / file) as part:
+                shutil.copy(folder / file, part)
+
+
+@contextmanager
+def _patched(sources: Path, names: list[str], series: list[Path], *, patched: bool) -> Iterator[Path]:
+    """Yield a folder of copies of the files with the patches, or without them."""
     with tempfile.TemporaryDirectory(prefix="mmout-patch-") as name:
         folder = Path(name)
         for file in names:
@@ -118,9 +142,7 @@ def _write(sources: Path, names: list[str], series: list[Path], *, patched: bool
             shutil.copy(sources / file, folder / file)
         for patch in series if patched else reversed(series):
             _git_apply(folder, patch, *([] if patched else ["-R"]))
-        for file in names:
-            with atomic_file(sources / file) as part:
-                shutil.copy(folder / file, part)
+        yield folder
 
 
 def _git_apply(folder: Path, patch: Path, *options: str) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from vllm_mmout.errors import HookError
 
+TESTED_RELEASES: Final = ("0.30.0", "0.31.0", "0.32.0", "0.33.0")
+"""The newest release of each minor version, pinned: a test must not change by what is published."""
 CHAT_TEMPLATE_ERROR = "ChatTemplateResolutionError"
 CHAT_TEMPLATE_ERROR_HOMES = ("vllm.exceptions", "vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils")
 """The modules that have defined it: from 0.33 on, in 0.32, and before; newest first, older ones may only hand it on."""
@@ -18,6 +20,11 @@ def vllm_version() -> str:
     import vllm
 
     return str(getattr(vllm, "__version__", "of unknown version"))
+
+
+def is_tested() -> bool:
+    """Return whether the installed vLLM is of a release that this version was tested with, whatever its build."""
+    return vllm_version().split("+")[0] in TESTED_RELEASES
 
 
 def chat_template_error() -> type[Exception]:

@@ -78,19 +78,27 @@ def verify(
     hooks: Iterable[Hook] | None = None, attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> dict[str, tuple[Any, str]]:
     """Find the owner and attribute of every target."""
-    places: dict[str, tuple[Any, str]] = {}
-    faults: list[str] = []
-    rows: list[Hook | Attribute] = [*(all_hooks() if hooks is None else hooks), *attributes]
-    for row in rows:
-        fault = _locate(row, places)
-        if fault is not None:
-            faults.append(f"{row.target} {fault} (needed to: {row.why})")
+    places, faults = found(all_hooks() if hooks is None else hooks, attributes)
     if faults:
         raise HookError(
             f"vLLM {vllm_version()} differs from what vllm_mmout's hooks were written for, none was installed: "
             f"{'; '.join(faults)}. Install a vLLM release that this version supports, or a newer vllm_mmout"
         )
     return places
+
+
+def found(
+    hooks: Iterable[Hook], attributes: Iterable[Attribute] = ATTRIBUTES
+) -> tuple[dict[str, tuple[Any, str]], list[str]]:
+    """Return the owner and attribute of each target, and for each target that vLLM lacks a line that says why."""
+    places: dict[str, tuple[Any, str]] = {}
+    faults: list[str] = []
+    rows: list[Hook | Attribute] = [*hooks, *attributes]
+    for row in rows:
+        fault = _locate(row, places)
+        if fault is not None:
+            faults.append(f"{row.target} {fault} (needed to: {row.why})")
+    return places, faults
 
 
 def _locate(row: Hook | Attribute, places: dict[str, tuple[Any, str]]) -> str | None:
