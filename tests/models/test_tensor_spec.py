@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vllm_mmout.errors import InputError, RegistrationError
-from vllm_mmout.models.inputs.mapper import TensorSpec
+from vllm_mmout.models.inputs.tensor_spec import TensorSpec
 
 SPEC = TensorSpec((3, (1, 8), (2, 4)), ("float32", "uint8"))
 

@@ -216,7 +216,7 @@ def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | 
     for name in binding.choice.pick(params.processor):
         if not binding.processors[name].joins_parts:
             raise _not_joined(name, view, params)
-    edge = "pad" if mapper.too_small(view.size) else mapper.edge
+    (tile, tile_width), edge = mapper.tiled(view.size, params)
     return TileGrid(*view.size, tile, params.overlap, edge, tile_width)
 
 
@@ -244,8 +244,12 @@ def _not_joined(processor: str, view: RasterView, params: OutputParams) -> MMOut
         )
     height, width = view.size
     takes = f"model {mapper.model!r} takes {mapper.sizes} in one forward"
-    small = mapper.too_small(view.size)
-    remedy = "scale the input up" if small else "scale it down, or cut out a part with window=..."
+    if mapper.too_small(view.size):
+        remedy = "scale the input up"
+    elif max(view.size) > mapper.max_size:
+        remedy = "scale it down, or cut out a part with window=..."
+    else:
+        remedy = "scale it, or cut out a part with window=..."
     return InputError(
         f"the input is {height} x {width} pixels, {takes}, and output processor {processor!r} cannot join tiles;"
         f" {remedy}, or choose another processor"

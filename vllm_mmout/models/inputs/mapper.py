@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.errors import InputError, OptionError, RegistrationError
+from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import meanings, possible_sensors
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.models.inputs.raster_view import DTYPES, RasterView
+from vllm_mmout.models.inputs.tensor_spec import TensorSpec
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.rendering import render
 
@@ -25,56 +26,6 @@ if TYPE_CHECKING:
 
 _SHOWN = (2, 98)
 """Percentiles of the values that are black and white where an input is shown."""
-
-
-Axis: TypeAlias = int | tuple[int, int]
-"""The one size of an axis, or the least and the most."""
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """What one keyword of ``forward`` takes, without the batch axis; RegistrationError where it is malformed."""
-
-    shape: tuple[Axis, ...]
-    """Each axis: its size, or (least, most)."""
-    dtypes: tuple[str, ...] = ("float32",)
-    """Names of numpy dtypes, the usual one first."""
-
-    def __post_init__(self) -> None:
-        for axis in self.shape:
-            least, most = _bounds(axis)
-            if not 1 <= least <= most:
-                raise RegistrationError(f"an axis must be a size of 1 or more, or (least, most), got {axis!r}")
-        if not self.dtypes:
-            raise RegistrationError("a tensor needs a dtype; name at least one")
-        for name in self.dtypes:
-            try:
-                np.dtype(name)
-            except TypeError as error:
-                raise RegistrationError(f"{name!r} is no dtype of numpy; name one, such as 'float32'") from error
-
-    def check(self, keyword: str, tensor: Any) -> None:
-        """Raise InputError where an array, or a tensor of torch, has another shape or dtype."""
-        fits = len(tensor.shape) == len(self.shape) and all(
-            _bounds(axis)[0] <= size <= _bounds(axis)[1] for axis, size in zip(self.shape, tensor.shape, strict=True)
-        )
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if not fits or dtype not in self.dtypes:
-            raise InputError(
-                f"{keyword} must be {self}, got {dtype} {list(tensor.shape)}; a tensor comes without the batch axis"
-            )
-
-    def zeros(self) -> NDArray[Any]:
-        """The largest tensor, of the usual dtype, all zero."""
-        return np.zeros([_bounds(axis)[1] for axis in self.shape], self.dtypes[0])
-
-    def __str__(self) -> str:
-        axes = ", ".join(str(axis) if isinstance(axis, int) else f"{axis[0]}..{axis[1]}" for axis in self.shape)
-        return f"{' or '.join(self.dtypes)} [{axes}]"
-
-
-def _bounds(axis: Axis) -> tuple[int, int]:
-    return (axis, axis) if isinstance(axis, int) else axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +74,11 @@ class RasterMapper:
         edge: the last tile of a row or column is shifted inward ("shift"), or hangs over and is continued by reflection
             ("pad").
         num_frames: how many dates the model takes, 1 too; None: its tensor has no axis of dates.
+        multiple_of: what height and width must be divisible by, as 32 for a U-Net of five levels; other inputs are
+            continued by reflection, and the result cut back.
 
     Raises:
-        OptionError: a size is out of range.
+        OptionError: a size is out of range, or not divisible by ``multiple_of``.
 
     """
 
@@ -137,8 +90,15 @@ class RasterMapper:
     tile_size: int | None = None
     edge: Literal["shift", "pad"] = "shift"
     num_frames: int | None = None
+    multiple_of: int = 1
 
     def __post_init__(self) -> None:
+        if self.multiple_of < 1:
+            raise OptionError(f"multiple_of must be 1 pixel or more, got {self.multiple_of}")
+        for name in ("max_size", "min_size", "tile_size"):
+            size = getattr(self, name)
+            if size not in (None, 1) and size % self.multiple_of:
+                raise OptionError(f"{name} must be divisible by multiple_of ({self.multiple_of}), got {size}")
         if not 1 <= self.min_size <= self.max_size:
             raise OptionError(f"min_size must be 1 to max_size ({self.max_size}) pixels, got {self.min_size}")
         if self.tile_size is not None and not self.min_size <= self.tile_size <= self.max_size:
@@ -154,12 +114,13 @@ class RasterMapper:
     def from_config(cls, config: Mapping[str, Any]) -> RasterMapper:
         """Make the mapper of a model whose ``config.json`` says it: ``bands``, a list of names, and ``max_size``.
 
-        ``min_size``, ``tile_size``, ``tile_edge`` and ``num_frames`` may be there too. OptionError: one is wrong.
+        ``min_size``, ``multiple_of``, ``tile_size``, ``tile_edge`` and ``num_frames`` may be there too. OptionError: an
+        entry is wrong.
         """
         bands = config.get("bands")
         if not isinstance(bands, list) or not bands or not all(isinstance(band, str) for band in bands):
             raise OptionError(f'"bands" in config.json must be a list of the model\'s band names, got {bands!r}')
-        numbers = ("max_size", "min_size", "tile_size", "num_frames")
+        numbers = ("max_size", "min_size", "multiple_of", "tile_size", "num_frames")
         sizes = {name: config[name] for name in numbers if config.get(name) is not None}
         for name, size in {"max_size": None, **sizes}.items():
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -171,7 +132,7 @@ class RasterMapper:
     @property
     def inputs(self) -> dict[str, TensorSpec]:
         """What the model takes."""
-        size = (self.min_size, self.max_size)
+        size = (max(self.min_size, self.multiple_of), self.max_size)
         frames = () if self.num_frames is None else (self.num_frames,)
         return {self.keyword: TensorSpec((len(self.bands), *frames, size, size), DTYPES)}
 
@@ -243,7 +204,8 @@ class RasterMapper:
 
     def fits(self, size: tuple[int, int]) -> bool:
         """Whether the model takes (height, width) in one forward."""
-        return self.min_size <= min(size) and max(size) <= self.max_size
+        divisible = not any(side % self.multiple_of for side in size)
+        return self.min_size <= min(size) and max(size) <= self.max_size and divisible
 
     def too_small(self, size: tuple[int, int]) -> bool:
         """Whether (height, width) must be continued by reflection to fill a tile."""
@@ -252,17 +214,33 @@ class RasterMapper:
     @property
     def sizes(self) -> str:
         """The sizes that fit one forward, in words."""
-        return f"{self.min_size} to {self.max_size} either way"
+        multiples = "" if self.multiple_of == 1 else f", in multiples of {self.multiple_of}"
+        return f"{self.min_size} to {self.max_size} either way{multiples}"
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
         """Height and width of the tiles that larger inputs are cut into; ``asked`` by the request, in pixels."""
-        if asked is not None and not self.min_size <= asked <= self.max_size:
-            raise OptionError(
-                f"tile must be {self.min_size} to {self.max_size} pixels for model {self.model!r}, got {asked}",
-                param="tile",
-            )
+        if asked is not None and not self.fits((asked, asked)):
+            sizes = f"{self.min_size} to {self.max_size} pixels"
+            if self.multiple_of > 1:
+                sizes += f", divisible by {self.multiple_of},"
+            raise OptionError(f"tile must be {sizes} for model {self.model!r}, got {asked}", param="tile")
         side = asked or self.tile_size or self.max_size
         return side, side
+
+    def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
+        """Return height and width of the tiles of an input of (height, width), and what becomes of those at its edge.
+
+        An input that only ``multiple_of`` keeps from one forward has one tile, of the next larger sides that fit.
+        """
+        height, width = self.tile_sides(params.tile)
+        if self.multiple_of == 1:
+            return (height, width), "pad" if self.too_small(size) else self.edge
+        if params.tile is None and max(size) <= self.max_size:
+            height = width = self.max_size
+        least = max(self.min_size, 2 * params.overlap)
+        whole = [-(-max(side, least) // self.multiple_of) * self.multiple_of for side in size]
+        height, width = min(height, whole[0]), min(width, whole[1])
+        return (height, width), "pad" if size[0] < height or size[1] < width else self.edge
 
 
 def with_frames(planes: NDArray[Any], frames: int | None) -> NDArray[Any]:

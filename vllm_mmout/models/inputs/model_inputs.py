@@ -16,7 +16,8 @@ from vllm_mmout.models.inputs.context import InputContext, dummy_of, processed, 
 from vllm_mmout.models.inputs.input_forms import are_named_files, native
 from vllm_mmout.models.inputs.keywords import Keywords
 from vllm_mmout.models.inputs.make_mapper import AutoProcessorMapper, failed, make_mapper, refuse_reading_options
-from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper, TensorSpec
+from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper
+from vllm_mmout.models.inputs.tensor_spec import TensorSpec
 from vllm_mmout.models.kind import kind_of
 from vllm_mmout.params import OutputParams
 from vllm_mmout.params_parts import OF_MODELS, OF_STEPS

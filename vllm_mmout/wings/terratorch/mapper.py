@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import Layer, OpenRaster, OpenStack
 from vllm_mmout.models.inputs.band_choice import BandChoice
-from vllm_mmout.models.inputs.mapper import RasterMapper, TensorSpec, with_frames
+from vllm_mmout.models.inputs.mapper import RasterMapper, with_frames
 from vllm_mmout.models.inputs.open_input import OpenedPlanes, chosen_layers, opened_planes
 from vllm_mmout.models.inputs.raster_view import DTYPES, RasterView
+from vllm_mmout.models.inputs.tensor_spec import TensorSpec
 from vllm_mmout.models.inputs.unpacking import has_numbers
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.terratorch.config import DATES, LOCATION, RAW, Modality, TerratorchConfig

@@ -41,8 +41,8 @@ def mapper_of(config: Mapping[str, Any]) -> PipelineMapper | RasterPipelineMappe
     pipeline = class_of_folder(folder)
     if "bands" in config:
         plain = RasterMapper.from_config({"max_size": 512, **config})
-        sizes = {"min_size": plain.min_size, "tile_size": plain.tile_size, "edge": plain.edge}
-        return RasterPipelineMapper(plain.model, plain.bands, plain.max_size, _IMAGE, **sizes, pipeline=pipeline)  # type: ignore[arg-type]  # each is what the field takes
+        sizes = {name: getattr(plain, name) for name in ("min_size", "tile_size", "edge", "multiple_of")}
+        return RasterPipelineMapper(plain.model, plain.bands, plain.max_size, _IMAGE, **sizes, pipeline=pipeline)
     named = index_of(folder).get("id2label")
     labels = named if isinstance(named, Mapping) else {}
     return PipelineMapper(
