@@ -13,6 +13,7 @@ import pytest
 from scenes_for_tests import classes
 
 import vllm_mmout
+from vllm_mmout.commands import run as run_command
 from vllm_mmout.models.embedded.folders import embedded_scene
 from vllm_mmout.models.embedded.scene import make_scene
 
@@ -136,6 +137,15 @@ def test_run_on_several_files(scenes, tmp_path):
     assert errors[1].startswith("no such file: ")
     assert "missing.tif" in errors[1]
     assert errors[2] == "2 of 4 inputs failed"
+
+
+def test_a_format_for_the_files_of_a_folder(tmp_path):
+    """Each is named like its input, with the suffix of the format; the folder is made."""
+    wanted = [run_command.Wanted("a/b.tif"), run_command.Wanted("s3://bucket/c/d.tif", "c/")]
+    out = f"{tmp_path}/out/"
+    assert run_command._paths(out, wanted, "jpeg") == [f"{out}b.jpg", f"{out}c/d.jpg"]
+    assert run_command._paths(out, wanted, None) == [out, f"{out}c/"]
+    assert (tmp_path / "out").is_dir()
 
 
 @pytest.mark.slow

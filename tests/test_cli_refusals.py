@@ -59,6 +59,8 @@ REFUSED = {
     "a missing file": (["run", "water-index", "no.tif", "-o", "o.tif"], 1, "no such file: no.tif"),
     "a missing folder": (["run", "water-index", "{a}", "-o", "no/o.tif"], 1, "there is no folder no; make it first"),
     "a file instead of a folder": (["run", "water-index", "{a}", "{b}", "-o", "{a}"], 2, "name a folder"),
+    "two formats": ([*ONE, "--output-format", "png"], 2, "-o o.tif names another format than --output-format png"),
+    "no format": ([*ONE, "--output-format", "bmp"], 2, "--output-format bmp is no format (known: "),
     "no suffix": (["run", "water-index", "{a}", "-o", "mask"], 2, "for a folder write mask/"),
     "two inputs of one name": (["run", "water-index", "{a}", "./{a}", "-o", "out"], 2, "called a;"),
     "a missing model folder": (

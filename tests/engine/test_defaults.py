@@ -74,6 +74,16 @@ def test_our_models_get_defaults_that_work(water_index):
     assert changed(arguments(water_index)) == WANTED
 
 
+@pytest.mark.parametrize(
+    "values", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}, {"quantization": "fp8"}]
+)
+def test_what_is_for_vllms_own_layers_is_refused(water_index, values):
+    """The message says why, and what to do instead."""
+    (name,) = values
+    with pytest.raises(OptionError, match=f"^{name} is .* plain PyTorch.*; leave it out, or"):
+        fill_in(arguments(water_index, **values))
+
+
 def test_gpus_take_larger_batches(water_index, monkeypatch):
     """On a GPU sixteen inputs share a forward."""
     monkeypatch.setattr("vllm_mmout.engine.hooks.defaults._device", lambda: "gpu")

@@ -18,9 +18,12 @@ import engine_scripts
 import foreign_plugins
 import httpx
 import pytest
+from fastapi import FastAPI
 from serving import COMMAND, START_S, served, stop
+from text_service import text_app
 
 from vllm_mmout import cli
+from vllm_mmout.commands.serve import DESCRIPTION
 from vllm_mmout.engine.hooks.endpoint_plugin import SWITCH
 from vllm_mmout.errors import HookError, MMOutError
 from vllm_mmout.serving.options import ServingOptions
@@ -282,6 +285,12 @@ def parsers_afresh(monkeypatch):
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     monkeypatch.setattr(FlexibleArgumentParser, "_search_keyword", None)
+
+
+def test_the_first_page_of_the_help_names_all_routes():
+    """Each path of ours stands there as `/openapi.json` has it."""
+    ours = {route.path for route in text_app().routes} - {route.path for route in FastAPI().routes}
+    assert [path for path in sorted(ours) if path not in DESCRIPTION] == []
 
 
 @pytest.mark.usefixtures("parsers_afresh")

@@ -26,6 +26,8 @@ from vllm_mmout.geo import (
     scenes_below,
     without_secrets,
 )
+from vllm_mmout.models.inputs.input_forms import name_of
+from vllm_mmout.outputs.formats import FORMATS, format_named
 from vllm_mmout.params import LOCAL_ONLY, OutputParams
 from vllm_mmout.params import OPTIONS as DECLARED
 from vllm_mmout.request_options import Option
@@ -67,7 +69,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 """What argparse is told of each, by its name in `OutputParams`, in the order of ``--help``."""
 TRACE = "--mmout-trace"
-OWN_FLAGS = ("--out", TRACE, *map(flag, OPTIONS))
+FORMAT = "--output-format"
+OWN_FLAGS = ("--out", FORMAT, TRACE, *map(flag, OPTIONS))
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -93,6 +96,11 @@ def add_parser(subparsers: Subparsers) -> None:
         required=True,
         metavar="PATH",
         help="file for one input (its suffix is the format), or folder, also in a bucket",
+    )
+    parser.add_argument(
+        FORMAT,
+        metavar="NAME",
+        help="format of the files in a folder: " + ", ".join(FORMATS) + "; default: the usual one",
     )
     for name, said in OPTIONS.items():
         parser.add_argument(flag(name), **said)
@@ -131,7 +139,8 @@ def run(options: argparse.Namespace) -> int:
             return status
     wanted = [each for given in options.inputs for each in Wanted.of(given)]
     out = _checked_out(options.out, wanted)
-    params = [msgspec.structs.replace(chosen, path=out + each.folder) for each in wanted]
+    paths = _paths(out, wanted, options.output_format)
+    params = [msgspec.structs.replace(chosen, path=path) for path in paths]
     from vllm_mmout.commands.engine import engine
 
     started = engine(options.model, options.engine_flags, OWN_FLAGS, trace=options.mmout_trace)
@@ -142,6 +151,23 @@ def run(options: argparse.Namespace) -> int:
     if failed and len(results) > 1:
         print(f"{failed} of {len(results)} inputs failed", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _paths(out: str, wanted: Sequence[Wanted], output_format: str | None) -> list[str]:
+    """Return the file or folder of each input's result; where a format is named, a file of its suffix."""
+    if output_format is None:
+        return [out + each.folder for each in wanted]
+    form = format_named(output_format)
+    if form is None:
+        raise OptionError(f"{FORMAT} {output_format} is no format (known: {', '.join(FORMATS)})")
+    if not is_folder(out):
+        if place_of(out).suffix.lower() not in form.suffixes:
+            raise OptionError(f"-o {out} names another format than {FORMAT} {output_format}; leave one of them out")
+        return [out]
+    for each in wanted:
+        if isinstance(folder := place_of(out + each.folder), Path):
+            folder.mkdir(parents=True, exist_ok=True)
+    return [f"{out}{each.folder}{name_of(each.data)}{form.suffixes[0]}" for each in wanted]
 
 
 def _report(name: str, result: MultimodalRequestOutput) -> bool:

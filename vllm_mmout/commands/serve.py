@@ -13,13 +13,25 @@ NAME: Final = "serve"
 HELP_FLAGS: Final = (["-h"], ["--help"])
 DESCRIPTION: Final = """\
 Serve a model by vLLM's OpenAI-compatible server, with the routes of models that
-answer with images and rasters:
+answer with images, rasters, sounds, videos and data:
 
-  POST /v1/images/edits        image in, image or raster out
-  POST /v1/images/variations   the same without a prompt
-  POST /v1/images/generations  for models that take text
-  GET  /v1/images/results/ID   a stored result
-  POST /pooling                also takes any JSON for the model's input mapper
+  POST   /v1/images/edits              image in, image or raster out
+  POST   /v1/images/variations         the same without a prompt
+  POST   /v1/images/generations        for models that take text
+  GET    /v1/images/results/{name}     a stored result
+  POST   /v1/audio/speech              a text in, a sound out
+  POST   /v1/chat/completions          vLLM's; with modalities also pictures and sounds
+  POST   /pooling                      vLLM's; takes any JSON for the model's input mapper
+  POST   /v1/scenes                    a job of an image or raster; GET lists jobs
+  POST   /v1/scenes/preview            how an input would be read
+  GET    /v1/scenes/{scene_id}         a job; DELETE ends and forgets it
+  GET    /v1/scenes/{scene_id}/content a job's result, or its picture while it runs
+  GET    /v1/scenes/{scene_id}/pixel   the values of a pixel of a result
+  POST   /v1/videos                    a job of a video; GET lists jobs
+  GET    /v1/videos/{video_id}         a job; DELETE ends and forgets it
+  GET    /v1/videos/{video_id}/content a job's video
+  GET    /mmout                        a page for people, with its files /mmout/{name}
+  GET    /metrics, /health             vLLM's, with metrics of ours
 
 MODEL is a folder, a hub id, or an embedded model (water-index). All flags of
 vllm serve go beside it; its log, its other routes and its way to stop stay.

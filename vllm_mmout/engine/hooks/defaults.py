@@ -55,6 +55,7 @@ def fill_in(engine_args: EngineArgs) -> None:
     if family is not None and _switched_off(engine_args, config):
         withdraw(config["architectures"][0])
         return
+    _refuse_parts(engine_args)
     announce(config, instead=taken is not None)
     device = _device()
     wanted = dict(ALL_DEVICES, max_num_seqs=MAX_NUM_SEQS[device], **(CPU if device == "cpu" else {}))
@@ -72,6 +73,23 @@ def fill_in(engine_args: EngineArgs) -> None:
         if getattr(engine_args, name) == untouched[name]:
             setattr(engine_args, name, value)
     _fit_tokens_to_requests(engine_args, untouched["max_num_batched_tokens"])
+
+
+def _refuse_parts(engine_args: EngineArgs) -> None:
+    """Refuse what vLLM does inside its own layers, which a model of plain PyTorch does not have."""
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if (count := getattr(engine_args, name)) > 1:
+            raise OptionError(
+                f"{name} is {count}, and this model is plain PyTorch, which runs whole on one device; leave it out, or"
+                f" run {count} engines by data_parallel_size={count}",
+                param=name,
+            )
+    if engine_args.quantization is not None:
+        raise OptionError(
+            f"quantization is {engine_args.quantization!r}, which is for vLLM's own layers, and this model is plain"
+            " PyTorch; leave it out, or choose a smaller dtype",
+            param="quantization",
+        )
 
 
 def _taken(engine_args: EngineArgs, config: dict[str, Any]) -> dict[str, Any] | None:

@@ -50,6 +50,8 @@ def run(options: argparse.Namespace, params: OutputParams) -> int | None:
         return None
     if options.mmout_trace is not None:
         raise OptionError("--mmout-trace is of one process; leave it or --ray out")
+    if options.output_format is not None:
+        raise OptionError("--output-format is for one machine, a cluster writes usual formats; leave it or --ray out")
     if options.ray_split is not None and options.ray_split < 1:
         raise OptionError(f"--ray-split must be 1 or more pixels, got {options.ray_split}")
     try:
