@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import configparser
+import io
 import re
 import shlex
 
@@ -34,7 +35,7 @@ def test_the_job_runs_a_command_that_there_is():
 
 def test_the_server_has_flags_that_there_are():
     """And its results lie on the volume."""
-    deployment, claim, service = manifests("server.yaml")
+    deployment, claim, hub, service = manifests("server.yaml")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     ours = [one for one in container["args"] if one.startswith("--mmout-")]
     parser = argparse.ArgumentParser()
@@ -45,7 +46,54 @@ def test_the_server_has_flags_that_there_are():
     assert container["args"][container["args"].index("--mmout-results-dir") + 1].startswith(mounts["results"])
     volumes = {volume["name"]: volume for volume in deployment["spec"]["template"]["spec"]["volumes"]}
     assert volumes["results"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert volumes["hub"]["persistentVolumeClaim"]["claimName"] == hub["metadata"]["name"]
+    assert {"name": "HF_HOME", "value": mounts["hub"]} in container["env"]
     assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+
+
+def test_the_server_has_a_key_and_all_probes_have_limits():
+    """The key is in a secret; a probe that hangs is given up."""
+    pod = manifests("server.yaml")[0]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (key,) = [entry["valueFrom"]["secretKeyRef"] for entry in container["env"] if entry["name"] == "VLLM_API_KEY"]
+    assert key == {"name": "vllm-mmout", "key": "api-key"}
+    assert all(container[f"{name}Probe"]["timeoutSeconds"] >= 5 for name in ("startup", "liveness", "readiness"))
+    assert pod["terminationGracePeriodSeconds"] >= 600
+
+
+def test_a_pod_that_is_to_end_waits_for_its_scenes(monkeypatch):
+    """It looks at metrics of ours and vLLM's until nothing is left, and is told to stop then."""
+    (container,) = manifests("server.yaml")[0]["spec"]["template"]["spec"]["containers"]
+    program, flag, code = container["lifecycle"]["preStop"]["exec"]["command"]
+    ours, vllms = 'mmout:tiles_waiting{model_name="m"}', 'vllm:num_requests_running{engine="0",model_name="m"}'
+    assert '"mmout:tiles_waiting"' in (ROOT / "vllm_mmout/serving/metrics.py").read_text()
+    pages = [f"# HELP x\n{ours} {tiles}\n{vllms} {running}\n" for tiles, running in ((12, 0), ("0.0", 1.0), (0.0, 0.0))]
+    left, waited = iter(pages), []
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO(next(left).encode()))
+    monkeypatch.setattr("time.sleep", waited.append)
+    exec(code, {})  # noqa: S102 - our own
+    assert (program, flag, waited, list(left)) == ("python3", "-c", [2, 2], [])
+
+
+def test_the_image_has_what_it_is_built_of_and_no_more():
+    """All is left out but what the package's build reads."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    kept = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    assert "*" in lines
+    assert kept == {"LICENSE", "README.md", "patches", "pyproject.toml", "setup.cfg", "vllm_mmout"}
+    assert all((ROOT / name).exists() for name in kept)
+
+
+def test_the_image_has_the_extras_that_the_docs_show():
+    """Without those for tests, and for notebooks."""
+    shown = {
+        extra
+        for page in (ROOT / "docs").glob("*.md")
+        for extras in re.findall(r"vllm-mmout\[([\w,]+)\]", page.read_text())
+        for extra in extras.split(",")
+    }
+    (installed,) = re.findall(r"ARG EXTRAS=([\w,]+)", (DEPLOY / "Dockerfile").read_text())
+    assert shown - {"testing"} <= set(installed.split(","))
 
 
 def test_the_image_installs_extras_that_there_are():
