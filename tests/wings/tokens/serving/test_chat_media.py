@@ -161,6 +161,16 @@ def test_text_that_is_not_asked_for_stays_away(drawing_client):
     assert len(deltas) == 4, "the role, two pictures, the end"
 
 
+def test_whole_media_are_asked_for(drawing_client):
+    """One whole picture and nothing else, whatever the model would write; another value is refused with the field."""
+    (choice,) = drawn(drawing_client, "a lake", extra_body={"output": "media"}, seed=3, temperature=1.5).choices
+    (entry,) = choice.message.images
+    assert (choice.message.content or "", "partial" in entry) == ("", False)
+    with pytest.raises(openai.BadRequestError) as refused:
+        drawn(drawing_client, extra_body={"output": "classes"})
+    assert refused.value.param == "output"
+
+
 def test_an_answer_without_media_is_text(drawing_client):
     """A model that does not draw does not fail."""
     (choice,) = drawn(drawing_client, script=of_text("No.")).choices

@@ -63,6 +63,17 @@ def read(content, container):
         return file.read(dtype="float64"), file.samplerate
 
 
+@pytest.mark.parametrize("output", ["media", "mixed"])
+def test_a_whole_sound_is_asked_of_the_engine(spoken, output):
+    """The engine guides the answer; other values are refused with the field."""
+    client, engine = spoken
+    client.audio.speech.create(model="painter", voice="x", input="hello", extra_body={"output": output})
+    assert engine.asked[-1][1].output == output
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.audio.speech.create(model="painter", voice="x", input="hello", extra_body={"output": "none"})
+    assert refused.value.param == "output"
+
+
 @pytest.mark.parametrize("name", TYPES)
 def test_each_format_is_what_it_says(spoken, name):
     """Media type, container and rate; what is not lossy has the decoder's samples."""

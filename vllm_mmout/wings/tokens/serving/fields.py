@@ -117,6 +117,10 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
         float | None,
         said("least length of what comes at once of a sound that comes while it is made.", ge=0.001, unit="seconds"),
     ] = None
+    output: Annotated[
+        Literal["media", "mixed"] | None,
+        said('"media": a sound and nothing else, always whole; "mixed": whole sounds with text around them.'),
+    ] = None
     sampling: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """As of `TokenImagesRequest`."""
 

@@ -38,7 +38,10 @@ async def answer_of_forward(request: Request, service: ForwardService, asked: Sp
     processor = service.binding.processors[work.names[0]]
     if processor.modality != "audio" or (inputs is not None and inputs.opens_files):
         raise ApiError(400, service.gives, param="model")
-    given = [*asked.sampling, *(name for name in ("instructions", "chunk_seconds") if getattr(asked, name) is not None)]
+    given = [
+        *asked.sampling,
+        *(name for name in ("instructions", "chunk_seconds", "output") if getattr(asked, name) is not None),
+    ]
     if given:
         raise ApiError(400, f"the model takes a text alone; leave {given[0]} out", param=given[0])
     if asked.stream_format == "sse":
@@ -62,7 +65,7 @@ async def prepared(request: Request, service: TokenService, maker: Maker, asked:
     prompt = await asyncio.to_thread(maker.tokens, values, "input")
     left = service.room_after(prompt, "input")
     sampling = sampling_params(asked.sampling, service.usual, n=1, length=service.usual.get("max_tokens"), left=left)
-    params = OutputParams(processor=maker.name, sampling=sampling)
+    params = OutputParams(processor=maker.name, sampling=sampling, output=asked.output)
     return Run(prompt, params, request_id(request, "speech"), adapter, trace_headers(request))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vllm_mmout.messages import shown, unknown
 from vllm_mmout.serving.chat import TEXT, asks_for_media
 from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.wings.tokens.guided.admission import GUIDED
 from vllm_mmout.wings.tokens.serving.fields import RESPONSE_FORMATS, voice_name
 from vllm_mmout.wings.tokens.serving.speech import check_format
 
@@ -33,6 +34,8 @@ class AskedMedia:
     form: str | None = None
     """Format of the sounds, as files are called; None where pictures are asked for."""
     voice: str | None = None
+    output: str | None = None
+    """Which whole media the answer is guided to, as `OutputParams.output`; None: it may hold what the model writes."""
 
     def check(self) -> None:
         """Refuse a format that cannot hold the model's sounds; blocks."""
@@ -54,10 +57,18 @@ def asked_media(request: Any, service: TokenService) -> AskedMedia | None:
     _check(request)
     maker, text = service.makers[media], TEXT in modalities
     if media == "image":
-        return AskedMedia(maker, text)
+        return AskedMedia(maker, text, output=_output(request))
     audio = _audio(getattr(request, "audio", None))
     form = _format(audio.get("format"), streamed=bool(request.stream))
-    return AskedMedia(maker, text, form, voice_name(audio.get("voice"), "audio.voice"))
+    return AskedMedia(maker, text, form, voice_name(audio.get("voice"), "audio.voice"), _output(request))
+
+
+def _output(request: Any) -> str | None:
+    """Return the field ``output`` of a chat."""
+    output: Any = getattr(request, "output", None)
+    if output is not None and output not in GUIDED:
+        raise ApiError(400, f"output must be {' or '.join(GUIDED)}, got {shown(output)}", param="output")
+    return None if output is None else str(output)
 
 
 def _media(modalities: Any, service: TokenService) -> str:

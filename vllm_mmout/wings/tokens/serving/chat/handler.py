@@ -75,7 +75,7 @@ class MediaChat:
             mine: Any = copy(self)
             pieces = request.stream and asked.form is not None
             seconds = await asyncio.to_thread(chunk_seconds, asked.maker, None) if pieces else None
-            mine.engine_client = engine = WatchedEngine(self.mmout.engine, asked.maker.name, seconds)
+            mine.engine_client = engine = WatchedEngine(self.mmout.engine, asked.maker.name, seconds, asked.output)
             answer = await super(MediaChat, mine).create_chat_completion(request, raw_request)  # type: ignore[misc]
             if not request.stream:
                 return await _filled(answer, engine, asked)

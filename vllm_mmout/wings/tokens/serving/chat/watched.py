@@ -22,11 +22,15 @@ if TYPE_CHECKING:
 class WatchedEngine:
     """All that the engine has, but that it generates with media."""
 
-    def __init__(self, engine: BoundTokenAsyncLLM, processor: str, chunk_seconds: float | None = None) -> None:
+    def __init__(
+        self, engine: BoundTokenAsyncLLM, processor: str, chunk_seconds: float | None = None, output: str | None = None
+    ) -> None:
         self._engine = engine
         self._processor = processor
         self._chunk_seconds = chunk_seconds
         """Of the pieces in which sounds are taken; None: media are taken when they are whole."""
+        self._output = output
+        """Which whole media are asked for; None: none in particular."""
         self._media: defaultdict[int, list[Any]] = defaultdict(list)
         """Decoded media that nobody has taken, by the index of their answer."""
         self.failure: ApiError | None = None
@@ -41,7 +45,12 @@ class WatchedEngine:
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:
         """As the engine's own; media of an output are here before it is yielded."""
-        params = OutputParams(processor=self._processor, sampling=sampling_params, chunk_seconds=self._chunk_seconds)
+        params = OutputParams(
+            processor=self._processor,
+            sampling=sampling_params,
+            chunk_seconds=self._chunk_seconds,
+            output=self._output,
+        )
         results = self._engine.generate(prompt, params, request_id, *args, **kwargs)
         try:
             async with aclosing(results), aclosing(self._without_silence(results)) as outputs:
