@@ -13,7 +13,7 @@ import openai
 import pytest
 from sent_requests import answered_with, client
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 from vllm.exceptions import VLLMNotFoundError, VLLMUnprocessableEntityError, VLLMValidationError
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
@@ -141,7 +141,7 @@ def test_an_authors_exit_is_the_answer_to_its_request(error) -> None:
 
     service = Service(engine=None, models=None, options=None, store=None, observer=SILENT)
     state = SimpleNamespace(mmout=service, mmout_slots=Slots(1))
-    request = SimpleNamespace(app=SimpleNamespace(state=state))
+    request = Request({"type": "http", "headers": [], "app": SimpleNamespace(state=state)})
     if isinstance(error, GeneratorExit):
         with pytest.raises(GeneratorExit):
             asyncio.run(answered(request, Service, leave))
