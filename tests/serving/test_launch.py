@@ -217,6 +217,7 @@ def test_wrong_flags_are_refused(launched, capsys, tmp_path, monkeypatch):
         ("m", "--mmout-max-tiles", "0"): "vllm-mmout: --mmout-max-tiles must be at least 1, got 0",
         ("m", "--no-such-flag"): "vllm-mmout: error: unrecognized arguments: --no-such-flag",
         ("m", "--port", "x"): f"{prefix} --port: invalid int value: 'x'",
+        ("m", "--mmout-output-root", "/nowhere"): "vllm-mmout: --mmout-output-root must be a folder, got '/nowhere'",
         ("m", "--grpc"): "vllm-mmout: --grpc starts a server without HTTP routes; leave it out",
     }.items():
         status, line = refused(launched, capsys, *arguments)

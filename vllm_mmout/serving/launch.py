@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from vllm_mmout.engine.hooks.endpoint_plugin import SWITCH, our_endpoint
@@ -15,7 +16,7 @@ from vllm_mmout.engine.settings import set_option
 from vllm_mmout.engine.trace import Trace
 from vllm_mmout.errors import OptionError
 from vllm_mmout.models.embedded.folders import found_model
-from vllm_mmout.serving.options import PREFIX, ServingOptions
+from vllm_mmout.serving.options import PREFIX, ServingOptions, flag
 from vllm_mmout.wing import extensions
 
 GENERAL_PLUGIN: Final = "vllm_mmout"
@@ -102,7 +103,9 @@ def _check(args: argparse.Namespace) -> None:
     """Refuse what would start a server without our routes, or with limits that allow nothing."""
     from vllm import envs
 
-    ServingOptions.from_args(args)
+    root = ServingOptions.from_args(args).output_root
+    if root is not None and not Path(root).is_dir():
+        raise OptionError(f"{flag('output_root')} must be a folder, got {root!r}; make it first")
     if getattr(args, "grpc", False):
         raise OptionError("--grpc starts a server without HTTP routes; leave it out, or use vllm serve")
     if getattr(envs, "VLLM_USE_RUST_FRONTEND", False):

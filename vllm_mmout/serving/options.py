@@ -78,6 +78,13 @@ class ServingOptions:
     result_ttl: float = _seconds("time that a stored result can be fetched", 3600.0)
     read_from: tuple[str, ...] = _folders("read: requests may name them, and they are read by the server's credentials")
     write_to: tuple[str, ...] = _folders("written: a request may name one as the path of its result")
+    output_root: str | None = field(
+        default=None,
+        metadata={
+            "metavar": "FOLDER",
+            "help": "folder below which requests to the plugin mmout may have results written; by default none",
+        },
+    )
     trace: str | None = field(
         default=None,
         metadata={

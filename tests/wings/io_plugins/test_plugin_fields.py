@@ -13,8 +13,10 @@ from vllm_mmout.errors import InputError, MMOutError
 from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.request.fields import OPTIONS
 from vllm_mmout.serving.response.encode import FormatChoice
+from vllm_mmout.serving.response.result_files import Encoded
 from vllm_mmout.wings.io_plugins.own.plugin_data import FIELDS, checked_input, plugin_data
 
 pytestmark = pytest.mark.engine
@@ -41,6 +43,39 @@ def test_what_terratorchs_clients_send():
     assert (least.asked, least.params) == (FormatChoice(as_file=True), OutputParams())
 
 
+STUDIO = {**BLOG, "out_data_format": "path", "output_path": "run 7/"}
+
+
+def test_where_the_geospatial_studio_wants_its_result(tmp_path):
+    """Below the server's output root, in folders that are made; a file of a suffix is of that format."""
+    served = ServingOptions(output_root=str(tmp_path))
+    folder = plugin_data(STUDIO, served=served)
+    written = folder.target.write(Encoded(b"tiff", "tiff"))
+    assert (written.parent, written.suffix, written.read_bytes()) == (tmp_path / "run 7", ".tif", b"tiff")
+    for name in ("a/mask.png", f"{tmp_path}/a/mask.png"):
+        file = plugin_data({**STUDIO, "output_path": name, "image_format": None}, served=served)
+        assert (file.target.path, file.image_format) == (tmp_path / "a/mask.png", "png")
+    assert plugin_data({**STUDIO, "out_data_format": "url"}, served=served).target is None
+    assert plugin_data({**BLOG, "output_path": "/anywhere"}).target is None
+
+
+def test_no_result_lies_elsewhere_or_over_its_input(tmp_path):
+    """Not by "..", a whole path, or a link; without a root nothing is written."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/link").symlink_to(tmp_path)
+    served = ServingOptions(output_root=str(tmp_path / "root"))
+    for path in ("../x.tif", "/etc/x.tif", "link/x.tif", "a/../../x", "\0"):
+        error = refusal({**STUDIO, "output_path": path}, served=served)
+        assert (error.param, "--mmout-output-root" in error.message) == ("output_path", True)
+    assert refusal({**STUDIO, "output_path": "x.png"}, served=served).param == "image_format"
+    assert refusal({**STUDIO, "out_path": "other"}, served=served).param == "out_path"
+    assert refusal(STUDIO).param == refusal({**BLOG, "out_data_format": "url"}).param == "out_data_format"
+    target = plugin_data({**STUDIO, "output_path": "in.tif"}, served=served).target
+    for name in (f"{tmp_path}/root/in.tif", f"file://{tmp_path}/root/in.tif"):
+        with pytest.raises(ApiError, match="over its own input"):
+            target.check_input((name,))
+
+
 def test_options_stand_in_data():
     """Each option of a request but where it is written, with JSON's types."""
     asked = plugin_data({**BLOG, "overlap": 64, "output": "confidence", "window": [0, 1, 30, 40], "nodata": "nan"})
@@ -52,6 +87,7 @@ def test_options_stand_in_data():
         "image_format",
         "out_data_format",
         "out_path",
+        "output_path",
     }
 
 

@@ -87,6 +87,20 @@ def test_the_blogs_json(server, scene, running_server):
         assert (file.driver, file.crs, file.transform, file.nodata) == ("GTiff", PLACE["crs"], PLACE["transform"], 255)
 
 
+def test_the_address_of_a_stored_result(server, scene):
+    """With ``out_data_format`` "url", as the Geospatial Studio's client asks; its ``output_path`` changes nothing."""
+    data = {"data": str(scene), "data_format": "path", "out_data_format": "url", "output_path": "/anywhere"}
+    answer = pooled(server, data)
+    if not is_ours(server):  # it stores nothing
+        assert answer.status_code == 400
+        return
+    answer = answer.json()["data"]
+    assert answer["data_format"] == "url"
+    stored = httpx.get(answer["data"], timeout=60, trust_env=False).content
+    with rasterio.open(io.BytesIO(stored)) as file:
+        np.testing.assert_array_equal(file.read(), classes(ARRAY))
+
+
 LOAD_TOOLS = {
     "vllm bench serve": {"truncate_prompt_tokens": -1},
     "guidellm": {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},

@@ -107,8 +107,9 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
             output = result.outputs
         except (ApiError, MMOutError) as error:
             raise _client_error(error) from error.__cause__
-        made = output.path if asked.out_data_format == "path" else _base64(asked, binding, name, output)
-        return _answer(result.request_id, asked.out_data_format, made)
+        if asked.out_data_format == "path":
+            return _answer(result.request_id, "path", output.path)
+        return _answer(result.request_id, "b64_json", _base64(asked, binding, name, output))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from starlette.responses import JSONResponse
 from vllm.entrypoints.pooling.base.protocol import reject_removed_pooling_parameters
 from vllm.entrypoints.pooling.pooling.protocol import IOProcessorRequest
 
@@ -18,6 +19,7 @@ from vllm_mmout.serving.request.fields import OPTIONS
 from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.responses import PiecesResponse
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
+from vllm_mmout.serving.service import kept
 from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.io_plugins.own.mmout_plugin import NAME, NamingPlugin
 from vllm_mmout.wings.io_plugins.own.plugin_data import checked_input, plugin_data
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from vllm_mmout.serving.extension import PluginAnswer
     from vllm_mmout.serving.service import ForwardService
+    from vllm_mmout.wings.io_plugins.own.plugin_data import PluginData
 
 _REQUEST: TypeAdapter[IOProcessorRequest[Any]] = TypeAdapter(
     Annotated[IOProcessorRequest[Any], BeforeValidator(reject_removed_pooling_parameters)]
@@ -38,9 +41,11 @@ _REQUEST: TypeAdapter[IOProcessorRequest[Any]] = TypeAdapter(
 
 
 async def plugin_answer(request: Request, service: ForwardService, given: Mapping[str, Any]) -> Response:
-    """Run a request and answer with its result in base64, which is made while it is sent."""
+    """Run a request and answer with its result: base64 that is made while it is sent, an address, or a file's path."""
     outer = _outer(given)
-    asked = plugin_data(given["data"])
+    asked = plugin_data(given["data"], served=service.options)
+    if asked.target is not None and asked.data_format != "b64_json":
+        asked.target.check_input(asked.data)
     asked.check(service.binding)
     name = request_id(request, "pooling")
     data = await asyncio.to_thread(checked_input, asked, service.options.max_upload)
@@ -58,10 +63,25 @@ async def plugin_answer(request: Request, service: ForwardService, given: Mappin
     (entry,) = (await work.result()).entries
     called = f"pooling-{request.headers.get('x-request-id') or outer.request_id}"  # as vLLM calls it
     head = {"request_id": called, "created_at": int(time.time())}
+    if asked.out_data_format != "b64_json":
+        place = await _placed(request, service, asked, entry)
+        found = {"data_format": asked.out_data_format, "data": place, "request_id": called}
+        return JSONResponse({**head, "data": found})
     start = json.dumps({**head, "data": {"data_format": asked.out_data_format, "data": ""}}, separators=(",", ":"))
     end = json.dumps({"request_id": called}, separators=(",", ":"))[1:]
     parts: list[bytes | Encoded] = [start.removesuffix('"}}').encode(), entry, f'",{end}}}'.encode()]
     return PiecesResponse(parts, MEDIA_TYPES["json"], as_text=True)
+
+
+async def _placed(request: Request, service: ForwardService, asked: PluginData, entry: Encoded) -> str:
+    """Store a result, or write it where the request says, and return its address or path."""
+    if asked.target is None:
+        (name,) = await kept(service.store, [entry])
+        return str(request.url_for("mmout_result", name=name))
+    try:
+        return str(await asyncio.to_thread(asked.target.write, entry))
+    finally:
+        entry.close()
 
 
 def _outer(given: Mapping[str, Any]) -> IOProcessorRequest[Any]:

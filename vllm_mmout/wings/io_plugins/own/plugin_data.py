@@ -25,9 +25,11 @@ from vllm_mmout.serving.options import flag
 from vllm_mmout.serving.request.fields import FIELDS as OF_IMAGES
 from vllm_mmout.serving.request.fields import OPTIONS, Fields, made
 from vllm_mmout.serving.response.encode import FormatChoice, chosen_format
+from vllm_mmout.wings.io_plugins.own.target import Target
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.serving.options import ServingOptions
 
 DATA_FORMATS: Final = ("url", "path", "b64_json")
 OUT_FORMATS: Final = ("b64_json", "path")
@@ -36,12 +38,12 @@ FIELDS: Final = Fields(
     "data",
     OPTIONS,
     {},
-    apart=("data", "data_format", "image_format", "out_data_format", "out_path"),
+    apart=("data", "data_format", "image_format", "out_data_format", "out_path", "output_path"),
     later=OPTIONS,
     where=" in data",
 )
 """All that may stand in ``data``."""
-_EMPTY: Final = ("image_format", "out_path", "indices")
+_EMPTY: Final = ("image_format", "out_path", "output_path", "indices")
 """Fields that are as good as left out where they are empty, as TerraTorch's plugin has it."""
 _CONFIG: Final = "TERRATORCH_SEGMENTATION_IO_PROCESSOR_CONFIG"
 """Variable of the environment in which TerraTorch's plugin finds its ``output_path``, as JSON."""
@@ -57,9 +59,11 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
     data_format: Literal["url", "path", "b64_json"]
     image_format: str | None = None
     """Of the result; None: the usual one of a file, GeoTIFF of a raster."""
-    out_data_format: Literal["b64_json", "path"] = "b64_json"
+    out_data_format: Literal["b64_json", "path", "url"] = "b64_json"
     params: OutputParams = OutputParams()
     """The ``path`` in it is the client's ``out_path``."""
+    target: Target | None = None
+    """Where a server writes the result."""
     folder: Path | None = None
     """Where a caller who names no ``out_path`` finds the file, under a name of its own."""
 
@@ -135,8 +139,15 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         return made[0] if len(made) == 1 else made
 
 
-def plugin_data(given: Any, *, local: bool = False) -> PluginData:
-    """The request of what stands in ``data``."""
+def plugin_data(given: Any, *, local: bool = False, served: ServingOptions | None = None) -> PluginData:
+    """Return the request of what stands in ``data``.
+
+    Args:
+        given: what a client sent.
+        local: whether it comes from this process, which may write anywhere.
+        served: the options of our server, which can store results and may let them be written; None: of vLLM's own.
+
+    """
     if not isinstance(given, Mapping):
         example = '{"data": "https://host/scene.tif", "data_format": "url"}'
         raise ApiError(400, f"data must be an object such as {example}, got {shown(given)}", param="data")
@@ -144,16 +155,23 @@ def plugin_data(given: Any, *, local: bool = False) -> PluginData:
     options = FIELDS.of_object(fields)
     if isinstance(options.get("processor"), tuple):
         raise ApiError(400, "processor must be one name: an answer of the plugin holds one result", param="processor")
-    out_data_format = _choice(fields, "out_data_format", OUT_FORMATS, "b64_json")
-    path = _out_path(fields, out_data_format, local=local)
+    out_formats = OUT_FORMATS if served is None else (*OUT_FORMATS, "url")
+    out_data_format = _choice(fields, "out_data_format", out_formats, "b64_json")
+    root = None if served is None else served.output_root
+    path = _out_path(fields, out_data_format, local=local or root is not None)
+    target = None if root is None or out_data_format != "path" else Target.below(root, path or "")
+    image_format = _image_format(fields)
+    if target is not None:
+        image_format, path = target.format_of(image_format), None
     return PluginData(
         data_format=_choice(fields, "data_format", DATA_FORMATS, None),
         data=_texts(fields),
         names=tuple(fields["data"]) if isinstance(fields["data"], Mapping) else (),
-        image_format=_image_format(fields),
+        image_format=image_format,
         out_data_format=out_data_format,
         params=made(OutputParams, options, OPTIONS, path=path),
-        folder=_default_folder() if out_data_format == "path" and path is None else None,
+        target=target,
+        folder=_default_folder() if out_data_format == "path" and path is None and target is None else None,
     )
 
 
@@ -225,12 +243,18 @@ def _out_path(fields: Mapping[str, Any], out_data_format: str, *, local: bool) -
         raise ApiError(
             400,
             "out_data_format 'path' is for Python on the machine itself: a client cannot choose where the server"
-            " writes; leave it out for base64, or send the scene as a job to /v1/scenes and fetch its file",
+            f" writes, unless {flag('output_root')} allows a folder; leave it out for base64, or send the scene as a"
+            " job to /v1/scenes and fetch its file",
             param="out_data_format",
         )
-    path = fields.get("out_path")
-    if path is not None and not isinstance(path, str | Path):
-        raise ApiError(400, f"out_path must be a folder or a file, got {shown(path)}", param="out_path")
+    named = {name: fields[name] for name in ("out_path", "output_path") if name in fields}
+    for name, path in named.items():
+        if not isinstance(path, str | Path):
+            raise ApiError(400, f"{name} must be a folder or a file, got {shown(path)}", param=name)
+    if len(set(map(str, named.values()))) > 1:
+        differ = " and ".join(map(shown, named.values()))
+        raise ApiError(400, f"out_path and output_path differ: {differ}; name one", param="out_path")
+    path = next(iter(named.values()), None)
     return None if path is None or out_data_format != "path" else str(path)
 
 
