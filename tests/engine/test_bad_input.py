@@ -126,9 +126,9 @@ def test_all_nodata_is_refused(llm, sent):
 BAD_PARAMS = {
     "a band that is not there": (OutputParams(bands=[1, 2, 3, 4, 5, 7]), InputError, ["band 7", "'SWIR 2'"]),
     "a name that is not there": (
-        OutputParams(bands=["blue", "green", "red", "NIR", "SWIR 1", "SWIR 2"]),
+        OutputParams(bands=["blue", "green", "red", "thermal", "SWIR 1", "SWIR 2"]),
         InputError,
-        ["'NIR'", "'narrow NIR'"],
+        ["'thermal'", "'narrow NIR'"],
     ),
     "too few bands": (OutputParams(bands=[1, 2]), InputError, ["bands chooses 2 bands", "takes 6"]),
     "too few indices": (OutputParams(indices=[0, 1]), InputError, ["indices chooses 2 bands", "takes 6"]),

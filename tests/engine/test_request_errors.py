@@ -159,10 +159,10 @@ def test_a_request_that_forward_refuses_is_the_callers_fault(right):
     """An `InputError` of the model stays one, with its own words; what stands in the step beside it is not touched."""
     llm, network = right
     inputs = [pixels(number) for number in range(0, 8, 2)]
-    inputs[1][0, 0, 0] = np.inf
+    inputs[1][0, 0, 0] = wrong.SATURATED
     good, refused, *others = llm.generate(inputs, use_tqdm=False)
     assert type(refused.error) is InputError
-    assert str(refused.error) == "1 pixels are infinite; mask them"
+    assert str(refused.error) == "1 pixels are saturated; mask them"
     for result, array in zip((good, *others), (inputs[0], *inputs[2:]), strict=True):
         expected = network(torch.from_numpy(array)[None])[0].numpy()
         np.testing.assert_array_equal(result.outputs.array, expected, strict=True)

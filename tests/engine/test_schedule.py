@@ -26,6 +26,7 @@ class Work:
     done: int = 0
     total: int = 1
     no_thread: bool = False
+    assumed: tuple = ()
     raises: BaseException | None = None
 
     @property

@@ -147,8 +147,8 @@ def test_an_image_may_come_in_json(water_server, scene, kind):
 
 
 def test_several_files_are_one_input(client, tmp_path):
-    """A file a band, as they come from an archive; their names do not matter here, their order does."""
-    files = [write(tmp_path / f"B{number}.tif", ARRAY[number : number + 1], **PLACE) for number in range(6)]
+    """A file a band, in the order in which the client sends them; their names say nothing of bands."""
+    files = [write(tmp_path / f"part{number}.tif", ARRAY[number : number + 1], **PLACE) for number in range(6)]
     answer = client.images.edit(image=files, prompt="", extra_body={"output_format": "tiff"})
     np.testing.assert_array_equal(opened(base64.b64decode(answer.data[0].b64_json))[0], classes(ARRAY))
 

@@ -150,7 +150,7 @@ def test_files_of_one_scene_are_called_by_their_names(server):
     mapper = RasterMapper(model="flood", bands=("B04", "B8A", "B02"), max_size=512)
     data = [upload(bands[0], "S2_B02.tif"), upload(bands[1], "S2_B04.tif"), address]
     with sources(domains=HERE).opened(data) as files:
-        raster, numbers = opened_planes(files, OutputParams(), mapper)
+        raster, numbers, _ = opened_planes(files, OutputParams(), mapper)
         with raster:
             np.testing.assert_array_equal(raster.read(bands=numbers).array, ARRAY[[1, 2, 0]])
 

@@ -16,18 +16,22 @@ from vllm_mmout.models.inputs.tensor_spec import TensorSpec
 register_input_mapper = MULTIMODAL_INPUT_REGISTRY.register_input_mapper
 
 
-class InfiniteError(InputError):
+SATURATED = torch.finfo(torch.float32).max
+"""The value that `RightNet` refuses."""
+
+
+class SaturatedError(InputError):
     """An author's own, made of something else than a message."""
 
     def __init__(self, pixel_values):
-        super().__init__(f"{int(pixel_values.isinf().sum())} pixels are infinite; mask them")
+        super().__init__(f"{int((pixel_values == SATURATED).sum())} pixels are saturated; mask them")
 
 
 @register_input_mapper(lambda config: THREE_BANDS)
 class RightNet(nn.Module):
     """Nothing is wrong with it; the others are made of it.
 
-    Its forward fails on a negative pixel, below -1 with an error that has no message, and refuses an infinite one.
+    Its forward fails on a negative pixel, below -1 with an error that has no message, and refuses a saturated one.
     """
 
     def __init__(self, config):
@@ -41,8 +45,8 @@ class RightNet(nn.Module):
             raise UnreadableError
         if (pixel_values < 0).any():
             raise ValueError("a pixel is negative")
-        if pixel_values.isinf().any():
-            raise InfiniteError(pixel_values)
+        if (pixel_values == SATURATED).any():
+            raise SaturatedError(pixel_values)
         return self.head(pixel_values.float())
 
 

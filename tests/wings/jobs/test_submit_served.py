@@ -76,7 +76,7 @@ def test_the_result_is_that_of_the_scene(water_server, array, scene, tmp_path, c
 
 def test_files_of_bands_and_options(water_server, array, tmp_path):
     """A file a band is one input, and options of the request say the same as in Python."""
-    bands = [write(tmp_path / f"B{band}.tif", array[[band]], **PLACE) for band in range(6)]
+    bands = [write(tmp_path / f"part{band}.tif", array[[band]], **PLACE) for band in range(6)]
     options = ["--output", "probabilities", "--nodata", "0"]
     assert submit(water_server, *bands, "-o", tmp_path / "p.tif", *options) == 0
     valid = (array != 0).all(axis=0)

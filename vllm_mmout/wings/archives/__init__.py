@@ -8,4 +8,8 @@ from __future__ import annotations
 
 from vllm_mmout.wing import Wing
 
-WING = Wing(name="archives", folders="vllm_mmout.wings.archives.folders:as_ours")
+WING = Wing(
+    name="archives",
+    folders="vllm_mmout.wings.archives.folders:as_ours",
+    hooks="vllm_mmout.wings.archives.hooks:ARCHIVE_HOOKS",
+)

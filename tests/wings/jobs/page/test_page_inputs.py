@@ -55,7 +55,7 @@ def test_several_files_are_one_input(page, embedded, mask, tmp_path):
     """A file a band, put in the order of their names."""
     files = []
     for number, band in enumerate(embedded.array, 1):
-        files.append(tmp_path / f"B{number}.tif")
+        files.append(tmp_path / f"part{number}.tif")
         profile = {"count": 1, "height": 512, "width": 512, "dtype": "int16", "nodata": embedded.nodata}
         place = {"crs": embedded.crs, "transform": rasterio.Affine(10, 0, 562_340, 0, -10, 4_990_280)}
         with rasterio.open(files[-1], "w", driver="GTiff", **profile, **place) as file:

@@ -204,10 +204,10 @@ def test_json_and_forms_of_addresses(server, scene, expected):
 
 def test_several_files(server, array, expected, tmp_path):
     """A file a band is one input."""
-    bands = [write(tmp_path / f"B{band}.tif", array[[band]], **PLACE).read_bytes() for band in range(6)]
-    files = [("image", (f"B{band}.tif", content)) for band, content in enumerate(bands)]
+    bands = [write(tmp_path / f"part{band}.tif", array[[band]], **PLACE).read_bytes() for band in range(6)]
+    files = [("image", (f"part{band}.tif", content)) for band, content in enumerate(bands)]
     job = done(server, made(server.post("/v1/scenes", files=files)))
-    assert job["name"] == "B0.tif"
+    assert job["name"] == "part0.tif"
     np.testing.assert_array_equal(raster(get(server, job, "/content").content), expected)
 
 

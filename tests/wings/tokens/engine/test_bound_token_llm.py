@@ -17,9 +17,10 @@ pytestmark = pytest.mark.engine
 @pytest.mark.parametrize("method", ["generate", "chat", "wait_for_completion"])
 def test_a_class_that_is_derived_from_a_bound_one_is_no_endless_loop(monkeypatch, method):
     """What stands above calls vLLM's method in the end."""
-    monkeypatch.setattr(LLM, method, lambda self, *args, **kwargs: ["vLLM's"])
+    answer = SimpleNamespace()
+    monkeypatch.setattr(LLM, method, lambda self, *args, **kwargs: [answer])
     llm = object.__new__(type("UsersLLM", (LLM,), {}))
     rebase(llm, BoundTokenLLM)
     llm.__class__ = type("Derived", (type(llm),), {})
     llm.llm_engine = SimpleNamespace(output_processor=SimpleNamespace(binding=None))
-    assert getattr(llm, method)([]) == ["vLLM's"]
+    assert getattr(llm, method)([]) == [answer]
