@@ -120,14 +120,21 @@ def _processor_s(process: int) -> float:
 
 
 def _tiles(folder: Path, scene: Scene) -> Row:
-    """What late tiles cost beside early ones: medians of so many, from the trace of one scene."""
+    """What late tiles cost beside early ones: medians of so many, from the trace of a scene each round."""
     file = folder / "trace.json"
-    call("traced", folder, scene=str(scene.path), out=str(folder / "out.tif"), tile=SMALL_TILE, trace=str(file))
-    costs = tile_costs(json.loads(file.read_text().rstrip().rstrip(",") + "]"))
-    last = min(LATE, len(costs) - COUNTED)
-    early, late = (statistics.median(costs[first : first + COUNTED]) for first in (EARLY, last))
-    figures = {"tiles": len(costs), f"tile {EARLY} ms": 1e3 * early, f"tile {last} ms": 1e3 * late}
-    figures["ratio"] = Figure(late / early, at_most=ASKED_TILE)
+    early, late = [], []
+    for _ in range(ROUNDS):
+        call("traced", folder, scene=str(scene.path), out=str(folder / "out.tif"), tile=SMALL_TILE, trace=str(file))
+        costs = tile_costs(json.loads(file.read_text().rstrip().rstrip(",") + "]"))
+        last = min(LATE, len(costs) - COUNTED)
+        early.append(statistics.median(costs[EARLY : EARLY + COUNTED]))
+        late.append(statistics.median(costs[last : last + COUNTED]))
+    figures = {
+        "tiles": len(costs),
+        f"tile {EARLY} ms": Figure.of(1e3 * each for each in early),
+        f"tile {last} ms": Figure.of(1e3 * each for each in late),
+        "ratio": Figure.ratio(late, early, at_most=ASKED_TILE),
+    }
     return Row(f"a tile of {SMALL_TILE}, medians of {COUNTED}", figures)
 
 
