@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import forked_python
 import pytest
 
 pytestmark = pytest.mark.engine
@@ -23,8 +22,8 @@ print(found.decorators, found.mapper.function is as_tensors, found.dummy_data is
 
 
 def run(script):
-    """Of a fresh interpreter."""
-    return subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    """Run a script in a process that has imported vLLM, and has not loaded its plugins."""
+    return forked_python.run(["-c", script], cwd=ROOT)
 
 
 def test_the_example_works_at_the_top_of_a_script():
