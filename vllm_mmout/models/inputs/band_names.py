@@ -141,8 +141,14 @@ def _colour(band: Listed) -> tuple[str, ...]:
 
 
 def _are_counted(bands: Sequence[Listed]) -> bool:
-    """Return whether bands are called b1, b2, b3, ... as programs call bands without names."""
-    return all(band.names == (f"b{number}",) for number, band in enumerate(bands, start=1))
+    """Return whether bands are called b1, b2, b3, ... as programs call bands without names, or b0, b1, b2, ...
+
+    No sensor has a band 0, so B0 is the start of a count too.
+    """
+    if all(band.names == (f"b{number}",) for number, band in enumerate(bands, start=1)):
+        return True
+    numbers = [{name.casefold() for name in band.names} for band in bands]
+    return all(names == {f"b{number}"} for number, names in enumerate(numbers))
 
 
 def _texts(names: Sequence[str]) -> frozenset[str]:
