@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import rasterio
 
-SURE = 1e-4
+SURE = {"float32": 1e-4, "bfloat16": 2**-6}
 """Of the range of all logits: where the best two are nearer, another order of additions may choose the other."""
 
 
@@ -102,8 +102,9 @@ def shares(classes, count):
 def check_mask(mask, logits, dtype="float32", least=0.1, most_unsure=1e-4):
     """Hold a mask [height, width] to logits [classes, height, width] of the plain model.
 
-    Each class must have a tenth of the pixels: of a mask of one class nothing could be told. In float32 every pixel
-    whose class is sure must be the same, and all but a few must be sure; in bfloat16 all but a few must be the same.
+    Each class must have a tenth of the pixels: of a mask of one class nothing could be told. Every pixel whose class is
+    sure must be the same, and all but a few must be sure, in bfloat16 all but a twentieth: how sums are rounded depends
+    on the processor, and on how many tiles run together.
 
     Args:
         mask: class ids.
@@ -116,10 +117,7 @@ def check_mask(mask, logits, dtype="float32", least=0.1, most_unsure=1e-4):
     classes = logits.argmax(0)
     assert mask.shape == classes.shape
     assert shares(classes, len(logits)).min() >= least, shares(classes, len(logits))
-    if dtype == "bfloat16":
-        assert (mask == classes).mean() >= 0.999
-        return
     second, best = np.sort(logits, axis=0)[-2:]
-    sure = best - second > SURE * np.ptp(logits)
-    assert sure.mean() >= 1 - most_unsure
+    sure = best - second > SURE[dtype] * np.ptp(logits)
+    assert sure.mean() >= 1 - (0.05 if dtype == "bfloat16" else most_unsure)
     np.testing.assert_array_equal(mask[sure], classes[sure])

@@ -50,11 +50,11 @@ class TestPython:
         check_mask(np.concatenate([result.outputs.array[0] for result in results], 1), logits[:, :224])
 
     def test_bfloat16(self, start, flood, plain, scene):
-        """In bfloat16 all but a thousandth of the pixels are those of the plain model in bfloat16."""
+        """In bfloat16 each pixel whose class is sure has the class of the plain model in bfloat16."""
         raster = start(flood, "bfloat16").generate(str(scene))[0].outputs
         expected = plain(flood, "bfloat16").by_tiles(read(scene), location_of(scene))
         # The head is centred in float32: how the classes share the pixels in bfloat16 depends on the order of its sums.
-        check_mask(raster.read()[0], expected, "bfloat16", least=0.05)
+        check_mask(raster.read()[0], expected, "bfloat16", least=0.02)
 
     @pytest.mark.slow
     async def test_async_generate(self, flood, scene, logits):
