@@ -12,6 +12,7 @@ from scenes_for_tests import TILE, classes, counted, generate, pixels, probabili
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.geo import OpenArray
 from vllm_mmout.outputs.stored import StoredRaster
 
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
@@ -272,8 +273,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("options", "says"), REFUSED.values(), ids=REFUSED)
-def test_what_a_scene_cannot_have_is_refused(llm, sent, options, says):
-    """The value and the remedy are named, and nothing reaches the engine."""
+def test_what_a_scene_cannot_have_is_refused(llm, sent, monkeypatch, options, says):
+    """The value and the remedy are named, no pixel is read, and nothing reaches the engine."""
+    monkeypatch.setattr(OpenArray, "_arrays", None)
     with pytest.raises(OptionError) as caught:
         generate(llm, ARRAY, **options)
     assert [part for part in says if part not in str(caught.value)] == []

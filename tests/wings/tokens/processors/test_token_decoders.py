@@ -269,6 +269,19 @@ class TestPlacing:
         np.testing.assert_allclose(exact, plain, atol=1e-5)
         assert 1e-5 < np.abs(coarse - plain).max() < 0.1
 
+    def test_a_folder_in_another_dtype_is_loaded_in_float32(self, decoder_folder, tmp_path):
+        """Without the option `dtype` the weights are float32, whatever the folder holds."""
+        from transformers import DacModel
+
+        folder = tmp_path / "dac"
+        DacModel.from_pretrained(decoder_folder("dac"), dtype=torch.bfloat16).save_pretrained(folder)
+        plain, exact, coarse = (
+            processor_of(folder, **options).decode(medium(), ANY).samples
+            for options in ({}, {"dtype": "float32"}, {"dtype": "bfloat16"})
+        )
+        np.testing.assert_array_equal(plain, exact)
+        assert np.abs(coarse - plain).max() > 1e-5
+
     def test_a_module_that_was_handed_in_stays_as_it_is(self, decoder_folder):
         """Only options move a module or change its numbers; it is put into evaluation."""
         from transformers import DacModel
