@@ -304,7 +304,7 @@ class TestSetupRefuses:
 LINTED = ("setup-dev", "test-engines", "lint")
 """Targets in the order in which what they print is shown."""
 TERRATORCH, PATCHES = (f'test-{what} PYTEST_ARGS=-m "not slow"' for what in ("terratorch", "patches"))
-ALL = (*LINTED, TERRATORCH, "test-v2", PATCHES, "test", "test-terratorch PYTEST_ARGS=-m slow", "test-slow")
+ALL = (*LINTED, TERRATORCH, "test-v2", PATCHES, "test", "test-slow")
 
 
 @pytest.mark.parametrize(
