@@ -91,7 +91,8 @@ def test_without_an_engine(command, name):
     status, printed, errors = command(name)
     assert status == 1
     assert "vllm-mmout[cpu]" in "\n".join(printed + errors)
-    assert "import of vllm halted" in "\n".join(printed + errors)
+    causes = ("import of vllm halted", "No module named 'torch'")  # the second where there is no torch either
+    assert any(cause in "\n".join(printed + errors) for cause in causes)
 
 
 def test_version(command):
