@@ -38,8 +38,8 @@ class Drawing(AdapterLogitsProcessor):
 
     def new_req_logits_processor(self, params):
         """The same for all but those with a script."""
-        script = (params.extra_args or {}).get("script")
-        return _drawn if script is None else Script(script, params.extra_args.get("pace", 0.0))
+        said = params.extra_args or {}
+        return Script(said) if "script" in said else _drawn
 
 
 def _drawn(prompt_ids, output_ids, logits):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,20 +30,29 @@ class Scripted(AdapterLogitsProcessor):
     def new_req_logits_processor(self, params):
         """What leaves a request its next token."""
         said = params.extra_args or {}
-        return Script(said["script"], said.get("pace", 0.0)) if "script" in said else None
+        return Script(said) if "script" in said else None
+
+
+HELD_S = 1.0
+"""The seconds that a held token waits for its file."""
 
 
 class Script:
-    """Of one request."""
+    """The tokens of one request, from its ``extra_args``."""
 
-    def __init__(self, tokens, pace=0.0):
-        self.tokens = tokens
-        self.pace = pace
+    def __init__(self, said):
+        self.tokens = said["script"]
+        self.pace = said.get("pace", 0.0)
+        self.hold = said.get("hold")
 
     def __call__(self, output_ids, logits):
         """Let the next token of the script be the only one."""
         time.sleep(self.pace)
         place = len(output_ids)
+        if self.hold and place >= self.hold[0]:
+            until = time.monotonic() + HELD_S
+            while not Path(self.hold[1]).exists() and time.monotonic() < until:
+                time.sleep(0.005)
         if place < len(self.tokens):
             kept = logits[self.tokens[place]].clone()
             logits = torch.full_like(logits, float("-inf"))
@@ -50,9 +60,13 @@ class Script:
         return logits
 
 
-def scripted(tokens, pace=0.0, **options):
-    """Sampling params of a request that generates these tokens, each after so many seconds, and ends with them."""
+def scripted(tokens, pace=0.0, hold=None, **options):
+    """Sampling params of a request that generates these tokens, each after ``pace`` seconds, and ends with them.
+
+    ``hold`` is ``(place, path)``: from this place on, each token waits up to a second for a file at the path.
+    """
     from vllm import SamplingParams
 
     options = {"max_tokens": len(tokens), "temperature": 1.0, "ignore_eos": True, **options}
-    return SamplingParams(extra_args={"script": list(tokens), "pace": pace}, **options)
+    hold = hold and (hold[0], str(hold[1]))
+    return SamplingParams(extra_args={"script": list(tokens), "pace": pace, "hold": hold}, **options)
