@@ -34,6 +34,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # vLLM compiles how it ranks logprobs, half a minute in each run
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers on two cores: more threads would wait for each other
 sys.path.insert(0, str(SUPPORT))
 
@@ -146,6 +147,15 @@ def _own_environment() -> None:
     envs = sys.modules.get("vllm.envs")
     if envs is not None:
         envs.disable_envs_cache()
+
+
+@pytest.fixture
+def compiling() -> Iterator[None]:
+    """Have ``torch.compile`` compile in this process."""
+    import torch._dynamo
+
+    with torch._dynamo.config.patch(disable=False):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from vllm_mmout.models import compiled as compiling
 from vllm_mmout.models.author import run
 from vllm_mmout.models.compiled import TOLERANCE, CompiledForward, compiled
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.usefixtures("compiling")]
 
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(lambda config: THREE_BANDS)

@@ -29,8 +29,8 @@ ENGINES = ("0", "1")
 @pytest.fixture(scope="module")
 def server():
     """A server of two engines."""
-    flags = ("--data-parallel-size", str(len(ENGINES)), "--additional-config", json.dumps(OPTIONS))
-    with served("water-index", *flags) as server:
+    flags = ("--data-parallel-size", str(len(ENGINES)), "--api-server-count", "1")
+    with served("water-index", *flags, "--additional-config", json.dumps(OPTIONS)) as server:
         yield server
         assert stop(server.process) == 0
 

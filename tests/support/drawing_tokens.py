@@ -2,8 +2,8 @@
 
 What stands in the prompt says how: ``ROWSxCOLUMNS`` behind the token PAD a picture, else a sound with a frame for each
 token of the prompt. The word "nothing" ends the answer at once, "broken" puts a row's end where none belongs, "spoiled"
-does so in the middle of a sound, "slow" takes its time over each token, "held" waits in the middle until the file
-`LEAVE` is there. A request with a script, see scripted_tokens, has these tokens, as fast as that.
+does so in the middle of a sound, "slow" takes its time over each token, "held" takes a second over each token of the
+second half, until the file `LEAVE` exists. A request with a script, see scripted_tokens, has these tokens.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 
 import torch
-from scripted_tokens import Script
+from scripted_tokens import Script, hold_back
 from token_models import AUDIO_CODES, BEGIN, END, EOS, FIRST, IMAGE_CODES, PAD, ROW_END
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 SLOW_S = 0.05
 HELD = SPOILED = 41
-"""Place of the token before which a held answer waits, and of the one of a spoiled sound that is none of its."""
+"""Place of the first token that a held answer takes a second over, and of the wrong token of a spoiled sound."""
 LEAVE = "drawn.go"
 """File in the folder of ``MMOUT_TEST_HOLDS``."""
 
@@ -46,19 +46,13 @@ def _drawn(prompt_ids, output_ids, logits):
     text = "".join(chr(token + 33) if token < 94 else "|" if token == PAD else " " for token in prompt_ids)
     if "slow" in text:
         time.sleep(SLOW_S)
-    if "held" in text and len(output_ids) == HELD:
-        _wait_for(Path(os.environ["MMOUT_TEST_HOLDS"], LEAVE))
+    if "held" in text and len(output_ids) >= HELD:
+        hold_back(Path(os.environ["MMOUT_TEST_HOLDS"], LEAVE))
     allowed = _next(text, len(prompt_ids), len(output_ids))
     kept = logits[allowed].clone()
     logits = torch.full_like(logits, float("-inf"))
     logits[allowed] = kept
     return logits
-
-
-def _wait_for(file):
-    deadline = time.monotonic() + 120
-    while not file.exists() and time.monotonic() < deadline:
-        time.sleep(0.005)
 
 
 def _next(text, length, place):

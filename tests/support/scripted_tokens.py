@@ -37,6 +37,13 @@ HELD_S = 1.0
 """The seconds that a held token waits for its file."""
 
 
+def hold_back(file):
+    """Wait until a file exists, for a second at most: an answer that waits for longer would bring no chunk either."""
+    until = time.monotonic() + HELD_S
+    while not file.exists() and time.monotonic() < until:
+        time.sleep(0.005)
+
+
 class Script:
     """The tokens of one request, from its ``extra_args``."""
 
@@ -50,9 +57,7 @@ class Script:
         time.sleep(self.pace)
         place = len(output_ids)
         if self.hold and place >= self.hold[0]:
-            until = time.monotonic() + HELD_S
-            while not Path(self.hold[1]).exists() and time.monotonic() < until:
-                time.sleep(0.005)
+            hold_back(Path(self.hold[1]))
         if place < len(self.tokens):
             kept = logits[self.tokens[place]].clone()
             logits = torch.full_like(logits, float("-inf"))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from model_folders import ENGINE
+from quick_engines import quick_engines
 from scenes_for_tests import TILE, classes, pixels, write
 
 from vllm_mmout.errors import InputError, OptionError
@@ -43,7 +44,8 @@ async def engine(water_index, folder):
     from vllm.v1.engine.async_llm import AsyncLLM
 
     arguments = {"io_processor_plugin": "mmout", "allowed_local_media_path": str(folder), **ENGINE}
-    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=water_index, **arguments))
+    with quick_engines():
+        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=water_index, **arguments))
     yield engine
     engine.shutdown()
 

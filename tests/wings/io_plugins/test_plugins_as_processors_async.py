@@ -17,6 +17,7 @@ import tifffile
 import water_oracle
 from io_plugins_for_tests import SERVED
 from model_folders import ENGINE
+from quick_engines import quick_engines
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import AbortedError, DecodeError, InputError
@@ -47,7 +48,8 @@ async def engine(code, water_index):
 
     table = {"output_processor": SERVED, "decode_timeout_s": 2.0 * code.HANGS_S, "max_tiles": 3, "max_scenes": 2}
     arguments = AsyncEngineArgs(model=water_index, additional_config={"mmout": table}, **ENGINE)
-    engine = AsyncLLM.from_engine_args(arguments)
+    with quick_engines():
+        engine = AsyncLLM.from_engine_args(arguments)
     yield engine
     engine.shutdown()
 

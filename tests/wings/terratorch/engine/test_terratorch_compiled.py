@@ -6,7 +6,7 @@ import pytest
 from engines_for_terratorch import started
 from plain_terratorch import check_mask, location_of, read
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiling")]
 
 
 def test_tiles_of_a_scene_run_compiled(flood, plain, scene, monkeypatch):
