@@ -13,6 +13,7 @@ imported have read that of the fork server. Tests of what an import does start a
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib
 import json
 import multiprocessing
@@ -179,6 +180,8 @@ def main(path, owner):
     modules = {name: importlib.import_module(name) for name in IMPORTED}
     for name in SPAWNING:
         modules[name].get_mp_context = lambda: multiprocessing.get_context("fork")
+    gc.collect()
+    gc.freeze()  # each collection of a program would look through all of vLLM
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the processes that wait for programs
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path)
