@@ -13,6 +13,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 from importlib.util import find_spec
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -43,6 +45,11 @@ import forked_python  # noqa: E402 - it stands in the folder above
 # The first process of a run sets these; its workers inherit them.
 os.environ.setdefault(forked_python.SOCKET, f"{TEMPORARY}/fork")
 os.environ.setdefault(forked_python.OWNER, str(os.getpid()))
+
+with suppress(ImportError):  # each client reads the certificates of the system, which takes 40 ms
+    from httpx._transports import default as transports
+
+    transports.create_ssl_context = cache(transports.create_ssl_context)
 
 # A shell has what it starts in the background ignore Ctrl-C, which tests send to this process and to others.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -65,12 +65,18 @@ class Imports(ast.NodeVisitor):
 
 
 @cache
+def parsed(file):
+    """The syntax tree of a module."""
+    return ast.parse(file.read_text())
+
+
+@cache
 def graph(*, types):
     """Module -> the modules that it imports, without the package itself, whose names are lazy."""
     arrows = {}
     for module, file in MODULES.items():
         visitor = Imports(types=types)
-        visitor.visit(ast.parse(file.read_text()))
+        visitor.visit(parsed(file))
         arrows[module] = (visitor.found & MODULES.keys()) - {module, "vllm_mmout"}
     return arrows
 
@@ -133,7 +139,7 @@ def test_what_needs_no_engine_asks_for_none(module):
     files = [file for name, file in MODULES.items() if name == module or name.startswith(f"{module}.")]
     assert len(files) > 3
     for file in files:
-        top = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        top = [node for node in parsed(file).body if isinstance(node, ast.Import | ast.ImportFrom)]
         names = {getattr(node, "module", None) or node.names[0].name for node in top}
         assert not {name for name in names if name.split(".")[0] in {"vllm", "torch"}}, file
 
@@ -143,7 +149,7 @@ def test_objects_change_their_class_in_one_place():
     swaps = {
         module
         for module, file in MODULES.items()
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in ast.walk(parsed(file))
         if isinstance(node, ast.Assign)
         and any(isinstance(target, ast.Attribute) and target.attr == "__class__" for target in node.targets)
     }

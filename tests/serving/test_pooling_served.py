@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 from asked_server import posted
+from metrics_page import lines_of
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 from scenes_for_tests import classes, pixels, write
@@ -54,7 +55,7 @@ def failures(server):
     """Failed requests by kind, as the server counts them."""
     text = httpx.get(f"{server.url}/metrics").text
     counted = {}
-    for family in text_string_to_metric_families(text):
+    for family in text_string_to_metric_families(lines_of(text, "mmout:failures_total")):
         for sample in family.samples:
             if sample.name == "mmout:failures_total":
                 counted[sample.labels["kind"]] = counted.get(sample.labels["kind"], 0) + sample.value

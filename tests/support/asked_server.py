@@ -8,6 +8,7 @@ from http.client import HTTPConnection
 
 import httpx
 from files_open import open_below
+from metrics_page import lines_of
 
 _TEXT = rb'(?<="content":")[^"]*(?=")|(?<="text":")[^"]*(?=")'
 
@@ -19,7 +20,7 @@ def metric(server, name, **labels):
     text = httpx.get(f"{server.url}/metrics", timeout=60, trust_env=False).text
     return sum(
         sample.value
-        for family in text_string_to_metric_families(text)
+        for family in text_string_to_metric_families(lines_of(text, name))
         for sample in family.samples
         if sample.name == name and labels.items() <= sample.labels.items()
     )

@@ -11,13 +11,17 @@ from prometheus_client.parser import text_string_to_metric_families
 def read(text: str, **labels: str) -> Mapping[str, float]:
     """The samples of ours with these labels, by name and their other labels in order, those that are not 0."""
     found = {}
-    for family in text_string_to_metric_families(text):
+    for family in text_string_to_metric_families(lines_of(text, "mmout:")):
         for sample in family.samples:
-            ours = sample.name.startswith("mmout:") and not sample.name.endswith("_created")
-            if ours and labels.items() <= sample.labels.items() and sample.value:
+            if not sample.name.endswith("_created") and labels.items() <= sample.labels.items() and sample.value:
                 rest = [value for name, value in sorted(sample.labels.items()) if name not in labels]
                 found[" ".join([sample.name, *rest])] = sample.value
     return found
+
+
+def lines_of(text: str, prefix: str) -> str:
+    """The samples whose names have a prefix: of a page as a whole, the parser takes half a second."""
+    return "".join(line for line in text.splitlines(keepends=True) if line.startswith(prefix))
 
 
 def page() -> str:
