@@ -32,6 +32,7 @@ def test_the_example_works_at_the_top_of_a_script():
     assert done.stdout.strip().endswith("['register_input_mapper', 'register_dummy_data'] True True"), done.stderr
 
 
+@pytest.mark.slow
 def test_without_its_first_line_it_does_not():
     """The guide says so; where vLLM has the names at once, the line is needless and the guide is wrong."""
     assert LOADING in EXAMPLE

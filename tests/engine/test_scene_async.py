@@ -105,7 +105,9 @@ async def test_a_result_needs_nobody_who_takes_the_progress(engine):
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+@pytest.mark.parametrize(
+    "mode", ["abort", pytest.param("wait", marks=pytest.mark.slow), pytest.param("keep", marks=pytest.mark.slow)]
+)
 async def test_a_scene_goes_on_behind_a_pause(engine, mode):
     """Whatever becomes of the tiles that the engine has by then: kept, done before, or dropped and sent again."""
     array = pixels(17, 160, 200)

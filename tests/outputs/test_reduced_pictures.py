@@ -91,7 +91,7 @@ def test_a_thin_strip_keeps_its_last_pixel(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("known", [{}, CLASSES])
+@pytest.mark.parametrize("known", [pytest.param({}, marks=pytest.mark.slow), CLASSES])
 def test_the_memory_of_a_preview_does_not_grow_with_the_raster(tmp_path: Path, known: dict[str, object]) -> None:
     """Pictures of one size take the same memory, whether of 7 or of 26 megapixels."""
     peaks = []

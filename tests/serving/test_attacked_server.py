@@ -313,7 +313,7 @@ def status_on(made):
 PART = b'--x\r\nContent-Disposition: form-data; name="image"; filename="s.tif"\r\n\r\n'
 
 
-@pytest.mark.parametrize("path", [EDITS, POOLING])
+@pytest.mark.parametrize("path", [EDITS, pytest.param(POOLING, marks=pytest.mark.slow)])
 def test_a_slow_client_is_told_so(guarded_server, path):
     """A body that does not come on is given up with 408, also where single bytes come."""
     kind = "application/json" if path == POOLING else "multipart/form-data; boundary=x"

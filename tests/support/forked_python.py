@@ -12,6 +12,7 @@ imported have read that of the fork server. Tests of what an import does start a
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import gc
 import importlib
@@ -25,6 +26,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 import warnings
 from contextlib import ExitStack, suppress
@@ -276,14 +278,37 @@ def _run_program(files, arguments, environment, cwd):
     sys.path[0] = str(Path.cwd()) if is_module else "" if is_code else str(Path(arguments[0]).resolve().parent)
     folders = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[1:1] = [folder for folder in folders if folder and folder not in sys.path]
-    if is_module:
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    elif is_code:
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(compile(arguments[1], "<string>", "exec"), sys.modules["__main__"].__dict__)  # noqa: S102
-    else:
-        runpy.run_path(arguments[0], run_name="__main__")
-    sys.exit()
+    status = 0
+    try:
+        if is_module:
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        elif is_code:
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(compile(arguments[1], "<string>", "exec"), sys.modules["__main__"].__dict__)  # noqa: S102
+        else:
+            runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as ended:
+        status = ended.code
+    except BaseException as error:  # noqa: BLE001 - the last there is
+        status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+        sys.excepthook(*sys.exc_info())
+    _exit(status)
+
+
+def _exit(status):
+    """End as an interpreter does, but for the modules: to clear those of vLLM would take seconds."""
+    if status is not None and not isinstance(status, int):
+        sys.stderr.write(f"{status}\n")
+        status = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    if status == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(status or 0)
 
 
 if __name__ == "__main__":

@@ -282,6 +282,7 @@ def test_without_hypothesis_the_error_names_the_remedy():
     assert 'pip install "vllm-mmout[testing]"' in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_the_check_needs_no_engine():
     """A processor is checked without loading vLLM."""
     code = (

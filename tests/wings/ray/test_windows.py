@@ -70,8 +70,8 @@ def scene(tmp_path_factory):
 @pytest.mark.parametrize(
     "asked",
     [
-        {"tile": 64},
-        {"tile": 80, "overlap": 16, "output": "probabilities"},
+        pytest.param({"tile": 64}, marks=pytest.mark.slow),
+        pytest.param({"tile": 80, "overlap": 16, "output": "probabilities"}, marks=pytest.mark.slow),
         {"tile": 64, "overlap": 32, "blend": "linear", "window": (13, 7, 271, 330)},
     ],
 )

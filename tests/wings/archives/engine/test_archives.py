@@ -180,6 +180,7 @@ def test_what_an_item_asks_for_and_nobody_does_is_refused(entries, why, tmp_path
         engine_here(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_engine_in_processes_of_its_own(tmp_path):
     """The worker reads the archive itself."""
     network = archive(tmp_path, Bands, IMAGE, batch=ANY, config=CLASSES)

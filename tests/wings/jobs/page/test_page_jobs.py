@@ -58,6 +58,7 @@ def test_jobs_are_listed_opened_and_deleted(page, visit, page_server, scene, mas
     assert other.is_hidden("#overlay")
 
 
+@pytest.mark.slow
 def test_more_jobs_are_fetched_when_asked_for(visit, page_server, scene):
     """The list has twenty jobs, and all of them after More, each once."""
     body = scene.read_bytes()

@@ -58,6 +58,7 @@ def test_the_table_counts_before_the_arguments():
     assert flood_standard(data, {"stds": [4.0]}).mean.tolist() == [MEANS]
 
 
+@pytest.mark.slow
 def test_nothing_of_terratorch_is_imported():
     """Where all is said, a broken installation of it would not be noticed."""
     code = (
