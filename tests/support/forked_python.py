@@ -38,6 +38,7 @@ from processes import ONE_THREAD
 IMPORTED = (
     "vllm.entrypoints.cli.serve",
     "vllm.entrypoints.openai.api_server",
+    "vllm.platforms.cpu",
     "vllm.v1.engine.async_llm",
     "vllm.v1.engine.coordinator",
     "vllm.v1.engine.core",
@@ -182,6 +183,9 @@ def main(path, owner):
     modules = {name: importlib.import_module(name) for name in IMPORTED}
     for name in SPAWNING:
         modules[name].get_mp_context = lambda: multiprocessing.get_context("fork")
+    platform = modules["vllm.platforms.cpu"].CpuPlatform
+    platform.register_triton_kernel_overrides()  # once for all engines
+    platform.register_triton_kernel_overrides = lambda *_: None
     gc.collect()
     gc.freeze()  # each collection of a program would look through all of vLLM
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the processes that wait for programs

@@ -74,6 +74,8 @@ def kept_engine(folder, **arguments):
     with vllm_starts("0"), pytest.MonkeyPatch.context() as patch:
         if "kv_cache_memory_bytes" in arguments:  # the environment comes first: a GiB for each engine that stays
             patch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+        if KEPT:  # the first has replaced the kernels of this process, which takes a second
+            patch.setattr("vllm.platforms.cpu.CpuPlatform.register_triton_kernel_overrides", lambda *_: None)
         KEPT.append(LLM(str(folder), **arguments))
     return KEPT[-1]
 
