@@ -173,7 +173,7 @@ def address(page):
 
 def coloured(mask, rows):
     """A mask in the colours of the rows of `legend`, RGBA; transparent where there is no data."""
-    table = np.zeros((256, 4), np.uint8)
+    table = np.zeros((1 + max(NODATA, len(rows)), 4), np.uint8)
     for number, (_, colour, *_) in enumerate(rows):
         table[number] = [*colour[:3], 255]
     return table[mask]
