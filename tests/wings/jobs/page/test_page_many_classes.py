@@ -7,8 +7,8 @@ import pytest
 from browsing import coloured, given, legend, pixels, run, visited
 from many_classes_model import COUNT, ManyClasses
 from model_folders import folder_of
-from scenes_for_tests import write
 from rasterio import Affine
+from scenes_for_tests import write
 from serving import served
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
