@@ -1,6 +1,7 @@
 # Sourced by the set-up scripts:  install_into PYTHON ARGUMENT...  is `pip install`, by uv where there is one.
 #
-# uv takes a fifth of pip's time. Of pip's configuration it is told PIP_FIND_LINKS; pip does what uv cannot.
+# uv takes a fifth of pip's time. Of pip's configuration it is told PIP_FIND_LINKS; pip does what uv cannot. Like uv,
+# pip is told not to compile: of the 34,000 modules Python compiles those that are imported, when they are.
 
 install_into() {
     if command -v uv >/dev/null; then
@@ -8,5 +9,5 @@ install_into() {
             --index-strategy unsafe-best-match "${@:2}" </dev/null && return
         echo "uv could not install that; pip tries"
     fi
-    "$1" -m pip install --no-warn-conflicts --disable-pip-version-check "${@:2}" </dev/null
+    "$1" -m pip install --no-compile --no-warn-conflicts --disable-pip-version-check "${@:2}" </dev/null
 }

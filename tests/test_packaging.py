@@ -118,7 +118,7 @@ case "$asked" in
 esac
 """
 
-PIP = "install --no-warn-conflicts --disable-pip-version-check --editable"
+PIP = "install --no-compile --no-warn-conflicts --disable-pip-version-check --editable"
 UV_STUB = """\
 #!/usr/bin/env bash
 # Stands for uv, which fails where the environment does not say that it works.
