@@ -132,13 +132,14 @@ def drips_headers(answer):
 
 
 @pytest.mark.heavy
+@pytest.mark.timing
 @pytest.mark.parametrize("slow", [stalls, drips, drips_headers])
 def test_a_server_that_is_too_slow(server, slow):
     """However it stretches its answer, it is given up, and the error names the setting."""
     address = server.answer("/data", later(slow))
-    says = r"tried 2 times: no answer, or next to nothing of it, within 0\.2 s; .* MMOUT_FETCH_TIMEOUT"
+    says = r"tried 2 times: no answer, or next to nothing of it, within 0\.5 s; .* MMOUT_FETCH_TIMEOUT"
     with pytest.raises(InputError, match=says):
-        read(address, HASTY)
+        read(address, FetchOptions(timeout=0.5, retries=1, backoff=0.01))
     assert len(server.asked) == 3
 
 
