@@ -24,7 +24,7 @@ from on_disk import CLASSES, PALETTE, PLACE, stored
 from PIL import Image
 from rasterio.io import MemoryFile
 
-from vllm_mmout.errors import DecodeError, OptionError, SaveError
+from vllm_mmout.errors import AbortedError, DecodeError, OptionError, SaveError
 from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 from vllm_mmout.outputs import (
     AreasOutput,
@@ -43,6 +43,7 @@ from vllm_mmout.outputs.base import Savable
 from vllm_mmout.outputs.formats import FORMATS, SENT, listed
 from vllm_mmout.outputs.stored import StoredRaster
 from vllm_mmout.params import OutputParams
+from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.encode import FormatChoice, chosen_format, encode, response_of
 from vllm_mmout.serving.response.result_files import Encoded, own_folder
 
@@ -172,8 +173,10 @@ def test_large_raster_on_disk_in_bounded_memory(tmp_path):
             tracemalloc.stop()
         assert while_read <= 1 << 20
         assert peak < 64 << 20, peak
-        with pytest.raises(OptionError, match=r"npz is made in memory, this result has 275 MiB.*more than 256"):
-            encode(output, FormatChoice(output_format="npz"))
+        with pytest.raises(
+            OptionError, match=r"as npz, which is made in memory, has 289000000 bytes.* 268435456 .*tiff"
+        ):
+            encode(output, FormatChoice(output_format="npz"), budget=AnswerBudget(1 << 28))
         encoded.close()
 
 
@@ -524,6 +527,67 @@ def test_plain_arrays_are_files_of_numpy(given):
     several = encode({"a": given, "b": given}, FormatChoice("npz"), None)
     assert set(np.load(io.BytesIO(several.read(0, several.nbytes)))) == {"a", "b"}
     assert encode(given, FormatChoice(), None).format == "json"
+
+
+HUGE = np.broadcast_to(np.uint8(1), (1 << 20, 1 << 16))
+"""64 GiB that take one byte of memory."""
+
+
+@pytest.mark.parametrize(
+    "huge",
+    [
+        pytest.param(HUGE, id="array"),
+        pytest.param(torch.ones(1, dtype=torch.bfloat16).expand(1 << 20, 1 << 16), id="bfloat16"),
+        pytest.param({"mask": HUGE, "name": "a"}, id="data"),
+        pytest.param(ImageOutput(HUGE), id="picture"),
+        pytest.param(RasterOutput(HUGE[None]), id="raster"),
+        pytest.param(TensorOutput({"mask": HUGE}), id="tensor"),
+    ],
+)
+def test_an_answer_above_the_limit_is_refused_before_it_is_copied(huge):
+    """An array of one byte in memory is 64 GiB as an answer; the error says the size, the limit and the flag."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(OptionError, match=r"\b(6871|1374|2199)\d+ bytes.* 1073741824 bytes \(--mmout-max-answer\)"):
+            encode(huge, FormatChoice())
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+
+
+def test_all_results_of_an_answer_share_its_limit():
+    """A result that fits alone is refused beside another one, and so are numbers whose text is larger than they are."""
+    budget = AnswerBudget(2000)
+    encode(np.zeros(125), FormatChoice("npy"), budget=budget)
+    with pytest.raises(OptionError, match=r"has 1000 bytes beside 1128 of other results.* 2000 bytes"):
+        encode(np.zeros(125), FormatChoice("npy"), budget=budget)
+    with pytest.raises(OptionError, match=r"TensorOutput as json has .* 2000 bytes"):
+        encode(np.linspace(0, 1, 125), FormatChoice("json"), budget=AnswerBudget(2000))
+
+
+class _LeftMeanwhile(Savable):
+    """A result whose client goes away while it is encoded."""
+
+    output_kinds = ("tensor",)
+    formats = TensorOutput.formats
+
+    def __init__(self, budget):
+        self._budget = budget
+
+    @property
+    def arrays(self):
+        """What is written, by then for nobody."""
+        self._budget.abandon()
+        return {"a": np.zeros(3)}
+
+
+def test_encoding_ends_when_the_client_is_gone():
+    """What has begun stops at its next piece, and what has not begins no more."""
+    budget = AnswerBudget()
+    with pytest.raises(AbortedError, match="the client closed its connection"):
+        encode(_LeftMeanwhile(budget), FormatChoice("json"), budget=budget)
+    with pytest.raises(AbortedError):
+        encode("text", FormatChoice(), lambda _: pytest.fail("encoded for nobody"), budget=budget)
 
 
 def _raise(_):

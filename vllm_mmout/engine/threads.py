@@ -17,15 +17,20 @@ from vllm_mmout.log import logger
 T = TypeVar("T")
 
 
-async def in_thread(work: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
+async def in_thread(
+    work: Callable[[], T], undo: Callable[[T], object] | None = None, stop: Callable[[], object] | None = None
+) -> T:
     """Do work that blocks, off the event loop; if the caller is cancelled it goes on, and ``undo`` gets its result.
 
-    A SystemExit or KeyboardInterrupt of the work is raised as a RequestError, since it would end the event loop.
+    Work that can end early is told by ``stop``, which is called when the caller is cancelled. A SystemExit or
+    KeyboardInterrupt of the work is raised as a RequestError, since it would end the event loop.
     """
     working = asyncio.ensure_future(asyncio.to_thread(_contained, work))
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
+        if stop is not None:
+            stop()
         working.add_done_callback(partial(_abandoned, undo=undo))
         raise
 

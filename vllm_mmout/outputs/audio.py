@@ -61,6 +61,11 @@ class AudioOutput(MediaOutput):
         return int(self.samples.shape[0])
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the samples, from shape and dtype."""
+        return self.samples.nbytes
+
+    @property
     def duration(self) -> float:
         """Seconds."""
         return float(self.samples.shape[1] / self.rate)

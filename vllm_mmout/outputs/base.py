@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,17 @@ class Savable:
         """
         return self._encode(self._format(format), options)
 
+    def write_to(self, file: BinaryIO, format: str | None = None, **options: Any) -> None:  # noqa: A002 - as to_bytes
+        """Write the bytes of `to_bytes` to an open file, piece by piece where the format allows it.
+
+        SaveError: the format is unknown or cannot hold the result.
+        """
+        name = self._format(format)
+        if type(self)._encode is Savable._encode:  # noqa: SLF001 - of this class: formats of an author's override it
+            self._formatted(file, name, options)
+        else:
+            file.write(self._encode(name, options))
+
     def _format(self, asked: str | None) -> str:
         names = dict.fromkeys(self.formats.values())
         if asked is None:
@@ -84,11 +95,15 @@ class Savable:
 
     def _encode(self, name: str, options: dict[str, Any]) -> bytes:
         """The bytes of the result in a format of `formats`; formats of an author's own override this."""
+        buffer = BytesIO()
+        self._formatted(buffer, name, options)
+        return buffer.getvalue()
+
+    def _formatted(self, file: BinaryIO, name: str, options: dict[str, Any]) -> None:
+        """Write the result in a format of the table to an open file."""
         if name not in FORMATS:
             raise NotImplementedError(f"{type(self).__name__} must define _encode(name, options)")
-        buffer = BytesIO()
-        FORMATS[name].write(self, buffer, options)
-        return buffer.getvalue()
+        FORMATS[name].write(self, file, options)
 
 
 class MediaOutput(Savable):
@@ -96,6 +111,12 @@ class MediaOutput(Savable):
 
     path: str | None = None
     """The file that holds the result, where the request asked for one."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values as arrays, from shape and dtype; 0 of a result that has none."""
+        return 0
+
     partial: bool = False
     """Whether the stream of tokens ended inside it: it holds what had come until then."""
     span: tuple[int, int] | None = None

@@ -50,6 +50,11 @@ class ImageOutput(MediaOutput):
         return Image.fromarray(np.ascontiguousarray(self.array))
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the samples, from shape and dtype."""
+        return self.array.nbytes
+
+    @property
     def width(self) -> int:
         """Number of columns."""
         return int(self.array.shape[1])

@@ -60,6 +60,11 @@ class PolygonsOutput(MediaOutput):
         self.path = None
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the raster of classes, from shape and dtype."""
+        return self.classes.nbytes
+
+    @property
     def areas(self) -> AreasOutput:
         """The pixels and the area of each class, counted each time."""
         from vllm_mmout.outputs.areas import AreasOutput

@@ -109,6 +109,11 @@ class RasterOutput(MediaOutput):
         return self.array.dtype
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the pixels, from shape and dtype."""
+        return self.count * self.height * self.width * self.dtype.itemsize
+
+    @property
     def crs(self) -> str | None:
         """Coordinate system as "EPSG:n" or WKT, None if unknown."""
         return self.georeference.crs if self.georeference is not None else None

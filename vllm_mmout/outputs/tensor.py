@@ -43,6 +43,11 @@ class TensorOutput(MediaOutput):
                 raise InputError(f"array {name!r} holds Python objects; give numbers, or return a StructuredOutput")
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, from shape and dtype."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    @property
     def array(self) -> NDArray[Any]:
         """The array, where there is one only; else InputError."""
         if len(self.arrays) > 1:

@@ -71,6 +71,11 @@ class VideoOutput(MediaOutput):
         return float(len(self.frames) / self.rate)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the frames, from shape and dtype."""
+        return self.frames.nbytes
+
+    @property
     def width(self) -> int:
         """Number of columns."""
         return int(self.frames.shape[2])

@@ -70,6 +70,7 @@ class ServingOptions:
         },
     )
     max_waiting: int = _count(64, "requests that are being read, run or answered at once; further ones get 429")
+    max_answer: int = _count(1 << 30, "bytes of one answer's results in memory, looked at before they are encoded")
     max_results: int = _count(4 << 30, "bytes of all stored results together; the oldest go first")
     max_scenes: int = _count(256, "jobs (/v1/scenes) of all servers that wait or run; further ones get 429")
     max_scene_bytes: int = _count(16 << 30, "bytes of the files that these hold together")

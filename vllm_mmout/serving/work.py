@@ -12,6 +12,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.processors.base import formats_for
 from vllm_mmout.serving.errors import api_error
 from vllm_mmout.serving.metrics import count_refusal
+from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.encode import FormatChoice, chosen_format, encode, response_of
 from vllm_mmout.serving.response.responses import close_entries
 from vllm_mmout.serving.response.result_files import Encoded
@@ -56,6 +57,9 @@ class Work:
     """The lower the earlier."""
     trace_headers: Mapping[str, str] | None = None
     """The client's span, below which that of the request lies."""
+
+    budget: AnswerBudget | None = None
+    """The budget of an answer that several requests make together; None: of the request alone."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -132,17 +136,21 @@ class Work:
             unfinished.pop_all()
             return results
 
+    def new_budget(self) -> AnswerBudget:
+        """Return what one answer of the server may have."""
+        return AnswerBudget(self.service.options.max_answer)
+
     async def encoded(self, output: MultimodalRequestOutput) -> Results:
         """Its results as the bytes that were asked for, made off the event loop."""
-        folder = self.service.store.shared.work
+        folder, budget = self.service.store.shared.work, self.budget or self.new_budget()
 
         def entries() -> list[Encoded]:
-            made = self.made(output.outputs, lambda one, respond: encode(one, self.asked, respond, folder))
+            made = self.made(output.outputs, lambda one, respond: encode(one, self.asked, respond, folder, budget))
             return list(made.values())
 
         try:
             tiles = output.progress.total if output.progress else 1
-            return Results(await in_thread(entries, close_entries), tiles, output.assumed)
+            return Results(await in_thread(entries, close_entries, budget.abandon), tiles, output.assumed)
         except Exception as error:
             raise api_error(error, self.request_id) from error
 

@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import DecodeError, MMOutError, OptionError, SaveError, raise_interrupt
@@ -20,6 +21,7 @@ from vllm_mmout.outputs.formats import FORMATS, listed
 from vllm_mmout.outputs.formats.pictures import encode_picture, flattened
 from vllm_mmout.outputs.stored import StoredRaster
 from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.response.answer_budget import AnswerBudget, check_memory
 from vllm_mmout.serving.response.plain import as_json, as_media
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded, own_folder
 
@@ -173,27 +175,32 @@ def _wanted(header: str) -> list[str]:
 
 _FORMATS = {media_type: name for name, media_type in MEDIA_TYPES.items()}
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(;[\x20-\x7e]*)?", re.ASCII)
-_AT_ONCE = 1 << 28
-"""Bytes of pixels of a result on disk that a format may want in memory."""
 
 
 def encode(
-    output: Any, asked: FormatChoice, to_response: ToResponse | None = None, folder: Path | None = None
+    output: Any,
+    asked: FormatChoice,
+    to_response: ToResponse | None = None,
+    folder: Path | None = None,
+    budget: AnswerBudget | None = None,
 ) -> Encoded:
-    """The bytes of an output.
+    """Return the bytes of an output, if they are within the budget of its answer.
 
     What is too large for memory is a file: a raster on disk as GeoTIFF hands its own file over, polygons are written
-    as they are traced. The output is not closed.
+    as they are traced. These do not count. The output is not closed.
     """
+    budget = budget or AnswerBudget()
+    budget.check(0, "the result")
     if to_response is None:
-        output = as_media(output)
+        output = as_media(output, budget)
     if not isinstance(output, Savable) or not output.formats:
-        return _by_author(output, asked, to_response or as_json)
+        return _by_author(output, asked, to_response or partial(as_json, budget=budget), budget)
     name = chosen_format(output.formats, asked)
+    check_memory(output, budget, name)
     try:
         if name in PICTURES and isinstance(output, ImageOutput | RasterOutput | StructuredOutput):
             return _picture(output.image, name, asked, flat=asked.flat or isinstance(output, RasterOutput))
-        return _file(output, name, asked, folder)
+        return _file(output, name, asked, folder, budget)
     except SaveError as error:
         if isinstance(error.__cause__, OSError) and name not in PICTURES:
             what = error.__cause__.strerror or type(error.__cause__).__name__
@@ -222,16 +229,17 @@ def _picture(image: Image, name: str, asked: FormatChoice, *, flat: bool) -> Enc
     return Encoded(content, name, size=image.size, background=background)
 
 
-def _file(output: Savable, name: str, asked: FormatChoice, parent: Path | None) -> Encoded:
+def _file(output: Savable, name: str, asked: FormatChoice, parent: Path | None, budget: AnswerBudget) -> Encoded:
     """A file as `save` makes it: on disk where it may be large, else in memory."""
     size = size_of(output, name)
     suffix = next(suffix for suffix, known in output.formats.items() if known == name)
     media_type = FORMATS[name].media_type if name in FORMATS else mimetypes.guess_type(f"result{suffix}")[0]
     quality = {} if asked.output_compression is None else {"quality": max(1, asked.output_compression)}
     if not isinstance(output, StoredRaster | PolygonsOutput):
-        return Encoded(output.to_bytes(name, **quality), name, media_type=media_type, size=size)
-    if name == "npz" and isinstance(output, StoredRaster):
-        _check_memory(output)
+        buffer = budget.buffer(f"{type(output).__name__} as {name}")
+        output.write_to(buffer, name, **quality)
+        budget.take(buffer.tell(), f"{type(output).__name__} as {name}")
+        return Encoded(buffer.getvalue(), name, media_type=media_type, size=size)
     folder = own_folder(parent)
     try:
         file = folder / f"result{suffix}"
@@ -248,17 +256,7 @@ def size_of(output: Savable, name: str) -> tuple[int, int] | None:
     return (raster.width, raster.height) if isinstance(raster, ImageOutput | RasterOutput | VideoOutput) else None
 
 
-def _check_memory(raster: StoredRaster) -> None:
-    size = raster.count * raster.height * raster.width * raster.dtype.itemsize
-    if size > _AT_ONCE:
-        raise OptionError(
-            f"npz is made in memory, this result has {size >> 20} MiB of pixels, more than {_AT_ONCE >> 20};"
-            " choose output_format tiff",
-            param="output_format",
-        )
-
-
-def _by_author(output: Any, asked: FormatChoice, to_response: ToResponse) -> Encoded:
+def _by_author(output: Any, asked: FormatChoice, to_response: ToResponse, budget: AnswerBudget) -> Encoded:
     """What a processor makes of an output that is none of our classes."""
     try:
         given = to_response(output)
@@ -268,6 +266,7 @@ def _by_author(output: Any, asked: FormatChoice, to_response: ToResponse) -> Enc
         raise_interrupt(error)
         raise DecodeError(f"to_response raised {type(error).__name__} for a {type(output).__name__}") from error
     content, media_type = _content(given)
+    budget.take(len(content), f"{type(output).__name__} as {media_type}")
     name = _FORMATS.get(media_type.partition(";")[0].strip().lower(), "bin")
     if agreed(asked) not in (None, name):
         what = asked.output_format or asked.accept

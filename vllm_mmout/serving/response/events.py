@@ -64,7 +64,9 @@ async def stream(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
             last = output
             progress = None if output.finished else output.progress
             if progress is not None and progress.partial_index is not None:
-                preview = await in_thread(partial(encode, output.outputs, work.asked.for_preview))
+                budget = work.new_budget()
+                making = partial(encode, output.outputs, work.asked.for_preview, budget=budget)
+                preview = await in_thread(making, stop=budget.abandon)
                 yield partial_image(kind, progress.partial_index, preview)
             elif progress is not None and time.monotonic() - said > _QUIET_S:
                 said = time.monotonic()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
@@ -12,24 +13,41 @@ from vllm_mmout.errors import OptionError
 from vllm_mmout.outputs import ImageOutput, TensorOutput
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES
 
+if TYPE_CHECKING:
+    from vllm_mmout.serving.response.answer_budget import AnswerBudget
 
-def as_media(output: Any) -> Any:
-    """A PIL image and arrays as outputs of ours, with their formats; anything else as it is."""
+_NUMBER: Final = 32
+"""Bytes that a number of an array takes while it becomes JSON: an object in a list, and its text."""
+
+
+def as_media(output: Any, budget: AnswerBudget) -> Any:
+    """Return a PIL image and arrays, if they are within a budget, as outputs of ours, and anything else as it is."""
     if hasattr(output, "getbands"):
         mode = "RGBA" if output.has_transparency_data else output.mode
         return ImageOutput(np.asarray(output if mode in ("L", "RGB") else output.convert(_mode(mode))))
     arrays = list(output.values()) if isinstance(output, Mapping) else [output]
-    named = arrays and all(_is_array(array) for array in arrays)
-    return TensorOutput(output) if named else output
+    if not arrays or not all(_is_array(array) for array in arrays):
+        return output
+    budget.check(sum(array.nbytes for array in arrays), _arrays(arrays))
+    return TensorOutput(output)
 
 
-def as_json(output: Any) -> tuple[bytes, str]:
+def as_json(output: Any, budget: AnswerBudget) -> tuple[bytes, str]:
     """Data as JSON, with its media type: dicts, lists, texts and numbers, dataclasses, objects of msgspec and pydantic.
 
-    Numbers that are none become null. OptionError: the data hold something else.
+    Numbers that are none become null. OptionError: the data hold something else, or more than the budget.
     """
+    numbers = 0
+
+    def plain(value: Any) -> Any:
+        nonlocal numbers
+        if _is_array(value):
+            numbers += math.prod(value.shape)
+            budget.check(numbers * _NUMBER, f"{_arrays([value])} as JSON")
+        return _plain(value)
+
     try:
-        return msgspec.json.encode(output, enc_hook=_plain), MEDIA_TYPES["json"]
+        return msgspec.json.encode(output, enc_hook=plain), MEDIA_TYPES["json"]
     except (TypeError, NotImplementedError, ValueError, OverflowError, RecursionError) as error:
         raise OptionError(
             f"the processor returns {type(output).__name__}, which has no form over HTTP ({error}); choose another"
@@ -48,8 +66,13 @@ def _is_array(value: Any) -> bool:
     )
 
 
+def _arrays(arrays: Iterable[Any]) -> str:
+    """Return the dtypes and shapes of arrays, for messages."""
+    return ", ".join(f"an array of {array.dtype} {[*array.shape]}" for array in arrays)
+
+
 def _plain(value: Any) -> Any:
-    """What msgspec does not know."""
+    """Return plain data of what msgspec does not know."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     if _is_array(value):

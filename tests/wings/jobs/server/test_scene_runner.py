@@ -24,6 +24,7 @@ from vllm_mmout.outputs import ImageOutput, RasterOutput
 from vllm_mmout.outputs.partial_images import PreviewRequest
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.options import ServingOptions
+from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.wings.jobs.server import runner as runner_module
 from vllm_mmout.wings.jobs.server.database import MOST_STARTS
@@ -81,6 +82,10 @@ class Work:
         for call in self.at_store:
             call()
         return {} if self.at_store else {"segmentation": make(output, None)}
+
+    def new_budget(self):
+        """That of a server without flags."""
+        return AnswerBudget()
 
     def run_on(self):
         """Let it run to its end."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
@@ -21,6 +22,7 @@ from vllm_mmout.models.inputs.input_forms import is_open_file
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
 from vllm_mmout.serving.options import ServingOptions
+from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.encode import encode, response_of
 from vllm_mmout.serving.response.responses import pieces
 from vllm_mmout.wings.io_plugins.own.mmout_plugin import KEY, TASK, NamedRequest, NamingPlugin
@@ -109,7 +111,8 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
             raise _client_error(error) from error.__cause__
         if asked.out_data_format == "path":
             return _answer(result.request_id, "path", output.path)
-        return _answer(result.request_id, "b64_json", _base64(asked, binding, name, output))
+        budget = AnswerBudget(self._options.max_answer)
+        return _answer(result.request_id, "b64_json", _base64(asked, binding, name, output, budget))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +151,9 @@ class _Request(NamedRequest):
             async with aclosing(outputs):
                 async for output in outputs:
                     last = output
-        return await in_thread(lambda: _base64(self.asked, binding, name, last.outputs))  # closes what it has
+        budget = AnswerBudget(self.options.max_answer)
+        work = partial(_base64, self.asked, binding, name, last.outputs, budget)  # closes what it has
+        return await in_thread(work, stop=budget.abandon)
 
     @contextmanager
     def _opened(self, binding: Binding) -> Iterator[Any]:
@@ -165,10 +170,10 @@ def _answer(request_id: str, data_format: Literal["b64_json", "path"], data: str
     return PoolingRequestOutput(request_id, made, [], 0, finished=True)
 
 
-def _base64(asked: PluginData, binding: Binding, name: str, output: Any) -> str:
+def _base64(asked: PluginData, binding: Binding, name: str, output: Any, budget: AnswerBudget) -> str:
     """The result as a file in base64; blocks. The result is closed."""
     try:
-        entry = encode(output, asked.asked, response_of(binding.processors[name], asked.params))
+        entry = encode(output, asked.asked, response_of(binding.processors[name], asked.params), budget=budget)
         try:
             return b"".join(pieces([entry], as_text=True)).decode("ascii")
         finally:

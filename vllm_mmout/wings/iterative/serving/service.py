@@ -71,6 +71,7 @@ class StepService(ForwardService):
         work = image_work(request, self, asked, data, field)
         if work.asked.accept is not None:
             raise ApiError(400, "n needs an answer in JSON; leave out Accept, or n", param="n")
+        work = replace(work, budget=work.new_budget())
         works = [_with_seed(work, number) for number in range(count)]
         return await unless_gone(request, _answer(works, request, stored=asked.response_format == "url"))
 

@@ -20,6 +20,7 @@ from vllm_mmout.outputs.areas import AreasOutput, ClassArea
 from vllm_mmout.outputs.formats.pictures import encode_picture
 from vllm_mmout.outputs.rendering import PREVIEW
 from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.response.answer_budget import AnswerBudget, check_memory
 from vllm_mmout.serving.response.encode import FormatChoice, encode
 from vllm_mmout.serving.response.ranges import ranged_response
 from vllm_mmout.serving.response.result_files import Encoded
@@ -61,12 +62,20 @@ class JobResult:
 
 
 def make_result(
-    output: Any, asked: FormatChoice, to_response: ToResponse | None, folder: Path, assumed: tuple[str, ...] = ()
+    output: Any,
+    asked: FormatChoice,
+    to_response: ToResponse | None,
+    folder: Path,
+    assumed: tuple[str, ...] = (),
+    *,
+    budget: AnswerBudget | None = None,
 ) -> JobResult:
     """Make all that is kept of an output, which is not closed; blocks."""
+    budget = budget or AnswerBudget()
+    check_memory(output, budget)
     classes, picture = _classes(output), _picture(output)  # before a file is handed over
     seconds = f"{output.duration:.6g}" if isinstance(output, VideoOutput) else None
-    return JobResult(encode(output, asked, to_response, folder), picture, classes, seconds, assumed)
+    return JobResult(encode(output, asked, to_response, folder, budget), picture, classes, seconds, assumed)
 
 
 def _picture(output: Any) -> Encoded | None:

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.serving.options import ServingOptions
+    from vllm_mmout.serving.response.encode import ToResponse
     from vllm_mmout.serving.work import Work
     from vllm_mmout.wings.jobs.server.board import SceneBoard
     from vllm_mmout.wings.jobs.server.job import SceneInputs, SceneJob, VideoAsked
+    from vllm_mmout.wings.jobs.server.results import JobResult
 
 _AT_ONCE: Final = 4
 """Jobs that run at once: as many scenes are cut at once in any case, and small ones share forwards."""
@@ -175,10 +177,12 @@ class SceneRunner:
         await in_thread(partial(self._store, job_id, work, last, tiles))
 
     def _store(self, job_id: str, work: Work, last: MultimodalRequestOutput, tiles: int) -> None:
-        folder = self.board.store.shared.work
-        results = work.made(
-            last.outputs, lambda output, respond: make_result(output, work.asked, respond, folder, last.assumed)
-        )
+        folder, budget = self.board.store.shared.work, work.new_budget()
+
+        def make(output: Any, respond: ToResponse | None) -> JobResult:
+            return make_result(output, work.asked, respond, folder, last.assumed, budget=budget)
+
+        results = work.made(last.outputs, make)
         self.board.complete(job_id, results, tiles)
 
     async def _tend(self) -> None:

@@ -13,6 +13,7 @@ from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.request.names import request_id, trace_headers
+from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.encode import FormatChoice, accepted, chosen_format, encode, response_of
 from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response
 from vllm_mmout.serving.service import kept
@@ -108,7 +109,8 @@ async def answer(
         raise nothing_made("picture", outputs)
     if form.accept is not None:  # a body is one file
         del pictures[1:]
-    entries = await encoded_pictures(maker, pictures, form, run.request_id)
+    budget = AnswerBudget(service.options.max_answer)
+    entries = await encoded_pictures(maker, pictures, form, budget, run.request_id)
     partial = [bool(getattr(picture, "partial", False)) for picture in pictures]
     if form.accept is not None:
         return bare_response(entries[0], {PARTIAL: "true"} if partial[0] else None)
@@ -128,21 +130,23 @@ def _length(wanted: int | None, usual: int | None, *, opened: bool) -> int | Non
     return None if usual is None else max(usual, wanted)
 
 
-async def encoded_pictures(maker: Maker, pictures: Sequence[Any], form: FormatChoice, name: str) -> list[Encoded]:
-    """The bytes of pictures, made off the event loop; whoever sends them closes them."""
+async def encoded_pictures(
+    maker: Maker, pictures: Sequence[Any], form: FormatChoice, budget: AnswerBudget, name: str
+) -> list[Encoded]:
+    """Return the bytes of pictures, made off the event loop; whoever sends them closes them."""
     try:
-        return await in_thread(lambda: encode_pictures(maker, pictures, form), close_entries)
+        return await in_thread(lambda: encode_pictures(maker, pictures, form, budget), close_entries, budget.abandon)
     except Exception as error:
         raise api_error(error, name) from error
 
 
-def encode_pictures(maker: Maker, pictures: Sequence[Any], form: FormatChoice) -> list[Encoded]:
-    """The bytes of pictures; whoever sends them closes them. Blocks."""
+def encode_pictures(maker: Maker, pictures: Sequence[Any], form: FormatChoice, budget: AnswerBudget) -> list[Encoded]:
+    """Return the bytes of pictures; whoever sends them closes them. Blocks."""
     respond = response_of(maker.processor, OutputParams())
     with ExitStack() as unfinished:
         entries = []
         for picture in pictures:
-            entries.append(encode(picture, form, respond))
+            entries.append(encode(picture, form, respond, budget=budget))
             unfinished.callback(entries[-1].close)
         unfinished.pop_all()
         return entries

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.sampling_params import RequestOutputKind
 
+from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.events import Event, completed, partial_image
 from vllm_mmout.wings.tokens.serving.generations import encoded_pictures, ended_without, usage_of
 
@@ -30,12 +31,13 @@ async def picture_events(
         async for output in outputs:
             answer: Any = output.outputs[0]
             tokens += len(answer.token_ids)
-            for preview in await encoded_pictures(maker, answer.updates, form, run.request_id):
+            previews = AnswerBudget(service.options.max_answer)
+            for preview in await encoded_pictures(maker, answer.updates, form, previews, run.request_id):
                 yield partial_image(_KIND, next(numbers), preview)
     if not answer.multimodal:
         raise ended_without("picture", {str(answer.finish_reason)}, tokens)
     used = usage_of(run.prompt, tokens)
-    for picture, entry in zip(
-        answer.multimodal, await encoded_pictures(maker, answer.multimodal, form, run.request_id), strict=True
-    ):
+    budget = AnswerBudget(service.options.max_answer)
+    entries = await encoded_pictures(maker, answer.multimodal, form, budget, run.request_id)
+    for picture, entry in zip(answer.multimodal, entries, strict=True):
         yield completed(_KIND, entry, used=used, **({"partial": True} if getattr(picture, "partial", False) else {}))

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
+from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import DecodeError, SaveError
 from vllm_mmout.outputs.audio import AudioOutput
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.request.names import request_id, trace_headers
+from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import bare_response
 from vllm_mmout.serving.response.result_files import SOUND_TYPES, Encoded
@@ -51,7 +54,7 @@ async def answer_of_forward(request: Request, service: ForwardService, asked: Sp
         async for output in outputs:
             last = output
     try:
-        entry = await asyncio.to_thread(encoded, joined([last.outputs]), asked.response_format)
+        entry = await _answered(joined([last.outputs]), asked, work.new_budget())
     except Exception as error:
         raise api_error(error, name) from error
     return bare_response(entry, name="speech")
@@ -77,10 +80,15 @@ async def answer(service: TokenService, asked: SpeechRequest, run: Run) -> Respo
         raise nothing_made("sound", outputs)
     try:
         whole = joined(sounds)
-        entry = await asyncio.to_thread(encoded, whole, asked.response_format)
+        entry = await _answered(whole, asked, AnswerBudget(service.options.max_answer))
     except Exception as error:
         raise api_error(error, run.request_id) from error
     return bare_response(entry, {PARTIAL: "true"} if whole.partial else None, name="speech")
+
+
+async def _answered(sound: AudioOutput, asked: SpeechRequest, budget: AnswerBudget) -> Encoded:
+    """Return the bytes of a sound in the format that was asked for, made off the event loop."""
+    return await in_thread(partial(encoded, sound, asked.response_format, FIELD, budget), stop=budget.abandon)
 
 
 def _values(asked: SpeechRequest, template: PromptTemplate) -> dict[str, str]:
@@ -118,8 +126,12 @@ def joined(sounds: Sequence[Any]) -> AudioOutput:
     return whole
 
 
-def encoded(sound: AudioOutput, name: str, field: str = FIELD) -> Encoded:
-    """The bytes of a sound file in one of `RESPONSE_FORMATS`; blocks. Errors name the field that this came in."""
+def encoded(sound: AudioOutput, name: str, field: str = FIELD, budget: AnswerBudget | None = None) -> Encoded:
+    """Return the bytes of a sound file in one of `RESPONSE_FORMATS`; blocks.
+
+    Errors name the field that the format came in.
+    """
+    (budget or AnswerBudget()).check(sound.nbytes, repr(sound))
     try:
         content = sound.to_bytes(name)
     except SaveError as error:

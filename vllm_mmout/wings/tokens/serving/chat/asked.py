@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_mmout.messages import shown, unknown
 from vllm_mmout.serving.chat import TEXT, asks_for_media
 from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.wings.tokens.guided.admission import GUIDED
 from vllm_mmout.wings.tokens.serving.fields import RESPONSE_FORMATS, voice_name
 from vllm_mmout.wings.tokens.serving.speech import check_format
@@ -34,6 +35,8 @@ class AskedMedia:
     form: str | None = None
     """Format of the sounds, as files are called; None where pictures are asked for."""
     voice: str | None = None
+    budget: AnswerBudget = field(default_factory=AnswerBudget)
+    """What the media of the answer may have."""
     output: str | None = None
     """Which whole media the answer is guided to, as `OutputParams.output`; None: it may hold what the model writes."""
 
@@ -55,12 +58,13 @@ def asked_media(request: Any, service: TokenService) -> AskedMedia | None:
         return None
     media = _media(modalities, service)
     _check(request)
-    maker, text = service.makers[media], TEXT in modalities
+    maker, text, budget = service.makers[media], TEXT in modalities, AnswerBudget(service.options.max_answer)
     if media == "image":
-        return AskedMedia(maker, text, output=_output(request))
+        return AskedMedia(maker, text, budget=budget, output=_output(request))
     audio = _audio(getattr(request, "audio", None))
     form = _format(audio.get("format"), streamed=bool(request.stream))
-    return AskedMedia(maker, text, form, voice_name(audio.get("voice"), "audio.voice"), _output(request))
+    voice = voice_name(audio.get("voice"), "audio.voice")
+    return AskedMedia(maker, text, form, voice, budget, _output(request))
 
 
 def _output(request: Any) -> str | None:

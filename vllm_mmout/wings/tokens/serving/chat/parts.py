@@ -20,7 +20,7 @@ PIECE: Final = 3 << 16
 
 def images(asked: AskedMedia, pictures: Sequence[Any], first: int) -> list[dict[str, Any]]:
     """Pictures as entries of ``images``, the first with the index ``first``; blocks."""
-    entries = encode_pictures(asked.maker, pictures, FormatChoice())
+    entries = encode_pictures(asked.maker, pictures, FormatChoice(), asked.budget)
     made = []
     for index, (picture, entry) in enumerate(zip(pictures, entries, strict=True), first):
         data = base64.b64encode(entry.read(0, entry.nbytes)).decode()
@@ -34,7 +34,7 @@ def images(asked: AskedMedia, pictures: Sequence[Any], first: int) -> list[dict[
 def whole_audio(asked: AskedMedia, sounds: Sequence[Any], transcript: str) -> dict[str, Any]:
     """All sounds of an answer, one after the other, as ``audio``; blocks."""
     sound = joined(sounds)
-    file = encoded(sound, asked.form or "", FORMAT)
+    file = encoded(sound, asked.form or "", FORMAT, asked.budget)
     data = base64.b64encode(file.read(0, file.nbytes)).decode()
     ended = _ended(transcript, partial=sound.partial)
     return {**_begun(sound), "data": data, **ended}

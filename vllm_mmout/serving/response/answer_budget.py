@@ -1,0 +1,94 @@
+"""AnswerBudget: how many bytes one answer may have, and whether its client is still there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from io import BytesIO
+from typing import Any
+
+from vllm_mmout.errors import AbortedError, OptionError
+from vllm_mmout.outputs import PolygonsOutput
+from vllm_mmout.outputs.base import MediaOutput
+from vllm_mmout.outputs.stored import StoredRaster
+from vllm_mmout.serving.options import ServingOptions, flag
+
+
+class AnswerBudget:
+    """The bytes that the results of one answer may have in memory; threads that make them may share it.
+
+    Args:
+        limit: bytes, as ``--mmout-max-answer`` says; by default those of that flag.
+
+    """
+
+    def __init__(self, limit: int = ServingOptions().max_answer) -> None:
+        self.limit = limit
+        self._made = 0
+        self._abandoned = threading.Event()
+
+    def abandon(self) -> None:
+        """Stop the encoding of the answer: its client is gone."""
+        self._abandoned.set()
+
+    def check(self, nbytes: int, what: str, remedy: str = "ask for a part of the input, or for less output") -> None:
+        """Check that so many bytes more may be made, before they are.
+
+        Args:
+            nbytes: bytes of the values that are to be copied or encoded, from shape and dtype.
+            what: the name of these values, for the message.
+            remedy: what the client can do.
+
+        Raises:
+            OptionError: the answer would be above its limit.
+            AbortedError: the client is gone.
+
+        """
+        if self._abandoned.is_set():
+            raise AbortedError("the client closed its connection before its answer was made")
+        if self._made + nbytes > self.limit:
+            beside = f" beside {self._made} of other results" if self._made else ""
+            raise OptionError(
+                f"the answer is too large: {what} has {nbytes} bytes{beside}, and this server makes answers of at most"
+                f" {self.limit} bytes ({flag('max_answer')}); {remedy}, or have the server's operator raise the limit"
+            )
+
+    def take(self, nbytes: int, what: str) -> None:
+        """Check that a result of so many bytes may be part of the answer, and count it."""
+        self.check(nbytes, what)
+        self._made += nbytes
+
+    def buffer(self, what: str) -> BytesIO:
+        """Return a file in memory that refuses to grow above what is left, and to be written for nobody."""
+        return _Bounded(self, what)
+
+
+def check_memory(output: Any, budget: AnswerBudget, name: str = "") -> None:
+    """Check what an output has in memory, or gets there by the format of this name, before any of it is copied."""
+    raster = output.classes if isinstance(output, PolygonsOutput) else output
+    if not isinstance(raster, MediaOutput):
+        return
+    what = repr(output)
+    if not isinstance(raster, StoredRaster):
+        budget.check(raster.nbytes, what)
+    elif name == "npz":
+        budget.check(raster.nbytes, f"{what} as npz, which is made in memory,", "choose output_format tiff")
+
+
+class _Bounded(BytesIO):
+    """A file in memory within a budget."""
+
+    def __init__(self, budget: AnswerBudget, what: str) -> None:
+        super().__init__()
+        self._budget = budget
+        self._what = what
+
+    def write(self, data: Any, /) -> int:
+        """Write bytes, within the budget."""
+        self._budget.check(self.tell() + memoryview(data).nbytes, self._what)
+        return super().write(data)
+
+    def writelines(self, lines: Iterable[Any], /) -> None:
+        """Write several pieces, each within the budget."""
+        for line in lines:
+            self.write(line)
