@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.observer import Observer
     from vllm_mmout.params import OutputParams
+    from vllm_mmout.serving.inputs.pixel_limit import PixelLimit
     from vllm_mmout.serving.options import ServingOptions
     from vllm_mmout.serving.request.fields import Fields, ImageRequest
     from vllm_mmout.serving.response.events import Kind
@@ -123,6 +124,11 @@ class ForwardService(Service):
         data = asked.images[0] if len(asked.images) == 1 else list(asked.images)
         return await answered_images(request, self, asked, data, "image_edit")
 
+    def largest_input(self, params: OutputParams) -> PixelLimit | None:
+        """Return a limit of the pixels of each file of a request; None: the server's own, of all files."""
+        del params
+        return None
+
     @contextmanager
     def opened(self, data: Any, params: OutputParams, field: Field) -> Iterator[Any]:
         """What the engine takes, open; blocks."""
@@ -135,7 +141,8 @@ class ForwardService(Service):
             yield data if inputs is None else Raw(data)
             return
         words, pictures = ((), True) if inputs is None or own is not None else (inputs.words, inputs.pictures)
-        sources = self.sources.opened(data, texts=files, words=words, pictures=pictures)
+        most = self.largest_input(params)
+        sources = self.sources.opened(data, texts=files, words=words, pictures=pictures, most=most)
         with nullcontext(data) if field in TEXTS else sources as opened:
             if own is not None and not is_open_file(opened):  # an IO plugin would read any path or address
                 raise InputError(

@@ -12,6 +12,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.processors.base import formats_for
 from vllm_mmout.serving.errors import api_error
 from vllm_mmout.serving.metrics import count_refusal
+from vllm_mmout.serving.request.asked_limits import check_asked
 from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.encode import FormatChoice, chosen_format, encode, response_of
 from vllm_mmout.serving.response.responses import close_entries
@@ -74,16 +75,24 @@ class Work:
     def check(self) -> None:
         """Refuse what the results cannot be before the model runs, where that is known."""
         self.service.binding.check_params(self.params)
-        check_path(self)
+        self._check_limits()
         for name in self.names:
             formats = formats_for(self.service.binding.processors[name], self.params)
             if formats is not None:
                 chosen_format(formats, self.asked)
 
+    def _check_limits(self) -> None:
+        """Refuse to write anywhere else than allowed, and to make more than allowed."""
+        check_path(self)
+        binding = self.service.binding
+        fields = () if binding.inputs is None else binding.inputs.fields
+        fps = getattr(binding.processors[self.names[0]], "fps", None)
+        check_asked(self.params, self.data, fields, fps, self.service.options)
+
     async def running(self, watch: PreviewRequest | None = None) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run it, its files open meanwhile; what `AsyncLLM.generate` yields, with pictures where it is watched."""
         service = self.service
-        check_path(self)  # whoever has made this: nothing may be written elsewhere
+        self._check_limits()  # whoever has made this
         try:
             async with entered(service.opened(self.data, self.params, self.field)) as opened:
                 outputs = service.engine.generate(

@@ -55,6 +55,13 @@ def pixels(text):
         return np.asarray(picture.convert("RGB")).astype(int)
 
 
+def png_of(width, height):
+    """The bytes of a black picture."""
+    buffer = io.BytesIO()
+    Image.new("L", (width, height)).save(buffer, "png")
+    return buffer.getvalue()
+
+
 def alone(pipeline, seed, **arguments):
     """What diffusers makes of a request."""
     (own,) = pipeline(**arguments, generator=torch.Generator().manual_seed(seed)).images
@@ -115,6 +122,8 @@ def test_a_part_of_a_picture_anew(fills):
         ({"n": 2, "stream": True}, "n"),
         ({"n": 2, "extra_body": {"seed": 2**63 - 1}}, "seed"),
         ({"size": "33x32"}, None),
+        ({"size": "2048x1032"}, "size"),
+        ({"extra_body": {"num_inference_steps": 1001}}, "num_inference_steps"),
         ({"extra_body": {"num_inference_steps": 0}}, "num_inference_steps"),
         ({"extra_body": {"strength": 0.5}}, "strength"),
         ({"extra_body": {"window": [0, 0, 4, 4]}}, None),
@@ -127,6 +136,13 @@ def test_what_cannot_be_had_is_named(draws_server, asked, param):
     with pytest.raises(openai.BadRequestError) as refused:
         client.images.generate(prompt="a boat", **{"size": "32x32"} | asked)
     assert param is None or refused.value.param == param
+
+
+def test_a_picture_above_the_limit_needs_a_size(fills):
+    """A result is as large as the picture that it is made of, unless the request says its size."""
+    files = {name: (f"{name}.png", png_of(1500, 1400), "image/png") for name in ("image", "mask")}
+    with pytest.raises(openai.BadRequestError, match=r"1400 x 1500 pixels, .* 2097152, .*--mmout-max-made-pixels"):
+        fills[1].images.edit(**files, prompt="a lake", extra_body={"num_inference_steps": 1})
 
 
 def test_a_model_of_pictures_needs_one(fills):

@@ -20,7 +20,6 @@ from vllm_mmout.geo import (
     FetchOptions,
     FileWithNeighbours,
     Neighbours,
-    declared_size,
     in_bucket,
     is_address,
     open_in_bucket,
@@ -31,6 +30,7 @@ from vllm_mmout.geo import (
 from vllm_mmout.serving.inputs.addresses import Domains, Guarded, host_of
 from vllm_mmout.serving.inputs.data_urls import open_data_url
 from vllm_mmout.serving.inputs.local_files import LocalFiles
+from vllm_mmout.serving.inputs.pixel_limit import PixelLimit
 from vllm_mmout.serving.inputs.prefixes import Prefixes
 from vllm_mmout.serving.options import flag
 
@@ -137,8 +137,6 @@ class _NamedFile(FileWithNeighbours, io.BufferedIOBase):
         return self._file
 
 
-_AT_ONCE: Final = 2**30
-"""Bytes that decoding may take at once."""
 _MOST: Final = 128
 """Files that one request may name: each is open until it is answered."""
 _DEEPEST: Final = 32
@@ -169,16 +167,23 @@ class Sources:
 
     @contextmanager
     def opened(
-        self, data: Any, *, texts: bool = True, words: Collection[str] = (), pictures: bool = True
+        self,
+        data: Any,
+        *,
+        texts: bool = True,
+        words: Collection[str] = (),
+        pictures: bool = True,
+        most: PixelLimit | None = None,
     ) -> Iterator[Any]:
         """Open what a request holds or names, in lists and dicts too; blocks while headers are fetched and read.
 
         What is given is the same with an open file, at its start, in place of each `Upload` and, where ``texts`` name
         files, of each text but those under a key of ``words``. All are closed at the end. The headers of ``pictures``
-        are checked; what is none is left to who reads it.
+        are checked, by the limit ``most`` instead of the server's if it is given; what is none is left to who reads it.
         """
+        most = most or PixelLimit(self._options.max_pixels, flag("max_pixels"))
         with ExitStack() as stack:
-            yield _Request(self, stack, texts=texts, words=words, pictures=pictures).walked(data, 0)
+            yield _Request(self, stack, texts=texts, words=words, most=most if pictures else None).walked(data, 0)
 
     def open_text(self, text: str) -> BinaryIO:
         """Open what a text names."""
@@ -196,20 +201,6 @@ class Sources:
         why = f", as it lies below no address of {flag('read_from')}" if in_bucket(text) else ""
         raise InputError(f"{start} is nothing that this server reads{why}; {_WHAT_TO_SEND}")
 
-    def check(self, file: BinaryIO) -> None:
-        """Check what the header of a file declares, before anything of it is decoded."""
-        found = declared_size(file)
-        if found.pixels > self._options.max_pixels:
-            raise InputError(
-                f"{file.name} has {found.height} x {found.width} pixels, this server takes at most"
-                f" {self._options.max_pixels}; cut it, or ask for a larger {flag('max_pixels')}"
-            )
-        if found.at_once > _AT_ONCE:
-            raise InputError(
-                f"{file.name} takes {found.at_once >> 20} MiB to be decoded, which must be in memory at once,"
-                f" {_AT_ONCE >> 20} MiB at most; store it in tiles, as with gdal_translate -of COG"
-            )
-
     def _fetched(self, text: str) -> BinaryIO:
         if _FORBIDDEN.search(text):
             raise InputError("the address has a space, a backslash or a control character; write it as %20, %5C, ...")
@@ -224,13 +215,14 @@ class _Request:
     """What one request has open."""
 
     def __init__(
-        self, sources: Sources, stack: ExitStack, *, texts: bool, words: Collection[str], pictures: bool
+        self, sources: Sources, stack: ExitStack, *, texts: bool, words: Collection[str], most: PixelLimit | None
     ) -> None:
         self._sources = sources
         self._stack = stack
         self._texts = texts
         self._words = words
-        self._pictures = pictures
+        self._most = most
+        """Of the header of each file; None: files are no pictures."""
         self._count = 0
         self._values = 0
 
@@ -266,8 +258,8 @@ class _Request:
         if self._count > _MOST:
             raise InputError(f"the input has more than {_MOST} files; send fewer, as one file with several bands")
         file = self._stack.enter_context(opening())
-        if self._pictures:
-            self._sources.check(file)
+        if self._most is not None:
+            self._most.check(file)
         return file
 
 

@@ -200,6 +200,8 @@ def test_pages_of_videos_have_no_scenes_in_them(asking):
         ({}, "prompt", "prompt is missing"),
         ({"prompt": "x", "seconds": "long"}, "seconds", "seconds must be a number above 0"),
         ({"prompt": "x", "seconds": 0}, "seconds", "seconds must be a number above 0"),
+        ({"prompt": "x", "seconds": 61}, "seconds", "at most 60 s (--mmout-max-seconds)"),
+        ({"prompt": "x", "size": "4096x4096"}, "size", "2097152 (--mmout-max-made-pixels)"),
         ({"prompt": "x", "size": "large"}, "size", 'size must be "auto" or WIDTHxHEIGHT'),
         ({"prompt": "x", "output_format": "png"}, "output_format", "it can be webp, npz, mp4, gif"),
         ({"prompt": "x", "model": "sora-2"}, "model", "'sora-2' is not served here"),

@@ -12,6 +12,8 @@ from uuid import uuid4
 import msgspec
 
 from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.inputs.pixel_limit import PixelLimit
+from vllm_mmout.serving.options import flag
 from vllm_mmout.serving.request.body import is_json, read_form
 from vllm_mmout.serving.request.fields import EDITS
 from vllm_mmout.serving.request.json_body import read_json
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from vllm_mmout.params import OutputParams
     from vllm_mmout.serving.inputs.sources import Upload
     from vllm_mmout.serving.request.fields import Fields, ImageRequest
     from vllm_mmout.serving.response.events import Kind
@@ -63,6 +66,15 @@ class StepService(ForwardService):
         data = {"prompt": asked.prompt, "image": image, "mask_image": mask}
         given = {name: value for name, value in data.items() if value is not None}
         return await self._answered(request, asked, count, given, "image_edit")
+
+    def largest_input(self, params: OutputParams) -> PixelLimit | None:
+        """Return the limit of a picture of which one as large is made; rasters are cut into tiles."""
+        inputs = self.binding.inputs
+        if params.sides is not None or inputs is None or inputs.rasters is not None:
+            return None
+        most = min(self.options.max_made_pixels, self.options.max_pixels)
+        why = ", since the result is as large as it"
+        return PixelLimit(most, flag("max_made_pixels"), why, "make it smaller, or send size")
 
     async def _answered(self, request: Request, asked: ImageRequest, count: int, data: Any, kind: Kind) -> Response:
         if count == 1:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 ROUTE: Final = "/v1/videos"
 REFERENCE: Final = "input_reference"
 USUAL_FORMAT: Final = "mp4"
-_SECONDS: Final = 600
-"""The longest video that can be asked for."""
 _SIZE: Final = re.compile(r"[1-9]\d{0,4}x[1-9]\d{0,4}", re.ASCII)
 
 
@@ -124,8 +122,8 @@ def _seconds(given: str | float) -> str:
         seconds = float(given)
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds <= _SECONDS:
-        message = f"seconds must be a number above 0 and up to {_SECONDS}, got {shown(given)}"
+    if not 0 < seconds < math.inf:
+        message = f"seconds must be a number above 0, got {shown(given)}"
         raise ApiError(400, message, param="seconds")
     return f"{seconds:g}"
 

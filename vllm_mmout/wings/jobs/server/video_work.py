@@ -9,6 +9,7 @@ import msgspec
 
 from vllm_mmout.outputs.formats import FORMATS
 from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.request.asked_limits import check_seconds
 from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.work import Field, Work
 from vllm_mmout.wings.jobs.server.job import AUTO
@@ -74,6 +75,7 @@ def _chosen(service: ForwardService, video: VideoAsked, options: OutputParams) -
         fps = getattr(_processor(service), "fps", None)
         if "num_frames" not in fields or fps is None:
             raise ApiError(400, "this model makes videos of a length of its own; leave seconds out", param="seconds")
+        check_seconds(float(video.seconds), service.options)
         beside["num_frames"] = max(1, round(float(video.seconds) * fps))
     return beside, options
 

@@ -1,0 +1,39 @@
+"""PixelLimit: what the header of a file may declare, checked before anything of it is decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo import declared_size
+
+_AT_ONCE: Final = 2**30
+"""Bytes that decoding may take at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class PixelLimit:
+    """The most pixels that the header of a file may declare."""
+
+    pixels: int
+    """Height x width."""
+    flag: str
+    """The flag that sets it."""
+    why: str = ""
+    """Why it holds, in the message behind the number."""
+    remedy: str = "cut it"
+
+    def check(self, file: BinaryIO) -> None:
+        """Check the header of a picture or raster."""
+        found = declared_size(file)
+        if found.pixels > self.pixels:
+            raise InputError(
+                f"{file.name} has {found.height} x {found.width} pixels, this server takes at most"
+                f" {self.pixels}{self.why}; {self.remedy}, or ask for a larger {self.flag}"
+            )
+        if found.at_once > _AT_ONCE:
+            raise InputError(
+                f"{file.name} takes {found.at_once >> 20} MiB to be decoded, which must be in memory at once,"
+                f" {_AT_ONCE >> 20} MiB at most; store it in tiles, as with gdal_translate -of COG"
+            )
