@@ -32,6 +32,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         max_scenes: scenes that are cut into tiles at once; further ones wait, single inputs do not.
         max_tiles: tiles of all scenes between reading and joining; by default twice the engine's ``max_num_seqs``.
         max_tile_bytes: bytes of their input.
+        step_timeout_s: seconds that one step of the model may take before the engine ends, and ``/health`` fails; by
+            default vLLM's ``VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`` (300). An engine in the user's own process has no such
+            limit, nor has one that generates tokens.
         compile: whether ``forward`` of a model that is not written for vLLM is compiled at the start, for inputs of the
             largest size; "auto" keeps it where it was faster then.
         trust_operators: operators that a ``.pt2`` archive may call beside those that are allowed, as "aten.name"; what
@@ -47,6 +50,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_scenes: Positive = 4
     max_tiles: Positive | None = None
     max_tile_bytes: Positive = 64 << 20
+    step_timeout_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     compile: Compile = "off"
     trust_operators: tuple[str, ...] = ()
     trace: str | None = None

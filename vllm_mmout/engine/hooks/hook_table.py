@@ -218,7 +218,12 @@ CORE_HOOKS: tuple[Hook, ...] = (
         ("EngineCore.add_request", ("request", "request_wave"), "as _process_input_queue", "0.11"),
         ("EngineCoreProc._handle_client_request", (), "as _process_input_queue", "0.11"),
         ("EngineCoreProc.is_running", (), "as _process_input_queue", "0.13"),
-        ("EngineCoreProc._process_engine_step", (), "timed where the engine is traced", "0.11"),
+        (
+            "EngineCoreProc._process_engine_step",
+            (),
+            "replaced on a bound core: a step that hangs ends it; timed where the engine is traced",
+            "0.11",
+        ),
         until=FULL_STEPS,
         where=CORE,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ class BoundWorker(WorkerBase):
             keep_freed_memory()
         if multiprocessing.parent_process() is not None:  # not the user's own process
             rest_between_steps()
+            faulthandler.enable()  # says where a step hangs, when the core ends this process for that
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
         """As vLLM's, with what requests give before their result."""

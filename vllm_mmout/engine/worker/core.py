@@ -7,13 +7,16 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from vllm import envs
 from vllm.v1.engine.core import EngineCoreProc
 
 from vllm_mmout.engine.binding import rebase, resolve_choice
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.engine.trace import Trace
 from vllm_mmout.engine.wire import BATCH
+from vllm_mmout.engine.worker.parent import end_with_parent
 from vllm_mmout.engine.worker.resting import rest_while_workers_compute
+from vllm_mmout.engine.worker.step_limit import StepLimit
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -64,11 +67,15 @@ class BoundEngineCore(EngineCoreProc):
 def bind_core(core: Any) -> None:
     """Bind an engine core whose model has an output processor."""
     choice = resolve_choice(core.vllm_config)
-    if core.vllm_config.model_config.runner_type != "pooling" or choice is None:
+    if choice is None:
         return
-    trace = EngineSettings.from_mapping(choice.settings).trace
-    if trace is not None:
-        trace_steps(core, Trace(trace))
+    end_with_parent()
+    if core.vllm_config.model_config.runner_type != "pooling":
+        return
+    settings = EngineSettings.from_mapping(choice.settings)
+    if settings.trace is not None:
+        trace_steps(core, Trace(settings.trace))
+    StepLimit(settings.step_timeout_s or envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS).watch(core)
     rest_while_workers_compute(core.model_executor)
     core.mmout = DueTiles()
     rebase(core, BoundEngineCore)
