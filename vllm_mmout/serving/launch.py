@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from vllm_mmout.engine.trace import Trace
 from vllm_mmout.errors import OptionError
 from vllm_mmout.models.embedded.folders import found_model
 from vllm_mmout.serving.options import PREFIX, ServingOptions, flag
+from vllm_mmout.serving.response.temporary_folders import TemporaryFolder, remove_abandoned
 from vllm_mmout.wing import extensions
 
 GENERAL_PLUGIN: Final = "vllm_mmout"
@@ -157,9 +157,14 @@ def _configure_logging(args: argparse.Namespace) -> None:
 @contextmanager
 def _results_folder(args: argparse.Namespace) -> Iterator[None]:
     """Give all API servers one folder for stored results, where the user has named none; it goes with the server."""
+    for left in remove_abandoned():
+        _log.info("%s of a server that was killed is removed", left)
     if hasattr(args, f"{PREFIX}results_dir"):
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="mmout-results-") as folder:  # mode 0700
-        setattr(args, f"{PREFIX}results_dir", folder)
+    folder = TemporaryFolder()
+    try:
+        setattr(args, f"{PREFIX}results_dir", str(folder.path))
         yield
+    finally:
+        folder.remove()

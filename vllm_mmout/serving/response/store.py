@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import stat
-import tempfile
 import threading
 import time
 import weakref
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.serving.response.result_files import OTHER, SUFFIXES, Encoded, ResultsFolder, remove_folder
+from vllm_mmout.serving.response.result_files import OTHER, SUFFIXES, Encoded, ResultsFolder
+from vllm_mmout.serving.response.temporary_folders import TemporaryFolder
 
 _FORMATS = {suffix: name for name, suffix in SUFFIXES.items()} | {OTHER: "bin"}
 _ENDS = "|".join(re.escape(suffix) for suffix in _FORMATS)
@@ -49,9 +49,9 @@ class ResultStore:
     @classmethod
     def temporary(cls, ttl: float, max_bytes: int) -> ResultStore:
         """A store in a folder of its own, which is removed by `close`, or when the process ends normally."""
-        folder = Path(tempfile.mkdtemp(prefix="mmout-results-"))
-        store = cls(folder, ttl, max_bytes)
-        store._gone = weakref.finalize(store, remove_folder, folder, os.getpid())
+        folder = TemporaryFolder()
+        store = cls(folder.path, ttl, max_bytes)
+        store._gone = weakref.finalize(store, folder.remove)
         return store
 
     _gone: Callable[[], object] | None = None

@@ -1,0 +1,68 @@
+"""Temporary folders for stored results: removed with their server, and by the next one if that was killed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final
+
+PREFIX: Final = "mmout-results-"
+_OWNER: Final = ".owner"
+"""A file of a folder that its owner keeps locked, and that is locked when it appears."""
+
+
+class TemporaryFolder:
+    """A folder for this user alone; it is this process's, and that of those that are forked from it."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))  # mode 0700
+        part = self.path / f"{_OWNER}.part"
+        self._lock = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        part.rename(self.path / _OWNER)
+
+    def remove(self) -> None:
+        """Remove the folder, in the process that made it alone: a fork has the same object."""
+        if os.getpid() == self._process:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
+
+
+def remove_abandoned() -> list[Path]:
+    """Remove the temporary folders of this user whose owners have died, and return them.
+
+    A folder without an owner's file may be somebody else's, and is left, as is one that any process has locked.
+    """
+    found = [path for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*") if _is_abandoned(path)]
+    for path in found:
+        shutil.rmtree(path, ignore_errors=True)
+    return found
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Return whether a folder is one of this user's whose owner is dead, and no server is in it."""
+    try:
+        state = path.lstat()
+        if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o077:
+            return False
+        locks = [path / _OWNER, *path.glob(".server-*/.lock")]
+        return all(_is_free(lock) for lock in locks)
+    except OSError:  # removed meanwhile
+        return False
+
+
+def _is_free(lock: Path) -> bool:
+    """Return whether no process holds a lock file; FileNotFoundError if there is no such file."""
+    number = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(number)
+    return True
