@@ -66,7 +66,7 @@ GENERATE.__cause__ = OptionError("tile is odd", param="tile")
         (DecodeError("/srv/secret failed"), 500, "InternalServerError", None),
         (ForwardError("/srv/secret failed"), 500, "InternalServerError", None),
         (RegistrationError("/srv/secret failed"), 500, "InternalServerError", None),
-        (WRITING, 500, "InternalServerError", None),
+        (WRITING, 507, "InsufficientStorageError", None),
         (FileNotFoundError(2, "no such file", "/srv/secret"), 500, "InternalServerError", None),
         (ValueError("/srv/secret"), 500, "InternalServerError", None),
         (MemoryError(), 500, "InternalServerError", None),
@@ -81,6 +81,8 @@ def test_every_exception_has_an_answer(error, status, kind, param) -> None:
     assert (said["type"], said["param"], said["code"]) == (kind, param, status)
     assert "secret" not in said["message"]
     assert said["message"]
+    if status >= 500:
+        assert "/srv" not in api_error(error).message
     if status == 500:
         assert "edit-1" in said["message"]
     if isinstance(error, MMOutError) and status == 400:

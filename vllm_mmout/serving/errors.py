@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import sqlite3
+import tempfile
 from http import HTTPStatus
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -29,7 +32,9 @@ _TYPES = {
     429: "RateLimitError",
     500: "InternalServerError",
     503: "ServiceUnavailableError",
+    507: "InsufficientStorageError",
 }
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # By name, since not every release of vLLM has all of them; the closest base counts.
 _STATUSES = {
     "VLLMValidationError": 400,
@@ -82,7 +87,7 @@ def api_error(error: BaseException, request_id: str | None = None) -> ApiError:
         raise error
     if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
         return api_error(error.__cause__, request_id)
-    known = _of_client(error) or _of_vllm(error)
+    known = _of_full_disk(error) or _of_client(error) or _of_vllm(error)
     if known is not None:
         return known
     named = "" if request_id is None else f" (request {request_id})"
@@ -114,6 +119,32 @@ def log_failure(name: str, status: int, reason: str) -> None:
     """Log one line that says with which status, and why, a request or a job failed."""
     line = "".join(sign if sign.isprintable() else " " for sign in _plain(reason))
     logger.log(WARNING if status >= 500 else INFO, "%s failed with %d: %s", name, status, line)
+
+
+def is_full(error: BaseException) -> bool:
+    """Return whether an error says that there is no room on a disk."""
+    return (isinstance(error, OSError) and error.errno in _FULL) or (
+        isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    )
+
+
+def _of_full_disk(error: Exception) -> ApiError | None:
+    """Return the answer where a disk of this server is full, and log the folder, which no client is told."""
+    found: BaseException | None = error
+    while found is not None and not is_full(found):
+        found = found.__cause__
+    if found is None:
+        return None
+    folder = getattr(found, "filename", None)
+    logger.error("no room is left on a disk%s: %s", f" ({folder})" if folder else "", message_of(error))
+    place = "results and unfinished work, which --mmout-results-dir names"
+    if folder == tempfile.gettempdir():
+        place = "files that are sent, which TMPDIR names"
+    return ApiError(
+        507,
+        f"the server's disk is full: no room is left in its folder for {place}; have its operator make room, or name"
+        " another folder, and send the request again",
+    )
 
 
 def _of_client(error: Exception) -> ApiError | None:

@@ -81,7 +81,11 @@ class Spool:
 
     def write(self, piece: bytes) -> None:
         """Append; waits for the disk unless it `takes` the piece."""
-        self._file.write(piece)
+        try:
+            self._file.write(piece)
+        except OSError as error:
+            error.filename = error.filename or tempfile.gettempdir()  # where such a file lies, of which none tells
+            raise
         self.size += len(piece)
 
     def upload(self) -> Upload:

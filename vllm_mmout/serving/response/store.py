@@ -80,6 +80,9 @@ class ResultStore:
                 os.utime(part, ns=(now, now))
                 self._remove_old(room=part.stat().st_size)
                 part.rename(final)
+        except OSError as error:
+            error.filename = error.filename or str(self.folder)
+            raise
         finally:
             entry.close()
             part.unlink(missing_ok=True)

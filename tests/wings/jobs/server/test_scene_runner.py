@@ -386,7 +386,9 @@ async def test_a_job_ends_whatever_the_database_does(breaking, make_board, when,
             await until(closed.is_set)
             await until(lambda: not runner._running)
             failed = board.get(job.id)
-            assert (failed.status, failed.error.code, failed.outputs) == ("failed", "InternalServerError", ())
+            full = breaking is failing_database.disk_full
+            kind = "InsufficientStorageError" if full else "InternalServerError"
+            assert (failed.status, failed.error.code, failed.outputs) == ("failed", kind, ())
             assert failed.expires_at > failed.completed_at >= failed.created_at
         assert f"job {job.id} failed, which cannot be written yet" in caplog.text
         later = await added(runner, Work(), max_scenes=1)
