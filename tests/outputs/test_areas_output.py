@@ -78,6 +78,18 @@ def test_files_hold_the_table(tmp_path):
     assert next(iter(areas.formats)) == ".csv"
 
 
+def test_no_name_is_a_formula():
+    """A text that a spreadsheet would run begins with an apostrophe and is quoted, as OWASP advises."""
+    names = ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1", "land; water", 'a "b"']
+    ids = np.arange(len(names), dtype=np.uint8)[None, None]
+    areas = AreasOutput.of(RasterOutput(ids, class_names=names))
+    lines = areas.to_bytes("csv").decode().splitlines()
+    assert lines[1].startswith("""0,"'=cmd|' /C calc'!A0",1,""")
+    rows = list(csv.DictReader(lines))
+    assert [row["name"] for row in rows] == [*(f"'{name}" for name in names[:5]), *names[5:]]
+    assert [row["id"] for row in rows] == list("0123456")
+
+
 def test_a_place_comes_with_the_input():
     """Counted again without what the input does not show, in its place; the pixels are not kept after that."""
     valid = np.random.default_rng(7).random(CLASSES.shape) < 0.5

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 1 << 15
 """Numbers that become JSON at once: a millisecond or two."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What a cell begins with that spreadsheets take for a formula, some of it in full width."""
 _NUMPYS_OWN = frozenset({"file", "allow_pickle"})
 """Names that numpy.savez takes for its own arguments."""
 
@@ -95,12 +97,21 @@ def write_fields(output: StructuredOutput, file: BinaryIO, _form: Format) -> Non
     file.write(output.model_dump_json(indent=2).encode())
 
 
+def _as_cell(value: Any) -> Any:
+    """Return a value as a cell of a table: a text that spreadsheets would run begins with an apostrophe.
+
+    These are the signs, and the remedy, of OWASP's page on CSV injection.
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
 def write_areas(output: AreasOutput, file: BinaryIO, _form: Format) -> None:
-    """Write a row for each class, after one of names."""
+    """Write a row for each class, after one of names; texts are quoted, and none is a formula to a spreadsheet."""
     from vllm_mmout.outputs.areas import ClassArea  # with pydantic
 
     text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(ClassArea.model_fields)
-    writer.writerows(one.model_dump().values() for one in output.classes)
+    names = csv.writer(text, lineterminator="\n")
+    names.writerow(ClassArea.model_fields)
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    writer.writerows(map(_as_cell, one.model_dump().values()) for one in output.classes)
     file.write(text.getvalue().encode())
