@@ -206,7 +206,11 @@ class Stepping(Reading, frozen=True, kw_only=True):
     ] = None
     seed: Annotated[
         int | None,
-        said("begins the random numbers of the request. The same one gives the same result. By default a random one."),
+        said(
+            "begins the random numbers of the request. The same one gives the same result. By default a random one.",
+            ge=0,
+            le=2**63 - 1,
+        ),
     ] = None
     strength: Annotated[
         float | None,
@@ -229,8 +233,6 @@ class Stepping(Reading, frozen=True, kw_only=True):
     def _check_steps(self) -> None:
         if self.guidance_scale is not None and not math.isfinite(self.guidance_scale):
             raise _wrong("guidance_scale", f"must be finite, got {self.guidance_scale}")
-        if self.seed is not None and not 0 <= self.seed < 2**63:
-            raise _wrong("seed", f"must be from 0 to 2**63 - 1, got {self.seed}")
         if self.size == "auto":
             msgspec.structs.force_setattr(self, "size", None)
         if self.size is not None and not _SIZE.fullmatch(self.size):

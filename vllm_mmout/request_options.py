@@ -126,7 +126,7 @@ class Option:
         """The value of a JSON object's field."""
         if isinstance(value, str):
             self._check_length(value)
-            if not value and self.hint is str:
+            if not value and self.hint is str and not self.choices:
                 return None
             if self.extra.get("nan") and value.lower() in _NO_NUMBERS:
                 return float(value)

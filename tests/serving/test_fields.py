@@ -70,6 +70,22 @@ def test_what_is_left_out_is_usual() -> None:
     assert edit_request_json({"image": "data:,x", "prompt": None, "tile": None, "user": ""}) == usual
 
 
+def test_the_largest_seed_is_taken():
+    """As a number and as text; one above is refused with the range."""
+    largest = 2**63 - 1
+    assert edit_request_json({"image": "data:,x", "seed": largest}).options.seed == largest
+    assert read(multipart(("image", "data:,x"), ("seed", str(largest)))).options.seed == largest
+    with pytest.raises(ApiError, match=f"seed must be 0 to {largest}, got {largest + 1}"):
+        edit_request_json({"image": "data:,x", "seed": largest + 1})
+
+
+@pytest.mark.parametrize("field", ["response_format", "output_format", "background", "blend"])
+def test_an_empty_choice_of_json_is_refused(field):
+    """A form's field that nobody filled in is empty, JSON's is something that a program said."""
+    with pytest.raises(ApiError, match=f"{field} must be one of .*, got ''"):
+        edit_request_json({"image": "data:,x", field: ""})
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -17,6 +17,7 @@ from token_service import LENGTH, PIXELS, picture_of  # noqa: E402
 
 from vllm_mmout.errors import AbortedError, DecodeError, TokenError  # noqa: E402
 from vllm_mmout.wings.tokens.serving import generations  # noqa: E402
+from vllm_mmout.wings.tokens.serving.fields import sampling_params  # noqa: E402
 
 pytestmark = pytest.mark.engine
 CODES = np.arange(24).reshape(4, 6) * 2
@@ -272,6 +273,8 @@ REFUSED = [
     ({"min_tokens": -1}, "min_tokens", "min_tokens must be"),
     ({"min_tokens": 9, "max_tokens": 3}, "min_tokens", "less than or equal"),
     ({"seed": 2**63}, "seed", "64 bits"),
+    ({"seed": 2**63 - 1, "n": 2}, "seed", "64 bits"),
+    ({"response_format": ""}, "response_format", "must be one of b64_json, url, got ''"),
     ({"stop": [""]}, "stop", "empty string"),
     ({"stop": [3]}, "stop", "stop must be text or a list of texts"),
     ({"stop_token_ids": ["a"]}, "stop_token_ids", "a list of whole numbers"),
@@ -291,6 +294,12 @@ def test_what_cannot_be_honoured_names_its_field(fixed, body, param, message):
         client.post("/images/generations", body={"prompt": "lake", **body}, cast_to=object)
     assert caught.value.param == param
     assert not engine.asked
+
+
+def test_the_largest_seed_is_that_of_the_last_answer():
+    """Each answer takes the next seed."""
+    for seed, n in ((2**63 - 1, 1), (2**63 - 2, 2)):
+        assert sampling_params({"seed": seed}, {}, n=n, length=None, left=9).seed == seed
 
 
 def test_another_model_is_not_found(fixed):
@@ -320,7 +329,7 @@ def test_an_answer_with_several_pictures(fixed, monkeypatch):
         assert np.abs(pixels(base64.b64decode(entry.b64_json)).astype(int) - expected(number)).max() <= 1
     assert len(answer.data) == 3
     written, encode = [], generations.encode
-    monkeypatch.setattr(generations, "encode", lambda *given: written.append(1) or encode(*given))
+    monkeypatch.setattr(generations, "encode", lambda *given, **more: written.append(1) or encode(*given, **more))
     bare = client._client.post("/v1/images/generations", json={"prompt": "p"}, headers={"Accept": "image/png"})
     assert np.abs(pixels(bare.content).astype(int) - expected()).max() <= 1
     assert len(written) == 1

@@ -144,6 +144,7 @@ def test_a_voice_that_the_prompt_names_is_needed(speaker):
 REFUSED = [
     ({"input": ""}, "input", "input is missing"),
     ({"input": "x" * 4097}, "input", "4097 characters, and may have 4096"),
+    ({"response_format": ""}, "response_format", "must be one of mp3, opus, ogg, flac, wav, pcm, got ''"),
     ({"response_format": "aac"}, "response_format", "must be one of mp3, opus, ogg, flac, wav, pcm, got 'aac'"),
     ({"speed": 1.5}, "speed", "speed must be 1, got 1.5"),
     ({"stream_format": "ndjson"}, "stream_format", "must be one of audio, sse, got 'ndjson'"),

@@ -59,7 +59,7 @@ def sampling_params(
     asked = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
     chosen = {**usual, **asked, "n": n, "max_tokens": min(limit for limit in limits if limit is not None)}
     seed = chosen.get("seed")
-    if seed is not None and not -_SEEDS <= seed < _SEEDS - n:  # each further answer takes the next one
+    if seed is not None and not -_SEEDS <= seed <= _SEEDS - n:  # each further answer takes the next one
         raise ApiError(400, f"seed must be a number of 64 bits, got {seed}", param="seed")
     try:
         return SamplingParams(**chosen, output_kind=RequestOutputKind.FINAL_ONLY)
