@@ -86,6 +86,13 @@ def test_a_picture_is_that_of_the_images_route(drawing_client):
     assert answer.usage.completion_tokens == 3 * 5 + 2
 
 
+def test_a_marker_in_a_clients_text_is_refused(drawing_client):
+    """It would be a token of the prompt, as if the model itself had begun a picture."""
+    with pytest.raises(openai.BadRequestError, match="reads as a marker of its media") as refused:
+        drawn(drawing_client, "a lake <boi>")
+    assert refused.value.param == "messages"
+
+
 def test_text_and_pictures_of_one_answer(drawing_client):
     """The text is without media tokens; pictures are in their order, each with its index."""
     (choice,) = drawn(drawing_client, script=MIXED).choices

@@ -17,6 +17,7 @@ from vllm_mmout.serving.request.names import request_id
 from vllm_mmout.wings.tokens.serving.chat.asked import asked_media
 from vllm_mmout.wings.tokens.serving.chat.events import MediaEvents
 from vllm_mmout.wings.tokens.serving.chat.parts import images, whole_audio
+from vllm_mmout.wings.tokens.serving.chat.texts import check_texts
 from vllm_mmout.wings.tokens.serving.chat.watched import WatchedEngine
 from vllm_mmout.wings.tokens.serving.speech_stream import chunk_seconds
 
@@ -57,6 +58,7 @@ class MediaChat:
             if asked is None:
                 return await vllms.create_chat_completion(request, raw_request)
             await asyncio.to_thread(asked.check)
+            await asyncio.to_thread(check_texts, request, self.mmout.makers.values())
             return await self._with_media(request, raw_request, asked)
         except ApiError as error:
             count_refusal(self.mmout.observer, error)
