@@ -13,6 +13,7 @@ from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import InputError
 from vllm_mmout.models.inputs.input_forms import is_open_file
 from vllm_mmout.models.inputs.model_inputs import Raw
+from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
 from vllm_mmout.serving.request.body import is_json, read_form
@@ -99,7 +100,14 @@ class ForwardService(Service):
         """What the model does, and where it is asked, for messages."""
         kinds = " and ".join(dict.fromkeys(processor.modality for processor in self.binding.processors.values()))
         route = _ROUTES.get(kinds, "/v1/images/edits")
-        return f"the model {self.binding.model!r} answers with {kinds}, and speaks no text; ask {route}"
+        said = f"the model {self.binding.model!r} answers with {kinds}, and speaks no text; ask {route}"
+        silent = [type(one).__name__ for one in self.binding.processors.values() if not _says_modality(one)]
+        if not silent:
+            return said
+        return (
+            f"{said}. The class {' and '.join(silent)} has no modality of its own: if it returns AudioOutput or"
+            ' VideoOutput, write modality = "audio" or "video" into it'
+        )
 
     async def generated_images(self, request: Request) -> Response:
         """Answer ``/v1/images/generations`` of a model whose mapper takes text."""
@@ -152,6 +160,12 @@ class ForwardService(Service):
                 yield {"multi_modal_data": {"image": rgb_picture(opened)}}
             else:
                 yield opened
+
+
+def _says_modality(processor: Any) -> bool:
+    """Return whether the class of a processor, or one between it and `OutputProcessor`, says what it returns."""
+    classes = [one for one in type(processor).__mro__ if one is not OutputProcessor]
+    return any("modality" in vars(one) for one in classes) or "modality" in getattr(processor, "__dict__", {})
 
 
 async def answered_images(

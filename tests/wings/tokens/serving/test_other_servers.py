@@ -10,6 +10,8 @@ pytest.importorskip("vllm", reason="the routes are vLLM's server's")
 from text_service import text_app  # noqa: E402
 from token_service import openai_client  # noqa: E402
 
+from vllm_mmout.processors import OutputProcessor  # noqa: E402
+
 pytestmark = pytest.mark.engine
 
 
@@ -26,6 +28,19 @@ def test_a_model_that_answers_in_one_forward():
     app = text_app()
     app.state.mmout.binding.processors["image"].modality = "image"
     assert "the model 'painter' answers with image, and speaks no text; ask /v1/images/edits" in asked(app)
+
+
+def test_a_processor_without_a_modality():
+    """Its class may return sounds: the message says what to write into it."""
+
+    class Beeps(OutputProcessor):
+        pass
+
+    app = text_app()
+    app.state.mmout.binding.processors["image"] = Beeps()
+    assert 'Beeps has no modality of its own: if it returns AudioOutput or VideoOutput, write modality = "audio"' in (
+        asked(app)
+    )
 
 
 def test_a_model_of_text():
