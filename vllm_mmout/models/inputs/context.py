@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vllm_mmout.errors import InputError, RegistrationError
@@ -19,6 +19,8 @@ class InputContext:
 
     model_config: ModelConfig
     """vLLM's."""
+    _loaded: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The ``AutoProcessor`` without options, once it is loaded: mappers ask for it at each picture."""
 
     def get_hf_config(self, hf_config_type: type | None = None) -> Any:
         """The model's ``config.json`` as a transformers configuration; InputError where it is of another class."""
@@ -32,23 +34,28 @@ class InputContext:
 
     def get_hf_processor(self, **options: Any) -> Any:
         """The ``AutoProcessor`` of the model's folder; no code of the folder is run."""
+        if not options and "processor" in self._loaded:
+            return self._loaded["processor"]
         from transformers import AutoProcessor
 
         model = self.model_config
-        return AutoProcessor.from_pretrained(  # type: ignore[no-untyped-call]  # transformers' classes have no types
+        processor = AutoProcessor.from_pretrained(  # type: ignore[no-untyped-call]  # transformers' classes have no types
             model.model, revision=model.revision, trust_remote_code=False, **options
         )
+        if not options:
+            self._loaded["processor"] = processor
+        return processor
 
 
 class DummyData(NamedTuple):
     """The largest input of a model."""
 
     seq_data: Any = None
-    """Not used by a single-pass model."""
+    """Not used: a single-pass model has no prompt, and that of a model that generates is made by vLLM."""
     multi_modal_data: Any = None
     """``{"image": data}``, one input in any form that the model takes."""
     multi_modal_placeholders: Any = None
-    """Not used by a single-pass model."""
+    """Not used, as ``seq_data``."""
 
 
 def dummy_of(context: InputContext, factory: Callable[..., Any], model: str) -> Any:

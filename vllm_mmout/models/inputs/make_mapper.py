@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError, type_and_message
+from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError, raise_interrupt, type_and_message
 from vllm_mmout.geo import Raster, sensor_of
 from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
 from vllm_mmout.models.inputs.band_names import Listed
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from vllm_mmout.models.inputs.keywords import Keywords
     from vllm_mmout.models.inputs.mapper import InputMapper
     from vllm_mmout.registry.input_registry import MapperChoice
+
+Result = TypeVar("Result")
 
 
 def make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext) -> Any:
@@ -68,6 +70,17 @@ def failed(what: str, model: str, error: BaseException) -> str:
     return f"the {what} of {model} failed: {type_and_message(error)}; correct the input or the {what}"
 
 
+def called(call: Callable[[], Result], what: str, model: str) -> Result:
+    """Call an author's function; what it raises becomes an InputError that names the function and its model."""
+    try:
+        return call()
+    except MMOutError:
+        raise
+    except BaseException as error:
+        raise_interrupt(error)
+        raise InputError(failed(what, model, error)) from error
+
+
 class AutoProcessorMapper:
     """Maps pictures and rasters of one or three bands through the ``AutoProcessor`` of the model's folder.
 
@@ -76,16 +89,8 @@ class AutoProcessorMapper:
     """
 
     def __init__(self, context: InputContext, keywords: Collection[str]) -> None:
-        model = context.model_config.model
-        try:
-            self._processor = context.get_hf_processor()
-        except Exception as error:
-            raise RegistrationError(
-                f"the model has no input mapper, and no processor of transformers can be loaded from {model}:"
-                f" {type_and_message(error)}; decorate its class with"
-                " @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(RasterMapper.from_config), or put a"
-                " preprocessor_config.json there"
-            ) from error
+        remedy = "decorate its class with @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(RasterMapper.from_config)"
+        self._processor = _processor_of(context, remedy)
         images = getattr(self._processor, "image_processor", self._processor)
         self._keywords = keywords
         self._size = _largest(getattr(images, "size", None))
@@ -139,6 +144,40 @@ class AutoProcessorMapper:
     def dummy(self) -> Any:
         """A black picture of the size that the processor scales to."""
         return np.zeros((3, *self._size), np.uint8)
+
+
+class FolderImageProcessor:
+    """Maps a picture of a model that generates by the image processor of the model's folder, as transformers does."""
+
+    def __init__(self, context: InputContext) -> None:
+        remedy = "register a function (context, data) with register_image_input_mapper"
+        processor = _processor_of(context, remedy)
+        self._images = getattr(processor, "image_processor", processor)
+        if not hasattr(self._images, "preprocess"):  # without a file for pictures, AutoProcessor gives a tokenizer
+            raise RegistrationError(
+                f"the model has no input mapper, and {context.model_config.model} has no image processor of"
+                f" transformers; {remedy}, or put a preprocessor_config.json there"
+            )
+
+    def __call__(self, context: InputContext, data: Any) -> Any:
+        """Return the tensors of one picture, with the axis of pictures first."""
+        return self._images(images=[data], return_tensors="pt")
+
+    def dummy(self) -> Any:
+        """Return a black picture of the size that the image processor scales to."""
+        return _picture(Raster(np.zeros((3, *_largest(getattr(self._images, "size", None))), np.uint8)))
+
+
+def _processor_of(context: InputContext, remedy: str) -> Any:
+    """Return the ``AutoProcessor`` of the model's folder, or raise a RegistrationError that names the remedy."""
+    try:
+        return context.get_hf_processor()
+    except Exception as error:
+        raise RegistrationError(
+            "the model has no input mapper, and no processor of transformers can be loaded from"
+            f" {context.model_config.model}: {type_and_message(error)}; {remedy}, or put a preprocessor_config.json"
+            " there"
+        ) from error
 
 
 _COLOURS = ("red", "green", "blue")

@@ -11,11 +11,11 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.errors import InputError, MMOutError, OptionError, raise_interrupt
+from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.models.inputs.context import InputContext, dummy_of, processed, tokens_of
 from vllm_mmout.models.inputs.input_forms import are_named_files, native
 from vllm_mmout.models.inputs.keywords import Keywords
-from vllm_mmout.models.inputs.make_mapper import AutoProcessorMapper, failed, make_mapper, refuse_reading_options
+from vllm_mmout.models.inputs.make_mapper import AutoProcessorMapper, called, make_mapper, refuse_reading_options
 from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper
 from vllm_mmout.models.inputs.tensor_spec import TensorSpec
 from vllm_mmout.models.kind import kind_of
@@ -188,15 +188,9 @@ class ModelInputs:
 
     def _given(self, call: Callable[[], Any], what: str) -> Any:
         """What an author's function gives; what it raises is an error of the input."""
-        try:
-            return call()
-        except MMOutError:
-            raise
-        except BaseException as error:
-            raise_interrupt(error)
-            if isinstance(self._mapper, RasterMapper) and what == "input mapper":  # of a file object of the caller's
-                raise
-            raise InputError(failed(what, self.keywords.model, error)) from error
+        if isinstance(self._mapper, RasterMapper) and what == "input mapper":
+            return call()  # what it raises is that of a file object of the caller's
+        return called(call, what, self.keywords.model)
 
     def _mapped(self, data: Any, params: OutputParams) -> MappedInput:
         mapped = self._given(partial(self._mapper, data, params), "input mapper")

@@ -1,0 +1,198 @@
+"""PictureInputs: what the author of a model that generates registered for pictures, called and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vllm_mmout.errors import InputError, ModelError, RegistrationError, raise_interrupt
+from vllm_mmout.models.inputs.context import InputContext, dummy_of, tokens_of
+from vllm_mmout.models.inputs.make_mapper import FolderImageProcessor, called
+from vllm_mmout.models.inputs.placeholders import STATED, Place, derived_places, image_token_of, stated_places
+from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
+from vllm_mmout.registry.input_registry import IMAGE
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """A prompt whose pictures have their tokens."""
+
+    tokens: list[int]
+    pictures: list[Any]
+    """The pictures as the input processor gave them, which go to the mapper."""
+    places: list[Place]
+    """The tokens of each picture."""
+
+
+class PictureInputs:
+    """Calls the functions that are registered on the class of a model that generates from pictures."""
+
+    def __init__(self, model: type, context: InputContext) -> None:
+        self._model = model.__name__
+        self._context = context
+        self._registered = MULTIMODAL_INPUT_REGISTRY.registered(model)
+        self._image_token = image_token_of(context.model_config.hf_config)
+
+    def check(self) -> None:
+        """Check at the start of an engine that the functions can serve requests.
+
+        Raises:
+            RegistrationError: a function is missing, of another form, or changes prompts without pictures.
+
+        """
+        choice = self._registered.mapper
+        if choice is not None and choice.factory is not None:
+            raise RegistrationError(
+                f"model {self._model} generates, and its input mapper is registered by a factory for models of one"
+                " forward; register a function (context, data) with register_image_input_mapper"
+            )
+        if self._registered.max_tokens is None:
+            raise RegistrationError(
+                f"model {self._model} generates, and nothing says how many tokens a picture takes at most; decorate it"
+                " with @MULTIMODAL_REGISTRY.register_max_image_tokens(...)"
+            )
+        if self.max_tokens < 1:
+            raise RegistrationError(
+                f"register_max_image_tokens of {self._model} says {self.max_tokens}; a picture takes one token at least"
+            )
+        self._check_text()
+        _ = self._mapper
+
+    def _check_text(self) -> None:
+        """Refuse an input processor that changes prompts without pictures, which vLLM never gives to it."""
+        if (processor := self._registered.input_processor) is None:
+            return
+        prompt = [1, 2]
+        try:
+            given = processor(self._context, {"prompt_token_ids": list(prompt)})
+            changed = list(given["prompt_token_ids"]) != prompt
+        except BaseException as error:  # noqa: BLE001 - it is never called without a picture
+            raise_interrupt(error)
+            return
+        if changed:
+            raise RegistrationError(
+                f"the input processor of {self._model} changes a prompt without pictures, and vLLM takes such prompts"
+                " as they are; let it return prompts without multi_modal_data unchanged"
+            )
+
+    @cached_property
+    def max_tokens(self) -> int:
+        """The most tokens that one picture takes."""
+        return tokens_of(self._context, self._registered.max_tokens, self._model)
+
+    def expand(self, tokens: Sequence[int], pictures: Sequence[Any]) -> Expanded:
+        """Call the input processor on a prompt and find the tokens of each picture.
+
+        Raises:
+            InputError: the input processor raised, or gave a prompt whose tokens cannot be told apart by picture.
+
+        """
+        before, count = list(tokens), len(pictures)
+        after, given, stated = self._processed(before, list(pictures))
+        if stated is not None:
+            places = stated_places(stated, after, count, self._image_token)
+        else:
+            places = derived_places(
+                before,
+                after,
+                count,
+                self._image_token,
+                lambda index, prompt: self._processed(prompt, [pictures[index]])[0],
+            )
+        if (rows := max(place.rows for place in places)) > self.max_tokens:
+            raise InputError(
+                f"a picture takes {rows} tokens, and register_max_image_tokens of {self._model} says"
+                f" {self.max_tokens} at most; give a smaller picture, or correct the number or the input processor"
+            )
+        return Expanded(after, given, places)
+
+    def _processed(self, tokens: list[int], pictures: list[Any]) -> tuple[list[int], list[Any], Any]:
+        """Return the tokens, the pictures and the stated places that the input processor gives."""
+        if (processor := self._registered.input_processor) is None:
+            return tokens, pictures, None
+        data = pictures[0] if len(pictures) == 1 else list(pictures)
+        inputs = {"prompt_token_ids": list(tokens), "multi_modal_data": {IMAGE: data}}
+        given = called(partial(processor, self._context, inputs), "input processor", self._model)
+        try:
+            after = [int(token) for token in given["prompt_token_ids"]]
+            returned = given["multi_modal_data"][IMAGE]
+            stated = (given.get(STATED) or {}).get(IMAGE)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"the input processor of {self._model} must give a dict with prompt_token_ids and"
+                f' multi_modal_data={{"{IMAGE}": ...}}, got {_shown(given)}'
+            ) from error
+        kept = list(returned) if isinstance(returned, list | tuple) else [returned]
+        if len(kept) != len(pictures):
+            raise InputError(
+                f"the input processor of {self._model} gave {len(kept)} pictures for {len(pictures)}; it must give one"
+                " for each"
+            )
+        return after, kept, stated
+
+    def tensors(self, picture: Any) -> dict[str, torch.Tensor]:
+        """Map one picture to the keyword tensors of ``embed_multimodal``, without the axis of pictures.
+
+        Raises:
+            InputError: the mapper raised, or gave something else than tensors of one picture.
+
+        """
+        given = called(partial(self._mapper, self._context, picture), "input mapper", self._model)
+        entries = dict(given.items()) if hasattr(given, "items") else {}
+        if not entries:
+            raise InputError(
+                f"the input mapper of {self._model} must give tensors by keyword of embed_multimodal, got"
+                f" {_shown(given)}"
+            )
+        return {name: self._row(name, value) for name, value in entries.items()}
+
+    def _row(self, name: str, value: Any) -> torch.Tensor:
+        """Return the one row of a mapped tensor, floating point numbers in the model's dtype."""
+        import torch
+
+        try:
+            rows = len(value)
+            row = torch.as_tensor(value[0] if rows == 1 else value)
+        except (TypeError, ValueError, RuntimeError, IndexError, KeyError) as error:
+            raise InputError(
+                f"{name} of the input mapper of {self._model} must be a tensor or an array, got {_shown(value)}"
+            ) from error
+        if rows != 1:
+            raise InputError(
+                f"the input mapper of {self._model} gave {name} of {rows} rows for one picture; the first axis must be"
+                " pictures, as of an image processor with return_tensors: tensor[None] adds it"
+            )
+        row = row.detach().cpu()
+        return row.to(self._context.model_config.dtype) if row.is_floating_point() else row
+
+    def dummy(self, count: int) -> list[Any]:
+        """Return ``count`` pictures of the largest size."""
+        if (factory := self._registered.dummy_data) is not None:
+            return [dummy_of(self._context, factory, self._model)] * count
+        if isinstance(self._mapper, FolderImageProcessor):
+            return [self._mapper.dummy()] * count
+        raise ModelError(
+            f"vLLM measures the memory that {self._model} takes, and nothing says how large a picture can be; decorate"
+            " it with @INPUT_REGISTRY.register_dummy_data(...)"
+        )
+
+    @cached_property
+    def _mapper(self) -> Any:
+        """The registered mapper, else the image processor of the model's folder."""
+        choice = self._registered.mapper
+        return FolderImageProcessor(self._context) if choice is None or choice.function is None else choice.function
+
+
+def _shown(value: Any) -> str:
+    """Return a short description of what a function gave."""
+    if isinstance(value, Mapping):
+        return f"a dict of {', '.join(map(str, value)) or 'nothing'}"
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ if shape is None else f"{type(value).__name__} {list(np.shape(value))}"

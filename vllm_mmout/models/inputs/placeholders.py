@@ -1,0 +1,196 @@
+"""Finding the tokens of each picture in a prompt that the author's input processor has expanded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vllm_mmout.errors import InputError
+
+STATED: Final = "multi_modal_placeholders"
+"""Key under which an input processor may say where the tokens of each picture lie."""
+
+_REMEDY: Final = (
+    f'let the input processor return their places as "{STATED}": {{"image": [{{"offset": ..., "length": ...}}]}}'
+)
+_TOKEN_NAMES: Final = ("image_token_id", "image_token_index")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The tokens of one picture in a prompt."""
+
+    offset: int
+    """Index of the first token."""
+    embedded: tuple[bool, ...]
+    """Whether a token gets a row of the picture's embedding, for each token from ``offset`` on."""
+
+    @property
+    def rows(self) -> int:
+        """The number of tokens that get a row of the picture's embedding."""
+        return sum(self.embedded)
+
+
+def image_token_of(config: Any) -> int | None:
+    """Return the token of pictures that a model's configuration names, None if it names no such token."""
+    named = (getattr(config, name, None) for name in _TOKEN_NAMES)
+    return next((token for token in named if isinstance(token, int)), None)
+
+
+def stated_places(ranges: Sequence[Any], tokens: Sequence[int], count: int, image_token: int | None) -> list[Place]:
+    """Return the places that an input processor states for ``count`` pictures.
+
+    Args:
+        ranges: one range for each picture, with ``offset`` and ``length``, as a dict or an object.
+        tokens: the expanded prompt.
+        count: the number of pictures.
+        image_token: the token of pictures, None if nothing names it.
+
+    Raises:
+        InputError: the ranges do not fit the prompt or the pictures.
+
+    """
+    if len(ranges) != count:
+        raise InputError(f'the input processor gave {len(ranges)} places as "{STATED}" for {count} pictures')
+    places: list[Place] = []
+    end = 0
+    for stated in ranges:
+        offset, length = _offset_and_length(stated)
+        if offset < end or length < 1 or offset + length > len(tokens):
+            raise InputError(
+                f"the input processor gave a place of {length} tokens from {offset} on, in a prompt of {len(tokens)}"
+                " tokens; places must follow one another inside the prompt"
+            )
+        end = offset + length
+        places.append(Place(offset, _embedded(tokens[offset:end], image_token)))
+    _refuse_strays(tokens, places, image_token)
+    return places
+
+
+def derived_places(
+    before: Sequence[int],
+    after: Sequence[int],
+    count: int,
+    image_token: int | None,
+    expand_one: Callable[[int, list[int]], list[int]],
+) -> list[Place]:
+    """Return the places of ``count`` pictures by comparing a prompt with what the input processor made of it.
+
+    Args:
+        before: the prompt with one image token for each picture.
+        after: the prompt that the input processor gave.
+        count: the number of pictures.
+        image_token: the token of pictures. None: the one token that ``after`` has more often than ``before``.
+        expand_one: called with the index of a picture and a prompt with one image token, gives what the input
+            processor makes of that prompt and that picture alone.
+
+    Raises:
+        InputError: the tokens cannot be told apart by picture.
+
+    """
+    token = _grown_token(before, after) if image_token is None else image_token
+    marks = [index for index, found in enumerate(before) if found == token]
+    if count == 1:
+        return [_only_place(before, after, token, len(marks))]
+    if len(marks) != count:
+        raise InputError(
+            f"the prompt has {len(marks)} image tokens (id {token}) for {count} pictures; write one image token for"
+            f" each picture, or {_REMEDY}"
+        )
+    head, tail = list(before[: marks[0]]), list(before[marks[-1] + 1 :])
+    built, places = list(head), []
+    for number, mark in enumerate(marks):
+        alone = expand_one(number, [*head, token, *tail])
+        end = len(alone) - len(tail)
+        if alone[: len(head)] != head or alone[end:] != tail:
+            break
+        piece = alone[len(head) : end]
+        places.append(_place(piece, token, len(built)))
+        following = marks[number + 1] if number + 1 < count else len(before)
+        built += [*piece, *before[mark + 1 : following]]
+    if built != list(after):
+        raise InputError(
+            f"the input processor makes another prompt of {count} pictures than of each picture alone, so that nothing"
+            f" tells which tokens are of which picture; {_REMEDY}"
+        )
+    return places
+
+
+def _only_place(before: Sequence[int], after: Sequence[int], token: int, marks: int) -> Place:
+    """Return the place of the one picture of a prompt, whose image tokens are all the picture's."""
+    if marks > 1 and not (list(before) == list(after) and _is_run(after, token)):
+        raise InputError(
+            f"the prompt has {marks} image tokens (id {token}) for one picture; write one image token for each picture"
+        )
+    found = [index for index, value in enumerate(after) if value == token]
+    if not found:
+        raise InputError(
+            f"the prompt has no image token (id {token}) after the input processor, and comes with one picture; write"
+            " an image token where the picture belongs"
+        )
+    return _place(after[found[0] : found[-1] + 1], token, found[0])
+
+
+def _place(piece: Sequence[int], token: int, offset: int) -> Place:
+    """Return the place of a picture whose tokens are ``piece``."""
+    embedded = tuple(value == token for value in piece)
+    if not any(embedded):
+        raise InputError(
+            f"the input processor left no image token (id {token}) for a picture, of which it made"
+            f" {len(piece)} tokens; {_REMEDY}"
+        )
+    return Place(offset, embedded)
+
+
+def _is_run(tokens: Sequence[int], token: int) -> bool:
+    """Return whether all occurrences of a token follow one another."""
+    found = [index for index, value in enumerate(tokens) if value == token]
+    return found[-1] - found[0] + 1 == len(found)
+
+
+def _grown_token(before: Sequence[int], after: Sequence[int]) -> int:
+    """Return the one token that the expanded prompt has more often."""
+    grown = Counter(after) - Counter(before)
+    if len(grown) == 1:
+        return next(iter(grown))
+    what = f"tokens {', '.join(map(str, sorted(grown)))}" if grown else "no token"
+    raise InputError(
+        f"nothing tells which token is of pictures: the input processor added {what}; name the token in config.json as"
+        f' "{_TOKEN_NAMES[0]}", or {_REMEDY}'
+    )
+
+
+def _offset_and_length(stated: Any) -> tuple[int, int]:
+    try:
+        if isinstance(stated, Mapping):
+            return int(stated["offset"]), int(stated["length"])
+        return int(stated.offset), int(stated.length)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f'a place in "{STATED}" must have the numbers offset and length, the input processor gave {stated!r}'
+        ) from error
+
+
+def _embedded(piece: Sequence[int], image_token: int | None) -> tuple[bool, ...]:
+    """Return which tokens of a stated place get a row: the image tokens, or all of a place of one token."""
+    if image_token in piece:
+        return tuple(value == image_token for value in piece)
+    if len(set(piece)) == 1:
+        return (True,) * len(piece)
+    raise InputError(
+        f"the input processor gave a place with the tokens {', '.join(map(str, sorted(set(piece))))}, of which nothing"
+        f' tells the image token; name it in config.json as "{_TOKEN_NAMES[0]}"'
+    )
+
+
+def _refuse_strays(tokens: Sequence[int], places: Sequence[Place], image_token: int | None) -> None:
+    """Refuse image tokens outside all places: the model would read them as text."""
+    inside = {index for place in places for index in range(place.offset, place.offset + len(place.embedded))}
+    strays = [index for index, token in enumerate(tokens) if token == image_token and index not in inside]
+    if strays:
+        raise InputError(
+            f"{len(strays)} image tokens (id {image_token}) of the prompt lie outside the places of its {len(places)}"
+            f" pictures, the first one at {strays[0]}; write one image token for each picture"
+        )
