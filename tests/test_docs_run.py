@@ -31,6 +31,7 @@ pytestmark = [
 
 ELSEWHERE = {
     ("formats.md", ""): "test_docs.py",
+    ("inputs.md", "MyLlava"): "engine/test_generating_guide.py",
     ("inputs.md", ""): "engine/test_inputs_guide.py",
     ("processors.md", ""): "test_docs.py",
     ("terratorch.md", ""): "wings/terratorch/engine/test_terratorch_guide.py",

@@ -116,8 +116,8 @@ def generating(inspected, tmp_path, monkeypatch):
     from vllm import ModelRegistry
     from vllm.model_executor.models.llama import LlamaForCausalLM
 
-    def make(*decorators):
-        model = type("GeneratingNet", (LlamaForCausalLM,), {})
+    def make(*decorators, bases=()):
+        model = type("GeneratingNet", (LlamaForCausalLM, *bases), {})
         for decorate in decorators:
             model = decorate(MULTIMODAL_INPUT_REGISTRY)(model)
         ModelRegistry.register_model("GeneratingNet", model)
@@ -135,11 +135,11 @@ def generating(inspected, tmp_path, monkeypatch):
 @pytest.mark.parametrize("make", [with_llm, with_async_llm])
 @pytest.mark.parametrize("name", DECORATORS)
 def test_a_decorator_that_nothing_would_call_starts_nothing(generating, started, name, make, processors):
-    """The decorators of single-pass models' inputs on a model that generates: the error names them and the remedy."""
+    """The decorators on a model that takes no pictures: the error names them and the remedy."""
     folder = generating(DECORATORS[name])
     with pytest.raises(RegistrationError) as caught:
         make(folder, processors)
-    for part in ("GeneratingNet generates", name, "never be called", "MULTIMODAL_REGISTRY.register_processor"):
+    for part in ("GeneratingNet generates and takes no pictures", name, "never be called", "SupportsMultiModal"):
         assert part in str(caught.value)
     assert started == []
 
@@ -150,6 +150,32 @@ def test_all_decorators_that_nothing_would_call_are_named(generating, started):
     with pytest.raises(RegistrationError) as caught:
         with_llm(folder, {})
     assert ", ".join(DECORATORS) in str(caught.value)
+
+
+def of_its_own(registry):
+    """Return what registers a processor of the form that vLLM has today."""
+    from vllm.multimodal.processing import BaseProcessingInfo
+
+    info = type("Info", (BaseProcessingInfo,), {"get_supported_mm_limits": lambda self: {"image": 1}})
+    return registry.register_processor(dict, info=info, dummy_inputs=dict)
+
+
+@pytest.mark.parametrize(
+    ("decorators", "says"),
+    [
+        ([DECORATORS["register_input_mapper"], of_its_own], "has a processor of its own .* register_input_mapper"),
+        ([of_its_own, DECORATORS["register_max_tokens"]], "has a processor of its own .* register_max_tokens"),
+        ([DECORATORS["register_input_mapper"]], "decorate it with @MULTIMODAL_REGISTRY.register_max_image_tokens"),
+    ],
+)
+def test_decorators_that_cannot_make_inputs_start_nothing(generating, started, decorators, says):
+    """On a model that takes pictures: beside a processor of vLLM's form, in either order, or too few of them."""
+    from vllm.model_executor.models.interfaces import SupportsMultiModal
+
+    folder = generating(*decorators, bases=(SupportsMultiModal,))
+    with pytest.raises(RegistrationError, match=says):
+        with_llm(folder, {})
+    assert started == []
 
 
 def test_a_model_that_generates_without_decorators_would_start_processes(generating, started):

@@ -66,15 +66,41 @@ def model_class(model_config: ModelConfig) -> type | None:
     return found
 
 
+def process_pictures(model: type) -> None:
+    """Give vLLM a processor of pictures for a decorated class that generates, unless the class has one of its own."""
+    if generates_from_pictures(model) and "_processor_factory" not in vars(model):
+        from vllm_mmout.engine.generating_inputs import register
+
+        register(model)
+
+
+def generates_from_pictures(model: type) -> bool:
+    """Return whether a class is written for vLLM, generates tokens, and embeds pictures among them."""
+    raw = getattr(model, "supports_multimodal_raw_input_only", False)
+    return bool(getattr(model, "supports_multimodal", False)) and not raw and hasattr(model, "compute_logits")
+
+
 def check_inputs_of_generating(model_config: ModelConfig) -> None:
-    """Refuse decorators of inputs on a model that generates, where nothing would call what they register."""
+    """Refuse decorators of inputs that cannot make the inputs of a model that generates."""
     cls = model_class(model_config)
-    if cls is not None and (names := MULTIMODAL_INPUT_REGISTRY.registered(cls).decorators):
+    if cls is None or not (names := ", ".join(MULTIMODAL_INPUT_REGISTRY.registered(cls).decorators)):
+        return
+    if not generates_from_pictures(cls):
         raise RegistrationError(
-            f"model {cls.__name__} generates, and vLLM's own processor of its class makes its inputs: what"
-            f" {', '.join(names)} registered would never be called; remove it, and register a processor with"
-            " @MULTIMODAL_REGISTRY.register_processor(...), or serve a model that answers in one forward"
+            f"model {cls.__name__} generates and takes no pictures: what {names} registered would never be called;"
+            " remove it, or derive the class from vllm.model_executor.models.interfaces.SupportsMultiModal"
         )
+    from vllm_mmout.engine.generating_inputs import check_release, is_registered
+    from vllm_mmout.models.inputs.context import InputContext
+    from vllm_mmout.models.inputs.picture_inputs import PictureInputs
+
+    check_release()
+    if not is_registered(cls):
+        raise RegistrationError(
+            f"model {cls.__name__} has a processor of its own (MULTIMODAL_REGISTRY.register_processor), so that what"
+            f" {names} registered would never be called; remove one of the two"
+        )
+    PictureInputs(cls, InputContext(model_config)).check()
 
 
 def model_inputs(model_config: ModelConfig, *, in_process: bool) -> ModelInputs | None:

@@ -48,16 +48,17 @@ class InputRegistration:
 
 
 class InputRegistry:
-    """The input half: everything of vLLM's ``MULTIMODAL_REGISTRY``, and the decorators of single-pass models.
+    """The input half: everything of vLLM's ``MULTIMODAL_REGISTRY``, and the decorators of a model's inputs.
 
-    The decorators have the names of vLLM's first registries; each returns the class unchanged. A class that carries one
-    of them is served under its own name; on a model that generates, which vLLM's own processors serve, they are an
-    error at the start of an engine. What is not defined here is looked up on vLLM's registry, imported at first
-    use. A model registered with either is known to both, as vLLM keeps its factory on the model's class.
+    The decorators have the names of vLLM's first registries; each returns the class. A single-pass model that carries
+    one of them is served under its own name; of a model that generates from pictures vLLM gets a processor that is made
+    of them. What is not defined here is looked up on vLLM's registry, imported at first use. A model registered with
+    either is known to both, as vLLM keeps its factory on the model's class.
     """
 
     def __init__(self) -> None:
         self._models: dict[str, dict[str, type]] = {}
+        self._listeners: list[Callable[[type], None]] = []
 
     def register_input_mapper(
         self, mapper: InputMapperFactory | str, function: MapperFunction | None = None
@@ -86,8 +87,9 @@ class InputRegistry:
 
         Args:
             mapper: called with an `InputContext` and a user's raw data (a file comes opened, as a PIL image or an array
-                [bands, height, width]); gives the keyword tensors of ``forward`` as a dict, without the batch axis.
-                None: the ``AutoProcessor`` of the model's folder.
+                [bands, height, width]); gives the keyword tensors of ``forward`` as a dict, without the batch axis. Of
+                a model that generates it is called with each picture, and gives the keyword tensors of
+                ``embed_multimodal`` with an axis of pictures first. None: the ``AutoProcessor`` of the model's folder.
 
         Raises:
             RegistrationError: it is not callable, or (on decorating) the class has another one already.
@@ -101,7 +103,8 @@ class InputRegistry:
 
         Args:
             max_tokens: a number, or a function of an `InputContext` that gives it. vLLM asks at start-up. None, as
-                without this decorator, is 0: a single-pass model has no placeholder tokens.
+                without this decorator, is 0: a single-pass model has no placeholder tokens. A model that generates
+                needs this decorator.
 
         Raises:
             RegistrationError: it is neither, or (on decorating) the class has another one already.
@@ -139,7 +142,8 @@ class InputRegistry:
 
         Args:
             processor: ``(context, inputs)``, gives the inputs: ``{"prompt_token_ids": [1], "multi_modal_data":
-                {"image": data}}`` with the data as the user gave it.
+                {"image": data}}`` with the data as the user gave it. Of a model that generates it gets each prompt with
+                pictures, and repeats the image token; ``data`` is a picture, or a list of several.
 
         Raises:
             RegistrationError: it is not callable, or (on decorating) the class has another one already.
@@ -173,6 +177,14 @@ class InputRegistry:
         """The class decorated in this process that stands at "module:Class", None without."""
         return self._models.get(path.rpartition(":")[2].rpartition(".")[2], {}).get(path)
 
+    def on_decorated(self, listener: Callable[[type], None]) -> None:
+        """Call ``listener`` with each class that is decorated, those decorated so far first; the same one once."""
+        if listener in self._listeners:
+            return
+        self._listeners.append(listener)
+        for model in [model for named in self._models.values() for model in named.values()]:
+            listener(model)
+
     def models(self) -> list[str]:
         """Names of the classes decorated in this process."""
         return list(self._models)
@@ -189,6 +201,8 @@ class InputRegistry:
                 )
             setattr(model, REGISTERED, {**own, kind: value})
             self._models.setdefault(model.__name__, {})[f"{model.__module__}:{model.__qualname__}"] = model
+            for listener in self._listeners:
+                listener(model)
             return model
 
         return decorate
@@ -222,7 +236,7 @@ def _callable(value: Any, what: str) -> Any:
 
 def _check_kind(kind: str) -> None:
     if kind != IMAGE:
-        raise RegistrationError(f'a single-pass model takes inputs of the kind "{IMAGE}", got {kind!r}')
+        raise RegistrationError(f'the decorators are for inputs of the kind "{IMAGE}", got {kind!r}')
 
 
 MULTIMODAL_INPUT_REGISTRY = InputRegistry()

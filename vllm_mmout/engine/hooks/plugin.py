@@ -18,8 +18,10 @@ def load() -> None:
     """
     global _drift  # noqa: PLW0603 - the plugin's one piece of state, for the process
     from vllm_mmout.engine.hooks.install import install, is_core, is_frontend
+    from vllm_mmout.engine.model_class import process_pictures
     from vllm_mmout.models.announced import serve_announced
     from vllm_mmout.models.config import register_config
+    from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 
     try:
         install(frontend=is_frontend(), core=is_core())
@@ -30,6 +32,7 @@ def load() -> None:
         return
     register_config()
     serve_announced()
+    MULTIMODAL_INPUT_REGISTRY.on_decorated(process_pictures)
 
 
 def drift() -> HookError | None:

@@ -43,11 +43,24 @@ NAMES: tuple[Contact, ...] = (
         "MultiModalFieldConfig MultiModalKwargsItems PlaceholderRange",
         "hand tensors over rendered",
     ),
-    _names("vllm.multimodal.parse", "ModalityDataItems MultiModalDataParser ProcessorBatchItems", "take tensors"),
+    _names(
+        "vllm.multimodal.image", "convert_image_mode normalize_image", "give pictures as vLLM's processors get them"
+    ),
+    _names(
+        "vllm.multimodal.parse",
+        "ModalityDataItems MultiModalDataItems MultiModalDataParser ProcessorBatchItems",
+        "take tensors and pictures",
+    ),
     _names(
         "vllm.multimodal.processing",
         "BaseDummyInputsBuilder BaseMultiModalProcessor BaseProcessingInfo ProcessorInputs PromptUpdate TimingContext",
         "have vLLM take a model's tensors without a processor",
+    ),
+    _names(
+        "vllm.multimodal.processing",
+        "BaseMultiModalProcessor._cached_apply_hf_processor BaseMultiModalProcessor._apply_hf_processor_main"
+        " InputProcessingContext.get_merged_mm_kwargs PromptReplacement",
+        "process the pictures of a model that generates by functions of its author",
     ),
     _names("vllm.renderers.base", "BaseRenderer.render_messages BaseRenderer.tokenizer", "refuse chats"),
     _names("vllm.tracing", "SpanKind extract_trace_context extract_trace_headers", "join the traces that vLLM makes"),

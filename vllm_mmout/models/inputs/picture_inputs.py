@@ -170,7 +170,8 @@ class PictureInputs:
                 " pictures, as of an image processor with return_tensors: tensor[None] adds it"
             )
         row = row.detach().cpu()
-        return row.to(self._context.model_config.dtype) if row.is_floating_point() else row
+        dtype: Any = self._context.model_config.dtype
+        return row.to(dtype) if row.is_floating_point() else row
 
     def dummy(self, count: int) -> list[Any]:
         """Return ``count`` pictures of the largest size."""

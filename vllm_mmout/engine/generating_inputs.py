@@ -1,0 +1,207 @@
+"""vLLM's processing classes of a model that generates from pictures, made of what its author registered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.inputs import MultiModalDataDict, MultiModalInput, mm_input
+from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.multimodal.image import convert_image_mode, normalize_image
+from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
+from vllm.multimodal.parse import ModalityDataItems, MultiModalDataItems, MultiModalDataParser, ProcessorBatchItems
+from vllm.multimodal.processing import (
+    BaseDummyInputsBuilder,
+    BaseMultiModalProcessor,
+    BaseProcessingInfo,
+    InputProcessingContext,
+    ProcessorInputs,
+    PromptReplacement,
+    PromptUpdate,
+    TimingContext,
+)
+
+from vllm_mmout.engine.hooks.validation import as_client_error
+from vllm_mmout.errors import HookError, InputError, MMOutError, OptionError
+from vllm_mmout.models.inputs.context import InputContext
+from vllm_mmout.models.inputs.picture_inputs import PictureInputs
+from vllm_mmout.models.inputs.placeholders import Place
+from vllm_mmout.registry.input_registry import IMAGE
+
+if TYPE_CHECKING:
+    from vllm.config.multimodal import MultiModalDummyOptions
+
+
+def register(model: type) -> None:
+    """Have vLLM process the pictures of a model by what is registered on its class."""
+    info: Any = partial(PictureInfo, model)
+    decorate: Any = MULTIMODAL_REGISTRY.register_processor(PictureProcessor, info=info, dummy_inputs=PictureDummyInputs)
+    decorate(model)
+
+
+def is_registered(model: type) -> bool:
+    """Return whether vLLM processes the pictures of a model by the classes of this module."""
+    factories = getattr(model, "_processor_factory", None)
+    return getattr(factories, "processor", None) is PictureProcessor
+
+
+def check_release() -> None:
+    """Refuse a vLLM whose processors are built in another way."""
+    if not hasattr(BaseMultiModalProcessor, "get_dummy_mm_inputs"):
+        raise HookError(
+            "decorators of the inputs of a model that generates need vLLM 0.31 or newer; upgrade it, or register a"
+            " processor with @MULTIMODAL_REGISTRY.register_processor(...)"
+        )
+
+
+class _Parser(MultiModalDataParser):
+    """Takes pictures of any form, which the author's functions get."""
+
+    def _parse_image_data(self, data: Any) -> ModalityDataItems[Any, Any] | None:
+        if data is None:
+            return None
+        if isinstance(data, list | tuple) or getattr(data, "ndim", 0) == 4:  # 4: an array or tensor of several
+            return ProcessorBatchItems(list(data), IMAGE)
+        return ProcessorBatchItems([data], IMAGE)
+
+
+class PictureInfo(BaseProcessingInfo):
+    """What vLLM asks about the pictures of a model."""
+
+    def __init__(self, model: type, ctx: InputProcessingContext) -> None:
+        super().__init__(ctx)
+        self.inputs = PictureInputs(model, InputContext(ctx.model_config))
+
+    def get_data_parser(self) -> MultiModalDataParser:
+        """Return the parser that leaves pictures as they are."""
+        return _Parser()
+
+    def get_supported_mm_limits(self) -> Mapping[str, int | None]:
+        """Allow any number of pictures; the engine's ``limit_mm_per_prompt`` limits them."""
+        return {IMAGE: None}
+
+    def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
+        """Return the registered number of tokens of a picture."""
+        return {IMAGE: self.inputs.max_tokens}
+
+
+class PictureDummyInputs(BaseDummyInputsBuilder[PictureInfo]):
+    """Builds pictures of the largest size, by which vLLM measures memory."""
+
+    def get_dummy_text(self, mm_counts: Mapping[str, int]) -> str:
+        """Return no text: the tokens of the pictures are made without a prompt."""
+        return ""
+
+    def get_dummy_mm_data(
+        self, seq_len: int, mm_counts: Mapping[str, int], mm_options: MultiModalDummyOptions
+    ) -> MultiModalDataDict:
+        """Return pictures of the largest size."""
+        return {IMAGE: self.info.inputs.dummy(mm_counts.get(IMAGE, 0))}
+
+
+class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
+    """Expands a prompt by the input processor of a model's author, and maps each picture by the mapper."""
+
+    requires_tokenizer = False
+
+    def apply(self, inputs: ProcessorInputs, timing_ctx: TimingContext) -> MultiModalInput:
+        """Return the expanded prompt, the tensors of its pictures and the places of their tokens."""
+        pictures = [_as_seen(picture) for picture in _pictures(inputs.mm_data_items)]
+        if not pictures:
+            return mm_input(inputs.prompt, mm_kwargs=MultiModalKwargsItems(), mm_hashes={}, mm_placeholders={})
+        try:
+            self._refuse_options(inputs)
+            if any(picture is None for picture in pictures):
+                raise InputError(
+                    "a picture is named by its multi_modal_uuids alone, and the model's input processor needs the"
+                    " picture itself; give it in multi_modal_data"
+                )
+            expanded = self.info.inputs.expand(inputs.prompt, pictures)
+            named = replace(inputs, mm_uuid_items=_kept_uuids(inputs, pictures, expanded.pictures))
+            return self._rendered(named, expanded.tokens, expanded.pictures, expanded.places, timing_ctx)
+        except MMOutError as error:
+            raise as_client_error(error) from error.__cause__
+
+    def get_dummy_mm_inputs(
+        self, mm_counts: Mapping[str, int], *, cache: Any = None, scheduler_config: Any = None
+    ) -> MultiModalInput:
+        """Return pictures of the largest size with as many tokens as a picture can take; no prompt is expanded."""
+        length = self.info.ctx.model_config.max_model_len
+        pictures: Any = self.dummy_inputs.get_dummy_mm_data(length, mm_counts, {})[IMAGE]
+        most = self.info.inputs.max_tokens
+        places = [Place(most * number, (True,) * most) for number in range(len(pictures))]
+        inputs = ProcessorInputs([], MultiModalDataItems(), cache=cache)
+        return self._rendered(inputs, [0] * (most * len(pictures)), pictures, places, TimingContext(enabled=False))
+
+    def _rendered(
+        self,
+        inputs: ProcessorInputs,
+        tokens: list[int],
+        pictures: Sequence[Any],
+        places: Sequence[Place],
+        timing_ctx: TimingContext,
+    ) -> MultiModalInput:
+        """Map the pictures that vLLM's cache lacks, and return what the engine takes."""
+        items = MultiModalDataItems({IMAGE: ProcessorBatchItems(list(pictures), IMAGE)})
+        processed = self._cached_apply_hf_processor(replace(inputs, mm_data_items=items), timing_ctx)
+        return mm_input(
+            prompt_token_ids=tokens,
+            mm_kwargs=processed.kwargs,
+            mm_hashes=processed.hashes,
+            mm_placeholders={IMAGE: [_range(place) for place in places]},
+        )
+
+    def _refuse_options(self, inputs: ProcessorInputs) -> None:
+        if options := self.info.ctx.get_merged_mm_kwargs(inputs.hf_processor_mm_kwargs):
+            raise OptionError(
+                f"mm_processor_kwargs ({', '.join(options)}) are for processors of transformers, and the functions"
+                " that are registered on the model take none; leave them out",
+                param="mm_processor_kwargs",
+            )
+
+    def _apply_hf_processor_main(self, mm_items: MultiModalDataItems, *args: Any, **kwargs: Any) -> Any:
+        rows = [self.info.inputs.tensors(picture) for picture in _pictures(mm_items)]
+        names = {name for row in rows for name in row}
+        for row in rows:
+            if missing := names - row.keys():
+                raise InputError(
+                    f"the input mapper gave {', '.join(sorted(missing))} for some pictures of the prompt and not for"
+                    " others; it must give the same keywords for each"
+                )
+        return {name: [row[name] for row in rows] for name in sorted(names)}
+
+    def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]) -> Any:
+        return {key: MultiModalFieldConfig.batched(IMAGE) for key in hf_inputs}
+
+    def _get_prompt_updates(self, *args: Any, **kwargs: Any) -> Sequence[PromptUpdate]:
+        """Return the entry that vLLM caches beside each picture; `apply` has expanded the prompt already."""
+        return [PromptReplacement(modality=IMAGE, target=[], replacement=[])]
+
+
+def _pictures(items: MultiModalDataItems) -> list[Any]:
+    """Return the pictures of a request."""
+    return items[IMAGE].get_all() if IMAGE in items else []
+
+
+def _kept_uuids(inputs: ProcessorInputs, before: Sequence[Any], after: Sequence[Any]) -> Any:
+    """Return the client's names of pictures, without those of pictures that the input processor has replaced."""
+    uuids = (inputs.mm_uuid_items or {}).get(IMAGE)
+    if uuids is None:
+        return None
+    return {IMAGE: [uuid if old is new else None for uuid, old, new in zip(uuids, before, after, strict=True)]}
+
+
+def _as_seen(picture: Any) -> Any:
+    """Return a PIL image upright and in RGB, as vLLM gives it to a model's processor; anything else as it is."""
+    from PIL.Image import Image
+
+    return convert_image_mode(normalize_image(picture), "RGB") if isinstance(picture, Image) else picture
+
+
+def _range(place: Place) -> PlaceholderRange:
+    """Return a place as vLLM's range."""
+    mask = None if all(place.embedded) else torch.tensor(place.embedded)
+    return PlaceholderRange(offset=place.offset, length=len(place.embedded), is_embed=mask)
