@@ -33,14 +33,14 @@ def mapping(function):
 ROWS = mapping(lambda context, data: {"pixel_values": np.asarray(data, np.float64)[None]})
 
 
-def inputs_of(*decorators):
+def inputs_of(*decorators, folder="no-folder"):
     """Return the inputs of a class with decorators."""
     model = type("Net", (), {})
     for decorate in decorators:
         decorate(model)
     hf_config = SimpleNamespace(image_token_id=3)
     config = SimpleNamespace(
-        hf_config=hf_config, model="no-folder", revision=None, max_model_len=8, dtype=torch.float16
+        hf_config=hf_config, model=str(folder), revision=None, max_model_len=8, dtype=torch.float16
     )
     return PictureInputs(model, InputContext(config))
 
@@ -129,3 +129,20 @@ def test_dummy_pictures_are_what_the_author_says():
     assert inputs_of(ROWS, largest).dummy(2) == ["8 {'image': 1}"] * 2
     with pytest.raises(ModelError, match=r"register_dummy_data"):
         inputs_of(ROWS).dummy(1)
+
+
+def test_without_a_function_the_folders_image_processor_maps(tmp_path):
+    """As transformers does, its size is that of the dummy; a folder that has a tokenizer alone is refused."""
+    from small_llava import llava_processor
+
+    made = llava_processor()
+    made.save_pretrained(tmp_path / "llava")
+    inputs = inputs_of(TWICE, MOST, REGISTRY.register_image_input_mapper(), folder=tmp_path / "llava")
+    inputs.check()
+    (picture,) = inputs.dummy(1)
+    assert (picture.size, picture.mode) == ((16, 16), "RGB")
+    expected = made.image_processor(picture, return_tensors="pt")["pixel_values"][0]
+    torch.testing.assert_close(inputs.tensors(picture)["pixel_values"], expected.half(), rtol=0, atol=0)
+    made.tokenizer.save_pretrained(tmp_path / "text")
+    with pytest.raises(RegistrationError, match=r"processor of transformers.* or put a preprocessor_config.json there"):
+        inputs_of(TWICE, MOST, folder=tmp_path / "text").check()

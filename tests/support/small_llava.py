@@ -20,7 +20,7 @@ def write_llava(folder, architecture):
     model.save_pretrained(folder)
     file = Path(folder) / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "architectures": [architecture]}))
-    processor = _processor()
+    processor = llava_processor()
     processor.save_pretrained(folder)
     return model, processor
 
@@ -54,7 +54,8 @@ def _config():
     )
 
 
-def _processor():
+def llava_processor():
+    """Return the processor of the folder, with a tokenizer of words."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import CLIPImageProcessor, LlavaProcessor, PreTrainedTokenizerFast
 

@@ -243,9 +243,13 @@ def _picture(raster: Raster) -> Image:
 
 
 def _largest(size: Any) -> tuple[int, int]:
-    sizes = dict(size) if isinstance(size, Mapping) or hasattr(size, "keys") else {}
-    edge = sizes.get("longest_edge") or sizes.get("shortest_edge") or 512
-    return int(sizes.get("height") or edge), int(sizes.get("width") or edge)
+    """Return height and width of the largest picture that an image processor of this size gives."""
+
+    def stated(name: str) -> Any:  # transformers' own size is a class with attributes
+        return size.get(name) if isinstance(size, Mapping) else getattr(size, name, None)
+
+    edge = stated("longest_edge") or stated("shortest_edge") or 512
+    return int(stated("height") or edge), int(stated("width") or edge)
 
 
 _SHAPES = ((360, 600), (600, 360), (512, 512))
