@@ -51,6 +51,20 @@ class SaveError(MMOutError):
     """A result cannot be written in the format or to the place asked for."""
 
 
+class BucketError(SaveError):
+    """A bucket did not take a result; the message has its address, what its server said, and what to do.
+
+    Args:
+        message: what is said.
+        status: the status of HTTP that the server answered with, 0 if it gave no answer.
+
+    """
+
+    def __init__(self, *message: object, status: int = 0) -> None:
+        super().__init__(*message)
+        self.status = status
+
+
 class RequestError(MMOutError):
     """One request failed behind admission; no other request is affected."""
 

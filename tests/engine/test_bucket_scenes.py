@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from buckets import bucket, held, put, s3  # noqa: F401 - fixtures
 from scenes_for_tests import classes, generate, pixels, write
 
 from vllm_mmout import OutputParams
+from vllm_mmout.cli import main
 from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.geo import read_raster
 
@@ -69,6 +71,20 @@ def test_a_folder_of_a_bucket_on_the_command_line(bucket, scenes) -> None:  # no
     expected = [f"{bucket}out/{name}" for name in ("1.tif", "x/a.tif", "y/a.tif")]
     assert run(f"{bucket}scenes/", "-o", f"{bucket}out/")[:2] == (0, expected)
     np.testing.assert_array_equal(read_raster(expected[2]).array, classes(pixels(2)))
+
+
+def test_a_key_that_no_store_takes_fails_its_own_scene(llm, bucket, scenes, monkeypatch, capsys) -> None:  # noqa: F811
+    """It is named as one input that failed; the other scenes of its folder are done."""
+    for name in ("1.tif", "/1.tif", "x/../2.tif", "tab\t.tif", "x/2.tif"):
+        put(f"{bucket}scenes/{name}", scenes / "1.tif")
+    monkeypatch.setattr("vllm_mmout.commands.engine.engine", lambda *_, **__: nullcontext(llm))
+    assert main(["run", "water-index", f"{bucket}scenes/", "-o", f"{bucket}out/"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [f"{bucket}out/1.tif", f"{bucket}out/x/2.tif"]
+    assert f'{bucket}scenes//1.tif has an empty part of its path, or "." or ".."' in printed.err
+    assert f"'{bucket}scenes/tab\\t.tif' has a control character" in printed.err
+    assert "3 of 5 inputs failed" in printed.err
+    assert main(["run", "water-index", f"{bucket}scenes/x/../", "-o", f"{bucket}out/"]) == 1
 
 
 def test_wrong_folders_on_the_command_line(bucket, scenes) -> None:  # noqa: F811

@@ -11,8 +11,9 @@ import pytest
 from buckets import bucket, held, put, s3  # noqa: F401 - fixtures
 from on_disk import CLASSES, stored
 
-from vllm_mmout.errors import InputError, SaveError
-from vllm_mmout.geo import open_raster
+from vllm_mmout.errors import BucketError, InputError, SaveError
+from vllm_mmout.geo import check_bucket, open_raster, place_of
+from vllm_mmout.geo.raster.remote.buckets.writing import _check_bucket
 from vllm_mmout.outputs import ImageOutput
 from vllm_mmout.outputs.formats.geotiff import remove_saved
 
@@ -82,6 +83,29 @@ def test_nothing_is_left_of_an_upload_that_fails(bucket, s3, temporary, refused)
     raster.save(bucket + "mask.tif")
     with open_raster(bucket + "mask.tif") as opened:
         np.testing.assert_array_equal(opened.read().array, NOISE)
+
+
+@pytest.mark.parametrize("key", ["in//a.tif", "x/../a.tif", "x/./a.tif", "tab\ta.tif"])
+def test_a_key_that_no_store_takes_is_no_hindrance(bucket, key) -> None:  # noqa: F811
+    """It lies anywhere in the bucket, and nothing is listed to write a result."""
+    put(bucket + key, b"x")
+    _check_bucket.cache_clear()
+    check_bucket(place_of(f"{bucket}out/"))
+    ImageOutput(np.zeros((8, 8, 3), "uint8")).save(bucket + "out/c.png")
+    with open_raster(bucket + "out/c.png") as opened:
+        assert opened.size == (8, 8)
+
+
+def test_a_bucket_that_refuses_is_said(bucket, s3) -> None:  # noqa: F811
+    """Its address, what its server said, and what to do."""
+    s3.refuse("PUT", "c.png")
+    with pytest.raises(BucketError) as raised:
+        ImageOutput(np.zeros((8, 8, 3), "uint8")).save(bucket + "out/c.png")
+    assert str(raised.value).startswith(f"{bucket}out/c.png: the server answered 403; ask for the right to write it")
+    assert raised.value.status == 403
+    with pytest.raises(BucketError, match="there is no bucket 'no-such-bucket-here'; check the address") as raised:
+        check_bucket(place_of("s3://no-such-bucket-here/out/"))
+    assert raised.value.status == 404
 
 
 WRONG = {

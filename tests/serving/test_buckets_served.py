@@ -7,13 +7,16 @@ import os
 import httpx
 import numpy as np
 import pytest
-from buckets import bucket, held, put, s3  # noqa: F401 - fixtures
+from buckets import bucket, held, put, redirecting, s3  # noqa: F401 - fixtures
 from scenes_for_tests import classes, pixels, write
 from serving import served
 
-from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.errors import BucketError, InputError, OptionError
 from vllm_mmout.geo import read_raster
+from vllm_mmout.geo.raster.remote.buckets import stores
+from vllm_mmout.serving.errors import api_error
 from vllm_mmout.serving.inputs.prefixes import Prefixes
+from vllm_mmout.serving.inputs.sources import Sources
 from vllm_mmout.serving.options import ServingOptions
 
 pytestmark = [
@@ -63,6 +66,36 @@ def test_a_prefix_that_is_none(given) -> None:
     """The server says so before its engine is started."""
     with pytest.raises(OptionError, match="--mmout-write-to"):
         ServingOptions(write_to=(given,))
+
+
+def test_a_bucket_whose_server_redirects_is_not_read(bucket, s3, monkeypatch) -> None:  # noqa: F811
+    """A client learns it, and where the redirect leads nothing is asked."""
+    address = put(bucket + "a.tif", b"x")
+    sources = Sources(ServingOptions(read_from=(bucket,)), local_path=None, domains=None)
+    with sources.open_text(address) as file:
+        assert file.read() == b"x"
+    with redirecting(s3.address) as elsewhere:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", elsewhere)
+        stores._store.cache_clear()
+        s3.asked()
+        try:
+            with pytest.raises(
+                InputError, match=r"a\.tif: the bucket's server redirects to .*, and redirects of buckets are"
+            ):
+                sources.open_text(address)
+        finally:
+            stores._store.cache_clear()
+        assert s3.asked() == []
+
+
+@pytest.mark.parametrize(("status", "answer"), [(401, 502), (403, 403), (404, 404), (405, 502), (503, 502), (0, 502)])
+def test_what_a_bucket_refuses_has_a_status_and_a_reason(status, answer) -> None:
+    """A client that chose the path learns why nothing is there; a server of buckets that fails is a bad gateway."""
+    cause = OSError("the server answered")
+    error = BucketError("s3://served/out/a.tif: the server answered", status=status)
+    error.__cause__ = cause
+    found = api_error(error)
+    assert (found.status, found.message, found.param) == (answer, str(error), "path")
 
 
 @pytest.fixture(name="server", scope="module")
@@ -130,6 +163,19 @@ def test_what_is_refused(server, scene, fields, param, words) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
     assert words in answer.json()["error"]["message"]
     assert set(held("s3://served/")[0]) == before | {"in/a.tif"}
+
+
+def test_a_write_that_the_bucket_refuses_is_no_internal_error(server, scene, s3) -> None:  # noqa: F811
+    """The answer has the address, what the bucket said, and what to do."""
+    address = put("s3://served/in/a.tif", scene)
+    s3.refuse("PUT", "out/refused")
+    answer = asked(server, image=address, path="s3://served/out/refused.tif", tile=32)
+    s3.refuse()
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"], error["param"]) == (403, "PermissionDeniedError", "path")
+    assert error["message"].startswith(
+        "s3://served/out/refused.tif: the server answered 403; ask for the right to write"
+    )
 
 
 def test_jobs_read_buckets_too(server, scene) -> None:

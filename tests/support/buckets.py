@@ -12,8 +12,10 @@ import subprocess
 import sys
 import urllib.request
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from unittest import mock
 
 import pytest
@@ -78,6 +80,26 @@ def bucket(s3):
     _client().create_bucket(Bucket=name)
     yield f"s3://{name}/"
     s3.refuse()
+
+
+@contextmanager
+def redirecting(target):
+    """A server that sends each request to the same path of another one; yields its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(307)
+            self.send_header("Location", target + self.path)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def _client():

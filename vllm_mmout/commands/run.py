@@ -17,6 +17,7 @@ import msgspec
 from vllm_mmout.commands import Subparsers
 from vllm_mmout.errors import AssumedWarning, InputError, OptionError, SaveError
 from vllm_mmout.geo import (
+    address_fault,
     check_bucket,
     file_stem,
     in_bucket,
@@ -118,6 +119,8 @@ class Wanted:
 
     data: str
     folder: str = ""
+    fault: str | None = None
+    """Why the address cannot be that of an object, None if it can."""
 
     @classmethod
     def of(cls, given: str) -> Iterator[Self]:
@@ -127,7 +130,7 @@ class Wanted:
             return
         for scene in scenes_below(given):
             folder, slash, _ = scene.removeprefix(f"{given.rstrip('/')}/").rpartition("/")
-            yield cls(scene, folder + slash)
+            yield cls(scene, folder + slash, address_fault(scene))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -137,7 +140,13 @@ def run(options: argparse.Namespace) -> int:
         status: int | None = elsewhere.run(options, chosen)
         if status is not None:
             return status
-    wanted = [each for given in options.inputs for each in Wanted.of(given)]
+    listed = [each for given in options.inputs for each in Wanted.of(given)]
+    faults = [each.fault for each in listed if each.fault is not None]
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    wanted = [each for each in listed if each.fault is None]
+    if not wanted:
+        return 1
     out = _checked_out(options.out, wanted)
     paths = _paths(out, wanted, options.output_format)
     params = [msgspec.structs.replace(chosen, path=path) for path in paths]
@@ -147,9 +156,11 @@ def run(options: argparse.Namespace) -> int:
     with started as llm, warnings.catch_warnings():
         warnings.simplefilter("ignore", AssumedWarning)  # `_report` prints it
         results = llm.generate([each.data for each in wanted], params, use_tqdm=sys.stderr.isatty())
-    failed = [_report(each.data, result) for each, result in zip(wanted, results, strict=True)].count(False)
-    if failed and len(results) > 1:
-        print(f"{failed} of {len(results)} inputs failed", file=sys.stderr)
+    failed = [_report(each.data, result) for each, result in zip(wanted, results, strict=True)].count(False) + len(
+        faults
+    )
+    if failed and len(listed) > 1:
+        print(f"{failed} of {len(listed)} inputs failed", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -57,9 +57,10 @@ if TYPE_CHECKING:
         format_nodata,
     )
     from vllm_mmout.geo.raster.remote.buckets.bucket_file import open_in_bucket
+    from vllm_mmout.geo.raster.remote.buckets.direct import redirect_fault
     from vllm_mmout.geo.raster.remote.buckets.faults import errors_of
     from vllm_mmout.geo.raster.remote.buckets.listing import scenes_below
-    from vllm_mmout.geo.raster.remote.buckets.stores import Place, object_store
+    from vllm_mmout.geo.raster.remote.buckets.stores import Place, address_fault, key_fault, object_store
     from vllm_mmout.geo.raster.remote.buckets.writing import (
         check_bucket,
         download,
@@ -93,17 +94,17 @@ __all__ = [
     "RETRIES", "Affine", "Blend", "BrokenError", "BucketPath", "Cell", "Connections", "Contribution", "FetchOptions",
     "FileWithNeighbours", "GeoTag", "GeoTiffBlocks", "Georeference", "GroundControlPoint", "Lattice", "Layer",
     "Neighbours", "OpenArray", "OpenRaster", "OpenStack", "OpenUnpacked", "Packing", "Place", "Plan", "Polygons",
-    "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "Window", "are_classes",
-    "area_km2", "as_pixels_have_it", "as_seen", "as_window", "atomic_file", "averaged", "axis_weights", "band_key",
-    "band_of_file", "can_hold", "certificate_fault", "check_bucket", "checked_xml", "date_of_file_item",
+    "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "Window", "address_fault",
+    "are_classes", "area_km2", "as_pixels_have_it", "as_seen", "as_window", "atomic_file", "averaged", "axis_weights",
+    "band_key", "band_of_file", "can_hold", "certificate_fault", "check_bucket", "checked_xml", "date_of_file_item",
     "date_of_items", "date_of_name", "date_of_raster", "declared_size", "download", "epsg_code", "errors_of",
     "file_stem", "first_of", "folders_in", "format_nodata", "gdal_files", "identity_in_bucket", "in_bucket",
-    "is_address", "is_folder", "is_gdal_name", "is_tiff", "meanings", "object_store", "open_in_bucket", "open_raster",
-    "open_remote", "picture_colours", "picture_raster", "pixel_area", "pixel_areas", "place_of", "possible_sensors",
-    "printable_name", "proj_crs", "proxy_of", "rasters_in", "rasters_of", "read_directories", "read_raster",
-    "reflected", "remove_in_bucket", "retry_after_s", "same_file", "says_nothing", "scenes_below", "sensor_of",
-    "status_phrase", "timeout_phrase", "trace_polygons", "trailing_band", "understood", "window_of_box",
-    "without_secrets", "write_geotiff", "write_geotiff_here",
+    "is_address", "is_folder", "is_gdal_name", "is_tiff", "key_fault", "meanings", "object_store", "open_in_bucket",
+    "open_raster", "open_remote", "picture_colours", "picture_raster", "pixel_area", "pixel_areas", "place_of",
+    "possible_sensors", "printable_name", "proj_crs", "proxy_of", "rasters_in", "rasters_of", "read_directories",
+    "read_raster", "redirect_fault", "reflected", "remove_in_bucket", "retry_after_s", "same_file", "says_nothing",
+    "scenes_below", "sensor_of", "status_phrase", "timeout_phrase", "trace_polygons", "trailing_band", "understood",
+    "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here",
 ]  # fmt: skip
 
 _HOMES = {
@@ -129,9 +130,10 @@ _HOMES = {
     "vllm_mmout.geo.raster.raster": ("Raster Window as_pixels_have_it as_window can_hold format_nodata"),
     "vllm_mmout.geo.raster.places": "BucketPath is_folder place_of same_file",
     "vllm_mmout.geo.raster.remote.buckets.bucket_file": "open_in_bucket",
+    "vllm_mmout.geo.raster.remote.buckets.direct": "redirect_fault",
     "vllm_mmout.geo.raster.remote.buckets.faults": "errors_of",
     "vllm_mmout.geo.raster.remote.buckets.listing": "scenes_below",
-    "vllm_mmout.geo.raster.remote.buckets.stores": "Place object_store",
+    "vllm_mmout.geo.raster.remote.buckets.stores": "Place address_fault key_fault object_store",
     "vllm_mmout.geo.raster.remote.buckets.writing": "check_bucket download identity_in_bucket remove_in_bucket",
     "vllm_mmout.geo.raster.remote.connections": "Connections ResolvedAddress proxy_of",
     "vllm_mmout.geo.raster.remote.fetch_options": "FetchOptions RETRIES",

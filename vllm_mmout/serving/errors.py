@@ -14,12 +14,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-from vllm_mmout.errors import AbortedError, InputError, MMOutError, OptionError, SaveError, message_of
+from vllm_mmout.errors import AbortedError, BucketError, InputError, MMOutError, OptionError, SaveError, message_of
 from vllm_mmout.log import logger
 
 # vLLM's names where it has one of its own; its others are the phrases of HTTP.
 _TYPES = {
     400: "BadRequestError",
+    403: "PermissionDeniedError",
     404: "NotFoundError",
     406: "NotAcceptableError",
     408: "RequestTimeoutError",
@@ -31,6 +32,7 @@ _TYPES = {
     422: "UnprocessableEntityError",
     429: "RateLimitError",
     500: "InternalServerError",
+    502: "BadGatewayError",
     503: "ServiceUnavailableError",
     507: "InsufficientStorageError",
 }
@@ -44,6 +46,8 @@ _STATUSES = {
     "RetryableRequestError": 503,
     "GracefulHTTPError": 503,
 }
+_OF_BUCKETS = {403: 403, 404: 404}
+"""What the bucket of a client's `path` said, and the status by which the client learns it; others are 502."""
 _LONGEST = 4000
 """Characters of a message: what a client sent may be quoted in it."""
 
@@ -153,6 +157,8 @@ def _of_client(error: Exception) -> ApiError | None:
         return ApiError(400, message_of(error), param=error.param or "image")
     if isinstance(error, OptionError):
         return ApiError(400, message_of(error), param=error.param)
+    if isinstance(error, BucketError):
+        return ApiError(_OF_BUCKETS.get(error.status, 502), message_of(error), param="path")
     # A disk that is full is not the client's fault, and the message has the path.
     if isinstance(error, SaveError) and not isinstance(error.__cause__, OSError):
         return ApiError(400, message_of(error), param=error.param or "output_format")

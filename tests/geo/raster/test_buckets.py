@@ -9,11 +9,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from buckets import SECRET, bucket, put, s3  # noqa: F401 - fixtures
+from buckets import SECRET, bucket, put, redirecting, s3  # noqa: F401 - fixtures
 from gdal_files import RNG, UTM, jp2, tiff
 
-from vllm_mmout.errors import InputError
-from vllm_mmout.geo import Window, file_stem, object_store, open_raster, scenes_below, without_secrets
+from vllm_mmout.errors import BucketError, InputError
+from vllm_mmout.geo import (
+    Place,
+    Window,
+    check_bucket,
+    file_stem,
+    object_store,
+    open_raster,
+    place_of,
+    redirect_fault,
+    scenes_below,
+    without_secrets,
+)
+from vllm_mmout.geo.raster.remote.buckets import stores
 from vllm_mmout.geo.raster.remote.buckets.bucket_file import open_in_bucket
 
 ARRAY = RNG.integers(0, 4000, (2, 600, 700)).astype("uint16")
@@ -156,6 +168,46 @@ def test_scenes_below_a_folder(bucket, where, tmp_path) -> None:  # noqa: F811
     assert scenes_below(f"{start}b/") == scenes_below(f"{start}b") == [start + name for name in below]
     with pytest.raises(InputError, match=r"no such folder|has no objects below it"):
         scenes_below(f"{start}none/")
+
+
+ODD = ["b//c.tif", "b/x/../d.tif", "b/x/./e.tif", "b/tab\tf.tif"]
+
+
+def test_keys_that_no_store_takes_are_listed_with_the_others(bucket, monkeypatch) -> None:  # noqa: F811
+    """Each of them is refused by itself when it is opened; without boto3 it is said which key is in the way."""
+    for name in ["a.tif", "b/g.tif", *ODD]:
+        put(bucket + name, b"x")
+    assert set(scenes_below(f"{bucket}b/")) == {bucket + name for name in ["b/g.tif", *ODD]}
+    for name in ODD:
+        with pytest.raises(InputError, match=r"and cannot be reached; correct it, or copy the object to another name"):
+            open_raster(bucket + name)
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(
+        InputError, match=r'cannot be listed: .*"b//c\.tif" contained empty path segment; pip install boto3'
+    ):
+        scenes_below(bucket)
+
+
+def test_a_bucket_whose_server_redirects_is_told(bucket, s3, monkeypatch) -> None:  # noqa: F811
+    """Signed or not, without asking where the redirect leads; nothing is written there."""
+    place = Place.of(put(bucket + "a.tif", b"x"))
+    assert redirect_fault(place) is None
+    with redirecting(s3.address) as elsewhere:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", elsewhere)
+        stores._store.cache_clear()
+        s3.asked()
+        try:
+            for public in ("false", "true"):
+                monkeypatch.setenv("AWS_SKIP_SIGNATURE", public)
+                said = redirect_fault(place)
+                assert said is not None
+                assert said.startswith(f"the bucket's server redirects to {s3.address}/")
+                assert "redirects of buckets are not followed" in said
+            with pytest.raises(BucketError, match="redirects of buckets are not followed"):
+                check_bucket(place_of(f"{bucket}out/"))
+        finally:
+            stores._store.cache_clear()
+        assert s3.asked() == []
 
 
 @pytest.mark.parametrize("where", ["bucket", "folder"])

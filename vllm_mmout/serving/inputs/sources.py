@@ -20,11 +20,13 @@ from vllm_mmout.geo import (
     FetchOptions,
     FileWithNeighbours,
     Neighbours,
+    Place,
     in_bucket,
     is_address,
     open_in_bucket,
     open_remote,
     printable_name,
+    redirect_fault,
     without_secrets,
 )
 from vllm_mmout.serving.inputs.addresses import Domains, Guarded, host_of
@@ -196,6 +198,9 @@ class Sources:
         if is_address(text):
             return self._fetched(text)
         if in_bucket(text) and self._reads.allows(text):
+            place = Place.of(text)
+            if (fault := redirect_fault(place)) is not None:
+                raise InputError(f"{place.name}: {fault}")
             return cast("BinaryIO", open_in_bucket(text, self._fetching.limit))
         if text[:5].lower() == "file:":
             file, name, neighbours = self._files.opened(text)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from vllm_mmout.errors import InputError, MMOutError
+from vllm_mmout.errors import BucketError, InputError, MMOutError
 from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, TIMEOUT, FetchOptions
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _NO_CREDENTIALS = ("169.254.", "metadata.google.internal", "Account must be specified")
 """What obstore says where the environment has none: that the service of a cloud's own machines does not answer."""
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+_MAY_PASS = (408, 429)
 _DENIED = ("PermissionDeniedError", "UnauthenticatedError")
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
@@ -34,7 +35,10 @@ _ADDRESS = re.compile(r"\w+://\S+")
 
 @contextmanager
 def errors_of(place: Place, kind: type[MMOutError] = InputError, *, verb: str = "read") -> Iterator[None]:
-    """Make one of our errors of what obstore raises; it has no cause, as that may be secret in part."""
+    """Raise what obstore raises as an InputError, or a BucketError where ``kind`` is SaveError.
+
+    The error has no cause of obstore's, as that may be secret in part.
+    """
     try:
         yield
     except MMOutError:
@@ -43,10 +47,12 @@ def errors_of(place: Place, kind: type[MMOutError] = InputError, *, verb: str = 
         own = type(error).__module__.startswith("obstore") or isinstance(error, OSError | ValueError)
         if not own:
             raise
-        said = _said(place, error, verb)
+        said, status = _said(place, error, verb), _status(error)
     else:
         return
-    raise kind(f"{place.name}: {said}") from (None if kind is InputError else OSError(said))  # no fault of a client's
+    if kind is InputError:
+        raise InputError(f"{place.name}: {said}") from None
+    raise BucketError(f"{place.name}: {said}", status=status) from OSError(said)  # no fault of a client's
 
 
 def status_of(error: Exception) -> int:
@@ -55,14 +61,31 @@ def status_of(error: Exception) -> int:
     return int(found[1]) if found else 0
 
 
+def is_bucket_missing(error: Exception) -> bool:
+    """Return whether a server said that the bucket is missing, rather than an object in it."""
+    return _code(error) in _NO_BUCKET
+
+
+def _code(error: Exception) -> str:
+    """Return the server's own name of a fault, or ""."""
+    found = re.search(r"<Code>(\w{1,60})</Code>", str(error))
+    return found[1] if found else ""
+
+
+def _status(error: Exception) -> int:
+    """Return the HTTP status of an error. The messages of some of its exceptions leave it out."""
+    if type(error).__name__ in _DENIED:
+        return int(HTTPStatus.FORBIDDEN)
+    return int(HTTPStatus.NOT_FOUND) if isinstance(error, FileNotFoundError) else status_of(error)
+
+
 def _said(place: Place, error: Exception, verb: str) -> str:
     """What went wrong, and what to do."""
     text, kind, status = str(error), type(error).__name__, status_of(error)
-    found = re.search(r"<Code>(\w{1,60})</Code>", text)
-    code = found[1] if found else ""
+    code = _code(error)
     answer = f"the server answered {status}{' ' * bool(code)}{code}" if status else ""
     if isinstance(error, FileNotFoundError) or status == HTTPStatus.NOT_FOUND:
-        what = f"bucket {place.bucket!r}" if code in _NO_BUCKET else "such object"
+        what = f"bucket {place.bucket!r}" if is_bucket_missing(error) else "such object"
         return f"there is no {what}; check the address"
     if kind == "PreconditionError":
         return "it was changed in its bucket while it was read; send it again"
@@ -70,6 +93,8 @@ def _said(place: Place, error: Exception, verb: str) -> str:
         return f"{answer or 'access is denied'}; ask for the right to {verb} it, or {_CREDENTIALS[place.scheme]}"
     if any(sign in text for sign in _NO_CREDENTIALS):
         return f"the environment has no credentials for it; {_CREDENTIALS[place.scheme]}"
+    if 400 <= status < 500 and status not in _MAY_PASS:
+        return f"it cannot be {_DONE[verb]}: {answer}; see whether the bucket takes that, or choose another"
     options = FetchOptions.from_environment()
     return (
         f"it cannot be {_DONE[verb]}: {answer or _without_addresses(text)}; try again later, or raise {RETRIES}"

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.formats import RASTER_SUFFIXES, in_bucket, natural_order
 from vllm_mmout.geo.raster.remote.buckets.faults import errors_of
+from vllm_mmout.geo.raster.remote.buckets.odd_keys import keys_as_stored
 from vllm_mmout.geo.raster.remote.buckets.stores import Place
 
 SCENE_SUFFIXES = (*RASTER_SUFFIXES, ".png", ".jpg", ".jpeg", ".webp")
@@ -18,7 +19,8 @@ SCENE_SUFFIXES = (*RASTER_SUFFIXES, ".png", ".jpg", ".jpeg", ".webp")
 def scenes_below(address: str | os.PathLike[str]) -> list[str]:
     """All rasters and pictures in a folder and in the folders below it, each one input, "B2" before "B10".
 
-    What lies in hidden folders, or is hidden itself by a "." at the start of its name, is passed over.
+    What lies in hidden folders, or is hidden itself by a "." at the start of its name, is passed over. The result
+    holds keys that obstore refuses, too: `address_fault` tells them, and opening one raises InputError.
 
     Args:
         address: of a folder in a bucket, ``s3://bucket/scenes/``, or the path of one on this machine.
@@ -39,7 +41,8 @@ def scenes_below(address: str | os.PathLike[str]) -> list[str]:
 
 def _is_scene(name: str) -> bool:
     path = PurePosixPath(name)
-    return path.suffix.lower() in SCENE_SUFFIXES and not any(part.startswith(".") for part in path.parts)
+    hidden = any(part.startswith(".") and part != ".." for part in path.parts)
+    return path.suffix.lower() in SCENE_SUFFIXES and not hidden
 
 
 def _in_folder(folder: str) -> Iterator[str]:
@@ -49,16 +52,18 @@ def _in_folder(folder: str) -> Iterator[str]:
         yield from (Path(root, name).relative_to(folder).as_posix() for name in files)
 
 
-def _in_bucket(address: str) -> Iterator[str]:
-    """Names within the folder; one without objects is one that is not there."""
+def _in_bucket(address: str) -> list[str]:
+    """Return the names within the folder; a folder without objects is not there."""
     place = Place.of(address.rstrip("/") + "/")
-    store, empty = place.store, True
+    store = place.store
     import obstore
 
     with errors_of(place, verb="list"):
-        for objects in obstore.list(store, prefix=place.key.rstrip("/") or None):
-            for each in objects:
-                empty = False
-                yield each["path"].removeprefix(place.key)
-    if empty:
+        try:
+            pages = obstore.list(store, prefix=place.key.rstrip("/") or None)
+            keys = [each["path"] for objects in pages for each in objects]
+        except obstore.exceptions.InvalidPathError as error:
+            keys = keys_as_stored(place, error)
+    if not keys:
         raise InputError(f"{place.name} has no objects below it; check the address")
+    return [key.removeprefix(place.key) for key in keys]

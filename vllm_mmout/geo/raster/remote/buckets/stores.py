@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _WHOLE = 10
 """Timeouts that one request may take as a whole, as long as something of its answer comes within each."""
 _LONGEST_PAUSE_S = 30
@@ -51,10 +52,10 @@ class Place:
             raise InputError(f"{name} must have no user, query and fragment; credentials come from the environment")
         if not _BUCKET.fullmatch(bucket):
             raise InputError(f"{name} names no bucket; it must be {scheme.lower()}://bucket/key")
-        if any(part in ("", ".", "..") for part in key.removesuffix("/").split("/")) and key:
-            raise InputError(f'{name} has an empty part of its path, or "." or ".."; name the object as it is stored')
-        if not key.isprintable():
-            raise InputError(f"{name!r} has a character that cannot be printed; name the object as it is stored")
+        fault = key_fault(key) or (None if key.isprintable() else "has a character that cannot be printed")
+        if fault is not None:
+            shown = name if name.isprintable() else repr(name)
+            raise InputError(f"{shown} {fault}, and cannot be reached; correct it, or copy the object to another name")
         return cls(scheme.lower(), bucket, key)
 
     @property
@@ -73,6 +74,33 @@ class Place:
             )
         with errors_of(self):
             return _store(self.scheme, self.bucket, options)
+
+
+def is_public() -> bool:
+    """Return whether the environment says that buckets of S3 are read without a signature."""
+    return os.environ.get("AWS_SKIP_SIGNATURE", "").strip().lower() in ("1", "true", "on", "yes", "y")
+
+
+def key_fault(key: str) -> str | None:
+    """Return the reason why obstore refuses a key, as the end of a sentence, or None."""
+    if any(part in ("", ".", "..") for part in key.removesuffix("/").split("/")) and key:
+        return 'has an empty part of its path, or "." or ".."'
+    if _CONTROL.search(key):
+        return "has a control character"
+    try:
+        key.encode()
+    except UnicodeEncodeError:  # the name of a file may be any bytes
+        return "is not UTF-8"
+    return None
+
+
+def address_fault(address: str) -> str | None:
+    """Return a message if an address in a bucket is not usable, or None."""
+    try:
+        Place.of(address)
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def object_store(address: str | os.PathLike[str]) -> tuple[ObjectStore, str]:

@@ -10,8 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from vllm_mmout.errors import InputError, SaveError
-from vllm_mmout.geo.raster.remote.buckets.faults import errors_of
+from vllm_mmout.errors import BucketError, InputError, SaveError
+from vllm_mmout.geo.raster.remote.buckets.direct import redirect_fault
+from vllm_mmout.geo.raster.remote.buckets.faults import errors_of, is_bucket_missing
 from vllm_mmout.geo.raster.remote.buckets.stores import Place
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _PART = 8 << 20
 """Bytes of one part of an upload."""
+_NEVER_THERE = ".vllm-mmout-is-the-bucket-there"
 _AT_ONCE = 4
 """Parts on their way: a slow line has to carry them within the time that a request may take."""
 
@@ -42,19 +44,31 @@ def uploaded(target: PurePath, sidecars: Mapping[str, bytes | None]) -> Iterator
 
 
 def check_bucket(target: PurePath) -> None:
-    """Raise SaveError where a bucket is known not to be there, before a long computation is made for it."""
-    place = Place.of(target)
+    """Raise SaveError if a bucket is known not to be there, before a long computation is made for it."""
+    place = _place(target)
     _check_bucket(place.scheme, place.bucket)
 
 
 @functools.cache
 def _check_bucket(scheme: str, bucket: str) -> None:
-    place = Place(scheme, bucket, "")
-    store = place.store
+    """Ask for an object that need not be there: the answer tells a bucket that is missing from an object that is.
+
+    Nothing is listed, since one key that obstore does not take would make the listing fail.
+    """
+    place = Place(scheme, bucket, _NEVER_THERE)
+    store, named = place.store, Place(scheme, bucket, "")
     import obstore
 
-    with errors_of(place, SaveError, verb="list"), suppress(obstore.exceptions.PermissionDeniedError):
-        next(iter(obstore.list(store, chunk_size=1)), None)  # who may write need not be allowed to list
+    if (fault := redirect_fault(place)) is not None:
+        raise BucketError(f"{named.name}: {fault}") from OSError(fault)
+    with errors_of(named, SaveError, verb="write"):
+        try:
+            obstore.get(store, place.key)
+        except obstore.exceptions.PermissionDeniedError:  # the right to write does not imply the right to read
+            pass
+        except FileNotFoundError as error:
+            if is_bucket_missing(error):
+                raise
 
 
 def _upload(place: Place, file: Path, sidecars: Mapping[str, bytes | None]) -> None:
@@ -118,11 +132,15 @@ def remove_in_bucket(target: PurePath) -> None:
         obstore.delete(store, place.key)
 
 
-def _file(target: PurePath) -> Place:
+def _place(target: PurePath) -> Place:
     try:
-        place = Place.of(target)
+        return Place.of(target)
     except InputError as error:
         raise SaveError(f"cannot write {error}") from None
+
+
+def _file(target: PurePath) -> Place:
+    place = _place(target)
     if not place.key:
         raise SaveError(f"cannot write {place.name}: it is a bucket; add a file name")
     return place
