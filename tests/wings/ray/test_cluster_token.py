@@ -1,0 +1,113 @@
+"""The token of a cluster of Ray, and what is said where a cluster does not answer."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from unittest import mock
+
+import pytest
+
+from vllm_mmout.errors import MMOutError
+from vllm_mmout.wings.ray.cluster_token import check_listening, refusal, token_source, use_token
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path):
+    """A home, and an environment, without a token."""
+    (tmp_path / ".ray").mkdir()
+    with mock.patch.dict(os.environ, {"HOME": str(tmp_path)}):  # what `use_token` sets is undone, too
+        for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+            os.environ.pop(name, None)
+        yield tmp_path
+
+
+def test_a_token_is_found_where_ray_finds_it(home, monkeypatch):
+    """In the variable, in the file that a variable names, in the user's own file, in this order; never an empty one."""
+    assert token_source() is None
+    (home / ".ray/auth_token").write_text("\n")
+    assert token_source() is None
+    (home / ".ray/auth_token").write_text("secret\n")
+    assert token_source() == "~/.ray/auth_token"
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(home / "token"))
+    assert token_source() is None
+    (home / "token").write_text("secret")
+    assert token_source() == f"RAY_AUTH_TOKEN_PATH ({home}/token)"
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    assert token_source() == "RAY_AUTH_TOKEN"
+
+
+@pytest.mark.parametrize(
+    ("token", "mode", "expected"),
+    [("secret", None, "token"), (None, None, None), ("secret", "disabled", "disabled"), (None, "token", "token")],
+)
+def test_ray_is_told_to_send_a_token_that_is_there(token, mode, expected):
+    """Unless the environment says whether it is to."""
+    os.environ |= {name: value for name, value in (("RAY_AUTH_TOKEN", token), ("RAY_AUTH_MODE", mode)) if value}
+    use_token()
+    assert os.environ.get("RAY_AUTH_MODE") == expected
+
+
+def test_what_is_said_of_a_cluster_that_does_not_answer(home, monkeypatch):
+    """Whether it is the token, and where to put one."""
+    error = ConnectionError("Failed to connect to Ray cluster at 10.0.0.1:6379")
+    said = refusal("10.0.0.1:6379", error)
+    assert said.startswith("the cluster of Ray at 10.0.0.1:6379 does not answer this process: Failed to connect")
+    assert "this machine has none; set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file that holds it" in said
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    assert "the one of RAY_AUTH_TOKEN may be another cluster's" in refusal("10.0.0.1:6379", error)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert "RAY_AUTH_MODE=disabled keeps this process from sending one" in refusal("10.0.0.1:6379", error)
+
+
+def test_an_address_at_which_nothing_listens_is_told_at_once():
+    """It is no question of a token; other forms of addresses are Ray's own."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        check_listening(address)
+        check_listening(f"ray://{address}")
+    for unheard in (address, f"ray://{address}"):
+        with pytest.raises(
+            MMOutError, match=rf"there is no cluster of Ray at {unheard}: Connection refused; start one"
+        ):
+            check_listening(unheard)
+    check_listening("auto")
+
+
+CLUSTER = """
+import sys
+from ray_nodes import nodes
+with nodes(0) as made:
+    print(made.address, flush=True)
+    sys.stdin.read()
+"""
+DRIVER = """
+import sys
+from vllm_mmout.wings.ray.cluster_token import use_token
+use_token()
+from vllm_mmout.wings.ray.cluster import Cluster
+with Cluster(sys.argv[1]).connected():
+    print("connected", file=sys.__stdout__)
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_that_asks_for_a_token(home):
+    """An address suffices where the token is stored; without it the error says that it is the token."""
+    (home / "token").write_text("a" * 64)
+    token = {**os.environ, "RAY_AUTH_TOKEN_PATH": str(home / "token")}
+    python = [sys.executable, "-W", "ignore", "-c"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*python, CLUSTER], env={**token, "RAY_AUTH_MODE": "token"}, **pipes) as cluster:
+        address = cluster.stdout.readline().strip()
+
+        def driver(environment):
+            command = [*python, DRIVER, address]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+            return done.stdout, done.stderr
+
+        assert driver(token)[0] == "connected\n"
+        assert "later ask for a token: this machine has none; set RAY_AUTH_TOKEN" in driver(dict(os.environ))[1]
+        cluster.stdin.close()

@@ -1,0 +1,75 @@
+"""The token that a cluster of Ray 2.60 or later asks its drivers for.
+
+https://docs.ray.io/en/latest/ray-security/token-auth.html. Ray looks for a token of its own accord only where it finds
+the cluster without an address. With an address it sends one where RAY_AUTH_MODE=token was set before it was imported.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+from vllm_mmout.errors import MMOutError
+
+MODE: Final = "RAY_AUTH_MODE"
+_TOKEN: Final = "RAY_AUTH_TOKEN"  # noqa: S105 - the variable's name
+_PATH: Final = "RAY_AUTH_TOKEN_PATH"
+_FILE: Final = "~/.ray/auth_token"
+_CONNECT_S: Final = 10
+
+
+def token_source() -> str | None:
+    """Return the place of this machine's token, which is looked for in Ray's own order, or None."""
+    if os.environ.get(_TOKEN):
+        return _TOKEN
+    if path := os.environ.get(_PATH):
+        return f"{_PATH} ({path})" if _has_text(Path(path)) else None
+    return _FILE if _has_text(Path(_FILE).expanduser()) else None
+
+
+def use_token() -> None:
+    """Have Ray send a token if there is one and RAY_AUTH_MODE does not say otherwise; call it before Ray's import."""
+    if MODE not in os.environ and token_source() is not None:
+        os.environ[MODE] = "token"
+
+
+def check_listening(address: str) -> None:
+    """Raise MMOutError if nothing listens at ``HOST:PORT``; Ray itself would try for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        return  # an address of another form, which Ray checks itself
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise MMOutError(f"there is no cluster of Ray at {address}: {why}; start one, or leave it out") from error
+
+
+def refusal(address: str | None, error: Exception) -> str:
+    """Return the message for a cluster that is running and did not let this process connect."""
+    if address is None:
+        return f"Ray cannot be started on this machine: {error}"
+    mode, source = os.environ.get(MODE), token_source()
+    if mode is not None and mode.lower() != "token":
+        token = f"{MODE}={mode} keeps this process from sending one; set {MODE}=token"
+    elif source is None:
+        token = f"this machine has none; set {_TOKEN}, or {_PATH} to a file that holds it, or store it in {_FILE}"
+    else:
+        token = f"the one of {source} may be another cluster's; set {_TOKEN} to this one's"
+    return (
+        f"the cluster of Ray at {address} does not answer this process: {_first_sentence(error)}. Clusters of Ray 2.60"
+        f" and later ask for a token: {token}"
+    )
+
+
+def _first_sentence(error: Exception) -> str:
+    return str(error).partition(". ")[0].rstrip(".\n")
+
+
+def _has_text(path: Path) -> bool:
+    try:
+        return bool(path.read_text().strip())
+    except (OSError, UnicodeDecodeError):
+        return False
