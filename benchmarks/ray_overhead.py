@@ -67,7 +67,7 @@ def _on_a_cluster(model: Path, scene: Path, out: Path) -> float:
     import ray
 
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.wings.ray.cluster_run import dataset_of, row_of
+    from vllm_mmout.wings.ray.cluster import dataset_of, row_of
     from vllm_mmout.wings.ray.manifest import Manifest
     from vllm_mmout.wings.ray.predictor import Job
 

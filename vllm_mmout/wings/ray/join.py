@@ -11,11 +11,12 @@ import msgspec
 from vllm_mmout.errors import InputError, MMOutError, OptionError
 from vllm_mmout.wings.ray.manifest import Manifest, Record
 from vllm_mmout.wings.ray.objects import FOLDER
-from vllm_mmout.wings.ray.tasks import on_a_node, this_node
+from vllm_mmout.wings.ray.tasks import this_node
 from vllm_mmout.wings.ray.windows import ScenePart, joined, parts_of
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.wings.ray.cluster import Cluster
     from vllm_mmout.wings.ray.predictor import Job
 
 PARTS = f"{FOLDER}/parts"
@@ -44,15 +45,15 @@ class CutScene:
         self.records[windows.index(record.options["window"])] = record
         return len(self.records) == len(self.parts)
 
-    def joined(self, manifest: Manifest, run: str) -> Record:
-        """Join the windows' results, on any node; gives the scene's record."""
+    def joined(self, cluster: Cluster, manifest: Manifest, run: str) -> Record:
+        """Join the windows' results, on any node, and return the scene's record."""
         failed = [record for _, record in sorted(self.records.items()) if record.error is not None]
         seconds = sum(record.seconds for record in self.records.values())
         if failed:
             record = Record(scene=self.scene, error=failed[0].error, seconds=seconds, node=failed[0].node)
             manifest.write(record)
             return record
-        return on_a_node(f"join {self.name}", _join, self, manifest, run)
+        return cluster.call(f"join {self.name}", _join, self, manifest, run)
 
 
 def _options(part: ScenePart) -> dict[str, Any]:
@@ -83,9 +84,9 @@ def _join(scene: CutScene, manifest: Manifest, run: str) -> Record:
     return record
 
 
-def planned(job: Job, rows: Sequence[tuple[str, str]], side: int) -> dict[str, CutScene]:
-    """The scenes that are larger than a side, by address; others, and those with a fault, are run whole."""
-    return on_a_node("cut scenes", _planned, job, rows, side)
+def planned(cluster: Cluster, job: Job, rows: Sequence[tuple[str, str]], side: int) -> dict[str, CutScene]:
+    """Return the scenes that are larger than a side, by address. Others, and faulty ones, are run whole."""
+    return cluster.call("cut scenes", _planned, job, rows, side)
 
 
 def _planned(job: Job, rows: Sequence[tuple[str, str]], side: int) -> dict[str, CutScene]:

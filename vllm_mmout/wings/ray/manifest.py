@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -86,15 +87,19 @@ class Manifest:
             self.objects.remove(file.address)
         self.objects.remove(self.objects.address(f"{FOLDER}/{self.key(record.scene, record.options)}.json"))
 
-    def begin(self, run: str, scene: str, options: Mapping[str, Any]) -> int:
-        """Note that a scene is begun once more in a run; gives how often it was before."""
-        folder = f"{RUNS}/{run}/{self.key(scene, options)}"
-        before = len(self.objects.keys(folder))
-        self.objects.write(f"{folder}/{before}", b"")
-        return before
+    def begun(self, run: str, scene: str, options: Mapping[str, Any]) -> int:
+        """Return how often a scene was begun in a run."""
+        return len(self.objects.keys(self._starts(run, scene, options)))
+
+    def begin(self, run: str, scene: str, options: Mapping[str, Any]) -> None:
+        """Note that a scene is begun once more in a run."""
+        self.objects.write(f"{self._starts(run, scene, options)}/{secrets.token_hex(8)}", b"")
+
+    def _starts(self, run: str, scene: str, options: Mapping[str, Any]) -> str:
+        return f"{RUNS}/{run}/{self.key(scene, options)}"
 
     def report(self, records: Iterable[Record]) -> str:
-        """Write a line for each scene, and forget what was noted during runs; gives the report's address."""
+        """Write a line for each scene, remove the notes of runs, and return the address of the report."""
         self.objects.write(REPORT, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
         self.objects.remove_below(RUNS)
         return self.objects.address(REPORT)

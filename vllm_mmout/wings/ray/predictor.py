@@ -37,7 +37,7 @@ NAME: Final = "name"
 RECORD: Final = "record"
 """Column of what became of a scene: a `Record` as JSON."""
 MOST_STARTS: Final = 4
-"""How often a scene is begun in a run: once with others, then alone. Some scenes may end whatever runs them."""
+"""Most starts of a scene in a run: one with others, then alone. Some scenes end the worker that runs them."""
 
 
 @dataclass(frozen=True)
@@ -105,17 +105,20 @@ class Predictor:
         return self._llm.generate(list(scenes), list(params), use_tqdm=False)
 
     def _recorded(self, asked: Sequence[_Asked], manifest: Manifest) -> list[Record]:
-        """The record of each scene; those that have none are run, and what was begun before is run alone."""
+        """Return the record of each scene. Scenes without a record are run: together, or alone if begun before."""
         records = [manifest.find(one.scene, one.options) for one in asked]
         left = [place for place, record in enumerate(records) if record is None]
-        times = {place: manifest.begin(self.job.run, asked[place].scene, asked[place].options) for place in left}
-        together = [place for place in left if not times[place]]
-        for group in [together, *([place] for place in left if times[place])]:
+        begun = {place: manifest.begun(self.job.run, asked[place].scene, asked[place].options) for place in left}
+        together = [place for place in left if not begun[place]]
+        groups = [together] if together else []
+        for group in groups + [[place] for place in left if begun[place]]:
             ones = [asked[place] for place in group]
-            if ones and times[group[0]] >= MOST_STARTS:
+            if begun[group[0]] >= MOST_STARTS:
                 made = [_given_up(ones[0], manifest)]
             else:
-                made = self._stored(ones, manifest) if ones else []
+                for one in ones:  # directly before they run: what waits for its turn ends no worker
+                    manifest.begin(self.job.run, one.scene, one.options)
+                made = self._stored(ones, manifest)
             for place, record in zip(group, made, strict=True):
                 records[place] = record
         return [record for record in records if record is not None]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING, Final
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.wings.ray.cluster_token import use_token
 
 if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
@@ -42,7 +44,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, params: OutputParams) -> int | None:
-    """Run the command on a cluster; None where that was not asked for."""
+    """Run the command on a cluster, and return its exit status, or None without ``--ray``."""
     others = [f"--{name.replace('_', '-')}" for name in _OTHERS if getattr(options, name) is not None]
     if options.ray is None:
         if others:
@@ -54,13 +56,16 @@ def run(options: argparse.Namespace, params: OutputParams) -> int | None:
         raise OptionError("--output-format is for one machine, a cluster writes usual formats; leave it or --ray out")
     if options.ray_split is not None and options.ray_split < 1:
         raise OptionError(f"--ray-split must be 1 or more pixels, got {options.ray_split}")
+    if options.ray != _HERE or os.environ.get("RAY_ADDRESS"):
+        use_token()
     try:
         import obstore  # noqa: F401 - whether it can be
         import ray
         import ray.data  # noqa: F401
     except ImportError as error:
         raise OptionError(f'--ray needs Ray Data ({error}); pip install "vllm-mmout[ray]"') from error
+    from vllm_mmout.wings.ray.cluster import Cluster
     from vllm_mmout.wings.ray.cluster_run import ClusterRun
 
-    address = None if options.ray == _HERE else options.ray
-    return ClusterRun(options, params).status(address)
+    places = {"workers": options.ray_workers, "num_cpus": options.ray_cpus, "num_gpus": options.ray_gpus}
+    return ClusterRun(options, params, Cluster(None if options.ray == _HERE else options.ray, **places)).status()

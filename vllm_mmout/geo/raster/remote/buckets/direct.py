@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from datetime import timedelta
+from typing import cast
 
 from urllib3.exceptions import HTTPError
 
@@ -62,13 +63,12 @@ def _redirect(connections: Connections, url: str, options: FetchOptions) -> str 
 
 def _signed(place: Place) -> str:
     """Return the URL of an object, with a signature for reading it unless the bucket is public."""
-    public = is_public()
     store = place.store
     import obstore
+    from obstore.store import S3Store
 
-    if public:  # a signature that is thrown away must not wait for credentials that are not there
-        from obstore.store import S3Store
-
-        store = S3Store(place.bucket, config={"access_key_id": "public", "secret_access_key": "public"})
-    url = obstore.sign(store, "GET", place.key, _VALID)
-    return url.partition("?")[0] if public else url
+    if not is_public():
+        return obstore.sign(cast("S3Store", store), "GET", place.key, _VALID)
+    # A signature that is thrown away must not wait for credentials that are not there.
+    unsigned = S3Store(place.bucket, config={"access_key_id": "public", "secret_access_key": "public"})
+    return obstore.sign(unsigned, "GET", place.key, _VALID).partition("?")[0]

@@ -1,0 +1,107 @@
+"""Cluster: a cluster of Ray that runs rows of scenes in actors, and functions on any node."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import ray
+import ray.data
+
+from vllm_mmout.errors import MMOutError
+from vllm_mmout.wings.ray.cluster_token import check_listening, refusal
+from vllm_mmout.wings.ray.manifest import Record
+from vllm_mmout.wings.ray.pipeline import mapped
+from vllm_mmout.wings.ray.predictor import NAME, OPTIONS, RECORD, Job
+from vllm_mmout.wings.ray.tasks import P, R, on_a_node
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+SCENE: Final = "scene"
+"""Column that holds the address or path of a scene."""
+BATCH: Final = 4
+"""Scenes that an engine works on at once: as many are cut into tiles at once in any case."""
+
+
+class Cluster:
+    """A cluster of Ray. `ClusterRun` asks nothing else of Ray, so that a subclass can run everything in its process.
+
+    Args:
+        address: of the cluster, None for that of RAY_ADDRESS or for this machine alone.
+        places: ``workers``, ``num_cpus`` and ``num_gpus`` of `vllm_mmout.ray.predict`.
+
+    """
+
+    def __init__(self, address: str | None, **places: Any) -> None:
+        self._address = address
+        self._places = places
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Connect this process to the cluster. What Ray prints meanwhile goes to standard error.
+
+        Raises:
+            MMOutError: there is no cluster, it wants another token, or it ended while it was used.
+
+        """
+        ours = not ray.is_initialized()
+        if ours:
+            self._connect()
+        try:
+            with redirect_stdout(sys.stderr):
+                yield
+        except ray.exceptions.RayError as error:
+            raise MMOutError(f"the run ended before it was done, and can be started again: {_cause(error)}") from error
+        finally:
+            if ours:
+                ray.shutdown()
+
+    def _connect(self) -> None:
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its lines would stand among the results
+        for name in ("ray", "ray.data"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        address = self._address or os.environ.get("RAY_ADDRESS")
+        if address:
+            check_listening(address)
+        try:
+            ray.init(address=self._address, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+            raise MMOutError(refusal(address, error)) from error
+
+    def records(self, rows: Sequence[Mapping[str, str]], job: Job) -> Iterator[Record]:
+        """Run rows of `row_of`, and yield the record of each scene when it is done."""
+        for row in dataset_of(rows, job, **self._places).iter_rows():
+            yield msgspec.json.decode(row[RECORD], type=Record)
+
+    def call(self, name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function on any node, and return its result. Ray's dashboard shows the name."""
+        return on_a_node(name, function, *args, **kwargs)
+
+
+def dataset_of(rows: Sequence[Mapping[str, str]], job: Job, **places: Any) -> Dataset:
+    """Return scenes as a dataset with the column `RECORD`, which says what became of each.
+
+    ``places`` are those of `vllm_mmout.ray.predict`.
+    """
+    ray.data.DataContext.get_current().enable_progress_bars = False  # the command has its own
+    scenes = ray.data.from_items(list(rows), override_num_blocks=-(-len(rows) // BATCH))
+    dataset = mapped(scenes, job, batch_size=BATCH, **places)
+    dataset.set_name("scenes")
+    return dataset
+
+
+def row_of(scene: str, name: str, options: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Return the row of a scene, or of a window of it."""
+    return {SCENE: scene, NAME: name, OPTIONS: msgspec.json.encode(options or {}, order="sorted").decode()}
+
+
+def _cause(error: BaseException) -> str:
+    """Return the message of the error that was raised on a node, without its frames."""
+    cause = getattr(error, "cause", None) or error.__cause__
+    return str(error) if cause is None else _cause(cause)

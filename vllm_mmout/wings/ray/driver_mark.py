@@ -1,0 +1,135 @@
+"""DriverMark: an object beside the results that says which process runs a folder, so that no other one does."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from time import sleep
+from typing import Final
+
+import msgspec
+
+from vllm_mmout.errors import MMOutError, SaveError
+from vllm_mmout.wings.ray.objects import FOLDER, Objects
+
+NAME: Final = f"{FOLDER}/driver"
+BEAT_S: Final = 5.0
+"""Seconds after which a driver renews its mark."""
+PATIENCE: Final = 4
+"""Beats for which a mark is watched: one that is not renewed meanwhile is that of a dead driver."""
+
+
+class Driver(msgspec.Struct, frozen=True):
+    """The process that runs a folder."""
+
+    token: str
+    host: str
+    process: int
+    begun: str
+    """When, in UTC."""
+    beats: int = 0
+    """Number of times that the mark was written."""
+
+    def __str__(self) -> str:
+        """Return the process, its host and its start, for a message."""
+        return f"process {self.process} on {self.host}, which began at {self.begun}"
+
+
+class DriverMark:
+    """The mark of this process in one folder or bucket of results.
+
+    A mark is compared with itself some seconds later, never with a clock: so neither clocks that differ nor numbers of
+    processes in containers matter. Two drivers that begin at the same moment see each other's marks at the next beat.
+    """
+
+    def __init__(self, objects: Objects, *, beat_s: float = BEAT_S, wait: Callable[[float], object] = sleep) -> None:
+        self._objects = objects
+        self._beat_s = beat_s
+        self._wait = wait
+        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        self._mine = Driver(secrets.token_hex(8), socket.gethostname(), os.getpid(), now)
+        self._other: Driver | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Set the mark, renew it, and remove it at the end.
+
+        Raises:
+            MMOutError: another driver is at work; the message names it.
+
+        """
+        self._watch()
+        self.renew()
+        found = self._read()
+        if not self._is_mine(found):
+            self._other = found
+        self.check()
+        ended = threading.Event()
+        beats = threading.Thread(target=self._beat, args=(ended,), name="mmout-driver", daemon=True)
+        beats.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            beats.join()
+            with suppress(SaveError):  # an error of the run counts more, and a mark that stays is not renewed
+                if self._is_mine(self._read()):
+                    self._objects.remove(self._objects.address(NAME))
+
+    def check(self) -> None:
+        """Raise MMOutError if another driver has overwritten this mark."""
+        if self._other is not None:
+            raise self._refused(self._other)
+
+    def renew(self) -> None:
+        """Write the mark once more, unless another driver has written its own."""
+        found = self._read()
+        if found is not None and self._mine.beats and not self._is_mine(found):
+            self._other = found
+            return
+        self._mine = msgspec.structs.replace(self._mine, beats=self._mine.beats + 1)
+        self._objects.write(NAME, msgspec.json.encode(self._mine))
+
+    def _beat(self, ended: threading.Event) -> None:
+        while not ended.wait(self._beat_s):
+            with suppress(SaveError):  # a store that fails now may answer at the next beat
+                self.renew()
+
+    def _watch(self) -> None:
+        """Return if the folder has no mark, or a mark that is not renewed. Raise MMOutError otherwise."""
+        first = self._read()
+        if first is None:
+            return
+        longest = PATIENCE * self._beat_s
+        print(f"waiting up to {longest:g} s to see whether {first} is still at work", file=sys.stderr)
+        for _ in range(PATIENCE):
+            self._wait(self._beat_s)
+            found = self._read()
+            if found is None:
+                return
+            if found != first:
+                raise self._refused(found)
+
+    def _refused(self, other: Driver) -> MMOutError:
+        return MMOutError(
+            f"{self._objects.address('')} is being written by another run: {other}; wait for its end, end it, or choose"
+            " another -o"
+        )
+
+    def _is_mine(self, found: Driver | None) -> bool:
+        return found is None or found.token == self._mine.token
+
+    def _read(self) -> Driver | None:
+        stored = self._objects.read(NAME)
+        if stored is None:
+            return None
+        try:
+            return msgspec.json.decode(stored, type=Driver)
+        except msgspec.MsgspecError:  # of another release, or damaged
+            return None
