@@ -96,6 +96,7 @@ with Cluster(sys.argv[1]).connected():
 @pytest.mark.slow
 def test_a_cluster_that_asks_for_a_token(home):
     """An address suffices where the token is stored; without it the error says that it is the token."""
+    pytest.importorskip("ray.data")
     (home / "token").write_text("a" * 64)
     token = {**os.environ, "RAY_AUTH_TOKEN_PATH": str(home / "token")}
     python = [sys.executable, "-W", "ignore", "-c"]
