@@ -130,7 +130,8 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
     ) -> MultiModalInput:
         """Return pictures of the largest size with as many tokens as a picture can take; no prompt is expanded."""
         length = self.info.ctx.model_config.max_model_len
-        pictures: Any = self.dummy_inputs.get_dummy_mm_data(length, mm_counts, {})[IMAGE]
+        options: Any = {}
+        pictures: Any = self.dummy_inputs.get_dummy_mm_data(length, mm_counts, options)[IMAGE]
         most = self.info.inputs.max_tokens
         places = [Place(most * number, (True,) * most) for number in range(len(pictures))]
         inputs = ProcessorInputs([], MultiModalDataItems(), cache=cache)

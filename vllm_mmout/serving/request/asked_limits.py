@@ -35,7 +35,9 @@ def check_asked(
         ApiError: 400 with the value, the limit and the flag.
 
     """
-    given = {name: value for name in fields if _is_number(value := data.get(name))} if isinstance(data, Mapping) else {}
+    given: dict[str, Any] = {}
+    if isinstance(data, Mapping):
+        given = {name: value for name in fields if _is_number(value := data.get(name))}
     if params.sides is not None:
         _check_pixels(*params.sides, options)
     if WIDTH in given or HEIGHT in given:  # one side alone counts as a square

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.outputs.base import Savable
+from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.plain import as_json, as_media
 
 if TYPE_CHECKING:
@@ -45,11 +47,12 @@ def _file(output: Any) -> tuple[bytes | None, str | None]:
     """A result as the bytes of a file of its usual format, and the format's name."""
     if output is None:
         return None, None
-    output = as_media(output)
+    unbounded = AnswerBudget(sys.maxsize)
+    output = as_media(output, unbounded)
     try:
         if isinstance(output, Savable):
             return output.to_bytes(), next(iter(output.formats.values()))
-        return as_json(output)[0], "json"
+        return as_json(output, unbounded)[0], "json"
     except OptionError as error:
         raise OptionError(str(error).replace("over HTTP", "in a dataset")) from error
     finally:
