@@ -137,9 +137,12 @@ def prompted(architecture, folder):
                 processor_of("layoutlmv3", {"size": square, "apply_ocr": False}), layout_tokenizer()
             ),
         ),
-        "BertForMultipleChoice": lambda: (
-            cls.config_class(**VIT, vocab_size=len(_WORDS), initializer_range=0.5),
-            bert_tokenizer(folder),
+        **dict.fromkeys(
+            ("BertForMultipleChoice", "BertForQuestionAnswering"),
+            lambda: (
+                cls.config_class(**VIT, vocab_size=len(_WORDS), initializer_range=0.5),
+                bert_tokenizer(folder),
+            ),
         ),
         "VitsModel": lambda: (
             cls.config_class(

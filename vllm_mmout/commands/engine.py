@@ -143,11 +143,15 @@ def _start(model: str, options: argparse.Namespace) -> LLM:
 def _check_processor(model: str, engine_args: EngineArgs) -> None:
     """Refuse a model without an output processor before its weights are loaded."""
     from vllm_mmout.engine.binding import resolve_choice
+    from vllm_mmout.engine.hooks.left import remedy
 
     if resolve_choice(engine_args.create_engine_config()) is None:
-        raise OptionError(
-            f"{model} has no output processor: nothing would be decoded; name one with --additional-config"
+        usual = (
+            "name one with --additional-config"
             ' \'{"mmout": {"output_processor": NAME}}\' (vllm-mmout processors lists them)'
+        )
+        raise OptionError(
+            f"{model} has no output processor: nothing would be decoded; {remedy(engine_args.model) or usual}"
         )
 
 

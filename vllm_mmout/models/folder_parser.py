@@ -45,3 +45,8 @@ def take(model: str, entries: dict[str, Any]) -> str:
         register_config_parser(FORMAT)(FolderConfigParser)
     FolderConfigParser.taken[model] = entries
     return FORMAT
+
+
+def taken_before(model: str, config_format: str) -> dict[str, Any] | None:
+    """Return the ``config.json`` of a folder that was taken when the same engine arguments were filled in before."""
+    return FolderConfigParser.taken.get(model) if config_format == FORMAT else None

@@ -172,3 +172,12 @@ def as_ours(
     """
     found = (take(config, folder, asked=asked, settings=settings or {}) for take in extensions("folders"))
     return next((taken for taken in found if taken is not None), None)
+
+
+def served_if_named(config: Mapping[str, Any], folder: str) -> str | None:
+    """Return the wing that serves a folder if the engine argument names it as output processor; None if none does."""
+    for wing in wings():
+        take = wing.load("folders")
+        if take is not None and take(config, folder, asked=wing.name, settings={}) is not None:
+            return wing.name
+    return None

@@ -36,10 +36,13 @@ class AuthorsModel(_BaseRegisteredModel):
         return adapter_of(self.architecture)
 
 
-def is_of_vllm(architecture: str) -> bool:
-    """Whether vLLM has a class for an architecture, even where one of ours stands for it now."""
-    stands = ModelRegistry.models.get(architecture)
-    return architecture in _of_vllm or (stands is not None and not isinstance(stands, AuthorsModel))
+def class_of_vllm(architecture: str) -> str | None:
+    """Return the name of vLLM's own class for an architecture, even while ours serves it; None if vLLM has none."""
+    stands = _of_vllm.get(architecture) or ModelRegistry.models.get(architecture)
+    if stands is None or isinstance(stands, AuthorsModel):
+        return None
+    name: str = getattr(stands, "class_name", None) or getattr(stands, "model_cls", type(stands)).__name__
+    return name
 
 
 def announce(config: Mapping[str, Any], *, instead: bool = False) -> None:

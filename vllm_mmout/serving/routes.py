@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from vllm_mmout.engine.hooks.left import remedy
 from vllm_mmout.engine.memory import keep_freed_blocks
 from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
 from vllm_mmout.errors import MMOutError
@@ -71,9 +72,10 @@ class ServingPlugin:
         options = ServingOptions.from_args(args)
         state.mmout_slots = Slots(options.max_waiting)
         if not hasattr(getattr(engine_client, "output_processor", None), "binding"):  # it is vLLM's own
+            named = remedy(engine_client.model_config.model)
             state.mmout = (
                 "the model of this server has no output processor, so it has no images or sounds to give; ask the other"
-                " routes"
+                f" routes{'' if named is None else f', or, {named}'}"
             )
             return
         keep_freed_blocks()

@@ -7,11 +7,12 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vllm_mmout.engine.hooks.left import leave
 from vllm_mmout.engine.settings import OPTIONS_KEY
 from vllm_mmout.errors import OptionError
 from vllm_mmout.models.config import MODEL_TYPE
 from vllm_mmout.models.kind import kind_of
-from vllm_mmout.models.model_folders import as_ours, family_of, is_served, served_class
+from vllm_mmout.models.model_folders import as_ours, family_of, is_served, served_class, served_if_named
 from vllm_mmout.registry.registration import NONE
 from vllm_mmout.registry.resolve import KEY
 from vllm_mmout.wing import wings
@@ -32,6 +33,9 @@ ALL_DEVICES: dict[str, Any] = {
 CPU = {"kv_cache_memory_bytes": 1 << 20}
 """A single-pass model has no cache of keys and values, for which vLLM would want almost all memory to be free."""
 
+_OF_VLLMS_CLASSES = ("runner", "convert", "model_impl", "pooler_config", "hf_overrides")
+"""Engine arguments that say how vLLM is to use its own class of an architecture."""
+
 MAX_NUM_SEQS = {"cpu": 4, "gpu": 16}
 """vLLM's own default makes batches of 256 tiles."""
 
@@ -42,12 +46,13 @@ def fill_in(engine_args: EngineArgs) -> None:
     vLLM passes every default explicitly, so a field that has vLLM's own default counts as not set.
     """
     config = _config(engine_args)
+    leave(engine_args.model, None)
     family, taken = family_of(config), None
     if config.get("model_type") != MODEL_TYPE and family is None:
         taken = _taken(engine_args, config)
         if taken is None:
             _refuse_another_type(config)
-            _leave_to_vllm(config)
+            _leave_to_vllm(engine_args, config)
             return
         config = taken
     from vllm_mmout.models.vllm_registry import announce, withdraw  # no text model needs it
@@ -98,9 +103,15 @@ def _taken(engine_args: EngineArgs, config: dict[str, Any]) -> dict[str, Any] | 
     The engine argument may name a wing as output processor, to have it serve what vLLM could serve too; the processor
     is then that of the folder.
     """
-    if engine_args.config_format not in ("auto", "hf") or _switched_off(engine_args, config):
+    if engine_args.config_format not in ("auto", "hf"):
+        from vllm_mmout.models.folder_parser import taken_before  # no text model needs it
+
+        return taken_before(engine_args.model, engine_args.config_format)
+    if _switched_off(engine_args, config):
         return None
     asked = _engine_table(engine_args).get(KEY)
+    if asked is None and _asks_vllm(engine_args, config):
+        return None
     entries = as_ours(config, engine_args.model, asked, _engine_table(engine_args))
     if entries is None:
         return None
@@ -113,8 +124,26 @@ def _taken(engine_args: EngineArgs, config: dict[str, Any]) -> dict[str, Any] | 
     return entries
 
 
-def _leave_to_vllm(config: dict[str, Any]) -> None:
-    """Let vLLM's own class serve a folder, where an engine before this one had ours serve its architecture."""
+def _asks_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
+    """Return whether the engine arguments say how vLLM is to use its own class for a folder."""
+    defaults = {field.name: _default(field) for field in fields(engine_args) if field.name in _OF_VLLMS_CLASSES}
+    said = [name for name, default in defaults.items() if getattr(engine_args, name) != default]
+    architectures = config.get("architectures")
+    if not said or "model_impl" in said or not isinstance(architectures, list) or not architectures:
+        return "model_impl" in said
+    from vllm_mmout.models.vllm_registry import class_of_vllm  # no other text model needs it
+
+    return class_of_vllm(architectures[0]) is not None
+
+
+def _leave_to_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> None:
+    """Let vLLM's own class serve a folder, and note whether a wing could.
+
+    An engine before this one may have had a class of ours serve the architecture.
+    """
+    own = engine_args.config_format in ("auto", "hf") and _engine_table(engine_args).get(KEY) is None
+    if own and not _switched_off(engine_args, config):
+        leave(engine_args.model, served_if_named(config, engine_args.model))
     architectures = config.get("architectures")
     for architecture in architectures if isinstance(architectures, list) else ():
         if isinstance(architecture, str) and is_served(architecture):

@@ -33,10 +33,12 @@ def _around(replacement: Callable[..., Any]) -> Callable[[Original], Original]:
 def create_engine_config(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Fill in the engine arguments of our models before vLLM reads them; let wings add to the config that it makes."""
     from vllm_mmout.engine.hooks.defaults import fill_in
+    from vllm_mmout.engine.hooks.left import naming_the_argument
     from vllm_mmout.wing import configured
 
     fill_in(self)
-    return configured(original(self, *args, **kwargs))
+    with naming_the_argument(self.model):
+        return configured(original(self, *args, **kwargs))
 
 
 @_around
@@ -63,22 +65,26 @@ def llm_engine_init(original: Original, self: Any, vllm_config: VllmConfig, *arg
 def _started(start: Callable[[], None], vllm_config: VllmConfig, *, in_process: bool) -> EngineBinding | None:
     """Check an engine's options and start it; of one to be bound, raise what its processes tell of a failure."""
     from vllm_mmout.engine.binding import check_extensions, make_binding
+    from vllm_mmout.engine.hooks.left import naming_the_argument
     from vllm_mmout.engine.hooks.startup import hearing
 
-    binding = make_binding(vllm_config, in_process=in_process)
-    check_extensions(vllm_config, bound=binding is not None)
-    with hearing() if binding is not None else nullcontext():
-        start()
+    with naming_the_argument(vllm_config.model_config.model):
+        binding = make_binding(vllm_config, in_process=in_process)
+        check_extensions(vllm_config, bound=binding is not None)
+        with hearing() if binding is not None else nullcontext():
+            start()
     return binding
 
 
 @_around
 def pooling_offline_init(original: Original, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Bind the LLM object whose engine is bound."""
+    """Bind the LLM object whose engine is bound, or whose folder a wing could serve."""
     from vllm_mmout.engine.hooks.bind import bind_llm
+    from vllm_mmout.engine.hooks.left import bind_left_llm
 
     original(self, *args, **kwargs)
     bind_llm(self)
+    bind_left_llm(self)
 
 
 @_around

@@ -29,7 +29,7 @@ class Head:
     sized: bool = False
     """Whether the results need the input's size in pixels."""
     text: bool = False
-    """Whether vLLM's own text models may serve architectures of the table that its registry does not name."""
+    """Whether vLLM may serve architectures of the table that its registry does not name."""
     prompt: tuple[str, ...] = ()
     """What a request may say beside its picture."""
     needs: tuple[str, ...] = ()
@@ -41,6 +41,11 @@ class Head:
     """Whether the picture goes in once for each text."""
     padding: str = ""
     """How texts are brought to one length, where the processor must be told."""
+
+    @property
+    def encodes(self) -> bool:
+        """Whether the results are all tensors of an encoder, which vLLM makes vectors of."""
+        return self.processor == "tensor" and not self.outputs
 
 
 _BOXES = ("logits", "pred_boxes", "order_logits", "out_masks")
@@ -110,9 +115,9 @@ TABLES: Final[Mapping[str, Head]] = {
     "AUDIO_XVECTOR": Head("audio", "tensor", ("logits", "embeddings")),
     "CTC": Head("audio", "tensor", ("logits",)),
     "TOKEN_CLASSIFICATION": Head("text", "tensor", ("logits",), text=True),
-    "QUESTION_ANSWERING": Head("text", "tensor", ("start_logits", "end_logits"), text=True),
-    "MULTIPLE_CHOICE": Head("text", "zero-shot-classification", ("logits",), needs=("choices",), text=True),
-    "MASKED_LM": Head("text", "tensor", ("logits",), text=True),
+    "QUESTION_ANSWERING": Head("text", "tensor", ("start_logits", "end_logits")),
+    "MULTIPLE_CHOICE": Head("text", "zero-shot-classification", ("logits",), needs=("choices",)),
+    "MASKED_LM": Head("text", "tensor", ("logits",)),
     "NEXT_SENTENCE_PREDICTION": Head("text", "tensor", ("logits",)),
     "TIME_SERIES_CLASSIFICATION": Head("tensors", "tensor"),
     "TIME_SERIES_REGRESSION": Head("tensors", "tensor"),

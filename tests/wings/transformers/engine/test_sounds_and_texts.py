@@ -142,9 +142,14 @@ def test_frames_of_a_longer_video_are_chosen_evenly(tmp_path):
 
 
 def test_a_folder_that_vllm_serves_is_left_to_it(reading, tmp_path):
-    """Without the engine argument vLLM's own class classifies, also after ours has stood in its place."""
+    """Without the engine argument vLLM's own class classifies, also after ours has stood in its place.
+
+    vLLM refuses `generate` of such a model; the error names the argument.
+    """
     _, model, tokenizer = reading
     llm = engine_here(saved(tmp_path, model, tokenizer), dtype="float32", max_model_len=16, enforce_eager=True)
     (result,) = llm.classify(["wet dry"], use_tqdm=False)
     expected = scores(model, tokenizer("wet dry", return_tensors="pt"))
     assert result.outputs.probs == pytest.approx(expected.tolist(), abs=1e-4)
+    with pytest.raises(OptionError, match=r'--additional-config .*"output_processor": "transformers"'):
+        llm.generate(["wet dry"])
