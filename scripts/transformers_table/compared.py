@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,9 +50,11 @@ def expected_of(head: Any, model: Any, folder: str, given: Any) -> Case:
     import torch
 
     features, processor = _features(head, folder, given)
-    known = inspect.signature(model.forward).parameters
+    method = model.generate if head.drawn else model.forward
+    known = inspect.signature(method).parameters
+    torch.manual_seed(0)  # from which the product draws too
     with torch.inference_mode():
-        raw = model(**{name: value for name, value in features.items() if name in known})
+        raw = (method if head.drawn else model)(**{name: value for name, value in features.items() if name in known})
     picture = given["image"] if isinstance(given, dict) and "image" in given else given
     size = picture.size[::-1] if hasattr(picture, "getbands") else None
     return Case(head, raw, features, processor, given, size)
@@ -159,10 +161,25 @@ def _series(architecture: str, folder: str, random: Any) -> dict[str, Any]:
     config = json.loads(Path(folder, "config.json").read_text())
     length = config.get("context_length") or 32
     names = keywords_of_network(architecture)
+    if "future_time_features" in names:
+        return _forecast(config, random)
     if "timesfm" in config["model_type"]:
         return {names[0]: random.normal(0, 1, length).astype(np.float32)}
     channels = config.get("num_input_channels") or config.get("input_size") or 1
     return {names[0]: random.normal(0, 1, (length, channels)).astype(np.float32)}
+
+
+def _forecast(config: Mapping[str, Any], random: Any) -> dict[str, Any]:
+    """What a model that draws forecasts takes: the past, and the features of past and future times."""
+    ahead = config["prediction_length"]
+    past = (config.get("context_length") or ahead) + max(config["lags_sequence"])
+    features = config["num_time_features"]
+    return {
+        "past_values": random.normal(3, 1, past).astype(np.float32),
+        "past_time_features": random.normal(0, 1, (past, features)).astype(np.float32),
+        "past_observed_mask": np.ones(past, np.float32),
+        "future_time_features": random.normal(0, 1, (ahead, features)).astype(np.float32),
+    }
 
 
 def _classes(case: Case, found: Any) -> str:

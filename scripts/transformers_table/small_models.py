@@ -67,6 +67,15 @@ ENTRIES = {
         f"Sapiens2For{task}": _SAPIENS
         for task in ("SemanticSegmentation", "NormalEstimation", "PoseEstimation", "PointmapEstimation")
     },
+    **{
+        f"{family}ForPrediction": {
+            "prediction_length": 6,
+            "context_length": 16,
+            "num_time_features": 2,
+            "num_parallel_samples": 5,
+        }
+        for family in ("Autoformer", "Informer", "TimeSeriesTransformer")
+    },
     "Sapiens2ForImageMatting": {**_SAPIENS, "num_labels": 4},
 }
 """Entries of configurations, where those by default make no model that works."""

@@ -42,6 +42,9 @@ class Head:
     padding: str = ""
     """How texts are brought to one length, where the processor must be told."""
 
+    drawn: bool = False
+    """Whether the results are samples that the network's ``generate`` draws: ``forward`` gives no forecast."""
+
     @property
     def encodes(self) -> bool:
         """Whether the results are all tensors of an encoder, which vLLM makes vectors of."""
@@ -156,6 +159,11 @@ ARCHITECTURES: Final[Mapping[str, Head]] = {
     "PPLCNetForImageClassification": Head("image", "tensor", ("last_hidden_state",)),
     "VitMatteForImageMatting": Head(
         "image", "image-matting", ("alphas",), sized=True, prompt=("trimaps",), needs=("trimaps",)
+    ),
+    **dict.fromkeys(("PatchTSTForPrediction", "PatchTSMixerForPrediction"), Head("tensors", "tensor")),
+    **dict.fromkeys(
+        ("AutoformerForPrediction", "InformerForPrediction", "TimeSeriesTransformerForPrediction"),
+        Head("tensors", "tensor", ("sequences",), drawn=True),
     ),
     "VitsModel": Head("text", "text-to-waveform", ("waveform", "sequence_lengths"), alone=True),
     "FastSpeech2ConformerModel": Head("text", "tensor", ("spectrogram",), alone=True),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_mmout.errors import RegistrationError, type_and_message
+from vllm_mmout.wings.transformers.heads import head_of
 
 _NOT_INPUTS = frozenset({"labels", "return_dict", "output_attentions", "output_hidden_states", "past_key_values"})
 _PIL = "image_processing_pil_"
@@ -17,10 +18,12 @@ _PIL = "image_processing_pil_"
 
 @cache
 def keywords_of_network(architecture: str) -> tuple[str, ...]:
-    """The keywords of ``forward`` of a class of transformers that name inputs."""
+    """Return the keywords that name inputs, of the method of a class of transformers that makes the results."""
     import transformers
 
-    parameters = inspect.signature(getattr(transformers, architecture).forward).parameters.values()
+    head = head_of(architecture)
+    method = "generate" if head is not None and head.drawn else "forward"
+    parameters = inspect.signature(getattr(getattr(transformers, architecture), method)).parameters.values()
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     return tuple(name for name in named[1:] if name not in _NOT_INPUTS)
 

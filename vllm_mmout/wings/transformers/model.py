@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 import transformers
@@ -16,6 +16,8 @@ from vllm_mmout.wings.transformers.heads import described
 from vllm_mmout.wings.transformers.inputs import PASSED, mapper_of
 from vllm_mmout.wings.transformers.loading import keywords_of_network
 
+_SEED: Final = 0
+"""Of the samples of a forecast, before each request."""
 _REMEDY = 'Save them as transformers does: model.save_pretrained("FOLDER")'
 
 
@@ -48,11 +50,24 @@ class TransformersModel(nn.Module):
         passed = {name: inputs.pop(name) for name in PASSED if name in inputs and name not in known}
         dtype = next(self.network.parameters()).dtype
         given = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
+        if self._head.drawn:
+            return self._drawn(given)
         if not self._head.alone:
             return {**self._kept(self.network(**given), len(next(iter(inputs.values())))), **passed}
         rows = range(len(next(iter(inputs.values()))))
         outputs = [self._kept(self.network(**{name: value[row] for name, value in given.items()})) for row in rows]
         return {**{name: torch.stack([one[name] for one in outputs]) for name in outputs[0]}, **passed}
+
+    def _drawn(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Draw the samples of each request from the same seed: they depend on no other request."""
+        first = next(iter(inputs.values()))
+        outputs: list[dict[str, Tensor]] = []
+        with torch.random.fork_rng([first.device] if first.is_cuda else []):
+            for row in range(len(first)):
+                torch.manual_seed(_SEED)
+                drawn = self.network.generate(**{name: value[row : row + 1] for name, value in inputs.items()})  # type: ignore[operator]  # of transformers
+                outputs.append(self._kept(drawn, 1))
+        return {name: torch.cat([one[name] for one in outputs]) for name in outputs[0]}
 
     def _kept(self, output: Any, count: int | None = None) -> dict[str, Tensor]:
         """What the head is about, of ``count`` requests; None: of one."""
