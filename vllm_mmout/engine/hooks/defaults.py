@@ -33,8 +33,10 @@ ALL_DEVICES: dict[str, Any] = {
 CPU = {"kv_cache_memory_bytes": 1 << 20}
 """A single-pass model has no cache of keys and values, for which vLLM would want almost all memory to be free."""
 
-_OF_VLLMS_CLASSES = ("runner", "convert", "model_impl", "pooler_config", "hf_overrides")
-"""Engine arguments that say how vLLM is to use its own class of an architecture."""
+_FOR_VLLM = ("convert", "model_impl")
+"""Engine arguments that mean something to classes of vLLM alone."""
+_FOR_VLLMS_CLASS = ("runner", "pooler_config", "hf_overrides")
+"""Engine arguments that say how vLLM is to use its own class, where it has one for the architecture."""
 
 MAX_NUM_SEQS = {"cpu": 4, "gpu": 16}
 """vLLM's own default makes batches of 256 tiles."""
@@ -125,12 +127,12 @@ def _taken(engine_args: EngineArgs, config: dict[str, Any]) -> dict[str, Any] | 
 
 
 def _asks_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
-    """Return whether the engine arguments say how vLLM is to use its own class for a folder."""
-    defaults = {field.name: _default(field) for field in fields(engine_args) if field.name in _OF_VLLMS_CLASSES}
-    said = [name for name, default in defaults.items() if getattr(engine_args, name) != default]
+    """Return whether the engine arguments say how vLLM is to serve a folder itself."""
+    defaults = {field.name: _default(field) for field in fields(engine_args)}
+    said = {name for name in (*_FOR_VLLM, *_FOR_VLLMS_CLASS) if getattr(engine_args, name) != defaults[name]}
     architectures = config.get("architectures")
-    if not said or "model_impl" in said or not isinstance(architectures, list) or not architectures:
-        return "model_impl" in said
+    if not said or said & set(_FOR_VLLM) or not isinstance(architectures, list) or not architectures:
+        return bool(said & set(_FOR_VLLM))
     from vllm_mmout.models.vllm_registry import class_of_vllm  # no other text model needs it
 
     return class_of_vllm(architectures[0]) is not None

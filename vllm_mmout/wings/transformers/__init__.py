@@ -1,8 +1,8 @@
 """Model folders of transformers, served as ``save_pretrained`` wrote them: any head that answers in one forward.
 
-Taken are folders whose architecture is in one of transformers' auto tables and that vLLM cannot serve itself; with the
-engine argument ``additional_config={"mmout": {"output_processor": "transformers"}}`` those that it can, too. Inputs go
-through the folder's own processor, results through its own ``post_process_*``.
+Taken are folders whose architecture is in one of transformers' auto tables and whose head vLLM does not serve itself;
+with the engine argument ``additional_config={"mmout": {"output_processor": "transformers"}}`` the others, too.
+Inputs go through the folder's own processor, results through its own ``post_process_*``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ _PACKAGE = "vllm_mmout.wings.transformers"
 WING = Wing(
     name="transformers",
     folders=f"{_PACKAGE}.folders:as_ours",
+    hooks=f"{_PACKAGE}.hooks:TRANSFORMERS_HOOKS",
     output_processors={
         "semantic-segmentation": f"{_PACKAGE}.processors.dense:SemanticSegmentationProcessor",
         "image-segmentation": f"{_PACKAGE}.processors.segments:ImageSegmentationProcessor",

@@ -9,6 +9,8 @@ from vllm_mmout.wings.transformers.heads import Head
 _EMBEDS: Final = "EmbeddingModel"
 """How the names of vLLM's own classes end that give one vector a request, whatever head the folder has."""
 
+_OF_TOKENS: Final = "ForTokenClassification"
+
 
 def is_left(architecture: str, head: Head, folder: str) -> bool:
     """Return whether a folder is left to vLLM, by the architectures that vLLM's registry names.
@@ -16,7 +18,8 @@ def is_left(architecture: str, head: Head, folder: str) -> bool:
     - The registry names the architecture: the folder is left, unless vLLM's class only makes vectors and the head
       makes something else, as of CLIP.
     - The registry names a language model of the same family, which vLLM converts by the end of the architecture's name
-      (``ForSequenceClassification``, ``ForTokenClassification``, ``Model``): the folder is left.
+      (``ForSequenceClassification``, ``ForTokenClassification``, ``Model``): the folder is left, unless it is a
+      classifier of tokens whose head is not transformers' generic one, the only one that the conversion loads.
     - sentence-transformers wrote the folder of an encoder, or of one that vLLM makes vectors of: it is left, as its
       vectors are wanted.
     - Any other folder is not left: vLLM takes it for a model that generates text, or tries its backend for models of
@@ -28,16 +31,20 @@ def is_left(architecture: str, head: Head, folder: str) -> bool:
     makes_vectors = name is not None and name.endswith(_EMBEDS)
     if name is not None and (head.encodes or not makes_vectors):
         return True
-    if head.text and any(class_of_vllm(base) is not None for base in _converted(architecture)):
+    if head.text and any(class_of_vllm(base) is not None for base in _language_models(architecture)):
         return True
     return (makes_vectors or (head.text and head.encodes)) and _is_of_sentence_transformers(folder)
 
 
-def _converted(architecture: str) -> list[str]:
+def _language_models(architecture: str) -> list[str]:
     """Return the names of language models that vLLM would convert to a pooling model of this architecture."""
-    from vllm.config.model import iter_architecture_defaults, try_match_architecture_defaults
+    import transformers
+    from transformers.modeling_layers import GenericForTokenClassification
+    from vllm.config import iter_architecture_defaults, try_match_architecture_defaults
 
     if (defaults := try_match_architecture_defaults(architecture)) is None:
+        return []
+    if defaults[0] == _OF_TOKENS and not issubclass(getattr(transformers, architecture), GenericForTokenClassification):
         return []
     family = architecture.removesuffix(defaults[0])
     return [family + suffix for suffix, (runner, _) in iter_architecture_defaults() if runner == "generate"]

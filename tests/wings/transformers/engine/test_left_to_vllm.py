@@ -32,6 +32,7 @@ TAKEN = {
     "CLIPModel": "clip",
     "DistilBertForMaskedLM": "distilbert",
     "ElectraForSequenceClassification": "electra",
+    "GPT2ForTokenClassification": "gpt2",
     "LlamaForQuestionAnswering": "llama",
     "RobertaForMaskedLM": "roberta",
     "SiglipModel": "siglip",
@@ -73,8 +74,9 @@ def test_a_head_that_vllm_serves_is_left_to_it(architecture, filled_in):
 
 @pytest.mark.parametrize("argument", [{"runner": "pooling"}, {"convert": "embed"}, {"model_impl": "transformers"}])
 def test_a_folder_is_vllms_if_the_arguments_say_how_it_is_used(argument, filled_in):
-    """CLIP gives vectors by vLLM's own class if its way to run is named."""
+    """CLIP gives vectors by vLLM's own class if its way to run is named; vLLM has no class for a ViT."""
     assert filled_in("CLIPModel", "clip", **argument).config_format == "auto"
+    assert filled_in("ViTModel", "vit", runner="pooling").config_format == FORMAT
 
 
 def test_what_sentence_transformers_wrote_is_left_to_vllm(filled_in, tmp_path):

@@ -1,0 +1,14 @@
+"""The names of vLLM by which folders of transformers are left to it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vllm_mmout.private_names import Contact
+
+_WHY: Final = "leave folders of transformers to vLLM whose head it serves"
+
+TRANSFORMERS_HOOKS: Final = (
+    Contact("vllm.config", ("iter_architecture_defaults", "try_match_architecture_defaults"), _WHY),
+    Contact("vllm.transformers_utils.config", ("get_pooling_config",), _WHY),
+)
