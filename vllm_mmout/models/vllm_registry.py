@@ -83,8 +83,15 @@ def serve(paths: Mapping[str, str]) -> None:
         ModelRegistry.models[architecture] = cast("Any", AuthorsModel(architecture))
 
 
-def withdraw(architecture: str) -> None:
-    """Let vLLM's own class serve an architecture again, where there is one and a class of ours stood for it."""
+def withdraw(architecture: str, *, converted: bool = False) -> None:
+    """Let vLLM serve an architecture again that a class of ours stood for.
+
+    ``converted``: vLLM makes a class of another one where it has none of this name.
+    """
     if architecture in _of_vllm:
         ModelRegistry.models[architecture] = _of_vllm.pop(architecture)
-        forget(architecture)
+    elif converted and isinstance(ModelRegistry.models.get(architecture), AuthorsModel):
+        del ModelRegistry.models[architecture]
+    else:
+        return
+    forget(architecture)

@@ -143,15 +143,16 @@ def _leave_to_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> None:
 
     An engine before this one may have had a class of ours serve the architecture.
     """
+    wing = served_if_named(config, engine_args.model)
     own = engine_args.config_format in ("auto", "hf") and _engine_table(engine_args).get(KEY) is None
     if own and not _switched_off(engine_args, config):
-        leave(engine_args.model, served_if_named(config, engine_args.model))
+        leave(engine_args.model, wing)
     architectures = config.get("architectures")
     for architecture in architectures if isinstance(architectures, list) else ():
         if isinstance(architecture, str) and is_served(architecture):
             from vllm_mmout.models.vllm_registry import withdraw
 
-            withdraw(architecture)
+            withdraw(architecture, converted=wing is not None)
 
 
 def _engine_table(engine_args: EngineArgs) -> dict[str, Any]:

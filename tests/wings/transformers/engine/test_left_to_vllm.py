@@ -7,12 +7,13 @@ import json
 import pytest
 from model_folders import says
 from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.models.registry import ModelRegistry
 
 from vllm_mmout.engine.hooks.defaults import fill_in
 from vllm_mmout.engine.hooks.left import naming_the_argument, remedy
 from vllm_mmout.errors import ModelError
 from vllm_mmout.models.folder_parser import FORMAT
-from vllm_mmout.models.model_folders import forget
+from vllm_mmout.models.vllm_registry import withdraw
 
 pytestmark = pytest.mark.engine
 LEFT = {
@@ -57,7 +58,7 @@ def filled_in(tmp_path):
 
     yield fill
     for architecture in served:
-        forget(architecture)
+        withdraw(architecture, converted=True)
 
 
 @pytest.mark.parametrize("architecture", [*LEFT, *TAKEN])
@@ -95,6 +96,16 @@ def test_arguments_that_are_filled_in_twice_are_taken_twice(filled_in):
     fill_in(engine_args)
     assert engine_args.config_format == FORMAT
     assert engine_args.runner == "pooling"
+
+
+def test_a_folder_is_left_to_vllm_after_ours_has_served_it(filled_in):
+    """Nothing of ours stays in vLLM's registry, also for an architecture that vLLM has no class of, but converts."""
+    before = dict(ModelRegistry.models)
+    for architecture in ("BertForSequenceClassification", "LlamaForSequenceClassification"):
+        filled_in(architecture, "any", additional_config=json.loads(ARGUMENT))
+        assert ModelRegistry.models.get(architecture) != before.get(architecture)
+        filled_in(architecture, "any")
+        assert ModelRegistry.models.get(architecture) == before.get(architecture)
 
 
 def test_an_error_of_vllms_start_names_the_argument(filled_in):
