@@ -4,11 +4,16 @@
 Each is built with its default configuration, of few layers where that can be, saved with its own processor as a user
 would, started by ``vllm.LLM`` and asked for two inputs of different sizes, in a batch and alone. The results are held
 to those of transformers, called directly with the processor of the same folder. Each runs in a process of its own.
-``--served`` asks a server too.
-``--resume`` goes on where a run was ended; ``--write`` makes the page of the rows that are there.
+
+Each is tried with the folder alone and with the engine argument (``--way`` for one of them). With the folder alone the
+product takes the folder, and does what it does with the argument, or leaves it to vLLM; ``--left`` tries those alone
+that are left to vLLM.
+
+``--served`` asks a server too. ``--resume`` goes on where a run was ended. ``--write`` makes the page of the rows that
+are there; what the page says of other rows stays.
 
     python scripts/transformers_table --rows rows.jsonl --tables DEPTH_ESTIMATION,BACKBONE
-    python scripts/transformers_table --rows rows.jsonl --only ViTModel,SamModel
+    python scripts/transformers_table --rows rows.jsonl --only ViTModel,SamModel --way alone
     python scripts/transformers_table --rows rows.jsonl --resume --jobs 2
     python scripts/transformers_table --rows rows.jsonl --write docs/transformers-table.md
 """
@@ -27,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from page import page
-from trying import architectures, leave_row
+from trying import WAYS, architectures, is_left_alone, leave_row
 
 LIMIT_S = 240
 """Of one architecture."""
@@ -39,54 +44,56 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, default=Path("transformers-table.jsonl"))
     parser.add_argument("--tables", default="")
     parser.add_argument("--only", default="")
+    parser.add_argument("--way", choices=WAYS)
+    parser.add_argument("--left", action="store_true")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--served", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     if options.write:
-        options.write.write_text(page(options.rows))
+        options.write.write_text(page(options.rows, options.write))
         return
-    done = (
-        {json.loads(line)["architecture"] for line in options.rows.read_text().splitlines()}
-        if options.resume
-        else set()
-    )
+    rows = [json.loads(line) for line in options.rows.read_text().splitlines()] if options.resume else []
+    done = {(row["architecture"], row["way"]) for row in rows}
     if not options.resume:
         options.rows.unlink(missing_ok=True)
     tables, names = set(options.tables.split(",")) - {""}, set(options.only.split(",")) - {""}
     todo = [
-        name
+        (name, way)
         for name, table in architectures().items()
-        if name not in done and (not tables or table in tables) and (not names or name in names)
+        for way in ([options.way] if options.way else WAYS)
+        if (name, way) not in done and (not tables or table in tables) and (not names or name in names)
     ]
+    if options.left:
+        todo = [(name, way) for name, way in todo if is_left_alone(name)]
     run_all(todo, options.rows, options.jobs, served=options.served)
 
 
-def run_all(todo: list[str], rows: Path, jobs: int, *, served: bool) -> None:
+def run_all(todo: list[tuple[str, str]], rows: Path, jobs: int, *, served: bool) -> None:
     """Try architectures, some at a time, each in a process that is forked from one with all imports."""
     os.environ |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}  # of each of those that run together
     context: ForkServerContext = get_context("forkserver")
     context.set_forkserver_preload(["vllm.v1.worker.cpu_worker", "vllm.entrypoints.llm", "transformers.models.auto"])
-    running: dict[str, tuple[ForkServerProcess, float, Path]] = {}
+    running: dict[tuple[str, str], tuple[ForkServerProcess, float, Path]] = {}
     waiting = list(todo)
     with tempfile.TemporaryDirectory() as folder:
         while waiting or running:
             while waiting and len(running) < jobs:
-                name = waiting.pop(0)
-                file = Path(folder, f"{name}.json")
-                process = context.Process(target=leave_row, args=(name, str(file)), kwargs={"served": served})
+                tried = waiting.pop(0)
+                file = Path(folder, f"{'-'.join(tried)}.json")
+                process = context.Process(target=leave_row, args=(*tried, str(file)), kwargs={"served": served})
                 process.start()
-                running[name] = process, time.monotonic(), file
+                running[tried] = process, time.monotonic(), file
             time.sleep(0.1)
-            for name, (process, started, file) in list(running.items()):
+            for tried, (process, started, file) in list(running.items()):
                 late = time.monotonic() - started > LIMIT_S
                 if process.is_alive() and not late:
                     continue
                 process.kill()
                 process.join()
-                del running[name]
-                _keep(rows, name, file, _ended(late, process.exitcode))
+                del running[tried]
+                _keep(rows, *tried, file, _ended(late, process.exitcode))
 
 
 def _ended(late: bool, status: int | None) -> str:  # noqa: FBT001 - of a process
@@ -95,13 +102,14 @@ def _ended(late: bool, status: int | None) -> str:  # noqa: FBT001 - of a proces
     return "takes more memory than there is" if status == -signal.SIGKILL else f"ends with {status}"
 
 
-def _keep(rows: Path, name: str, file: Path, otherwise: str) -> None:
-    row: dict[str, Any] = {"architecture": name, "table": architectures()[name], "result": otherwise}
+def _keep(rows: Path, name: str, way: str, file: Path, otherwise: str) -> None:
+    row: dict[str, Any] = {"architecture": name, "table": architectures()[name], "way": way, "result": otherwise}
+    row["date"] = time.strftime("%Y-%m-%d")
     if file.is_file():
         row = json.loads(file.read_text())
     with rows.open("a") as kept:
         kept.write(json.dumps(row) + "\n")
-    print(name, row["result"], flush=True)  # noqa: T201 - how far it is
+    print(name, way, row["result"], flush=True)  # noqa: T201 - how far it is
 
 
 if __name__ == "__main__":

@@ -239,7 +239,7 @@ def _objects(case: Case, found: Any) -> str:
         expected = case.post_process("grounded_object_detection", **options, text_threshold=0.0)
     height, width = case.size
     boxes = expected["boxes"].numpy().reshape(-1, 4).clip(0, [width, height, width, height])
-    there = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
+    there = (boxes[:, 2:] > boxes[:, :2]).all(axis=1) | (texts is not None)  # by texts also boxes without an area
     scores = expected["scores"].numpy()[there]
     if len(scores) != len(found.detections):
         return f"{len(found.detections)} objects, not {len(scores)}"

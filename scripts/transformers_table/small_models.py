@@ -58,6 +58,14 @@ ENTRIES = {
         | {"num_hidden_layers": 2},
         "hidden_size": 64,
     },
+    "GPTBigCodeForSequenceClassification": {"n_embd": 128, "n_head": 4, "n_layer": 2, "vocab_size": 128},
+    "OPTForSequenceClassification": {
+        "hidden_size": 128,
+        "word_embed_proj_dim": 128,
+        "num_attention_heads": 4,
+        "ffn_dim": 128,
+        "num_hidden_layers": 2,
+    },
     "LwDetrForObjectDetection": {"projector_scale_factors": [1.0]},
     "PPOCRV5ServerDetForObjectDetection": {"intraclass_block_config": _OCR_BLOCKS, "kernel_list": [3, 2, 2]},
     "PPOCRV6MediumDetForObjectDetection": {"intraclass_block_config": _OCR_BLOCKS, "kernel_list": [3, 2, 2]},
@@ -112,6 +120,12 @@ _NARROW = {
     "d_model": 64, "d_ff": 128, "d_kv": 16, "ffn_dim": 128, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128,
 }  # fmt: skip
 """Sizes of a language model."""
+_FOR_VLLM = {
+    "hidden_size": 128, "head_dim": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "n_embd": 128,
+    "n_head": 4, "d_model": 128, "embedding_size": 128, "dim": 128, "n_heads": 4, "hidden_dim": 256,
+    "moe_intermediate_size": 64,
+}  # fmt: skip
+"""Of these, what vLLM's attention on a CPU needs."""
 _QUIET = {"noise_scale": 0.0, "noise_scale_duration": 0.0, "use_stochastic_duration_prediction": False}
 """Of models that draw lots, so that two runs are alike."""
 _LARGE = 1000
@@ -120,14 +134,17 @@ _SMALLER = {"shortest_edge": 256, "longest_edge": 352}
 _WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>", "<s>", "wet", "dry", "field", "a", "of")
 
 
-def candidates(architecture: str) -> Iterator[Any]:
-    """Models: of few layers, then as the configuration is by default; ValueError: none can be built."""
+def candidates(architecture: str, *, by_vllm: bool = False) -> Iterator[Any]:
+    """Models: of few layers, then as the configuration is by default; ValueError: none can be built.
+
+    ``by_vllm``: first a narrow one whose heads are as wide as vLLM's attention on a CPU needs them.
+    """
     import torch
     import transformers
 
     cls = getattr(transformers, architecture)
     failed: list[str] = []
-    for form in (_fewer_layers, _narrower, _as_it_is):
+    for form in (*([_narrow_for_vllm] if by_vllm else []), _fewer_layers, _narrower, _as_it_is):
         config = cls.config_class(**ENTRIES.get(architecture, {}))
         for name, value in _QUIET.items():
             if hasattr(config, name):
@@ -163,15 +180,19 @@ def _with_lists(config: Any) -> None:
             setattr(config, name, list(value))
 
 
-def _narrower(config: Any) -> None:
+def _narrower(config: Any, sizes: Mapping[str, int] = _NARROW) -> None:
     """A language model of a few heads and experts."""
     _fewer_layers(config)
-    for name, value in _NARROW.items():
+    for name, value in sizes.items():
         if isinstance(getattr(config, name, None), int):
             setattr(config, name, value)
     for part in filter(None, (getattr(config, name, None) for name in _PARTS)):
         if hasattr(part, "to_dict"):
-            _narrower(part)
+            _narrower(part, sizes)
+
+
+def _narrow_for_vllm(config: Any) -> None:
+    _narrower(config, _NARROW | _FOR_VLLM)
 
 
 def _fewer_layers(config: Any, depth: int = 0) -> None:

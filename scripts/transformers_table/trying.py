@@ -1,16 +1,19 @@
 # ruff: noqa: INP001 - scripts are no package
-"""Trying one architecture: built, saved as a user would, started by ``vllm.LLM``, asked, and compared."""
+"""Trying one architecture in one way: built, saved as a user would, started by ``vllm.LLM``, asked, and compared."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import compared
 import small_models
+from by_vllm import by_vllm
 from served import over_http
 
 IMAGES = (
@@ -23,6 +26,14 @@ IMAGES = (
 """Tables of pictures; all others are counted apart."""
 OWN = "of their own"
 """Stands for a table with architectures that no table has."""
+WAYS = ("alone", "argument")
+"""With the folder alone, and with the engine argument."""
+_SMALL: dict[str, Any] = {
+    "gpu_memory_utilization": 0.1,
+    "distributed_executor_backend": "uni",
+    "max_num_seqs": 4,
+    "dtype": "float32",
+}
 _WITH_THRESHOLD = ("object-detection", "zero-shot-object-detection", "image-segmentation")
 
 
@@ -40,31 +51,53 @@ def architectures() -> dict[str, str]:
     return found | {name: OWN for name in ARCHITECTURES if name not in found}
 
 
-def row_of(architecture: str, *, served: bool = False) -> dict[str, Any]:
-    """Architecture, table, and what became of it: "works", "runs" where nothing can be compared, or why not.
+def is_left_alone(architecture: str) -> bool:
+    """Return whether a folder of the architecture is left to vLLM if nothing else is said."""
+    from vllm_mmout.wings.transformers.heads import head_of
+    from vllm_mmout.wings.transformers.left import is_left
 
-    ``served``: over HTTP too.
+    head = head_of(architecture)
+    return head is not None and is_left(architecture, head, str(Path(__file__).parent))
+
+
+def row_of(architecture: str, way: str, *, served: bool = False) -> dict[str, Any]:
+    """Return architecture, table, way and what became of it: "works", "runs" with nothing to compare, or why not.
+
+    ``way``: "argument", with which the product serves any folder, or "alone". ``served``: over HTTP too.
     """
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm_mmout.wings.transformers.heads import head_of
 
-    row = {"architecture": architecture, "table": architectures()[architecture]}
+    row = {"architecture": architecture, "table": architectures()[architecture], "way": way}
+    row["date"] = time.strftime("%Y-%m-%d")
     head: Any = head_of(architecture)
+    left = way == "alone" and is_left_alone(architecture)
     result = "transformers itself: no model of it is small enough"
     try:
-        for model in small_models.candidates(architecture):
+        for model in small_models.candidates(architecture, by_vllm=left):
             with tempfile.TemporaryDirectory() as folder:
-                result = _tried(architecture, head, model, folder, served=served)
+                result = _tried(architecture, head, model, folder, Way(way, left=left, served=served))
             if not result.startswith("transformers itself"):
                 break
     except Exception as error:  # noqa: BLE001 - as below
         result = f"transformers itself: {said(error)}" if result.endswith("enough") else result
-    return row | {"result": result}
+    return row | {"result": f"vLLM: {result}" if left and not result.startswith("transformers") else result}
 
 
-def _tried(architecture: str, head: Any, model: Any, folder: str, *, served: bool) -> str:
+@dataclass(frozen=True)
+class Way:
+    """How a folder is tried."""
+
+    name: str
+    left: bool
+    """Whether vLLM serves it."""
+    served: bool
+    """Whether a server is asked, too."""
+
+
+def _tried(architecture: str, head: Any, model: Any, folder: str, way: Way) -> str:
     try:
         model.save_pretrained(folder)
         small_models.save_processor(head, model.config, folder)
@@ -72,35 +105,44 @@ def _tried(architecture: str, head: Any, model: Any, folder: str, *, served: boo
         expected = [compared.expected_of(head, model, folder, given) for given in inputs]
     except Exception as error:  # noqa: BLE001 - it is a row
         return f"transformers itself: {said(error)}"
-    return _result_of(head, folder, inputs, expected, served=served)
+    return _by_vllm(folder, inputs, expected) if way.left else _result_of(head, folder, inputs, expected, way)
 
 
-def leave_row(architecture: str, file: str, *, served: bool) -> None:
+def leave_row(architecture: str, way: str, file: str, *, served: bool) -> None:
     """Try one in a process of its own, which this ends; its row is left as JSON, what was printed beside it."""
     with Path(f"{file}.log").open("w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    Path(file).write_text(json.dumps(row_of(architecture, served=served)))
+    Path(file).write_text(json.dumps(row_of(architecture, way, served=served)))
     os._exit(0)  # vLLM's threads may wait
 
 
+def _by_vllm(folder: str, inputs: list[Any], expected: list[compared.Case]) -> str:
+    """Return what vLLM makes of a folder that is left to it."""
+    from vllm import LLM
+    from vllm.model_executor.models import registry
+
+    registry._run_in_subprocess = lambda inspect: inspect()  # noqa: SLF001 - ten seconds of imports, which are made here
+    try:
+        llm = LLM(folder, **_SMALL, max_model_len=16, enforce_eager=True)
+    except Exception as error:  # noqa: BLE001 - as above
+        return f"does not load: {said(error.__cause__ or error)}"
+    try:
+        return by_vllm(llm, inputs, expected)
+    except Exception as error:  # noqa: BLE001 - as above
+        return f"fails: {said(error)}"
+
+
 def _result_of(  # noqa: PLR0911 - each step has an end of its own
-    head: Any, folder: str, inputs: list[Any], expected: list[compared.Case], *, served: bool
+    head: Any, folder: str, inputs: list[Any], expected: list[compared.Case], way: Way
 ) -> str:
     from vllm import LLM
 
     from vllm_mmout.errors import MMOutError
 
-    options = _options(head)
+    options = _options(head, way.name)
     try:
-        llm = LLM(
-            folder,
-            gpu_memory_utilization=0.1,
-            distributed_executor_backend="uni",
-            max_num_seqs=4,
-            dtype="float32",
-            additional_config={"mmout": options},
-        )
+        llm = LLM(folder, **_SMALL, additional_config={"mmout": options})
     except Exception as error:  # noqa: BLE001 - as above
         return f"refused: {said(error)}"
     try:
@@ -121,16 +163,16 @@ def _result_of(  # noqa: PLR0911 - each step has an end of its own
     ties = compared.ties_of([said or "" for said in told])
     if (differs := next(filter(None, told), "")) and not ties:
         return f"differs: {differs}"
-    if served and (differs := over_http(folder, options, together, found[: len(together)])):
+    if way.served and (differs := over_http(folder, options, together, found[: len(together)])):
         return f"differs: {differs}"
     if ties:
         return f"works; in a batch ties fall otherwise, {ties}"
     return "works" if None not in told else "runs"
 
 
-def _options(head: Any) -> dict[str, Any]:
+def _options(head: Any, way: str) -> dict[str, Any]:
     """What is asked of the output processor."""
-    options: dict[str, Any] = {"output_processor": "transformers"}
+    options: dict[str, Any] = {"output_processor": "transformers"} if way == "argument" else {}
     if head.processor in _WITH_THRESHOLD:
         options["threshold"] = compared.THRESHOLD
     if head.processor == "text-to-waveform":

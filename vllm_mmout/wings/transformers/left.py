@@ -31,23 +31,33 @@ def is_left(architecture: str, head: Head, folder: str) -> bool:
     makes_vectors = name is not None and name.endswith(_EMBEDS)
     if name is not None and (head.encodes or not makes_vectors):
         return True
-    if head.text and any(class_of_vllm(base) is not None for base in _language_models(architecture)):
+    if head.text and _is_converted(architecture):
         return True
     return (makes_vectors or (head.text and head.encodes)) and _is_of_sentence_transformers(folder)
 
 
-def _language_models(architecture: str) -> list[str]:
-    """Return the names of language models that vLLM would convert to a pooling model of this architecture."""
-    import transformers
-    from transformers.modeling_layers import GenericForTokenClassification
+def _is_converted(architecture: str) -> bool:
+    """Return whether vLLM makes a pooling model of this architecture of a language model that its registry names."""
     from vllm.config import iter_architecture_defaults, try_match_architecture_defaults
 
+    from vllm_mmout.models.vllm_registry import class_of_vllm
+
     if (defaults := try_match_architecture_defaults(architecture)) is None:
-        return []
-    if defaults[0] == _OF_TOKENS and not issubclass(getattr(transformers, architecture), GenericForTokenClassification):
-        return []
-    family = architecture.removesuffix(defaults[0])
-    return [family + suffix for suffix, (runner, _) in iter_architecture_defaults() if runner == "generate"]
+        return False
+    end = defaults[0]
+    family = architecture.removesuffix(end)
+    bases = [family + suffix for suffix, (runner, _) in iter_architecture_defaults() if runner == "generate"]
+    if all(class_of_vllm(base) is None for base in bases):
+        return False
+    return end != _OF_TOKENS or _has_generic_head(architecture)
+
+
+def _has_generic_head(architecture: str) -> bool:
+    """Return whether a classifier of tokens has transformers' generic head, a linear layer of the name ``score``."""
+    import transformers
+    from transformers.modeling_layers import GenericForTokenClassification
+
+    return issubclass(getattr(transformers, architecture), GenericForTokenClassification)
 
 
 def _is_of_sentence_transformers(folder: str) -> bool:
