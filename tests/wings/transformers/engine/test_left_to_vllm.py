@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from argparse import Namespace
+from types import SimpleNamespace
 
 import pytest
 from model_folders import says
@@ -14,6 +17,7 @@ from vllm_mmout.engine.hooks.left import naming_the_argument, remedy
 from vllm_mmout.errors import ModelError
 from vllm_mmout.models.folder_parser import FORMAT
 from vllm_mmout.models.vllm_registry import withdraw
+from vllm_mmout.serving.routes import ServingPlugin
 
 pytestmark = pytest.mark.engine
 LEFT = {
@@ -116,3 +120,12 @@ def test_an_error_of_vllms_start_names_the_argument(filled_in):
     says(raised.value, model, "ValueError: no module or parameter named 'score'", ARGUMENT, "--additional-config")
     with pytest.raises(ValueError, match="no memory"), naming_the_argument("another"):
         raise ValueError("no memory")
+
+
+def test_a_server_of_a_folder_that_is_left_to_vllm_names_the_argument(filled_in):
+    """Its routes of images say what the server would need."""
+    model = filled_in("BertForSequenceClassification", "bert").model
+    state = SimpleNamespace()
+    engine = SimpleNamespace(model_config=SimpleNamespace(model=model))
+    asyncio.run(ServingPlugin().init_state(engine, state, Namespace()))
+    says(state.mmout, "no output processor", ARGUMENT)
