@@ -46,7 +46,8 @@ def _is_converted(architecture: str) -> bool:
         return False
     end = defaults[0]
     family = architecture.removesuffix(end)
-    bases = [family + suffix for suffix, (runner, _) in iter_architecture_defaults() if runner == "generate"]
+    ends = iter_architecture_defaults()  # type: ignore[no-untyped-call]
+    bases = [family + end_of_base for end_of_base, (runner, _) in ends if runner == "generate"]
     if all(class_of_vllm(base) is None for base in bases):
         return False
     return end != _OF_TOKENS or _has_generic_head(architecture)
