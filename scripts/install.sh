@@ -1,7 +1,7 @@
 # Sourced by the set-up scripts:  install_into PYTHON ARGUMENT...  is `pip install`, by uv where there is one.
 #
-# uv takes a fifth of pip's time. Of pip's configuration it is told PIP_FIND_LINKS; pip does what uv cannot. Like uv,
-# pip is told not to compile: of the 34,000 modules Python compiles those that are imported, when they are.
+# uv takes a fifth of pip's time. Of pip's configuration it gets only PIP_FIND_LINKS. pip runs if uv fails. Like uv,
+# pip does not compile: Python compiles a module when it is first imported, which few of the 34,000 are.
 
 install_into() {
     if command -v uv >/dev/null; then

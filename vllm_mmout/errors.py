@@ -55,8 +55,8 @@ class BucketError(SaveError):
     """A bucket did not take a result; the message has its address, what its server said, and what to do.
 
     Args:
-        message: what is said.
-        status: the status of HTTP that the server answered with, 0 if it gave no answer.
+        message: the text of the error.
+        status: HTTP status of the server's answer, 0 if it gave no answer.
 
     """
 

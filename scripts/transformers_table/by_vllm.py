@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - scripts are no package
-"""What vLLM itself makes of a folder that is left to it, held to what transformers gives."""
+"""Compare what vLLM gives for a folder that is left to it with transformers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def by_vllm(llm: Any, texts: list[str], cases: list[compared.Case]) -> str:
 
 
 def _difference(task: str, data: Any, raw: Any) -> str:
-    """Return what differs of one result; "" for nothing."""
+    """Return how one result differs, or "" if it does not."""
     told = np.asarray(data, np.float64)
     if task in ("classify", "token_classify"):
         if "logits" not in raw:

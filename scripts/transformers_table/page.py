@@ -14,9 +14,9 @@ from trying import IMAGES, WAYS, architectures, is_left_alone
 ALONE, BY_VLLM, WORKS = "works alone", "alone, by vLLM", "works with the argument"
 WORDS = (ALONE, BY_VLLM, WORKS, "runs", "neither", "transformers itself fails", "not tried")
 TAKEN = "as with it"
-"""In place of a result with the folder alone, which was not tried: the product takes the folder, and does the same."""
+"""Cell of an architecture not tried alone: the folder is taken, and works as with the argument."""
 LEFT = "vLLM"
-"""The same of a folder that is left to vLLM."""
+"""Cell of an architecture not tried alone: the folder is left to vLLM."""
 _ROW = re.compile(r"^\| (\w+) \| [\w ]+ \| (.*) \| (.*) \|$", re.MULTILINE)
 _DATES = re.compile(r"between (\d{4}-\d\d-\d\d) and (\d{4}-\d\d-\d\d)")
 _HEADER = """\
@@ -55,7 +55,7 @@ this `pooling_task`), with the values of transformers within 1e-3; else what dif
 
 
 def page(rows: Path, before: Path) -> str:
-    """Return the page of the rows, and of those that the page had before and that were not run anew."""
+    """Return the page with the new rows, and with the old rows that were not run again."""
     from importlib.metadata import version
 
     import vllm

@@ -125,7 +125,7 @@ _FOR_VLLM = {
     "n_head": 4, "d_model": 128, "embedding_size": 128, "dim": 128, "n_heads": 4, "hidden_dim": 256,
     "moe_intermediate_size": 64,
 }  # fmt: skip
-"""Of these, what vLLM's attention on a CPU needs."""
+"""Sizes that vLLM's attention on a CPU needs."""
 _QUIET = {"noise_scale": 0.0, "noise_scale_duration": 0.0, "use_stochastic_duration_prediction": False}
 """Of models that draw lots, so that two runs are alike."""
 _LARGE = 1000

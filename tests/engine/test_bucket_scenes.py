@@ -74,7 +74,7 @@ def test_a_folder_of_a_bucket_on_the_command_line(bucket, scenes) -> None:  # no
 
 
 def test_a_key_that_no_store_takes_fails_its_own_scene(llm, bucket, scenes, monkeypatch, capsys) -> None:  # noqa: F811
-    """It is named as one input that failed; the other scenes of its folder are done."""
+    """The key is reported as one failed input, and the other scenes of the folder run."""
     for name in ("1.tif", "/1.tif", "x/../2.tif", "tab\t.tif", "x/2.tif"):
         put(f"{bucket}scenes/{name}", scenes / "1.tif")
     monkeypatch.setattr("vllm_mmout.commands.engine.engine", lambda *_, **__: nullcontext(llm))

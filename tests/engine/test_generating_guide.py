@@ -24,7 +24,7 @@ SMALL = {"max_num_batched_tokens": 12, "max_num_seqs": 4, "block_size": 32, "dty
 
 
 def picture(seed):
-    """Return a random picture, whose sides are not the model's."""
+    """Return a random picture whose size is not the model's input size."""
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (20, 24, 3), np.uint8))
 
 
@@ -36,7 +36,7 @@ def example():
 
 @pytest.fixture(scope="module")
 def llava(tmp_path_factory):
-    """The engine of the page's model, made by the page's own lines, and the model and processor of transformers."""
+    """Return the page's engine, made by the page's own lines, and the model and processor of transformers."""
     folder = tmp_path_factory.mktemp("llava")
     model, processor = write_llava(folder / "my-llava", "MyLlava")
     picture(0).save(folder / "picture.png")
@@ -88,14 +88,14 @@ def expected(llava, cases):
 
 
 def test_it_generates_what_transformers_does(llava):
-    """Text alone, a picture, two pictures, also side by side: in one batch as alone, in prefills of 12 tokens."""
+    """Prompts with no, one or two pictures, also adjacent ones, give the same tokens in a batch and alone."""
     wanted = expected(llava, CASES)
     assert tokens(asked(llava[0], CASES)) == wanted
     assert [tokens(asked(llava[0], [case]))[0] for case in CASES[1:4]] == wanted[1:4]
 
 
 def test_a_request_with_an_empty_list_of_pictures_is_text(llava):
-    """As a client may send it."""
+    """A client may send an empty list."""
     from vllm import SamplingParams
 
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -104,7 +104,7 @@ def test_a_request_with_an_empty_list_of_pictures_is_text(llava):
 
 
 def test_the_prefix_cache_tells_pictures_apart(llava):
-    """The same long text with two pictures, twice: the second time from the cache, and each with its own answer."""
+    """One long text with two different pictures gives two answers, also when repeated from the cache."""
     text = " ".join(["<image>", *(f"w{number}" for number in range(30))])
     cases = [(text, [4]), (text, [5])]
     wanted = expected(llava, cases)
@@ -118,7 +118,7 @@ def test_the_prefix_cache_tells_pictures_apart(llava):
     [
         ("<image> <image> ?", {}, r"has 2 image tokens \(id 3\) for one picture"),
         ("what ?", {}, "has no image token"),
-        ("<image> ?", {"mm_processor_kwargs": {"size": 5}}, r"mm_processor_kwargs \(size\) are for processors"),
+        ("<image> ?", {"mm_processor_kwargs": {"size": 5}}, r"mm_processor_kwargs \(size\) cannot be used"),
         (
             "<image> ?",
             {"multi_modal_data": {"image": [None]}, "multi_modal_uuids": {"image": ["a"]}},
@@ -127,7 +127,7 @@ def test_the_prefix_cache_tells_pictures_apart(llava):
     ],
 )
 def test_what_cannot_be_told_is_the_clients_error(llava, prompt, extra, says):
-    """It is refused before it reaches the engine, with what is vLLM's error of a client too."""
+    """The request is refused before it reaches the engine, with an error that vLLM counts as the client's."""
     from vllm.exceptions import VLLMValidationError
 
     data = {"prompt": prompt, "multi_modal_data": {"image": picture(6)}, **extra}
@@ -139,7 +139,7 @@ def test_what_cannot_be_told_is_the_clients_error(llava, prompt, extra, says):
 
 @pytest.mark.slow
 def test_pictures_reach_an_engine_in_other_processes(llava, tmp_path):
-    """The page's script, each prompt twice: the second time vLLM's cache sends the names of pictures alone."""
+    """Each prompt of the page's script runs twice. The second time vLLM sends only the hashes of cached pictures."""
     asking = f"""
 import json
 from model_folders import ENGINE

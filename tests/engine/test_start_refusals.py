@@ -135,7 +135,7 @@ def generating(inspected, tmp_path, monkeypatch):
 @pytest.mark.parametrize("make", [with_llm, with_async_llm])
 @pytest.mark.parametrize("name", DECORATORS)
 def test_a_decorator_that_nothing_would_call_starts_nothing(generating, started, name, make, processors):
-    """The decorators on a model that takes no pictures: the error names them and the remedy."""
+    """On a model that takes no pictures, the error names the decorators and the remedy."""
     folder = generating(DECORATORS[name])
     with pytest.raises(RegistrationError) as caught:
         make(folder, processors)
@@ -153,7 +153,7 @@ def test_all_decorators_that_nothing_would_call_are_named(generating, started):
 
 
 def of_its_own(registry):
-    """Return what registers a processor of the form that vLLM has today."""
+    """Return a decorator that registers a processor through vLLM's present registry."""
     from vllm.multimodal.processing import BaseProcessingInfo
 
     info = type("Info", (BaseProcessingInfo,), {"get_supported_mm_limits": lambda self: {"image": 1}})
@@ -169,7 +169,7 @@ def of_its_own(registry):
     ],
 )
 def test_decorators_that_cannot_make_inputs_start_nothing(generating, started, decorators, says):
-    """On a model that takes pictures: beside a processor of vLLM's form, in either order, or too few of them."""
+    """An engine does not start if decorators are missing, or stand beside vLLM's ``register_processor``."""
     from vllm.model_executor.models.interfaces import SupportsMultiModal
 
     folder = generating(*decorators, bases=(SupportsMultiModal,))

@@ -30,7 +30,7 @@ multiprocessing.get_context("fork").Process(target=core).start()
 
 
 def test_a_step_that_hangs_ends_the_engine():
-    """Whoever reads the log finds the limit and the setting in it; steps before it change nothing."""
+    """The message has the limit and the setting. Steps within the limit change nothing."""
     hangs, ended = threading.Event(), queue.SimpleQueue()
     steps = iter([lambda: "first", lambda: hangs.wait(LIMIT_S)])
 
@@ -48,13 +48,13 @@ def test_a_step_that_hangs_ends_the_engine():
 
 
 def test_a_limit_of_no_time_is_refused():
-    """No step could be done."""
+    """With a limit of 0 no step could run."""
     with pytest.raises(OptionError, match="step_timeout_s"):
         EngineSettings.from_mapping({"step_timeout_s": 0})
 
 
 def test_a_core_ends_when_its_parent_is_killed():
-    """What it writes to ends as soon as both processes are gone."""
+    """The pipe that the core writes to ends as soon as both processes are gone."""
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
         assert parent.stdout.readline() == b"up\n"
         parent.kill()

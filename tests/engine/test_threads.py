@@ -75,7 +75,7 @@ def test_the_result_or_the_error_comes_back():
 
 
 def test_what_a_cancelled_task_has_made_is_undone():
-    """When the thread is done, in another one; the work is told at once, so that it can end early."""
+    """``undo`` runs in another thread once the work is done; ``stop`` is called at once."""
     step, told = Step(), threading.Event()
     assert asyncio.run(cancelled(step, in_thread(step.work, step.undo, told.set)))
     assert told.is_set()

@@ -51,7 +51,7 @@ def processor(**given):
 
 
 def test_a_prompt_is_expanded_and_a_picture_mapped():
-    """One picture goes as it is, several as a list; floating point numbers take the model's dtype."""
+    """One picture is passed as it is, several as a list. Floating-point numbers get the model's dtype."""
     seen = []
 
     def noted(context, inputs):
@@ -84,7 +84,7 @@ def test_a_prompt_is_expanded_and_a_picture_mapped():
     ],
 )
 def test_what_an_input_processor_must_not_give(decorator, says):
-    """It is refused with the model's name and what is wrong."""
+    """The error has the model's name and the fault."""
     with pytest.raises(InputError, match=says):
         inputs_of(decorator, MOST, ROWS).expand([3, 5], ["picture"])
 
@@ -101,7 +101,7 @@ def test_what_an_input_processor_must_not_give(decorator, says):
     ],
 )
 def test_what_a_mapper_must_not_give(function, says):
-    """A row for each picture by keyword, and nothing else."""
+    """A mapper must give one row for each picture, by keyword."""
     with pytest.raises(InputError, match=says):
         inputs_of(TWICE, MOST, mapping(function)).tensors([1])
 
@@ -117,14 +117,14 @@ def test_what_a_mapper_must_not_give(function, says):
     ],
 )
 def test_what_cannot_serve_is_refused_at_the_start(decorators, says):
-    """Before a process is started; an input processor that raises without pictures is never called without."""
+    """The error comes before a process starts. An input processor that raises without pictures is allowed."""
     with pytest.raises(RegistrationError, match=says):
         inputs_of(*decorators).check()
     inputs_of(ROWS, MOST, REGISTRY.register_input_processor(lambda context, inputs: inputs["multi_modal_data"])).check()
 
 
 def test_dummy_pictures_are_what_the_author_says():
-    """As many as asked for; without them, or the folder's image processor, nothing says how large they are."""
+    """There are ``count`` of them. Without dummy data or the folder's image processor there is an error."""
     largest = REGISTRY.register_dummy_data(lambda context, length, counts: (None, {"image": [f"{length} {counts}"]}))
     assert inputs_of(ROWS, largest).dummy(2) == ["8 {'image': 1}"] * 2
     with pytest.raises(ModelError, match=r"register_dummy_data"):
@@ -132,7 +132,7 @@ def test_dummy_pictures_are_what_the_author_says():
 
 
 def test_without_a_function_the_folders_image_processor_maps(tmp_path):
-    """As transformers does, its size is that of the dummy; a folder that has a tokenizer alone is refused."""
+    """It maps as transformers does, and the dummy has its size. A folder with only a tokenizer is refused."""
     from small_llava import llava_processor
 
     made = llava_processor()

@@ -46,18 +46,18 @@ def place(offset, *tokens):
     ],
 )
 def test_each_picture_has_the_tokens_of_its_own(before, pieces, places):
-    """One picture, separators, pictures side by side, and pictures that take different numbers of tokens."""
+    """Places are found for one picture, separators, adjacent pictures and pictures of different token counts."""
     assert derived(before, pieces) == places
 
 
 def test_tokens_without_a_mark_and_tokens_expanded_by_the_user_are_of_the_one_picture():
-    """As of models that put the picture in front, and of prompts that hold all image tokens already."""
+    """Some models put the picture in front, and some prompts hold all image tokens already."""
     assert derived([1, 5], [[]], process=lambda prompt, numbers: [T, T, *prompt]) == [place(0, T, T)]
     assert derived([1, T, T, T], [[T]], process=lambda prompt, numbers: prompt) == [place(1, T, T, T)]
 
 
 def test_without_a_name_the_token_that_was_added_is_the_image_token():
-    """Where several tokens were added, or none, nothing tells."""
+    """If several tokens were added, or none, the request is refused."""
     assert derived([1, T, 5], [[T] * 3], image_token=None) == [place(1, T, T, T)]
     with pytest.raises(InputError, match=r"added tokens 3, 8, 9; name the token in config.json"):
         derived([1, T, 5], [ROWS], image_token=None)
@@ -71,11 +71,11 @@ def test_without_a_name_the_token_that_was_added_is_the_image_token():
         ([1, T], [[T], [T]], "has 1 image tokens .* for 2 pictures"),
         ([T, 5, T], [[T] * 2], "has 2 image tokens .* for one picture"),
         ([1, 5], [[T]], "has no image token .* after the input processor"),
-        ([1, T, T], [[T], [8]], "left no image token"),
+        ([1, T, T], [[T], [8]], "none of them is the image token"),
     ],
 )
 def test_a_prompt_that_does_not_fit_its_pictures_is_refused(before, pieces, says):
-    """Each picture has one image token in the prompt, and one at least afterwards."""
+    """A prompt needs one image token for each picture, and at least one after expansion."""
     with pytest.raises(InputError, match=says):
         derived(before, pieces)
 
@@ -89,14 +89,12 @@ def test_a_prompt_that_does_not_fit_its_pictures_is_refused(before, pieces, says
 )
 def test_a_processor_that_treats_pictures_together_must_state_their_places(process):
     """Pictures that take other tokens together than alone cannot be told apart by comparison."""
-    with pytest.raises(
-        InputError, match=r'nothing tells which tokens are of which picture; .* "multi_modal_placeholders"'
-    ):
+    with pytest.raises(InputError, match=r'cannot be told apart; .* "multi_modal_placeholders"'):
         derived([T, T], [[], []], process=process)
 
 
 def test_stated_places_are_taken():
-    """As dicts or objects; tokens around the image tokens get no row."""
+    """Places may be dicts or objects. Tokens around the image tokens get no row."""
     ranges = [{"offset": 1, "length": 3}, SimpleNamespace(offset=4, length=2)]
     assert stated_places(ranges, [1, 8, T, 9, T, T, 5], 2, T) == [place(1, 8, T, 9), place(4, T, T)]
     assert stated_places(ranges[1:], [1, 8, 8, 9, 6, 6], 1, None) == [Place(4, (True, True))]
@@ -110,19 +108,19 @@ def test_stated_places_are_taken():
         ([(4, 3)], 1, "a place of 3 tokens from 4 on"),
         ([(0, 0)], 1, "a place of 0 tokens"),
         ([(1, 2)], 1, r"1 image tokens \(id 3\) of the prompt lie outside .* the first one at 5"),
-        ([(3, 2)], 1, "a place with the tokens 4, 5, of which nothing tells the image token"),
+        ([(3, 2)], 1, "a place with the tokens 4, 5, and the image token is unknown"),
         ([None], 1, "must have the numbers offset and length, .* gave None"),
     ],
 )
 def test_stated_places_that_do_not_fit_are_refused(ranges, count, says):
-    """A wrong number, an overlap, a place outside the prompt, image tokens outside all places."""
+    """Refused are a wrong number, an overlap, a place outside the prompt and image tokens outside all places."""
     stated = [one and {"offset": one[0], "length": one[1]} for one in ranges]
     with pytest.raises(InputError, match=says):
         stated_places(stated, [1, T, T, 4, 5, T], count, T)
 
 
 def test_the_image_token_is_what_the_configuration_names():
-    """Under either of transformers' two names."""
+    """The token is read under both of transformers' names."""
     assert image_token_of(SimpleNamespace(image_token_index=7)) == 7
     assert image_token_of(SimpleNamespace(image_token_id=8, image_token_index=7)) == 8
     assert image_token_of(SimpleNamespace(image_token_id=None)) is None

@@ -87,7 +87,7 @@ def test_nothing_is_left_of_an_upload_that_fails(bucket, s3, temporary, refused)
 
 @pytest.mark.parametrize("key", ["in//a.tif", "x/../a.tif", "x/./a.tif", "tab\ta.tif"])
 def test_a_key_that_no_store_takes_is_no_hindrance(bucket, key) -> None:  # noqa: F811
-    """It lies anywhere in the bucket, and nothing is listed to write a result."""
+    """A result is written without listing the bucket, so that such a key anywhere in it does no harm."""
     put(bucket + key, b"x")
     _check_bucket.cache_clear()
     check_bucket(place_of(f"{bucket}out/"))
@@ -97,7 +97,7 @@ def test_a_key_that_no_store_takes_is_no_hindrance(bucket, key) -> None:  # noqa
 
 
 def test_a_bucket_that_refuses_is_said(bucket, s3) -> None:  # noqa: F811
-    """Its address, what its server said, and what to do."""
+    """The error has the address, the server's answer and the remedy."""
     s3.refuse("PUT", "c.png")
     with pytest.raises(BucketError) as raised:
         ImageOutput(np.zeros((8, 8, 3), "uint8")).save(bucket + "out/c.png")

@@ -39,7 +39,7 @@ def test_the_limit_is_that_of_the_server():
 
 
 def test_a_client_that_goes_away_ends_the_encoding():
-    """What makes the answer is told as soon as the request is cancelled."""
+    """The budget is abandoned as soon as the request is cancelled."""
     begun, free, budget = threading.Event(), threading.Event(), AnswerBudget()
 
     def to_response(*_):

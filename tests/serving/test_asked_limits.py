@@ -33,7 +33,7 @@ def test_more_than_the_limit_is_refused(params, data, says):
 
 
 def test_the_limit_itself_is_allowed():
-    """Keys that the model's input mapper does not name mean something else."""
+    """Keys that the model's input mapper does not take are not checked."""
     params = OutputParams(size="1024x1024", num_inference_steps=100)
     check_asked(params, {"width": 1024, "height": 1024, "num_frames": 50, "prompt": "a"}, FIELDS, 10.0, LIMITS)
     check_asked(OutputParams(), {"width": 10**9}, ("prompt",), None, LIMITS)

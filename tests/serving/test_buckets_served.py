@@ -69,7 +69,7 @@ def test_a_prefix_that_is_none(given) -> None:
 
 
 def test_a_bucket_whose_server_redirects_is_not_read(bucket, s3, monkeypatch) -> None:  # noqa: F811
-    """A client learns it, and where the redirect leads nothing is asked."""
+    """The client gets an error, and the target of the redirect gets no request."""
     address = put(bucket + "a.tif", b"x")
     sources = Sources(ServingOptions(read_from=(bucket,)), local_path=None, domains=None)
     with sources.open_text(address) as file:
@@ -90,7 +90,7 @@ def test_a_bucket_whose_server_redirects_is_not_read(bucket, s3, monkeypatch) ->
 
 @pytest.mark.parametrize(("status", "answer"), [(401, 502), (403, 403), (404, 404), (405, 502), (503, 502), (0, 502)])
 def test_what_a_bucket_refuses_has_a_status_and_a_reason(status, answer) -> None:
-    """A client that chose the path learns why nothing is there; a server of buckets that fails is a bad gateway."""
+    """A client that chose the path learns why no result is there. A failing bucket server is a 502."""
     cause = OSError("the server answered")
     error = BucketError("s3://served/out/a.tif: the server answered", status=status)
     error.__cause__ = cause

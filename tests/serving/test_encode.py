@@ -576,13 +576,13 @@ class _LeftMeanwhile(Savable):
 
     @property
     def arrays(self):
-        """What is written, by then for nobody."""
+        """Return the arrays, after the client has gone."""
         self._budget.abandon()
         return {"a": np.zeros(3)}
 
 
 def test_encoding_ends_when_the_client_is_gone():
-    """What has begun stops at its next piece, and what has not begins no more."""
+    """An encoding that has begun stops at its next piece; others do not begin."""
     budget = AnswerBudget()
     with pytest.raises(AbortedError, match="the client closed its connection"):
         encode(_LeftMeanwhile(budget), FormatChoice("json"), budget=budget)

@@ -71,7 +71,7 @@ def test_what_is_left_out_is_usual() -> None:
 
 
 def test_the_largest_seed_is_taken():
-    """As a number and as text; one above is refused with the range."""
+    """It is taken as a number and as text. A larger seed is refused, and the error has the range."""
     largest = 2**63 - 1
     assert edit_request_json({"image": "data:,x", "seed": largest}).options.seed == largest
     assert read(multipart(("image", "data:,x"), ("seed", str(largest)))).options.seed == largest
@@ -81,7 +81,7 @@ def test_the_largest_seed_is_taken():
 
 @pytest.mark.parametrize("field", ["response_format", "output_format", "background", "blend"])
 def test_an_empty_choice_of_json_is_refused(field):
-    """A form's field that nobody filled in is empty, JSON's is something that a program said."""
+    """Only in a form does an empty field mean that it is not set."""
     with pytest.raises(ApiError, match=f"{field} must be one of .*, got ''"):
         edit_request_json({"image": "data:,x", field: ""})
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.engine
 
 
 def said_of(error, caplog):
-    """What a client is told, and what the log says."""
+    """Return the client's answer and the log."""
     caplog.clear()
     told = api_error(error, "request-1")
     assert (told.status, told.type) == (507, "InsufficientStorageError")

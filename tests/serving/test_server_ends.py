@@ -20,12 +20,12 @@ LIMIT_S = 120
 
 
 def shared_memory():
-    """The names of what processes share in memory."""
+    """Return the names of the shared-memory segments."""
     return {path.name for path in Path("/dev/shm").glob("psm_*")}  # noqa: S108 - where Linux has it
 
 
 def test_a_step_that_hangs_is_seen_from_outside(tmp_path):
-    """Those who wait get 503, the server is not healthy any more, and the log shows where the step hangs."""
+    """Waiting requests get 503, `/health` fails, and the log shows where the step hangs."""
     flags = ("--additional-config", json.dumps({"mmout": {"step_timeout_s": 3}}))
     with served(write_folder(tmp_path / "model"), *flags) as server, ThreadPoolExecutor(2) as pool:
         url = f"{server.url}/pooling"

@@ -78,7 +78,7 @@ def test_what_can_be_asked_for_is_what_the_table_of_formats_lists():
 def test_the_table_of_errors_has_the_types_of_its_statuses():
     """A status and its type are those of an answer."""
     table = re.findall(r"^\| (\d+) \| `(\w+)` \|", SECTIONS["Errors"], flags=re.MULTILINE)
-    assert len(table) == 13
+    assert len(table) == 15
     for status, kind in table:
         assert errors.ApiError(int(status), "").type == kind
 

@@ -53,7 +53,7 @@ def test_what_a_killed_server_left_is_removed(temporary):
 
 
 def test_what_is_not_provably_ours_is_left(temporary):
-    """A folder without an owner's file, one that others may look into, and a link to one are anybody's."""
+    """A folder without a lock file, a folder that others can read, and a link may be anybody's."""
     (temporary / f"{PREFIX}plain").mkdir(mode=0o700)
     shared = killed(temporary)
     shared.chmod(0o755)

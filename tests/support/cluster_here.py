@@ -21,7 +21,7 @@ class WorkerEnded(BaseException):
 
 
 class Copying(Predictor):
-    """Makes a file's copy of each scene; it has no engine. A scene with "ends" in its name ends the worker."""
+    """Predictor without an engine that copies each scene. A scene with "ends" in its name ends the worker."""
 
     log: list
 
@@ -45,7 +45,7 @@ class Copying(Predictor):
 
 
 class ClusterHere(Cluster):
-    """Runs all that a run asks of Ray in this process; ``log`` has the names of the scenes that ran together."""
+    """A cluster that runs everything in this process; ``log`` has the names of the scenes that ran together."""
 
     def __init__(self):
         self.log = []

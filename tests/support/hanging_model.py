@@ -15,13 +15,13 @@ from vllm_mmout.processors import TensorProcessor
 @register_output_processor(TensorProcessor)
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(lambda config: lambda data, params: {"x": torch.tensor(float(data))})
 class HangingNet(nn.Module):
-    """Gives its input back, and never gives back a negative one."""
+    """Network that returns its input, and hangs if the input is negative."""
 
     def __init__(self, config):
         super().__init__()
 
     def forward(self, x):
-        """A number a request."""
+        """Return one number for each request."""
         while bool((x < 0).any()):
             time.sleep(0.02)
         return x[:, None]

@@ -151,7 +151,7 @@ def _check_processor(model: str, engine_args: EngineArgs) -> None:
             ' \'{"mmout": {"output_processor": NAME}}\' (vllm-mmout processors lists them)'
         )
         raise OptionError(
-            f"{model} has no output processor: nothing would be decoded; {remedy(engine_args.model) or usual}"
+            f"{model} has no output processor, so that nothing would be decoded; {remedy(engine_args.model) or usual}"
         )
 
 

@@ -120,7 +120,7 @@ class Wanted:
     data: str
     folder: str = ""
     fault: str | None = None
-    """Why the address cannot be that of an object, None if it can."""
+    """Reason why no object can be reached at the address, None if one can."""
 
     @classmethod
     def of(cls, given: str) -> Iterator[Self]:
@@ -147,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
     wanted = [each for each in listed if each.fault is None]
     if not wanted:
         return 1
-    out = _checked_out(options.out, wanted)
+    out = _checked_out(options.out, wanted, several=len(listed) > 1 or any(each.folder for each in listed))
     paths = _paths(out, wanted, options.output_format)
     params = [msgspec.structs.replace(chosen, path=path) for path in paths]
     from vllm_mmout.commands.engine import engine
@@ -194,12 +194,12 @@ def _report(name: str, result: MultimodalRequestOutput) -> bool:
     return True
 
 
-def _checked_out(out: str, wanted: Sequence[Wanted]) -> str:
+def _checked_out(out: str, wanted: Sequence[Wanted], *, several: bool) -> str:
     """Where to write; what can be known to fail before an engine is started fails here."""
     inputs = [each.data for each in wanted]
     if not any("://" in name or is_gdal_name(name) or Path(name).exists() for name in inputs):
         raise InputError(f"no such file: {', '.join(inputs)} (looked from {Path.cwd()})")
-    target, several = place_of(out), len(wanted) > 1 or any(each.folder for each in wanted)
+    target = place_of(out)
     if several and isinstance(target, Path) and target.is_file():
         raise OptionError(f"-o {out} is a file, and there are {len(inputs)} inputs; name a folder")
     names = Counter(each.folder + file_stem(each.data) for each in wanted)

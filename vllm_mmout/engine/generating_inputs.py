@@ -1,4 +1,4 @@
-"""vLLM's processing classes of a model that generates from pictures, made of what its author registered."""
+"""vLLM's processing classes for models that generate from pictures. They call the functions of the model's author."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def is_registered(model: type) -> bool:
 
 
 def check_release() -> None:
-    """Refuse a vLLM whose processors are built in another way."""
+    """Raise HookError if vLLM is older than 0.31, whose processors are built in another way."""
     if not hasattr(BaseMultiModalProcessor, "get_dummy_mm_inputs"):
         raise HookError(
             "decorators of the inputs of a model that generates need vLLM 0.31 or newer; upgrade it, or register a"
@@ -58,7 +58,7 @@ def check_release() -> None:
 
 
 class _Parser(MultiModalDataParser):
-    """Takes pictures of any form, which the author's functions get."""
+    """Parser that leaves pictures of any form to the author's functions."""
 
     def _parse_image_data(self, data: Any) -> ModalityDataItems[Any, Any] | None:
         if data is None:
@@ -69,7 +69,7 @@ class _Parser(MultiModalDataParser):
 
 
 class PictureInfo(BaseProcessingInfo):
-    """What vLLM asks about the pictures of a model."""
+    """Information that vLLM asks for about the pictures of a model."""
 
     def __init__(self, model: type, ctx: InputProcessingContext) -> None:
         super().__init__(ctx)
@@ -89,7 +89,7 @@ class PictureInfo(BaseProcessingInfo):
 
 
 class PictureDummyInputs(BaseDummyInputsBuilder[PictureInfo]):
-    """Builds pictures of the largest size, by which vLLM measures memory."""
+    """Builder of pictures of the largest size, by which vLLM measures memory."""
 
     def get_dummy_text(self, mm_counts: Mapping[str, int]) -> str:
         """Return no text: the tokens of the pictures are made without a prompt."""
@@ -103,7 +103,7 @@ class PictureDummyInputs(BaseDummyInputsBuilder[PictureInfo]):
 
 
 class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
-    """Expands a prompt by the input processor of a model's author, and maps each picture by the mapper."""
+    """Processor that expands prompts and maps pictures through the functions of a model's author."""
 
     requires_tokenizer = False
 
@@ -128,7 +128,7 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
     def get_dummy_mm_inputs(
         self, mm_counts: Mapping[str, int], *, cache: Any = None, scheduler_config: Any = None
     ) -> MultiModalInput:
-        """Return pictures of the largest size with as many tokens as a picture can take; no prompt is expanded."""
+        """Return pictures of the largest size, each with as many tokens as allowed. No prompt is expanded."""
         length = self.info.ctx.model_config.max_model_len
         options: Any = {}
         pictures: Any = self.dummy_inputs.get_dummy_mm_data(length, mm_counts, options)[IMAGE]
@@ -145,7 +145,7 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
         places: Sequence[Place],
         timing_ctx: TimingContext,
     ) -> MultiModalInput:
-        """Map the pictures that vLLM's cache lacks, and return what the engine takes."""
+        """Map the pictures that vLLM's cache lacks, and return the engine's input."""
         items = MultiModalDataItems({IMAGE: ProcessorBatchItems(list(pictures), IMAGE)})
         processed = self._cached_apply_hf_processor(replace(inputs, mm_data_items=items), timing_ctx)
         return mm_input(
@@ -158,8 +158,8 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
     def _refuse_options(self, inputs: ProcessorInputs) -> None:
         if options := self.info.ctx.get_merged_mm_kwargs(inputs.hf_processor_mm_kwargs):
             raise OptionError(
-                f"mm_processor_kwargs ({', '.join(options)}) are for processors of transformers, and the functions"
-                " that are registered on the model take none; leave them out",
+                f"mm_processor_kwargs ({', '.join(options)}) cannot be used: the functions registered on this model"
+                " take no options; leave them out",
                 param="mm_processor_kwargs",
             )
 
@@ -188,7 +188,7 @@ def _pictures(items: MultiModalDataItems) -> list[Any]:
 
 
 def _kept_uuids(inputs: ProcessorInputs, before: Sequence[Any], after: Sequence[Any]) -> Any:
-    """Return the client's names of pictures, without those of pictures that the input processor has replaced."""
+    """Return the client's UUIDs of pictures, with None for each picture that the input processor has replaced."""
     uuids = (inputs.mm_uuid_items or {}).get(IMAGE)
     if uuids is None:
         return None
@@ -196,7 +196,7 @@ def _kept_uuids(inputs: ProcessorInputs, before: Sequence[Any], after: Sequence[
 
 
 def _as_seen(picture: Any) -> Any:
-    """Return a PIL image upright and in RGB, as vLLM gives it to a model's processor; anything else as it is."""
+    """Return a PIL image upright and in RGB, as vLLM gives it to processors; return anything else unchanged."""
     from PIL.Image import Image
 
     return convert_image_mode(normalize_image(picture), "RGB") if isinstance(picture, Image) else picture

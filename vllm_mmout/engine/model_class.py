@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.settings import EngineSettings
-from vllm_mmout.errors import RegistrationError
+from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.models.model_folders import check_for_children, family_of, is_served, served_class
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.registry.resolve import resolve
@@ -99,6 +99,12 @@ def check_inputs_of_generating(model_config: ModelConfig) -> None:
         raise RegistrationError(
             f"model {cls.__name__} has a processor of its own (MULTIMODAL_REGISTRY.register_processor), so that what"
             f" {names} registered would never be called; remove one of the two"
+        )
+    if getattr(model_config.multimodal_config, "mm_processor_kwargs", None):
+        raise OptionError(
+            f"mm_processor_kwargs cannot be used with model {cls.__name__}, whose registered functions take no options;"
+            " leave them out",
+            param="mm_processor_kwargs",
         )
     PictureInputs(cls, InputContext(model_config)).check()
 

@@ -22,7 +22,7 @@ async def in_thread(
 ) -> T:
     """Do work that blocks, off the event loop; if the caller is cancelled it goes on, and ``undo`` gets its result.
 
-    Work that can end early is told by ``stop``, which is called when the caller is cancelled. A SystemExit or
+    If the caller is cancelled, ``stop`` is called, by which the work may learn to end early. A SystemExit or
     KeyboardInterrupt of the work is raised as a RequestError, since it would end the event loop.
     """
     working = asyncio.ensure_future(asyncio.to_thread(_contained, work))

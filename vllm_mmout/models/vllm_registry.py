@@ -84,9 +84,9 @@ def serve(paths: Mapping[str, str]) -> None:
 
 
 def withdraw(architecture: str, *, converted: bool = False) -> None:
-    """Let vLLM serve an architecture again that a class of ours stood for.
+    """Remove our class of an architecture, so that vLLM serves it again.
 
-    ``converted``: vLLM makes a class of another one where it has none of this name.
+    ``converted``: remove it even if vLLM has no class of this name, since vLLM converts another class.
     """
     if architecture in _of_vllm:
         ModelRegistry.models[architecture] = _of_vllm.pop(architecture)

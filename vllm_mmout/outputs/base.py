@@ -114,7 +114,7 @@ class MediaOutput(Savable):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the values as arrays, from shape and dtype; 0 of a result that has none."""
+        """Bytes of the values as arrays, from shape and dtype; 0 if the result has no arrays."""
         return 0
 
     partial: bool = False

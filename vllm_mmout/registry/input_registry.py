@@ -50,9 +50,9 @@ class InputRegistration:
 class InputRegistry:
     """The input half: everything of vLLM's ``MULTIMODAL_REGISTRY``, and the decorators of a model's inputs.
 
-    The decorators have the names of vLLM's first registries; each returns the class. A single-pass model that carries
-    one of them is served under its own name; of a model that generates from pictures vLLM gets a processor that is made
-    of them. What is not defined here is looked up on vLLM's registry, imported at first use. A model registered with
+    The decorators have the names of vLLM's first registries; each returns the class. A single-pass model with one of
+    them is served under its own name. For a model that generates from pictures, they make up the processor that vLLM
+    calls. What is not defined here is looked up on vLLM's registry, imported at first use. A model registered with
     either is known to both, as vLLM keeps its factory on the model's class.
     """
 
@@ -87,8 +87,8 @@ class InputRegistry:
 
         Args:
             mapper: called with an `InputContext` and a user's raw data (a file comes opened, as a PIL image or an array
-                [bands, height, width]); gives the keyword tensors of ``forward`` as a dict, without the batch axis. Of
-                a model that generates it is called with each picture, and gives the keyword tensors of
+                [bands, height, width]); gives the keyword tensors of ``forward`` as a dict, without the batch axis. For
+                a model that generates, it is called with one picture at a time, and gives the keyword tensors of
                 ``embed_multimodal`` with an axis of pictures first. None: the ``AutoProcessor`` of the model's folder.
 
         Raises:
@@ -142,8 +142,8 @@ class InputRegistry:
 
         Args:
             processor: ``(context, inputs)``, gives the inputs: ``{"prompt_token_ids": [1], "multi_modal_data":
-                {"image": data}}`` with the data as the user gave it. Of a model that generates it gets each prompt with
-                pictures, and repeats the image token; ``data`` is a picture, or a list of several.
+                {"image": data}}`` with the data as the user gave it. For a model that generates, it gets prompts with
+                pictures, and repeats the image token; ``data`` is one picture, or a list of several.
 
         Raises:
             RegistrationError: it is not callable, or (on decorating) the class has another one already.
@@ -178,7 +178,7 @@ class InputRegistry:
         return self._models.get(path.rpartition(":")[2].rpartition(".")[2], {}).get(path)
 
     def on_decorated(self, listener: Callable[[type], None]) -> None:
-        """Call ``listener`` with each class that is decorated, those decorated so far first; the same one once."""
+        """Call ``listener`` with each class decorated so far and from now on. Adding it again has no effect."""
         if listener in self._listeners:
             return
         self._listeners.append(listener)

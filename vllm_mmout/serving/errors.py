@@ -47,7 +47,7 @@ _STATUSES = {
     "GracefulHTTPError": 503,
 }
 _OF_BUCKETS = {403: 403, 404: 404}
-"""What the bucket of a client's `path` said, and the status by which the client learns it; others are 502."""
+"""HTTP status of a bucket's answer -> HTTP status that the client gets. Any other answer becomes 502."""
 _LONGEST = 4000
 """Characters of a message: what a client sent may be quoted in it."""
 
@@ -133,7 +133,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def _of_full_disk(error: Exception) -> ApiError | None:
-    """Return the answer where a disk of this server is full, and log the folder, which no client is told."""
+    """Return error 507 and log the folder if a disk of this server is full, else None. No client sees the folder."""
     found: BaseException | None = error
     while found is not None and not is_full(found):
         found = found.__cause__

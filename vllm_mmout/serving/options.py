@@ -62,8 +62,8 @@ class ServingOptions:
     max_pixels: int = _count(500_000_000, "pixels (height x width) of one input, looked at before any is decoded")
     max_tiles: int = _count(4096, "tiles that one request may be cut into")
     max_made_pixels: int = _count(1 << 21, "pixels (width x height) of a picture or video that a request may ask for")
-    max_steps: int = _count(1000, "steps that a request may ask a model for that works step by step")
-    max_seconds: float = _seconds("how long a video may be that a request asks for")
+    max_steps: int = _count(1000, "steps (num_inference_steps) that a request may ask for")
+    max_seconds: float = _seconds("seconds of a video that a request may ask for")
     max_area: float | None = field(
         default=None,
         metadata={

@@ -100,7 +100,7 @@ class ForwardService(Service):
         """What the model does, and where it is asked, for messages."""
         kinds = " and ".join(dict.fromkeys(processor.modality for processor in self.binding.processors.values()))
         route = _ROUTES.get(kinds, "/v1/images/edits")
-        said = f"the model {self.binding.model!r} answers with {kinds}, and speaks no text; ask {route}"
+        said = f"the model {self.binding.model!r} answers with {kinds}, not with text; use {route}"
         silent = [type(one).__name__ for one in self.binding.processors.values() if not _says_modality(one)]
         if not silent:
             return said
@@ -133,7 +133,7 @@ class ForwardService(Service):
         return await answered_images(request, self, asked, data, "image_edit")
 
     def largest_input(self, params: OutputParams) -> PixelLimit | None:
-        """Return a limit of the pixels of each file of a request; None: the server's own, of all files."""
+        """Return the limit of pixels for each file of a request, or None to use the server's own limit."""
         del params
         return None
 
@@ -163,7 +163,7 @@ class ForwardService(Service):
 
 
 def _says_modality(processor: Any) -> bool:
-    """Return whether the class of a processor, or one between it and `OutputProcessor`, says what it returns."""
+    """Return whether a processor, or a class of its below `OutputProcessor`, sets ``modality``."""
     classes = [one for one in type(processor).__mro__ if one is not OutputProcessor]
     return any("modality" in vars(one) for one in classes) or "modality" in getattr(processor, "__dict__", {})
 

@@ -60,7 +60,7 @@ class Work:
     """The client's span, below which that of the request lies."""
 
     budget: AnswerBudget | None = None
-    """The budget of an answer that several requests make together; None: of the request alone."""
+    """Budget that several requests of one answer share, or None if the request is an answer of its own."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class Work:
                 chosen_format(formats, self.asked)
 
     def _check_limits(self) -> None:
-        """Refuse to write anywhere else than allowed, and to make more than allowed."""
+        """Refuse a path that the server does not allow, and more pixels, steps or seconds than its limits."""
         check_path(self)
         binding = self.service.binding
         fields = () if binding.inputs is None else binding.inputs.fields
@@ -92,7 +92,7 @@ class Work:
     async def running(self, watch: PreviewRequest | None = None) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run it, its files open meanwhile; what `AsyncLLM.generate` yields, with pictures where it is watched."""
         service = self.service
-        self._check_limits()  # whoever has made this
+        self._check_limits()  # callers need not have called `check`
         try:
             async with entered(service.opened(self.data, self.params, self.field)) as opened:
                 outputs = service.engine.generate(
@@ -146,7 +146,7 @@ class Work:
             return results
 
     def new_budget(self) -> AnswerBudget:
-        """Return what one answer of the server may have."""
+        """Return the budget of one answer."""
         return AnswerBudget(self.service.options.max_answer)
 
     async def encoded(self, output: MultimodalRequestOutput) -> Results:

@@ -174,7 +174,7 @@ ODD = ["b//c.tif", "b/x/../d.tif", "b/x/./e.tif", "b/tab\tf.tif"]
 
 
 def test_keys_that_no_store_takes_are_listed_with_the_others(bucket, monkeypatch) -> None:  # noqa: F811
-    """Each of them is refused by itself when it is opened; without boto3 it is said which key is in the way."""
+    """Each such key is refused when it is opened. Without boto3 the error of the listing names the key."""
     for name in ["a.tif", "b/g.tif", *ODD]:
         put(bucket + name, b"x")
     assert set(scenes_below(f"{bucket}b/")) == {bucket + name for name in ["b/g.tif", *ODD]}
@@ -189,7 +189,7 @@ def test_keys_that_no_store_takes_are_listed_with_the_others(bucket, monkeypatch
 
 
 def test_a_bucket_whose_server_redirects_is_told(bucket, s3, monkeypatch) -> None:  # noqa: F811
-    """Signed or not, without asking where the redirect leads; nothing is written there."""
+    """The redirect is refused, signed or not. Its target gets no request, and nothing is written there."""
     place = Place.of(put(bucket + "a.tif", b"x"))
     assert redirect_fault(place) is None
     with redirecting(s3.address) as elsewhere:

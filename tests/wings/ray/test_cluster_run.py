@@ -73,7 +73,7 @@ def test_a_run_has_each_scene_and_goes_on_with_what_failed(scenes, tmp_path, cap
 
 
 def test_a_scene_that_ends_its_worker_takes_no_other_with_it(scenes, tmp_path):
-    """It is given up after four starts; those of its batch that wait behind it are run all the same."""
+    """The scene is given up after four starts. The scenes of its batch that wait behind it run all the same."""
     folder = scenes("a.tif", "b-ends.tif", "c.tif", "d.tif")
     for _ in range(2):
         status, report, together = run(folder, tmp_path / "out")
@@ -86,21 +86,21 @@ def test_a_scene_that_ends_its_worker_takes_no_other_with_it(scenes, tmp_path):
 
 @pytest.mark.parametrize("name", ["bad\nname.tif", "del\x7f.tif", b"latin-\xe4.tif"])
 def test_a_name_that_no_store_takes_fails_its_own_scene(scenes, tmp_path, name, capsys):
-    """It is a line of the report, also of a second run; the other scenes are done."""
+    """The scene is a failed line of the report, also in a second run. The other scenes run."""
     folder = scenes("a.tif", "z.tif")
     (folder / os.fsdecode(name)).write_bytes(b"pixels")
     for _ in range(2):
         status, report, _ = run(folder, tmp_path / "out")
         assert status == 1
         (line,) = (line for line in report.values() if "error" in line)
-        assert "which no name of a result can have; rename it" in line["error"]
+        assert "and the name of a result cannot have that; rename the scene" in line["error"]
         assert line["error"] in capsys.readouterr().err
     assert (tmp_path / "out/a.tif").is_file()
     assert (tmp_path / "out/z.tif").is_file()
 
 
 def test_a_bucket_is_run_though_it_holds_keys_that_no_store_takes(bucket, capsys):  # noqa: F811
-    """Each of them is a scene that failed, and none takes the name of another one's result."""
+    """Each such key is a failed scene, and no two results have the same name."""
     for name in ("a.tif", "/a.tif", "x/../a.tif", "tab\ta.tif", "x/b.tif"):
         put(f"{bucket}in/{name}", b"pixels")
     assert made(f"{bucket}in", f"{bucket}out/", ClusterHere()).status() == 1
@@ -119,7 +119,7 @@ def objects(tmp_path):
 
 
 def test_a_second_driver_of_a_folder_is_refused(objects):
-    """It names the first one, whose mark goes with it."""
+    """The error names the first driver. Its mark is removed when it ends."""
     first = DriverMark(objects)
     with first.held():
         second = DriverMark(objects, wait=lambda _: first.renew())
@@ -132,7 +132,7 @@ def test_a_second_driver_of_a_folder_is_refused(objects):
 
 
 def test_the_mark_of_a_dead_driver_does_not_block(objects, capsys):
-    """It is watched for some seconds; one that is not renewed meanwhile is taken over, and a damaged one at once."""
+    """A mark that is not renewed for some seconds is taken over, and a damaged mark at once."""
     dead = DriverMark(objects)
     dead.renew()
     waited = []
@@ -148,7 +148,7 @@ def test_the_mark_of_a_dead_driver_does_not_block(objects, capsys):
 
 
 def test_of_two_drivers_that_begin_at_once_one_ends(objects, tmp_path, scenes):
-    """The run whose mark was overwritten ends with the name of the other one, before its next scene."""
+    """The run whose mark was overwritten ends before its next scene, with an error that names the other run."""
     folder = scenes("a.tif")
     first = made(folder, tmp_path / "out", ClusterHere())
     with first._mark.held():

@@ -25,7 +25,7 @@ def home(tmp_path):
 
 
 def test_a_token_is_found_where_ray_finds_it(home, monkeypatch):
-    """In the variable, in the file that a variable names, in the user's own file, in this order; never an empty one."""
+    """The variable comes first, then the file that a variable names, then the user's file. Empty ones are skipped."""
     assert token_source() is None
     (home / ".ray/auth_token").write_text("\n")
     assert token_source() is None
@@ -44,33 +44,33 @@ def test_a_token_is_found_where_ray_finds_it(home, monkeypatch):
     [("secret", None, "token"), (None, None, None), ("secret", "disabled", "disabled"), (None, "token", "token")],
 )
 def test_ray_is_told_to_send_a_token_that_is_there(token, mode, expected):
-    """Unless the environment says whether it is to."""
+    """A value of RAY_AUTH_MODE that is set already is kept."""
     os.environ |= {name: value for name, value in (("RAY_AUTH_TOKEN", token), ("RAY_AUTH_MODE", mode)) if value}
     use_token()
     assert os.environ.get("RAY_AUTH_MODE") == expected
 
 
 def test_what_is_said_of_a_cluster_that_does_not_answer(home, monkeypatch):
-    """Whether it is the token, and where to put one."""
+    """The message says whether the token is at fault, and where to put one."""
     error = ConnectionError("Failed to connect to Ray cluster at 10.0.0.1:6379")
     said = refusal("10.0.0.1:6379", error)
     assert said.startswith("the cluster of Ray at 10.0.0.1:6379 does not answer this process: Failed to connect")
     assert "this machine has none; set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file that holds it" in said
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
-    assert "the one of RAY_AUTH_TOKEN may be another cluster's" in refusal("10.0.0.1:6379", error)
+    assert "the token from RAY_AUTH_TOKEN may be that of another cluster" in refusal("10.0.0.1:6379", error)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     assert "RAY_AUTH_MODE=disabled keeps this process from sending one" in refusal("10.0.0.1:6379", error)
 
 
 def test_an_address_at_which_nothing_listens_is_told_at_once():
-    """It is no question of a token; other forms of addresses are Ray's own."""
+    """The error does not mention a token. Addresses of other forms are left to Ray."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         check_listening(address)
         check_listening(f"ray://{address}")
     for unheard in (address, f"ray://{address}"):
         with pytest.raises(
-            MMOutError, match=rf"there is no cluster of Ray at {unheard}: Connection refused; start one"
+            MMOutError, match=rf"there is no cluster of Ray at {unheard}: Connection refused; start a cluster"
         ):
             check_listening(unheard)
     check_listening("auto")

@@ -34,9 +34,9 @@ CPU = {"kv_cache_memory_bytes": 1 << 20}
 """A single-pass model has no cache of keys and values, for which vLLM would want almost all memory to be free."""
 
 _FOR_VLLM = ("convert", "model_impl")
-"""Engine arguments that mean something to classes of vLLM alone."""
+"""Engine arguments that only classes of vLLM use."""
 _FOR_VLLMS_CLASS = ("runner", "pooler_config", "hf_overrides")
-"""Engine arguments that say how vLLM is to use its own class, where it has one for the architecture."""
+"""Engine arguments that configure vLLM's own class of an architecture, if it has such a class."""
 
 MAX_NUM_SEQS = {"cpu": 4, "gpu": 16}
 """vLLM's own default makes batches of 256 tiles."""
@@ -141,7 +141,7 @@ def _asks_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
 def _leave_to_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> None:
     """Let vLLM's own class serve a folder, and note whether a wing could.
 
-    An engine before this one may have had a class of ours serve the architecture.
+    An earlier engine of this process may have served the architecture through a class of ours.
     """
     wing = served_if_named(config, engine_args.model)
     own = engine_args.config_format in ("auto", "hf") and _engine_table(engine_args).get(KEY) is None

@@ -1,4 +1,4 @@
-"""Folders that are left to vLLM and that a wing serves if the engine argument names it: errors name that argument."""
+"""Errors for folders that are left to vLLM and that a wing could serve. They name the engine argument to give."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _wings: dict[str, str] = {}
 
 
 def leave(model: str, wing: str | None) -> None:
-    """Note which wing could serve a model that is left to vLLM; None: no wing could, or a wing does."""
+    """Note which wing could serve a model that is left to vLLM; None if no wing could, or if a wing serves it."""
     if wing is None:
         _wings.pop(model, None)
     else:
@@ -35,9 +35,20 @@ def remedy(model: str) -> str | None:
     )
 
 
+class _LeftValueError(ModelError, ValueError):
+    """A ModelError for programs that catch the ValueError of vLLM's."""
+
+
+class _LeftRuntimeError(ModelError, RuntimeError):
+    """A ModelError for programs that catch the RuntimeError of vLLM's."""
+
+
+_KINDS = {ValueError: _LeftValueError, RuntimeError: _LeftRuntimeError}
+
+
 @contextmanager
 def naming_the_argument(model: str) -> Iterator[None]:
-    """Add to an error of vLLM's start how to have a wing serve the model; models that no wing serves are as ever."""
+    """Add the engine argument to errors of vLLM's start if a wing could serve the model; else leave them unchanged."""
     try:
         yield
     except MMOutError:
@@ -45,19 +56,20 @@ def naming_the_argument(model: str) -> Iterator[None]:
     except Exception as error:
         if (said := remedy(model)) is None:
             raise
-        raise ModelError(
+        kind = next((kind for base, kind in _KINDS.items() if isinstance(error, base)), ModelError)
+        raise kind(
             f"{model} is left to vLLM, which serves models of its architecture itself, and vLLM does not start:"
             f" {type_and_message(error)}; {said}"
         ) from error
 
 
 class LeftLLM:
-    """Mixin of an ``LLM`` that pools and whose folder a wing could serve: its ``generate`` names the argument."""
+    """Mixin for a pooling ``LLM`` whose folder a wing could serve. Errors of ``generate`` name the engine argument."""
 
     llm_engine: Any
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Call vLLM's ``generate``; its refusal says what to do."""
+        """Call vLLM's ``generate``, and add the engine argument to its refusal."""
         try:
             return super().generate(*args, **kwargs)  # type: ignore[misc]  # of vLLM's LLM
         except ValueError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import multiprocessing
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.worker.worker_base import WorkerBase
@@ -47,7 +48,8 @@ class BoundWorker(WorkerBase):
             keep_freed_memory()
         if multiprocessing.parent_process() is not None:  # not the user's own process
             rest_between_steps()
-            faulthandler.enable()  # says where a step hangs, when the core ends this process for that
+            with suppress(Exception):  # there may be no standard error
+                faulthandler.enable()  # writes the stacks if a step hangs and the core aborts this process
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
         """As vLLM's, with what requests give before their result."""

@@ -1,4 +1,4 @@
-"""Ends an engine's core when the process that started it is gone, of which vLLM's core takes no notice."""
+"""End an engine's core when the process that started it is gone, which vLLM's own core does not notice."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _ORDERLY_S: Final = 20.0
 
 
 def end_with_parent() -> None:
-    """Have this process end with the one that started it, also where that was killed.
+    """End this process when the process that started it ends, even if that is killed.
 
-    An engine in a user's own process, or an actor of Ray's, has no such parent.
+    This does nothing in a process that multiprocessing has not started, such as the user's own or an actor of Ray.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -32,7 +32,7 @@ def _end_after(parent: BaseProcess) -> None:
     logging.getLogger("vllm.mmout").warning(
         "the process that started this engine (%s) is gone, and the engine ends", parent.pid
     )
-    os.kill(os.getpid(), signal.SIGTERM)  # by which vLLM ends a core in order
+    os.kill(os.getpid(), signal.SIGTERM)  # on which vLLM shuts a core down cleanly
     time.sleep(_ORDERLY_S)
     for worker in multiprocessing.active_children():
         worker.kill()

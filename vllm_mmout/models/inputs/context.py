@@ -20,7 +20,7 @@ class InputContext:
     model_config: ModelConfig
     """vLLM's."""
     _loaded: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The ``AutoProcessor`` without options, once it is loaded: mappers ask for it at each picture."""
+    """The loaded ``AutoProcessor`` without options, kept because mappers ask for it at each picture."""
 
     def get_hf_config(self, hf_config_type: type | None = None) -> Any:
         """The model's ``config.json`` as a transformers configuration; InputError where it is of another class."""
@@ -51,11 +51,11 @@ class DummyData(NamedTuple):
     """The largest input of a model."""
 
     seq_data: Any = None
-    """Not used: a single-pass model has no prompt, and that of a model that generates is made by vLLM."""
+    """Not used: a single-pass model has no prompt, and vLLM makes the prompt of a model that generates."""
     multi_modal_data: Any = None
     """``{"image": data}``, one input in any form that the model takes."""
     multi_modal_placeholders: Any = None
-    """Not used, as ``seq_data``."""
+    """Not used."""
 
 
 def dummy_of(context: InputContext, factory: Callable[..., Any], model: str) -> Any:

@@ -71,7 +71,7 @@ def failed(what: str, model: str, error: BaseException) -> str:
 
 
 def called(call: Callable[[], Result], what: str, model: str) -> Result:
-    """Call an author's function; what it raises becomes an InputError that names the function and its model."""
+    """Call an author's function, and raise its errors as an InputError that names the function and its model."""
     try:
         return call()
     except MMOutError:
@@ -147,7 +147,7 @@ class AutoProcessorMapper:
 
 
 class FolderImageProcessor:
-    """Maps a picture of a model that generates by the image processor of the model's folder, as transformers does."""
+    """Mapper of pictures for a model that generates, by the image processor of the model's folder."""
 
     def __init__(self, context: InputContext) -> None:
         remedy = "register a function (context, data) with register_image_input_mapper"

@@ -189,7 +189,7 @@ class ModelInputs:
     def _given(self, call: Callable[[], Any], what: str) -> Any:
         """What an author's function gives; what it raises is an error of the input."""
         if isinstance(self._mapper, RasterMapper) and what == "input mapper":
-            return call()  # what it raises is that of a file object of the caller's
+            return call()  # its errors are those of the caller's file object
         return called(call, what, self.keywords.model)
 
     def _mapped(self, data: Any, params: OutputParams) -> MappedInput:

@@ -1,4 +1,4 @@
-"""PictureInputs: what the author of a model that generates registered for pictures, called and checked."""
+"""PictureInputs: calls the functions that a model's author registered for pictures, and checks their results."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A prompt whose pictures have their tokens."""
+    """A prompt expanded to hold the tokens of its pictures."""
 
     tokens: list[int]
     pictures: list[Any]
-    """The pictures as the input processor gave them, which go to the mapper."""
+    """The pictures that the input processor returned, for the mapper."""
     places: list[Place]
-    """The tokens of each picture."""
+    """The place of each picture's tokens."""
 
 
 class PictureInputs:
-    """Calls the functions that are registered on the class of a model that generates from pictures."""
+    """Registered functions of a model that generates from pictures, called with their results checked."""
 
     def __init__(self, model: type, context: InputContext) -> None:
         self._model = model.__name__
@@ -44,7 +44,7 @@ class PictureInputs:
         """Check at the start of an engine that the functions can serve requests.
 
         Raises:
-            RegistrationError: a function is missing, of another form, or changes prompts without pictures.
+            RegistrationError: a function is missing, has another form, or changes prompts without pictures.
 
         """
         choice = self._registered.mapper
@@ -141,7 +141,7 @@ class PictureInputs:
         """Map one picture to the keyword tensors of ``embed_multimodal``, without the axis of pictures.
 
         Raises:
-            InputError: the mapper raised, or gave something else than tensors of one picture.
+            InputError: the mapper raised, or returned anything but tensors of one picture.
 
         """
         given = called(partial(self._mapper, self._context, picture), "input mapper", self._model)
@@ -154,7 +154,7 @@ class PictureInputs:
         return {name: self._row(name, value) for name, value in entries.items()}
 
     def _row(self, name: str, value: Any) -> torch.Tensor:
-        """Return the one row of a mapped tensor, floating point numbers in the model's dtype."""
+        """Return the only row of a mapped tensor. Floating-point numbers get the model's dtype."""
         import torch
 
         try:
@@ -180,7 +180,7 @@ class PictureInputs:
         if isinstance(self._mapper, FolderImageProcessor):
             return [self._mapper.dummy()] * count
         raise ModelError(
-            f"vLLM measures the memory that {self._model} takes, and nothing says how large a picture can be; decorate"
+            f"the largest picture of {self._model} is unknown, so that vLLM cannot measure its memory; decorate"
             " it with @INPUT_REGISTRY.register_dummy_data(...)"
         )
 

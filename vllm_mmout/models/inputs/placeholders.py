@@ -10,7 +10,7 @@ from typing import Any, Final
 from vllm_mmout.errors import InputError
 
 STATED: Final = "multi_modal_placeholders"
-"""Key under which an input processor may say where the tokens of each picture lie."""
+"""Key under which an input processor may return the places of each picture's tokens."""
 
 _REMEDY: Final = (
     f'let the input processor return their places as "{STATED}": {{"image": [{{"offset": ..., "length": ...}}]}}'
@@ -83,7 +83,7 @@ def derived_places(
         after: the prompt that the input processor gave.
         count: the number of pictures.
         image_token: the token of pictures. None: the one token that ``after`` has more often than ``before``.
-        expand_one: called with the index of a picture and a prompt with one image token, gives what the input
+        expand_one: called with the index of a picture and a prompt with one image token; returns what the input
             processor makes of that prompt and that picture alone.
 
     Raises:
@@ -112,14 +112,14 @@ def derived_places(
         built += [*piece, *before[mark + 1 : following]]
     if built != list(after):
         raise InputError(
-            f"the input processor makes another prompt of {count} pictures than of each picture alone, so that nothing"
-            f" tells which tokens are of which picture; {_REMEDY}"
+            f"the input processor expands {count} pictures together in another way than each alone, so that their"
+            f" tokens cannot be told apart; {_REMEDY}"
         )
     return places
 
 
 def _only_place(before: Sequence[int], after: Sequence[int], token: int, marks: int) -> Place:
-    """Return the place of the one picture of a prompt, whose image tokens are all the picture's."""
+    """Return the place of a prompt's only picture: from the first image token to the last."""
     if marks > 1 and not (list(before) == list(after) and _is_run(after, token)):
         raise InputError(
             f"the prompt has {marks} image tokens (id {token}) for one picture; write one image token for each picture"
@@ -138,8 +138,8 @@ def _place(piece: Sequence[int], token: int, offset: int) -> Place:
     embedded = tuple(value == token for value in piece)
     if not any(embedded):
         raise InputError(
-            f"the input processor left no image token (id {token}) for a picture, of which it made"
-            f" {len(piece)} tokens; {_REMEDY}"
+            f"the input processor made {len(piece)} tokens for a picture, and none of them is the image token"
+            f" (id {token}); {_REMEDY}"
         )
     return Place(offset, embedded)
 
@@ -151,13 +151,13 @@ def _is_run(tokens: Sequence[int], token: int) -> bool:
 
 
 def _grown_token(before: Sequence[int], after: Sequence[int]) -> int:
-    """Return the one token that the expanded prompt has more often."""
+    """Return the only token that the expanded prompt has more often than the original."""
     grown = Counter(after) - Counter(before)
     if len(grown) == 1:
         return next(iter(grown))
     what = f"tokens {', '.join(map(str, sorted(grown)))}" if grown else "no token"
     raise InputError(
-        f"nothing tells which token is of pictures: the input processor added {what}; name the token in config.json as"
+        f"the image token is unknown: the input processor added {what}; name the token in config.json as"
         f' "{_TOKEN_NAMES[0]}", or {_REMEDY}'
     )
 
@@ -174,14 +174,14 @@ def _offset_and_length(stated: Any) -> tuple[int, int]:
 
 
 def _embedded(piece: Sequence[int], image_token: int | None) -> tuple[bool, ...]:
-    """Return which tokens of a stated place get a row: the image tokens, or all of a place of one token."""
+    """Return which tokens of a stated place get a row: the image tokens, or all tokens if they are equal."""
     if image_token in piece:
         return tuple(value == image_token for value in piece)
     if len(set(piece)) == 1:
         return (True,) * len(piece)
     raise InputError(
-        f"the input processor gave a place with the tokens {', '.join(map(str, sorted(set(piece))))}, of which nothing"
-        f' tells the image token; name it in config.json as "{_TOKEN_NAMES[0]}"'
+        f"the input processor gave a place with the tokens {', '.join(map(str, sorted(set(piece))))}, and the image"
+        f' token is unknown; name it in config.json as "{_TOKEN_NAMES[0]}"'
     )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 1 << 15
 """Numbers that become JSON at once: a millisecond or two."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""What a cell begins with that spreadsheets take for a formula, some of it in full width."""
+"""Characters that begin a formula in spreadsheets. The last four are full-width."""
 _NUMPYS_OWN = frozenset({"file", "allow_pickle"})
 """Names that numpy.savez takes for its own arguments."""
 
@@ -98,15 +98,15 @@ def write_fields(output: StructuredOutput, file: BinaryIO, _form: Format) -> Non
 
 
 def _as_cell(value: Any) -> Any:
-    """Return a value as a cell of a table: a text that spreadsheets would run begins with an apostrophe.
+    """Return a value as a cell of a table, with an apostrophe before text that spreadsheets would run.
 
-    These are the signs, and the remedy, of OWASP's page on CSV injection.
+    The characters and the apostrophe follow OWASP's page on CSV injection.
     """
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def write_areas(output: AreasOutput, file: BinaryIO, _form: Format) -> None:
-    """Write a row for each class, after one of names; texts are quoted, and none is a formula to a spreadsheet."""
+    """Write a row of column names and a row for each class. Texts are quoted, and none runs as a formula."""
     from vllm_mmout.outputs.areas import ClassArea  # with pydantic
 
     text = StringIO()

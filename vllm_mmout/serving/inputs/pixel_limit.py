@@ -1,4 +1,4 @@
-"""PixelLimit: what the header of a file may declare, checked before anything of it is decoded."""
+"""PixelLimit: the most pixels that the header of a file may declare. It is checked before the file is decoded."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class PixelLimit:
     pixels: int
     """Height x width."""
     flag: str
-    """The flag that sets it."""
+    """The flag that sets the limit."""
     why: str = ""
-    """Why it holds, in the message behind the number."""
+    """Reason for the limit, which follows the number in the message."""
     remedy: str = "cut it"
 
     def check(self, file: BinaryIO) -> None:
-        """Check the header of a picture or raster."""
+        """Raise InputError if the header of a picture or raster declares too much."""
         found = declared_size(file)
         if found.pixels > self.pixels:
             raise InputError(

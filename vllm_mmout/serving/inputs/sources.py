@@ -86,7 +86,7 @@ class Spool:
         try:
             self._file.write(piece)
         except OSError as error:
-            error.filename = error.filename or tempfile.gettempdir()  # where such a file lies, of which none tells
+            error.filename = error.filename or tempfile.gettempdir()  # the folder of the file: the error has no name
             raise
         self.size += len(piece)
 
@@ -184,8 +184,8 @@ class Sources:
         """Open what a request holds or names, in lists and dicts too; blocks while headers are fetched and read.
 
         What is given is the same with an open file, at its start, in place of each `Upload` and, where ``texts`` name
-        files, of each text but those under a key of ``words``. All are closed at the end. The headers of ``pictures``
-        are checked, by the limit ``most`` instead of the server's if it is given; what is none is left to who reads it.
+        files, of each text but those under a key of ``words``. All are closed at the end. With ``pictures`` headers are
+        checked against ``most``, or the server's limit if it is None. A file that is no picture is left to its reader.
         """
         most = most or PixelLimit(self._options.max_pixels, flag("max_pixels"))
         with ExitStack() as stack:
@@ -231,7 +231,7 @@ class _Request:
         self._texts = texts
         self._words = words
         self._most = most
-        """Of the header of each file; None: files are no pictures."""
+        """Limit for the header of each file; None if headers are not checked."""
         self._count = 0
         self._values = 0
 

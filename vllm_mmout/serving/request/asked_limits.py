@@ -1,4 +1,4 @@
-"""Limits of what a client has a model make: pixels, steps, seconds; checked before anything runs."""
+"""Limits of the pixels, steps and seconds that a client may ask for, checked before the model runs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _USUAL_FPS: Final = 24.0
 def check_asked(
     params: OutputParams, data: Any, fields: Collection[str], fps: float | None, options: ServingOptions
 ) -> None:
-    """Refuse a request for more pixels, steps or frames than the server has its model make.
+    """Refuse a request for more pixels, steps or frames than the server's limits.
 
     Args:
         params: options of the request.
-        data: its input; of a dict the keys that are among ``fields`` count.
+        data: input of the request; of a dict only the keys in ``fields`` are checked.
         fields: the keys that the model's input mapper takes.
         fps: frames a second of the model's videos, None if unknown.
         options: the server's limits.
@@ -56,7 +56,7 @@ def check_asked(
 
 
 def check_seconds(seconds: float, options: ServingOptions, param: str = "seconds", what: str = "") -> None:
-    """Refuse a request for a longer video than the server has its model make."""
+    """Refuse a request for a video longer than the server's limit."""
     if seconds > options.max_seconds:
         raise ApiError(
             400,

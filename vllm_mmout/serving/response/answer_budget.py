@@ -15,16 +15,17 @@ from vllm_mmout.serving.options import ServingOptions, flag
 
 
 class AnswerBudget:
-    """The bytes that the results of one answer may have in memory; threads that make them may share it.
+    """Budget of the bytes that the results of one answer have in memory. Threads that encode the answer share it.
 
     Args:
-        limit: bytes, as ``--mmout-max-answer`` says; by default those of that flag.
+        limit: most bytes of the answer; by default the default of ``--mmout-max-answer``.
 
     """
 
     def __init__(self, limit: int = ServingOptions().max_answer) -> None:
         self.limit = limit
         self._made = 0
+        self._taking = threading.Lock()
         self._abandoned = threading.Event()
 
     def abandon(self) -> None:
@@ -32,10 +33,10 @@ class AnswerBudget:
         self._abandoned.set()
 
     def check(self, nbytes: int, what: str, remedy: str = "ask for a part of the input, or for less output") -> None:
-        """Check that so many bytes more may be made, before they are.
+        """Check that ``nbytes`` more bytes fit into the answer. Call it before they are made.
 
         Args:
-            nbytes: bytes of the values that are to be copied or encoded, from shape and dtype.
+            nbytes: size of the values that are to be copied or encoded, from shape and dtype.
             what: the name of these values, for the message.
             remedy: what the client can do.
 
@@ -54,17 +55,18 @@ class AnswerBudget:
             )
 
     def take(self, nbytes: int, what: str) -> None:
-        """Check that a result of so many bytes may be part of the answer, and count it."""
-        self.check(nbytes, what)
-        self._made += nbytes
+        """Check that a result of ``nbytes`` bytes fits into the answer, and count it."""
+        with self._taking:
+            self.check(nbytes, what)
+            self._made += nbytes
 
     def buffer(self, what: str) -> BytesIO:
-        """Return a file in memory that refuses to grow above what is left, and to be written for nobody."""
+        """Return a file in memory whose writes raise if the budget is exceeded or the client is gone."""
         return _Bounded(self, what)
 
 
 def check_memory(output: Any, budget: AnswerBudget, name: str = "") -> None:
-    """Check what an output has in memory, or gets there by the format of this name, before any of it is copied."""
+    """Check the bytes that an output has in memory, or needs there in the format ``name``, before any are copied."""
     raster = output.classes if isinstance(output, PolygonsOutput) else output
     if not isinstance(raster, MediaOutput):
         return

@@ -186,8 +186,8 @@ def encode(
 ) -> Encoded:
     """Return the bytes of an output, if they are within the budget of its answer.
 
-    What is too large for memory is a file: a raster on disk as GeoTIFF hands its own file over, polygons are written
-    as they are traced. These do not count. The output is not closed.
+    A raster on disk as GeoTIFF gives its own file, and polygons are written to a file
+    as they are traced. Neither counts in the budget. The output is not closed.
     """
     budget = budget or AnswerBudget()
     budget.check(0, "the result")
@@ -199,7 +199,8 @@ def encode(
     check_memory(output, budget, name)
     try:
         if name in PICTURES and isinstance(output, ImageOutput | RasterOutput | StructuredOutput):
-            return _picture(output.image, name, asked, flat=asked.flat or isinstance(output, RasterOutput))
+            flat = asked.flat or isinstance(output, RasterOutput)
+            return _picture(output.image, name, asked, flat=flat, budget=budget)
         return _file(output, name, asked, folder, budget)
     except SaveError as error:
         if isinstance(error.__cause__, OSError) and name not in PICTURES:
@@ -217,7 +218,7 @@ def response_of(processor: Any, params: OutputParams) -> ToResponse | None:
     return None if method is None else lambda output: method(output, params)
 
 
-def _picture(image: Image, name: str, asked: FormatChoice, *, flat: bool) -> Encoded:
+def _picture(image: Image, name: str, asked: FormatChoice, *, flat: bool, budget: AnswerBudget) -> Encoded:
     """A picture file."""
     if asked.background == "opaque":
         image = flattened(image, "white")
@@ -226,6 +227,7 @@ def _picture(image: Image, name: str, asked: FormatChoice, *, flat: bool) -> Enc
     quality = asked.output_compression
     background = "transparent" if "A" in image.getbands() else "opaque"
     content = encode_picture(image, name, None if quality is None else max(1, quality))
+    budget.take(len(content), f"a picture as {name}")
     return Encoded(content, name, size=image.size, background=background)
 
 

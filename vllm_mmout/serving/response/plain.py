@@ -21,7 +21,7 @@ _NUMBER: Final = 32
 
 
 def as_media(output: Any, budget: AnswerBudget) -> Any:
-    """Return a PIL image and arrays, if they are within a budget, as outputs of ours, and anything else as it is."""
+    """Return a PIL image, or arrays within the budget, as outputs of ours, and anything else unchanged."""
     if hasattr(output, "getbands"):
         mode = "RGBA" if output.has_transparency_data else output.mode
         return ImageOutput(np.asarray(output if mode in ("L", "RGB") else output.convert(_mode(mode))))
@@ -72,7 +72,7 @@ def _arrays(arrays: Iterable[Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return plain data of what msgspec does not know."""
+    """Return plain data for a value that msgspec cannot encode."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     if _is_array(value):

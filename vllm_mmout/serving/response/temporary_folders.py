@@ -1,4 +1,4 @@
-"""Temporary folders for stored results: removed with their server, and by the next one if that was killed."""
+"""Temporary folders for stored results. A server removes its own, or the next server does if it was killed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Final
 
 PREFIX: Final = "mmout-results-"
 _OWNER: Final = ".owner"
-"""A file of a folder that its owner keeps locked, and that is locked when it appears."""
+"""Name of the file in a folder that its owner keeps locked. It gets this name once it is locked."""
 
 
 class TemporaryFolder:
-    """A folder for this user alone; it is this process's, and that of those that are forked from it."""
+    """Folder of mode 0700 that this process, and each process forked from it, keeps locked."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
@@ -27,7 +27,7 @@ class TemporaryFolder:
         part.rename(self.path / _OWNER)
 
     def remove(self) -> None:
-        """Remove the folder, in the process that made it alone: a fork has the same object."""
+        """Remove the folder if this process made it. A fork, which has the same object, removes nothing."""
         if os.getpid() == self._process:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
@@ -36,7 +36,7 @@ class TemporaryFolder:
 def remove_abandoned() -> list[Path]:
     """Remove the temporary folders of this user whose owners have died, and return them.
 
-    A folder without an owner's file may be somebody else's, and is left, as is one that any process has locked.
+    Folders that a process has locked are kept, as are folders without a lock file, which others may have made.
     """
     found = [path for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*") if _is_abandoned(path)]
     for path in found:
@@ -45,7 +45,7 @@ def remove_abandoned() -> list[Path]:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Return whether a folder is one of this user's whose owner is dead, and no server is in it."""
+    """Return whether a folder belongs to this user, its owner is dead, and no server uses it."""
     try:
         state = path.lstat()
         if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o077:
@@ -57,7 +57,7 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _is_free(lock: Path) -> bool:
-    """Return whether no process holds a lock file; FileNotFoundError if there is no such file."""
+    """Return whether no process has locked a file; raise FileNotFoundError if there is no such file."""
     number = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)

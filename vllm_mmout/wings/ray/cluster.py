@@ -30,10 +30,10 @@ BATCH: Final = 4
 
 
 class Cluster:
-    """A cluster of Ray. `ClusterRun` asks nothing else of Ray, so that a subclass can run everything in its process.
+    """A cluster of Ray. `ClusterRun` uses Ray only through this class, so that a subclass can run without Ray.
 
     Args:
-        address: of the cluster, None for that of RAY_ADDRESS or for this machine alone.
+        address: address of the cluster; None for RAY_ADDRESS, or for this machine alone if that is not set.
         places: ``workers``, ``num_cpus`` and ``num_gpus`` of `vllm_mmout.ray.predict`.
 
     """

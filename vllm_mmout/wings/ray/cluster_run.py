@@ -62,6 +62,8 @@ class ClusterRun:
                 records[record.scene] = record
                 _show(record, out)
                 bar.update()
+        self._mark.renew()
+        self._mark.check()  # another driver may have begun since the last record
         report = self._manifest.report(records[scene] for scene in self._names)
         failed = sum(record.error is not None for record in records.values())
         if failed:
@@ -105,15 +107,15 @@ def names_of(inputs: Sequence[str]) -> dict[str, str]:
 
 
 def _stem(address: str) -> str:
-    """Return the name of a file without its suffix, with what no store takes in it."""
+    """Return the name of a file without its suffix, including characters that no store takes."""
     return PurePosixPath(address.rpartition("/")[2]).stem
 
 
 def _fault(scene: str, name: str) -> str | None:
-    """Return what keeps a scene from being run, which its name alone tells, or None."""
+    """Return a message if the name of a scene, or of its result, rules out running it, or None."""
     fault = address_fault(scene) if in_bucket(scene) else None
     if fault is None and (why := key_fault(name)) is not None:
-        fault = f"{_printable(scene)!r} {why}, which no name of a result can have; rename it"
+        fault = f"{_printable(scene)!r} {why}, and the name of a result cannot have that; rename the scene"
     return fault
 
 
@@ -123,7 +125,7 @@ def _printable(scene: str) -> str:
 
 
 def _absolute(given: str, *, only_if_there: bool = False) -> str:
-    """Return a path as every node finds it; addresses, and names of models, as they are."""
+    """Return a path as an absolute path, and an address or the name of a model unchanged."""
     if is_address(given) or in_bucket(given) or (only_if_there and not Path(given).exists()):
         return given
     end = "/" if given.endswith("/") else ""

@@ -1,7 +1,7 @@
 """The token that a cluster of Ray 2.60 or later asks its drivers for.
 
 https://docs.ray.io/en/latest/ray-security/token-auth.html. Ray looks for a token of its own accord only where it finds
-the cluster without an address. With an address it sends one where RAY_AUTH_MODE=token was set before it was imported.
+the cluster without an address. With an address it sends one only if RAY_AUTH_MODE=token was set before its import.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONNECT_S: Final = 10
 
 
 def token_source() -> str | None:
-    """Return the place of this machine's token, which is looked for in Ray's own order, or None."""
+    """Return the first place, in Ray's own order, that has a token on this machine, or None."""
     if os.environ.get(_TOKEN):
         return _TOKEN
     if path := os.environ.get(_PATH):
@@ -44,7 +44,9 @@ def check_listening(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
-        raise MMOutError(f"there is no cluster of Ray at {address}: {why}; start one, or leave it out") from error
+        raise MMOutError(
+            f"there is no cluster of Ray at {address}: {why}; start a cluster, or leave the address out"
+        ) from error
 
 
 def refusal(address: str | None, error: Exception) -> str:
@@ -57,7 +59,7 @@ def refusal(address: str | None, error: Exception) -> str:
     elif source is None:
         token = f"this machine has none; set {_TOKEN}, or {_PATH} to a file that holds it, or store it in {_FILE}"
     else:
-        token = f"the one of {source} may be another cluster's; set {_TOKEN} to this one's"
+        token = f"the token from {source} may be that of another cluster; set {_TOKEN} to the token of this one"
     return (
         f"the cluster of Ray at {address} does not answer this process: {_first_sentence(error)}. Clusters of Ray 2.60"
         f" and later ask for a token: {token}"

@@ -1,4 +1,4 @@
-"""DriverMark: an object beside the results that says which process runs a folder, so that no other one does."""
+"""DriverMark: an object beside the results that names the process that writes them, so that no other one does."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ NAME: Final = f"{FOLDER}/driver"
 BEAT_S: Final = 5.0
 """Seconds after which a driver renews its mark."""
 PATIENCE: Final = 4
-"""Beats for which a mark is watched: one that is not renewed meanwhile is that of a dead driver."""
+"""Beats for which another mark is watched. If it is not renewed meanwhile, its driver is dead."""
 
 
 class Driver(msgspec.Struct, frozen=True):
-    """The process that runs a folder."""
+    """The process that writes results into a folder."""
 
     token: str
     host: str
     process: int
     begun: str
-    """When, in UTC."""
+    """Start of the run, in UTC."""
     beats: int = 0
     """Number of times that the mark was written."""
 
@@ -44,8 +44,8 @@ class Driver(msgspec.Struct, frozen=True):
 class DriverMark:
     """The mark of this process in one folder or bucket of results.
 
-    A mark is compared with itself some seconds later, never with a clock: so neither clocks that differ nor numbers of
-    processes in containers matter. Two drivers that begin at the same moment see each other's marks at the next beat.
+    A mark is compared with its own state some seconds later, never with a clock. So clocks may differ, and so may
+    process numbers of containers. If two drivers begin at the same moment, one is refused at the next beat.
     """
 
     def __init__(self, objects: Objects, *, beat_s: float = BEAT_S, wait: Callable[[float], object] = sleep) -> None:
@@ -55,6 +55,7 @@ class DriverMark:
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         self._mine = Driver(secrets.token_hex(8), socket.gethostname(), os.getpid(), now)
         self._other: Driver | None = None
+        self._writing = threading.Lock()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -78,7 +79,7 @@ class DriverMark:
         finally:
             ended.set()
             beats.join()
-            with suppress(SaveError):  # an error of the run counts more, and a mark that stays is not renewed
+            with suppress(SaveError):  # must not hide an error of the run; a mark left behind is not renewed
                 if self._is_mine(self._read()):
                     self._objects.remove(self._objects.address(NAME))
 
@@ -89,16 +90,17 @@ class DriverMark:
 
     def renew(self) -> None:
         """Write the mark once more, unless another driver has written its own."""
-        found = self._read()
-        if found is not None and self._mine.beats and not self._is_mine(found):
-            self._other = found
-            return
-        self._mine = msgspec.structs.replace(self._mine, beats=self._mine.beats + 1)
-        self._objects.write(NAME, msgspec.json.encode(self._mine))
+        with self._writing:
+            found = self._read()
+            if found is not None and self._mine.beats and not self._is_mine(found):
+                self._other = found
+                return
+            self._mine = msgspec.structs.replace(self._mine, beats=self._mine.beats + 1)
+            self._objects.write(NAME, msgspec.json.encode(self._mine))
 
     def _beat(self, ended: threading.Event) -> None:
         while not ended.wait(self._beat_s):
-            with suppress(SaveError):  # a store that fails now may answer at the next beat
+            with suppress(Exception):  # a store that fails now may answer at the next beat
                 self.renew()
 
     def _watch(self) -> None:

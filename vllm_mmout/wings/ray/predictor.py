@@ -116,7 +116,7 @@ class Predictor:
             if begun[group[0]] >= MOST_STARTS:
                 made = [_given_up(ones[0], manifest)]
             else:
-                for one in ones:  # directly before they run: what waits for its turn ends no worker
+                for one in ones:  # noted only now, since a scene that waits cannot end a worker
                     manifest.begin(self.job.run, one.scene, one.options)
                 made = self._stored(ones, manifest)
             for place, record in zip(group, made, strict=True):

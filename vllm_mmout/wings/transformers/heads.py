@@ -47,7 +47,7 @@ class Head:
 
     @property
     def encodes(self) -> bool:
-        """Whether the results are all tensors of an encoder, which vLLM makes vectors of."""
+        """Whether the results are all tensors of an encoder, from which vLLM makes vectors."""
         return self.processor == "tensor" and not self.outputs
 
 

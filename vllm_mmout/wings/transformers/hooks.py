@@ -1,4 +1,4 @@
-"""The names of vLLM by which folders of transformers are left to it."""
+"""Names of vLLM that decide which folders of transformers are left to vLLM."""
 
 from __future__ import annotations
 

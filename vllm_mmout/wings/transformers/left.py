@@ -7,7 +7,7 @@ from typing import Final
 from vllm_mmout.wings.transformers.heads import Head
 
 _EMBEDS: Final = "EmbeddingModel"
-"""How the names of vLLM's own classes end that give one vector a request, whatever head the folder has."""
+"""End of the names of vLLM's own classes that return one vector per request, whatever head the folder has."""
 
 _OF_TOKENS: Final = "ForTokenClassification"
 
@@ -16,14 +16,14 @@ def is_left(architecture: str, head: Head, folder: str) -> bool:
     """Return whether a folder is left to vLLM, by the architectures that vLLM's registry names.
 
     - The registry names the architecture: the folder is left, unless vLLM's class only makes vectors and the head
-      makes something else, as of CLIP.
+      makes something else, as that of CLIP does.
     - The registry names a language model of the same family, which vLLM converts by the end of the architecture's name
       (``ForSequenceClassification``, ``ForTokenClassification``, ``Model``): the folder is left, unless it is a
       classifier of tokens whose head is not transformers' generic one, the only one that the conversion loads.
-    - sentence-transformers wrote the folder of an encoder, or of one that vLLM makes vectors of: it is left, as its
-      vectors are wanted.
-    - Any other folder is not left: vLLM takes it for a model that generates text, or tries its backend for models of
-      transformers that it does not name, which loads few of them and gives other values for some.
+    - sentence-transformers wrote the folder of a text encoder, or of a model that vLLM makes vectors from. It is
+      left, since its vectors are wanted.
+    - Any other folder is not left: vLLM would take it for a model that generates text, or try its transformers backend,
+      which loads few of these models and gives other values for some.
     """
     from vllm_mmout.models.vllm_registry import class_of_vllm  # with vLLM
 
@@ -37,7 +37,7 @@ def is_left(architecture: str, head: Head, folder: str) -> bool:
 
 
 def _is_converted(architecture: str) -> bool:
-    """Return whether vLLM makes a pooling model of this architecture of a language model that its registry names."""
+    """Return whether vLLM makes this architecture by converting a language model that its registry names."""
     from vllm.config import iter_architecture_defaults, try_match_architecture_defaults
 
     from vllm_mmout.models.vllm_registry import class_of_vllm

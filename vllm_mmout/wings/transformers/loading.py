@@ -18,7 +18,7 @@ _PIL = "image_processing_pil_"
 
 @cache
 def keywords_of_network(architecture: str) -> tuple[str, ...]:
-    """Return the keywords that name inputs, of the method of a class of transformers that makes the results."""
+    """Return the input keywords of ``forward`` of a transformers class, or of ``generate`` if it draws samples."""
     import transformers
 
     head = head_of(architecture)

@@ -17,7 +17,7 @@ from vllm_mmout.wings.transformers.inputs import PASSED, mapper_of
 from vllm_mmout.wings.transformers.loading import keywords_of_network
 
 _SEED: Final = 0
-"""Of the samples of a forecast, before each request."""
+"""Seed of the samples of a forecast, set before each request."""
 _REMEDY = 'Save them as transformers does: model.save_pretrained("FOLDER")'
 
 
@@ -59,7 +59,7 @@ class TransformersModel(nn.Module):
         return {**{name: torch.stack([one[name] for one in outputs]) for name in outputs[0]}, **passed}
 
     def _drawn(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Draw the samples of each request from the same seed: they depend on no other request."""
+        """Return samples drawn from the same seed for each request, so that they do not depend on other requests."""
         first = next(iter(inputs.values()))
         outputs: list[dict[str, Tensor]] = []
         with torch.random.fork_rng([first.device] if first.is_cuda else []):

@@ -29,11 +29,14 @@ def maker(byte_tokenizer):
         ("messages", [{"role": "user", "content": "a <boi>lake"}]),
         ("messages", [{"role": "user", "content": [{"type": "text", "text": "<code 3>"}]}]),
         ("messages", [{"role": "user", "content": [{"type": "text", "text": one} for one in ("a<b", "oi>")]}]),
+        ("messages", [{"role": "assistant", "tool_calls": [{"function": {"arguments": '{"a": "\\u003cboi>"}'}}]}]),
+        ("tools", [{"function": {"parameters": {"properties": {"<boi>": {}}}}}]),
+        ("tools", [{"function": {"parameters": {"properties": {"image_url": {"description": "a <boi>"}}}}}]),
         ("chat_template_kwargs", {"voice": "tara<eoi>"}),
     ],
 )
 def test_a_marker_in_a_text_is_refused(maker, field, value):
-    """Also one that two parts of a message make together; the error names the field."""
+    """A marker that two parts of a message make together is refused, too. The error names the field."""
     with pytest.raises(ApiError, match=f"^{field} holds text that this model reads as a marker") as refused:
         check_texts(SimpleNamespace(**{field: value}), [SimpleNamespace(prompts=None), maker])
     assert (refused.value.status, refused.value.param) == (400, field)
@@ -48,6 +51,6 @@ def test_parts_that_come_once_are_kept_for_vllm(maker):
 
 
 def test_other_texts_are_free(maker):
-    """Letters that are no whole marker, other special tokens, which are vLLM's to judge, and files."""
+    """Parts of a marker, other special tokens (left to vLLM) and files are allowed."""
     parts = [{"type": "text", "text": "boi < eoi > <s>"}, {"type": "image_url", "image_url": {"url": "data:,<boi>"}}]
     check_texts(SimpleNamespace(messages=[{"role": "user", "content": parts}], tools=None), [maker])

@@ -27,7 +27,7 @@ def test_a_model_that_answers_in_one_forward():
     """It says what that gives, and where it is asked."""
     app = text_app()
     app.state.mmout.binding.processors["image"].modality = "image"
-    assert "the model 'painter' answers with image, and speaks no text; ask /v1/images/edits" in asked(app)
+    assert "the model 'painter' answers with image, not with text; use /v1/images/edits" in asked(app)
 
 
 def test_a_processor_without_a_modality():

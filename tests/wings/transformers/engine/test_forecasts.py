@@ -50,7 +50,7 @@ def test_samples_of_a_forecast_are_drawn_by_transformers(tmp_path):
 
 
 def test_a_forecast_of_patches_is_what_transformers_gives(tmp_path):
-    """Of an array the first keyword, ``past_values``."""
+    """An array is taken as ``past_values``, the first keyword."""
     model = network("PatchTSTForPrediction", PATCHES)
     llm = engine_here(saved(tmp_path, model, None))
     series = RANDOM.normal(0, 1, (32, 2)).astype(np.float32)

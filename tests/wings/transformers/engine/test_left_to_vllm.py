@@ -67,7 +67,7 @@ def filled_in(tmp_path):
 
 @pytest.mark.parametrize("architecture", [*LEFT, *TAKEN])
 def test_a_head_that_vllm_serves_is_left_to_it(architecture, filled_in):
-    """All others are taken with the folder alone, and with the engine argument those too."""
+    """Other heads are taken with the folder alone, and these heads with the engine argument."""
     model_type = (LEFT | TAKEN)[architecture]
     alone = filled_in(architecture, model_type)
     assert (alone.config_format != FORMAT) == (architecture in LEFT)
@@ -113,7 +113,7 @@ def test_a_folder_is_left_to_vllm_after_ours_has_served_it(filled_in):
 
 
 def test_an_error_of_vllms_start_names_the_argument(filled_in):
-    """With vLLM's own reason; an error of a model that no wing could serve is as vLLM raised it."""
+    """The error has vLLM's own reason, too. An error of a model that no wing could serve is unchanged."""
     model = filled_in("BertForSequenceClassification", "bert").model
     with pytest.raises(ModelError) as raised, naming_the_argument(model):
         raise ValueError("no module or parameter named 'score'")

@@ -246,7 +246,7 @@ def test_choices_are_weighed(tmp_path):
 
 
 def test_a_question_is_answered_of_a_text(tmp_path):
-    """Where the answer begins and ends among the tokens, from the folder alone, which vLLM cannot load."""
+    """A folder that vLLM cannot load gives, without the argument, the start and end of the answer."""
     llm, model, tokenizer = started("BertForQuestionAnswering", tmp_path)
     requests = [{"text": "wet", "text_pair": "a field of dry"}, {"text": "dry", "text_pair": "a"}]
     for asked, found in zip(requests, results(llm, requests), strict=True):

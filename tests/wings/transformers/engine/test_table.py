@@ -25,7 +25,7 @@ def rows():
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # of a module of transformers
 def test_the_page_says_which_folders_need_the_argument():
-    """The results with the folder alone of what the product leaves to vLLM begin with vLLM's name, and no others."""
+    """Results with the folder alone begin with "vLLM" exactly for architectures left to vLLM."""
     from vllm_mmout.wings.transformers.heads import head_of
     from vllm_mmout.wings.transformers.left import is_left
 

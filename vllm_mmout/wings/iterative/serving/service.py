@@ -68,7 +68,7 @@ class StepService(ForwardService):
         return await self._answered(request, asked, count, given, "image_edit")
 
     def largest_input(self, params: OutputParams) -> PixelLimit | None:
-        """Return the limit of a picture of which one as large is made; rasters are cut into tiles."""
+        """Return the limit of an input picture whose size the result will have, or None. Rasters are cut into tiles."""
         inputs = self.binding.inputs
         if params.sides is not None or inputs is None or inputs.rasters is not None:
             return None

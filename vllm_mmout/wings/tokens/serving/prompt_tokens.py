@@ -159,7 +159,7 @@ class PromptTokens:
         return [*ids, *self._opening(ids)]
 
     def media_in(self, text: str) -> list[int]:
-        """Return the tokens of media that a text is read as; blocks for some milliseconds."""
+        """Return the media tokens that the tokenizer reads in a text; blocks for some milliseconds."""
         return [token for token in self._tokenizer.whole(text, special=False) if token in self._layout.token_ids]
 
     def _opening(self, ids: list[int]) -> Sequence[int]:

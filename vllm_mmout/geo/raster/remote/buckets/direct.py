@@ -1,4 +1,4 @@
-"""Whether the server of a bucket answers itself, or sends requests elsewhere."""
+"""Check whether the server of a bucket redirects requests."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from vllm_mmout.geo.raster.remote.buckets.faults import errors_of
 from vllm_mmout.geo.raster.remote.buckets.stores import Place, is_public
 from vllm_mmout.geo.raster.remote.connections import Connections
 from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
+from vllm_mmout.geo.raster.remote.fetcher import certificate_fault
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _VALID = timedelta(minutes=5)
@@ -23,9 +24,9 @@ _VALID = timedelta(minutes=5)
 def redirect_fault(place: Place) -> str | None:
     """Return a message if the server of a bucket redirects a request for an object, or None.
 
-    obstore follows redirects of what it reads to any address, that of this machine among them, and has no option
+    obstore follows redirects of what it reads to any address, this machine's included, and has no option
     against it. So the same request is made once without following. Only S3's servers can be chosen by
-    AWS_ENDPOINT_URL; Google's and Azure's are their own.
+    AWS_ENDPOINT_URL; those of Google and Azure are trusted.
     """
     if place.scheme != "s3":
         return None
@@ -36,6 +37,8 @@ def redirect_fault(place: Place) -> str | None:
     try:
         target = _redirect(connections, url, options)
     except HTTPError as error:
+        if (distrusted := certificate_fault(error)) is not None:
+            raise InputError(f"{place.name}: its server's certificate {distrusted}") from None
         raise InputError(f"{place.name}: its server cannot be asked: {type(error).__name__}; try again later") from None
     finally:
         connections.close()
@@ -69,6 +72,6 @@ def _signed(place: Place) -> str:
 
     if not is_public():
         return obstore.sign(cast("S3Store", store), "GET", place.key, _VALID)
-    # A signature that is thrown away must not wait for credentials that are not there.
+    # The signature is thrown away: any credentials do, and obstore does not search for real ones.
     unsigned = S3Store(place.bucket, config={"access_key_id": "public", "secret_access_key": "public"})
     return obstore.sign(unsigned, "GET", place.key, _VALID).partition("?")[0]

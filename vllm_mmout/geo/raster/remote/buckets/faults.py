@@ -67,13 +67,13 @@ def is_bucket_missing(error: Exception) -> bool:
 
 
 def _code(error: Exception) -> str:
-    """Return the server's own name of a fault, or ""."""
+    """Return the error code that the server gave, or ""."""
     found = re.search(r"<Code>(\w{1,60})</Code>", str(error))
     return found[1] if found else ""
 
 
 def _status(error: Exception) -> int:
-    """Return the HTTP status of an error. The messages of some of its exceptions leave it out."""
+    """Return the HTTP status of an error, also where the message of obstore leaves it out."""
     if type(error).__name__ in _DENIED:
         return int(HTTPStatus.FORBIDDEN)
     return int(HTTPStatus.NOT_FOUND) if isinstance(error, FileNotFoundError) else status_of(error)
@@ -94,7 +94,7 @@ def _said(place: Place, error: Exception, verb: str) -> str:
     if any(sign in text for sign in _NO_CREDENTIALS):
         return f"the environment has no credentials for it; {_CREDENTIALS[place.scheme]}"
     if 400 <= status < 500 and status not in _MAY_PASS:
-        return f"it cannot be {_DONE[verb]}: {answer}; see whether the bucket takes that, or choose another"
+        return f"it cannot be {_DONE[verb]}: {answer}; check whether the bucket allows it, or choose another bucket"
     options = FetchOptions.from_environment()
     return (
         f"it cannot be {_DONE[verb]}: {answer or _without_addresses(text)}; try again later, or raise {RETRIES}"

@@ -20,7 +20,7 @@ def scenes_below(address: str | os.PathLike[str]) -> list[str]:
     """All rasters and pictures in a folder and in the folders below it, each one input, "B2" before "B10".
 
     What lies in hidden folders, or is hidden itself by a "." at the start of its name, is passed over. The result
-    holds keys that obstore refuses, too: `address_fault` tells them, and opening one raises InputError.
+    may hold keys that obstore refuses: `address_fault` returns a message for them, and opening one raises InputError.
 
     Args:
         address: of a folder in a bucket, ``s3://bucket/scenes/``, or the path of one on this machine.

@@ -28,11 +28,14 @@ def keys_as_stored(place: Place, refusal: Exception) -> list[str]:
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError as error:
-        raise InputError(f"{place.name} cannot be listed: {said}; pip install boto3, {remedy}") from error
+        raise InputError(f"{place.name} cannot be listed: {said}; pip install boto3, or {remedy}") from error
     config = Config(signature_version=UNSIGNED) if is_public() else None
-    region = os.environ.get("AWS_REGION")  # boto3 does not read it
+    # What boto3 does not read, and obstore does.
+    region, endpoint = os.environ.get("AWS_REGION"), os.environ.get("AWS_ENDPOINT")
     try:
-        pages = boto3.client("s3", region_name=region, config=config).get_paginator("list_objects_v2")
+        pages = boto3.client("s3", region_name=region, endpoint_url=endpoint, config=config).get_paginator(
+            "list_objects_v2"
+        )
         found = pages.paginate(Bucket=place.bucket, Prefix=place.key)
         return [each["Key"] for page in found for each in page.get("Contents", ())]
     except (BotoCoreError, ClientError) as error:

@@ -51,7 +51,7 @@ def check_bucket(target: PurePath) -> None:
 
 @functools.cache
 def _check_bucket(scheme: str, bucket: str) -> None:
-    """Ask for an object that need not be there: the answer tells a bucket that is missing from an object that is.
+    """Ask for an object that need not exist, and raise BucketError if the answer is that the bucket is missing.
 
     Nothing is listed, since one key that obstore does not take would make the listing fail.
     """
@@ -59,7 +59,12 @@ def _check_bucket(scheme: str, bucket: str) -> None:
     store, named = place.store, Place(scheme, bucket, "")
     import obstore
 
-    if (fault := redirect_fault(place)) is not None:
+    try:
+        fault = redirect_fault(place)
+    except InputError as error:
+        said = str(error).replace(place.name, named.name)
+        raise BucketError(said) from OSError(said)
+    if fault is not None:
         raise BucketError(f"{named.name}: {fault}") from OSError(fault)
     with errors_of(named, SaveError, verb="write"):
         try:

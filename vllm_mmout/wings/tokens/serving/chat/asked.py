@@ -36,7 +36,7 @@ class AskedMedia:
     """Format of the sounds, as files are called; None where pictures are asked for."""
     voice: str | None = None
     budget: AnswerBudget = field(default_factory=AnswerBudget)
-    """What the media of the answer may have."""
+    """Budget of the bytes of the answer's media."""
     output: str | None = None
     """Which whole media the answer is guided to, as `OutputParams.output`; None: it may hold what the model writes."""
 
