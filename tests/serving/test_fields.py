@@ -193,7 +193,9 @@ def test_images_of_json() -> None:
     """A text, a list, or the objects of OpenAI's own JSON."""
     assert edit_request_json({"image": "data:,x"}).images == ("data:,x",)
     assert edit_request_json({"image": ["data:,x", "data:,y"], "bands": ["2", 3]}).options.bands == ("2", 3)
-    assert edit_request_json({"images": [{"image_url": "data:,x"}]}).images == ("data:,x",)
+    of_chats = {"type": "image_url", "image_url": {"url": "data:,y"}}
+    assert edit_request_json({"images": [{"image_url": "data:,x"}, of_chats]}).images == ("data:,x", "data:,y")
+    assert refusal(edit_request_json, {"images": [{"type": "text", "image_url": "data:,x"}]}).param == "images"
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # OpenAI has retired its own models of this route

@@ -35,6 +35,7 @@ def refused(body: bytes | bytearray, *, data: bool = False) -> ApiError:
         {"image": URL, "bands": [2, 3], "prompt": "x" * 32_000, "user": None},
         {"image": [URL, "https://a.org/b.tif"], "scale": [0.5, 1]},
         {"images": [{"image_url": URL}, {"image_url": "x"}]},
+        {"images": [{"type": "image_url", "image_url": {"url": URL}}]},
         {"image": ["data:,x"] * 100},
         {"image": []},
         {"prompt": "\U0001f30a" * 32_000},

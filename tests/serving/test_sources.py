@@ -155,6 +155,26 @@ def test_files_of_one_scene_are_called_by_their_names(server):
             np.testing.assert_array_equal(raster.read(bands=numbers).array, ARRAY[[1, 2, 0]])
 
 
+@pytest.mark.parametrize(
+    "encode",
+    [
+        base64.encodebytes,
+        base64.urlsafe_b64encode,
+        lambda data: base64.b64encode(data).rstrip(b"="),
+        lambda data: base64.encodebytes(data).replace(b"\n", b"\r\n").rstrip(b"=\r\n"),
+    ],
+)
+@pytest.mark.parametrize("length", range(253, 257))
+def test_base64_of_any_writer(encode, length, monkeypatch):
+    """With line breaks, without padding, and in the letters for URLs, wherever the text is cut."""
+    monkeypatch.setattr("vllm_mmout.serving.inputs.data_urls._PIECE", 7)
+    data = bytes(range(256))[-length:]
+    file, _ = data_urls.open_data_url("data:;base64," + encode(data).decode(), 1000)
+    with file:
+        file.seek(0)
+        assert file.read() == data
+
+
 @pytest.mark.parametrize("mark", [";base64", ";charset=x;BASE64", ";name=a%20b.tif;base64"])
 @pytest.mark.parametrize("data", [PNG, TIFF], ids=["png", "tiff"])
 def test_data_urls(data, mark):
@@ -201,7 +221,8 @@ WRONG_DATA = [
     "data:image/png;base64",
     "data:;base64,%",
     "data:;base64,a",
-    "data:;base64,aGVs\nbG8=",
+    "data:;base64,aGV$bG8=",
+    "data:;base64,aG==bG8=",
     "data:;base64,\u4e2d",
 ]
 

@@ -15,7 +15,7 @@ class TextEngine:
         processor = SimpleNamespace(formats=lambda params: None)
         binding = SimpleNamespace(
             model="painter",
-            inputs=SimpleNamespace(opens_files=False, takes="text"),
+            inputs=SimpleNamespace(opens_files=False, takes="text", fields=()),
             choice=SimpleNamespace(pick=lambda asked: ("image",)),
             own_inputs=lambda params: None,
             check_params=lambda params: None,

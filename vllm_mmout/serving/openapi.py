@@ -140,7 +140,20 @@ OPENAIS: Final = {
     "minItems": 1,
     "items": {
         "type": "object",
-        "properties": {"image_url": _NAMED},
+        "properties": {
+            "type": {"const": "image_url"},
+            "image_url": {
+                "anyOf": [
+                    _NAMED,
+                    {
+                        "type": "object",
+                        "properties": {"url": _NAMED},
+                        "required": ["url"],
+                        "additionalProperties": False,
+                    },
+                ]
+            },
+        },
         "required": ["image_url"],
         "additionalProperties": False,
     },

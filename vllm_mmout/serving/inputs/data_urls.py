@@ -63,6 +63,8 @@ def _decoded(data: bytes) -> bytes:
     return made[kept].tobytes()
 
 
+_LETTERS: Final = bytes.maketrans(b"-_", b"+/")
+"""The letters of base64 for URLs as those of base64."""
 _IN_MEMORY: Final = 2**23
 _SAID: Final = re.compile(r"data:(?P<said>[^,]{0,1000}),", re.IGNORECASE)
 
@@ -86,7 +88,7 @@ def open_data_url(text: str, limit: int) -> tuple[BinaryIO, str]:
         except ValueError:  # of what is no ASCII, too
             raise InputError(
                 f"the data URL is not of {'base64' if encoded else 'ASCII'} letters alone; encode the file's bytes as"
-                " base64.b64encode does, without line breaks"
+                " base64.b64encode does"
             ) from None
         size = file.tell()
         if size > limit:
@@ -97,15 +99,14 @@ def open_data_url(text: str, limit: int) -> tuple[BinaryIO, str]:
 
 
 def _from_base64(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Decode base64 that is cut anywhere."""
+    """Decode base64 that is cut anywhere, with line breaks, without padding and in the letters for URLs, too."""
     left = b""
     for piece in pieces:
-        text = left + piece
+        text = left + piece.translate(_LETTERS, b" \t\r\n\f")
         whole = len(text) // 4 * 4
         yield b64decode(text[:whole], validate=True)
         left = text[whole:]
-    if left:
-        raise ValueError("the last group has no four letters")
+    yield b64decode(left + b"=" * (-len(left) % 4), validate=True)
 
 
 def _too_long(limit: int) -> InputError:

@@ -265,13 +265,21 @@ def json_images(body: Mapping[str, Any]) -> tuple[Upload | str, ...]:
     images = []
     for name, value in given:
         for image in value if isinstance(value, list) else [value]:
-            address = image.get("image_url") if isinstance(image, Mapping) and len(image) == 1 else image
+            address = _address(image) if isinstance(image, Mapping) else image
             if not isinstance(address, str):
                 raise ApiError(
                     400, f"{name} must be a URL or data URL, or a list of them, got {shown(image)}", param=name
                 )
             images.append(address)
     return _some([image for image in images if image])
+
+
+def _address(image: Mapping[str, Any]) -> Any:
+    """The address in an object as images.edits has it, or as chats have it; anything else as it is."""
+    if not image.keys() <= {"type", "image_url"} or image.get("type", "image_url") != "image_url":
+        return image
+    address = image.get("image_url")
+    return address.get("url") if isinstance(address, Mapping) and address.keys() == {"url"} else address
 
 
 def _some(images: Sequence[Upload | str]) -> tuple[Upload | str, ...]:

@@ -94,10 +94,17 @@ class _Names:
         return kind(text)
 
 
-class _Address(msgspec.Struct, forbid_unknown_fields=True):
-    """What a list of OpenAI's ``images`` has."""
+class _Url(msgspec.Struct, forbid_unknown_fields=True):
+    """An address as a part of a chat's message has it."""
 
-    image_url: str
+    url: str
+
+
+class _Address(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What a list of OpenAI's ``images`` has, or a part of a chat's message."""
+
+    image_url: str | _Url
+    type: str = "image_url"
 
 
 _PLACES: Final = tuple(f"place_{number}" for number in range(MAX_FILES))
@@ -126,7 +133,7 @@ def _image(name: str, raw: memoryview) -> Any:
     if raw.nbytes <= _LONGEST or bytes(raw[:1]) == b'"':
         return msgspec.json.decode(raw)
     try:
-        return {"image_url": msgspec.json.decode(raw, type=_Address).image_url}
+        return msgspec.to_builtins(msgspec.json.decode(raw, type=_Address))
     except msgspec.ValidationError:
         message = f"{name} must be a URL or data URL, or a list of them, got {_begin(raw)}"
         raise ApiError(400, message, param=name) from None
