@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import os
+import select
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -222,8 +223,17 @@ class Waiting:
     def send(self, count):
         for _ in range(count):
             (self.holds / WAITS).unlink(missing_ok=True)
-            self.connections.append(posted(self.server, "/pooling", json={"data": WAITS}))
-            until((self.holds / WAITS).exists)
+            until(self._is_taken)
+
+    def _is_taken(self):
+        """Send one request; False where it is refused, as the place of one that was just answered is not yet free."""
+        came, connection = self.holds / WAITS, posted(self.server, "/pooling", json={"data": WAITS})
+        until(lambda: came.exists() or select.select([connection.sock], [], [], 0)[0])
+        if came.exists():
+            self.connections.append(connection)
+            return True
+        connection.close()
+        return False
 
     def end(self):
         for connection in self.connections:
