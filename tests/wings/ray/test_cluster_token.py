@@ -62,6 +62,13 @@ def test_what_is_said_of_a_cluster_that_does_not_answer(home, monkeypatch):
     assert "RAY_AUTH_MODE=disabled keeps this process from sending one" in refusal("10.0.0.1:6379", error)
 
 
+def test_other_errors_of_a_cluster_do_not_blame_the_token(home):
+    """The error of Ray itself is told whole."""
+    error = RuntimeError("Version mismatch: the cluster was started with Ray 2.40. Upgrade it")
+    said = refusal("10.0.0.1:6379", error)
+    assert said == f"the cluster of Ray at 10.0.0.1:6379 cannot be used: {error}"
+
+
 def test_an_address_at_which_nothing_listens_is_told_at_once():
     """The error does not mention a token. Addresses of other forms are left to Ray."""
     with socket.create_server(("127.0.0.1", 0)) as server:

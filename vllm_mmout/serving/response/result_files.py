@@ -234,11 +234,16 @@ def _left(work: Path, held: int, process: int) -> None:
 
 
 def _is_held(work: Path) -> bool:
-    """Whether a living process holds a server's folder; asked while the common folder is locked."""
+    """Return whether a living process holds a server's folder; call it while the common folder is locked."""
     try:
-        lock = os.open(work / _LOCK, os.O_RDWR)
+        return is_locked(work / _LOCK)
     except FileNotFoundError:
         return False
+
+
+def is_locked(file: Path) -> bool:
+    """Return whether a process has locked a file; raise FileNotFoundError if there is no such file."""
+    lock = os.open(file, os.O_RDWR | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

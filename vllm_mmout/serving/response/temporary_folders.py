@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from vllm_mmout.serving.response.result_files import is_locked
+
 PREFIX: Final = "mmout-results-"
 _OWNER: Final = ".owner"
 """Name of the file in a folder that its owner keeps locked. It gets this name once it is locked."""
@@ -51,18 +53,6 @@ def _is_abandoned(path: Path) -> bool:
         if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o077:
             return False
         locks = [path / _OWNER, *path.glob(".server-*/.lock")]
-        return all(_is_free(lock) for lock in locks)
+        return not any(is_locked(lock) for lock in locks)
     except OSError:  # removed meanwhile
         return False
-
-
-def _is_free(lock: Path) -> bool:
-    """Return whether no process has locked a file; raise FileNotFoundError if there is no such file."""
-    number = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(number)
-    return True

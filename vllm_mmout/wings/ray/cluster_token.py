@@ -53,6 +53,8 @@ def refusal(address: str | None, error: Exception) -> str:
     """Return the message for a cluster that is running and did not let this process connect."""
     if address is None:
         return f"Ray cannot be started on this machine: {error}"
+    if not isinstance(error, ConnectionError) and not any(word in str(error).lower() for word in ("token", "auth")):
+        return f"the cluster of Ray at {address} cannot be used: {error}"
     mode, source = os.environ.get(MODE), token_source()
     if mode is not None and mode.lower() != "token":
         token = f"{MODE}={mode} keeps this process from sending one; set {MODE}=token"
