@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 _DRIVERS = {"geopackage": "GPKG", "flatgeobuf": "FlatGeobuf"}
 _LAYER = "polygons"
 _CHILD = """
-import sys, pyarrow.ipc, pyogrio
+import sys
+sys.modules.update(dict.fromkeys(("geopandas", "pandas", "shapely")))
+import pyarrow.ipc, pyogrio
 path, driver, layer, crs = sys.argv[1:]
 with pyarrow.ipc.open_stream(sys.stdin.buffer) as batches:
     pyogrio.write_arrow(batches, path, driver=driver, layer=layer, crs=crs or None,
                         geometry_name="geometry", geometry_type="Polygon")
 """
+"""pyogrio imports geopandas, pandas and shapely where they are installed, which takes longer than all else."""
 
 
 def check(georeference: Georeference | None, form: Format, _instead: str) -> None:
