@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import json
+import logging
 import os
 import re
 import shutil
@@ -123,6 +124,18 @@ def pytest_collection_finish() -> None:
     """Keep what was imported out of garbage collections, each of which would take up to half a second."""
     gc.collect()
     gc.freeze()
+    gc.unfreeze = lambda: None  # vLLM calls it when an engine in this process ends
+    _have_loggers_propagate()
+
+
+def _have_loggers_propagate() -> None:
+    """Have all loggers propagate, so that pytest captures what they log at the root.
+
+    pytest adds two handlers to each logger that does not propagate, in each phase of each test. torch has 80 of them.
+    """
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger) and not logger.propagate and logger.name.partition(".")[0] == "torch":
+            logger.propagate = True
 
 
 @pytest.fixture(scope="session")
@@ -172,6 +185,14 @@ def s3_address() -> Iterator[str]:
 
     with started() as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def demo_scene():
+    """The scene of the demo, 512 pixels square, which takes a second to make."""
+    from vllm_mmout.models.embedded.scene import make_scene
+
+    return make_scene()
 
 
 @pytest.fixture(scope="session")

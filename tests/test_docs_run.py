@@ -127,7 +127,7 @@ class Walk:
 
 
 @pytest.fixture(scope="module")
-def walk(tmp_path_factory):
+def walk(tmp_path_factory, demo_scene):
     """The folder after ``make demo``, with the files that the pages name."""
     import rasterio
     from rasterio.transform import from_origin
@@ -137,9 +137,10 @@ def walk(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("walk")
     (folder / "demo-output").mkdir()
-    scene = embedded_scene(folder / "demo-output/scene.tif")
+    scene = embedded_scene(folder / "demo-output/scene.tif", demo_scene)
+    wide = make_scene(512, 1280)
     for name in ("scene.tif", "large.tif"):
-        embedded_scene(folder / name, make_scene(512, 1280))
+        embedded_scene(folder / name, wide)
     landsat = folder / "LC09_L2SP_195027_20240817"
     landsat.mkdir()
     with rasterio.open(scene) as source:

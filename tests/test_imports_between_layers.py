@@ -49,6 +49,12 @@ class Imports(ast.NodeVisitor):
         self.found = set()
         self._types = types
 
+    def generic_visit(self, node):
+        """Look at statements alone: no expression imports anything."""
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.expr):
+                self.visit(child)
+
     def visit_If(self, node):
         """What is under ``TYPE_CHECKING`` never runs."""
         typed = "TYPE_CHECKING" in ast.unparse(node.test) and not self._types

@@ -48,12 +48,12 @@ def test_the_scene_is_a_georeferenced_file(tmp_path):
 
 
 @pytest.mark.heavy
-def test_without_a_scene_the_default_one_is_written(tmp_path):
+def test_without_a_scene_the_default_one_is_written(tmp_path, demo_scene):
     """The demo's scene has 512 by 512 pixels."""
     from vllm_mmout.geo import read_raster
 
     raster = read_raster(embedded_scene(str(tmp_path / "scene.tif")))
-    np.testing.assert_array_equal(raster.array, make_scene().array)
+    np.testing.assert_array_equal(raster.array, demo_scene.array)
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path):

@@ -13,10 +13,10 @@ from vllm_mmout.models.embedded.scene import LAND, NODATA, UNOBSERVED, WATER, ma
 GREEN, SWIR_1 = 1, 4
 
 
-@pytest.fixture(scope="module")
-def scene():
+@pytest.fixture
+def scene(demo_scene):
     """The scene of the demo."""
-    return make_scene()
+    return demo_scene
 
 
 def by_index(scene):
@@ -45,9 +45,9 @@ def test_a_scene_is_what_it_says(scene):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", [None, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
-def test_the_index_finds_the_water_but_not_all_of_it(seed):
+def test_the_index_finds_the_water_but_not_all_of_it(seed, scene):
     """A water index reaches an IoU of 0.9 on any seed, and is wrong somewhere: the truth is not made of the pixels."""
-    made = make_scene() if seed is None else make_scene(seed=seed)
+    made = scene if seed is None else make_scene(seed=seed)
     assert 0.9 <= water_iou(by_index(made), made.truth) <= 0.98
 
 

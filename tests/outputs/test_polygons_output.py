@@ -92,8 +92,15 @@ def test_both_files_and_the_features_say_the_same(tmp_path):
     assert geopandas.read_parquet(tmp_path / "out.parquet").equals(parquet)
 
 
-@pytest.mark.parametrize("place", ["in thirds", "rotated", "longitude and latitude", None])
-@pytest.mark.parametrize("suffix", BY_GDAL)
+@pytest.mark.parametrize(
+    ("suffix", "place"),
+    [
+        *((".gpkg", place) for place in ("rotated", None)),
+        *((".fgb", place) for place in ("in thirds", "longitude and latitude")),
+        *(pytest.param(".gpkg", place, marks=pytest.mark.slow) for place in ("in thirds", "longitude and latitude")),
+        *(pytest.param(".fgb", place, marks=pytest.mark.slow) for place in ("rotated", None)),
+    ],
+)
 def test_files_of_gdal_hold_what_a_geoparquet_holds(place, suffix, tmp_path):
     """Row by row, digit for digit, though a FlatGeobuf has them in the order of its index; also what lies nowhere."""
     polygons = result(place)
