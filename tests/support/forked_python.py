@@ -188,6 +188,7 @@ def main(path, owner):
     platform.register_triton_kernel_overrides = lambda *_: None
     gc.collect()
     gc.freeze()  # each collection of a program would look through all of vLLM
+    gc.unfreeze = lambda: None  # vLLM calls it when an engine ends, then collects: more than a second in each process
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the processes that wait for programs
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path)
