@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,12 @@ class Imports(ast.NodeVisitor):
     def __init__(self):
         self.found = set()
 
+    def generic_visit(self, node):
+        """Look at statements alone: no expression imports anything."""
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.expr):
+                self.visit(child)
+
     def visit_If(self, node):
         for part in node.orelse if "TYPE_CHECKING" in ast.unparse(node.test) else [*node.body, *node.orelse]:
             self.visit(part)
@@ -40,9 +47,14 @@ class Imports(ast.NodeVisitor):
 
 def imported(files):
     """By all of some files."""
+    return set().union(*map(imported_by, files))
+
+
+@cache
+def imported_by(file):
+    """By one file."""
     visitor = Imports()
-    for file in files:
-        visitor.visit(ast.parse(file.read_text()))
+    visitor.visit(ast.parse(file.read_text()))
     return visitor.found
 
 

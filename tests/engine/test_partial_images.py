@@ -89,7 +89,15 @@ def check(found, whole):
     return seen
 
 
-@pytest.mark.parametrize("options", [{}, {"overlap": 6}, {"output": "areas"}, {"output": "polygons", "overlap": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"overlap": 6}, marks=pytest.mark.slow),
+        {"output": "areas"},
+        {"output": "polygons", "overlap": 2},
+    ],
+)
 async def test_three_pictures_of_a_growing_scene(engine, options, tmp_path):
     """They come before the result, the first before half of the tiles are done, and show what stays."""
     array = GROWS.copy()

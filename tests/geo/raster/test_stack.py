@@ -158,8 +158,14 @@ ELSEWHERE = {
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("resampling", ["nearest", "bilinear"])
-@pytest.mark.parametrize("case", ELSEWHERE)
+@pytest.mark.parametrize(
+    ("case", "resampling"),
+    [
+        pytest.param(case, name, marks=[pytest.mark.slow] if number and number % 2 == turn else [])
+        for number, case in enumerate(ELSEWHERE)
+        for turn, name in enumerate(("nearest", "bilinear"))
+    ],
+)
 def test_other_systems_and_axes_are_what_gdal_makes_of_them(stacked, case, resampling):
     """Tile by tile, as it warps the whole, also as WarpedVRT; what the file has not is no observation."""
     own, fine, crs, transform, size = ELSEWHERE[case]
