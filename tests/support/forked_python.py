@@ -36,6 +36,7 @@ from pathlib import Path
 from processes import ONE_THREAD
 
 IMPORTED = (
+    "vllm.distributed.device_communicators.shm_broadcast",
     "vllm.entrypoints.cli.serve",
     "vllm.entrypoints.openai.api_server",
     "vllm.platforms.cpu",
@@ -49,6 +50,11 @@ IMPORTED = (
     "vllm.v1.worker.cpu_worker",
 )
 """Modules of vLLM alone: each program decides whether it loads this package."""
+SPINNING_S = 0.02
+"""Seconds for which a process of an engine asks again and again for the next message before it sleeps until one comes.
+
+vLLM's second, after each step, takes a core from the tests.
+"""
 SPAWNING = ("vllm.v1.engine.coordinator", "vllm.v1.engine.utils", "vllm.v1.executor.multiproc_executor")
 """Modules of vLLM that start processes by ``get_mp_context``; on CPUs these processes would import everything again."""
 SOCKET = "MMOUT_TEST_FORK_SERVER"
@@ -181,6 +187,7 @@ def main(path, owner):
         os._exit(0 if os.read(ready, 1) else 1)
     os.setsid()
     modules = {name: importlib.import_module(name) for name in IMPORTED}
+    modules["vllm.distributed.device_communicators.shm_broadcast"].SpinCondition.__init__.__defaults__ = (SPINNING_S,)
     for name in SPAWNING:
         modules[name].get_mp_context = lambda: multiprocessing.get_context("fork")
     platform = modules["vllm.platforms.cpu"].CpuPlatform
