@@ -19,7 +19,7 @@ from scenes_for_tests import classes, counted, pixels, probabilities, with_a_hol
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 pytestmark = pytest.mark.engine
 PLACE = {"crs": "EPSG:32614", "transform": rasterio.Affine(10, 0, 500_000, 0, -10, 3_000_000), "nodata": 0}
-TILES = 32 * 32
+TILES = 22 * 22
 FINISHED = ("completed", "failed")
 ORDER = ("queued", "in_progress", *FINISHED)
 
@@ -45,7 +45,7 @@ def scene(array, tmp_path_factory):
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory):
     """The bytes of a scene of `TILES` tiles of 16 pixels, and its classes."""
-    return long_scene(tmp_path_factory.mktemp("slow") / "slow.tif", 500)
+    return long_scene(tmp_path_factory.mktemp("slow") / "slow.tif", 350)
 
 
 @pytest.fixture(scope="module")
