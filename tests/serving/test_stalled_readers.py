@@ -167,24 +167,27 @@ def test_a_small_answer_behind_one_that_is_not_taken(log):
 
 def test_a_client_that_takes_its_answer_slowly(log):
     """Each piece has the whole time; the answer takes longer than that, and is whole."""
-    size = 24 << 20
+    size, limit = 48 << 20, 1
 
     async def answer(request):
         return bare_response(Encoded(bytes(size), "tiff"))
 
     app = Starlette(routes=[Route("/", answer)])
-    app.state.mmout = SimpleNamespace(options=ServingOptions(send_timeout=2))
+    app.state.mmout = SimpleNamespace(options=ServingOptions(send_timeout=limit))
     started = time.monotonic()
     with sending(app) as url, asking(url, buffer=1 << 16) as client:
         got = b""
         while not got.endswith(b"\r\n\r\n"):
             got += client.recv(1)
-        taken = 0
+        taken = pauses = 0
         while taken < size:
             taken += len(client.recv(min(size - taken, 1 << 16)))
-            time.sleep(0.012)
+            if time.monotonic() - started < 1.5 * limit and taken > pauses << 17:
+                assert taken < size // 2, "the answer ended within the limit"
+                pauses += 1
+                time.sleep(0.012)
     assert taken == size
-    assert time.monotonic() - started > 2
+    assert time.monotonic() - started > 1.5 * limit
     assert "--mmout-send-timeout" not in log.text
 
 
