@@ -89,6 +89,7 @@ def prompted(architecture, folder):
             cls.config_class(
                 keypoint_detector_config={
                     "model_type": "superpoint",
+                    "initializer_range": 0.3,
                     "encoder_hidden_sizes": [8, 8, 8, 8],
                     "decoder_hidden_size": 8,
                     "descriptor_decoder_dim": 8,
