@@ -15,7 +15,7 @@ from serving import served
 
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 pytestmark = pytest.mark.engine
-TILES = 32 * 32
+TILES = 22 * 22
 
 
 @pytest.fixture
@@ -62,15 +62,15 @@ def test_a_job_survives_its_servers(tmp_path, serve, ends):
 
     One job that reads a file of the machine waits meanwhile; that of an upload has failed.
     """
-    content, expected = long_scene(tmp_path / "local" / "long.tif", 1000)
+    content, expected = long_scene(tmp_path / "local" / "long.tif", 700)
     results = tmp_path / "results"
     options = {"tile": 32, "output_format": "tiff"}
     with running() as source, ExitStack() as used:
         server = used.enter_context(serve())
         address = source.serve("/long.tif", content)
         one, other = (
-            made(ask(server, "POST", "/v1/scenes", json={"image": image, **options}))["id"]
-            for image in (address, (tmp_path / "local" / "long.tif").as_uri())
+            made(ask(server, "POST", "/v1/scenes", json={**options, "image": image, **more}))["id"]
+            for image, more in ((address, {}), ((tmp_path / "local" / "long.tif").as_uri(), {"tile": 512}))
         )
         lost = made(ask(server, "POST", "/v1/scenes", files={"image": content}, data=options))["id"]
         for end in ends:
@@ -78,9 +78,9 @@ def test_a_job_survives_its_servers(tmp_path, serve, ends):
             end(server)
             server = used.enter_context(serve())
         with client(base_url=server.url) as asking:
-            for job_id in (one, other):
+            for job_id, tiles in ((one, TILES), (other, 4)):
                 job = wait_for(lambda job_id=job_id: _completed(asking, job_id), "the job did not end")
-                assert (job["tiles"]["done"], job["error"]) == (TILES, None)
+                assert (job["tiles"]["done"], job["error"]) == (tiles, None)
                 np.testing.assert_array_equal(raster(asking.get(f"/v1/scenes/{job_id}/content").content), expected)
             failed = made(asking.get(f"/v1/scenes/{lost}"))
         assert failed["status"] == "failed"
