@@ -431,19 +431,25 @@ def sending(url):
     """A request of nearly the largest size that is taken, whose body comes as slowly as it may, again and again.
 
     While it is taken it holds a place. The first may find none, and one may end since this process had no time for it.
+    It is begun before the block: the server reads for seconds from who finds no place before it says so.
     """
     done = Event()
 
-    def send():
+    def begun():
+        return connection(url, EDITS, 2 * MIB - 1, PART)
+
+    def send(made):
         while not done.is_set():
-            with connection(url, EDITS, 2 * MIB - 1, PART) as made, suppress(OSError):
+            with made, suppress(OSError):
                 for _ in range(48):
                     made.sendall(bytes(2**15))
                     if done.wait(0.3) or select.select([made], [], [], 0)[0]:  # it was answered
                         break
+            made = begun()
+        made.close()
 
     with ThreadPoolExecutor(1) as pool:
-        sent = pool.submit(send)
+        sent = pool.submit(send, begun())
         try:
             yield
             assert not sent.done()
