@@ -25,6 +25,7 @@ def place(tmp_path, monkeypatch):
     """A folder with one file to send, in an environment without keys, whose pauses take no time."""
     for name in ("VLLM_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("vllm_mmout.wings.jobs.client.jobs._FIRST_PAUSE", 0.001)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scene.tif").write_bytes(b"pixels of the scene")
     return tmp_path
