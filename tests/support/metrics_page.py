@@ -24,6 +24,11 @@ def lines_of(text: str, prefix: str) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if line.startswith(prefix))
 
 
-def page() -> str:
-    """What /metrics answers where there is one API server: vLLM gives the default registry."""
-    return generate_latest(REGISTRY).decode()
+def page(*names: str) -> str:
+    """What /metrics answers where there is one API server: vLLM gives the default registry.
+
+    Args:
+        names: of samples; only these are collected, for all of vLLM's take as long as some requests.
+
+    """
+    return generate_latest(REGISTRY.restricted_registry(names) if names else REGISTRY).decode()
