@@ -70,7 +70,7 @@ def test_a_page_for_each_band_is_named_with_the_remedy(options: dict[str, object
     """A TIFF with a page a band has one band for GDAL; the error says that it has pages, and what to give."""
     array = np.arange(6 * 8 * 9, dtype=np.uint16).reshape(6, 8, 9)
     tifffile.imwrite(tmp_path / "six.tif", array, photometric="minisblack", **options)
-    with pytest.raises(InputError, match=r"holds 6 images \(pages\), of which the first .* as tifffile.imread reads"):
+    with pytest.raises(InputError, match=r"holds 6 images \(pages\), and only the first .* as tifffile.imread reads"):
         pixels(SIX, tmp_path / "six.tif")
     np.testing.assert_array_equal(pixels(SIX, tifffile.imread(tmp_path / "six.tif")), array)
 
@@ -114,4 +114,4 @@ def test_a_picture_that_is_not_turned_and_a_first_page_are_said(tmp_path) -> Non
     with Image.open(tmp_path / "turned.tif") as image, PICTURES.open(image, OutputParams()) as view:
         assert (view.size, view.assumed) == ((29, 17), ())
     with RasterMapper("net", ("grey",), 64).open(tmp_path / "pages.tif", OutputParams()) as view:
-        assert "2 images (pages), of which the first is read" in " ".join(view.assumed)
+        assert "2 images (pages), and only the first is read" in " ".join(view.assumed)

@@ -305,7 +305,7 @@ def test_threads_may_read_while_it_is_saved(raster: StoredRaster, tmp_path: Path
 @pytest.mark.parametrize(
     ("known", "error", "words"),
     [
-        ({"band_names": ["a", "b"]}, SaveError, "one a band, 1, got 2"),
+        ({"band_names": ["a", "b"]}, SaveError, "one entry per band, 1, got 2"),
         ({"palette": np.zeros((3, 4), "uint8")}, SaveError, r"uint8 \[n, 3\]"),
         ({"nodata": 256}, SaveError, "from 0 to 255"),
         ({"palette": np.zeros((0, 3), "uint8")}, InputError, r"palette must be uint8 \[n, 3\]"),

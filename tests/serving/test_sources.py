@@ -545,7 +545,7 @@ def test_what_gdal_would_have_to_see_beside_a_file(folder):
     band = '<PAMRasterBand band="2"><NoDataValue>9</NoDataValue></PAMRasterBand>'
     (folder / "x.tif.aux.xml").write_text(f"<PAMDataset>{band}</PAMDataset>")
     with pytest.raises(
-        InputError, match=r"^x\.tif\.aux\.xml says other values of nodata for other bands \(None, 9, None\)"
+        InputError, match=r"^x\.tif\.aux\.xml states different nodata values for different bands \(None, 9, None\)"
     ):
         placed_at(f"file://{folder}/x.tif", sources(str(folder)))
 

@@ -52,7 +52,7 @@ def check_refused(path: Path, says: str) -> None:
     """That a raster is refused for a file beside it, by an error that begins so and says what to do with that file."""
     with pytest.raises(InputError, match=f"^{path.parent}/{says}") as caught:
         read_raster(path)
-    assert str(caught.value).endswith("; correct it, or remove it to read the raster without")
+    assert str(caught.value).endswith("; correct the file, or remove it to read the raster without it")
 
 
 def check(path: Path) -> Any:

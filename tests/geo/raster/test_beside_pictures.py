@@ -102,5 +102,8 @@ def test_jpeg2000_that_gdal_gets_as_bytes_does_not_lose_its_neighbours(tmp_path:
         assert opened.georeference is None
     (tmp_path / "x.j2w").write_text(WORLD)
     served = Served()
-    with served.file, pytest.raises(InputError, match="beside it, which GDAL finds by its path alone; give the path"):
+    with (
+        served.file,
+        pytest.raises(InputError, match="which GDAL finds only by the file's path; give the path"),
+    ):
         open_raster(served)

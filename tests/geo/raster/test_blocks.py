@@ -111,7 +111,7 @@ def test_a_raster_that_cannot_be_is_refused_at_the_start(options: dict[str, obje
     ("known", "error", "words"),
     [
         ({"nodata": -1}, SaveError, "an integer from 0 to 65535"),
-        ({"units": ["m", "m"]}, SaveError, "units must be one a band, 1, got 2"),
+        ({"units": ["m", "m"]}, SaveError, "units must have one entry per band, 1, got 2"),
         ({"georeference": Georeference(crs="EPSG:5773")}, InputError, "EPSG:5773"),
     ],
 )

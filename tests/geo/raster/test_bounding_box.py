@@ -201,7 +201,7 @@ def test_wrong_systems_and_sides_are_errors_of_the_option() -> None:
     """An unknown system, west above east where x is no longitude, and a box that a projection cannot show."""
     with pytest.raises(OptionError, match="bbox_crs must be a coordinate system, as"):
         window_of_box((2, 3, 4, 5), "EPSG:1", UTM, (10, 10), "x")
-    with pytest.raises(OptionError, match="west below its east where x is no longitude"):
+    with pytest.raises(OptionError, match="west below its east where x is not a longitude"):
         window_of_box((5, 3, 4, 5), None, UTM, (10, 10), "x")
     seen_from_space = Georeference("+proj=geos +h=35785831 +lon_0=0", (5e4, 0, -5e6, 0, -5e4, 5e6))
     _, north = Transformer.from_crs("EPSG:4326", seen_from_space.crs, always_xy=True).transform(0, 5)
@@ -234,12 +234,12 @@ def test_metres_that_are_called_degrees() -> None:
 def test_a_system_that_is_nowhere_on_earth() -> None:
     """PROJ knows a local system but no way to it: an error of the input that says what to do."""
     local = Georeference('LOCAL_CS["x"]', (1, 0, 0, 0, -1, 0))
-    with pytest.raises(InputError, match=r"no way from EPSG:4326 .* leave bbox_crs out"):
+    with pytest.raises(InputError, match=r"cannot transform EPSG:4326 .* leave bbox_crs out"):
         window_of_box((10, -20, 20, -10), "EPSG:4326", local, (100, 100), "x")
 
 
 @pytest.mark.parametrize("crs", ["EPSG:5773", "EPSG:4978"], ids=["heights", "geocentric"])
 def test_a_system_without_a_map_is_refused(crs) -> None:
     """Heights, and metres from the middle of the Earth, say nothing of west and south."""
-    with pytest.raises(OptionError, match=rf"bbox_crs must be a system of a map, as \"EPSG:4326\", got '{crs}'"):
+    with pytest.raises(OptionError, match=rf"must be a geographic or projected system .*, got '{crs}'"):
         window_of_box((9.01, 45.1, 9.1, 45.14), crs, UTM, (1000, 1200), "x")

@@ -85,11 +85,11 @@ def test_a_mask_is_read_by_windows(tmp_path: Path) -> None:
 def wrong_masks(folder: Path) -> Any:
     path = folder / "x.tif.msk"
     mask(path, VALID[:1, :-1])
-    yield r"has 39 x 56 pixels and 1 bands, and cannot be the mask of x\.tif, which has 40 x 56 and 3; correct it"
+    yield r"has 39 x 56 pixels and 1 bands, and cannot be the mask of x\.tif, which has 40 x 56 and 3; correct the"
     mask(path, VALID[:2], flags=0)
     yield "has 40 x 56 pixels and 2 bands, and cannot be the mask"
     path.write_bytes(b"no mask")
-    yield r"should be the mask of x\.tif, and is text that begins with 'no mask'; correct it, or remove it to"
+    yield r"should be the mask of x\.tif, but is text that begins with 'no mask'; correct the file, or remove it to"
     path.write_bytes(b"")
     yield "should be the mask"
     path.write_bytes(b"II*\0\x08\0\0\0")

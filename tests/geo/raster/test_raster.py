@@ -129,5 +129,5 @@ def test_an_array_of_another_rank_is_refused(shape: tuple[int, ...]) -> None:
 
 def test_descriptions_must_be_one_a_band() -> None:
     """Fewer descriptions than bands are an error."""
-    with pytest.raises(InputError, match="one a band, 2, got 1"):
+    with pytest.raises(InputError, match="one entry per band, 2, got 1"):
         Raster(np.zeros((2, 1, 1)), descriptions=("a",))

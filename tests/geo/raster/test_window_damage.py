@@ -83,7 +83,7 @@ def test_too_few_offsets_are_refused_at_once() -> None:
     data = bytearray(geotiff(**TILED))
     at = data.index(struct.pack("<HHI", 257, 3, 1)) + 8
     struct.pack_into("<H", data, at, 9600)
-    with pytest.raises(InputError, match="its size makes 2400 segments, it lists 24"):
+    with pytest.raises(InputError, match="its size needs 2400 segments, but it lists 24"):
         open_raster(bytes(data))
 
 
@@ -144,7 +144,7 @@ def test_negative_places_are_refused(stored: str, signed: str) -> None:
     for tag in {"offsets": [offsets], "counts": [counts], "both": [offsets, counts]}[signed]:
         data = _with_tag(data, tag, "i4", [-value for value in values[tag]])
     with pytest.raises(
-        InputError, match=r"is a damaged TIFF: (strip|tile) \d+ of \d+ lies at byte -?\d+ and has -?\d+"
+        InputError, match=r"is a damaged TIFF: (strip|tile) \d+ of \d+ starts at byte -?\d+ and has -?\d+"
     ):
         open_raster(data)
 
@@ -154,7 +154,7 @@ def test_one_negative_place_among_good_ones_is_named() -> None:
     data = geotiff(**TILED)
     values, offsets, _ = _places(data)
     values[offsets][5] = -8
-    with pytest.raises(InputError, match="is a damaged TIFF: tile 5 of 24 lies at byte -8 and has"):
+    with pytest.raises(InputError, match="is a damaged TIFF: tile 5 of 24 starts at byte -8 and has"):
         open_raster(_with_tag(data, offsets, "i4", values[offsets]))
 
 

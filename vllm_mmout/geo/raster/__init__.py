@@ -1,1 +1,1 @@
-"""Georeferenced rasters as arrays: reading, writing, and where on Earth they lie."""
+"""Reading and writing georeferenced rasters as arrays."""

@@ -1,4 +1,4 @@
-"""Areas of pixels on the ground, in square metres."""
+"""Ground areas of pixels and rasters."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _E = math.sqrt(_F * (2 - _F))
 
 
 def pixel_areas(georeference: Georeference | None, height: int) -> NDArray[np.float64] | None:
-    """Square metres of a pixel in each row of a raster, [height]; None where they cannot be told.
+    """Return the area of a pixel in each row of a raster, float64 [height], in square metres; None if it is unknown.
 
-    In a projected system that is the area on the map, in its unit squared: true where the projection keeps areas, near
-    enough in UTM and its like, too large away from the equator in Web Mercator. In a geographic system it is that of
-    the cell between two parallels and two meridians on the WGS 84 ellipsoid, exactly; on other ellipsoids it differs
-    by less than 0.06 %. There rows must run along parallels.
+    In a projected system this is the area on the map: exact for an equal-area projection, nearly exact in UTM, and too
+    large away from the equator in Web Mercator. In a geographic system it is the exact area of a cell between two
+    parallels and two meridians on the WGS 84 ellipsoid, which differs by less than 0.06 % on other ellipsoids. The rows
+    of a geographic raster must run along parallels, otherwise the result is None.
     """
     if georeference is None or georeference.transform is None or georeference.crs is None:
         return None
@@ -43,17 +43,17 @@ def pixel_areas(georeference: Georeference | None, height: int) -> NDArray[np.fl
 
 
 def area_km2(georeference: Georeference | None, size: tuple[int, int]) -> float | None:
-    """Square kilometres of a raster of (height, width) pixels, by `pixel_areas`; None where they cannot be told."""
+    """Return the area of a raster of ``size`` (height, width) in square kilometres; None if it is unknown."""
     height, width = size
     areas = pixel_areas(georeference, height)
     return None if areas is None else float(areas.sum()) * width / 1e6
 
 
 def _between(latitudes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The areas between parallels, for one radian of longitude.
+    """Return the areas between adjacent latitudes (radians), per radian of longitude, in square metres.
 
-    The integral of what an element of the ellipsoid measures (Snyder 1987, 4-18 to 4-20), by Gauss and Legendre: exact
-    to all digits, where the difference of two closed forms has few left for small cells.
+    The area element of the ellipsoid (Snyder 1987, 4-18 to 4-20) is integrated by Gauss-Legendre quadrature, which is
+    exact to all digits. The difference of two closed-form values would lose most digits for small cells.
     """
     places, weights = np.polynomial.legendre.leggauss(8)
     half = np.diff(latitudes) / 2
@@ -63,7 +63,7 @@ def _between(latitudes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _unit(crs: str) -> float | None:
-    """The unit of a coordinate system in metres, 0 for degrees, None for what is neither, or may not be known."""
+    """Return the unit of a coordinate system in metres, 0 for degrees, None for any other or an unreadable system."""
     try:
         system = rasterio_crs(crs)
     except InputError:

@@ -1,4 +1,4 @@
-"""Bounding boxes in coordinates, as windows of a raster's pixels."""
+"""Conversion of bounding boxes in coordinates to windows of a raster."""
 
 from __future__ import annotations
 
@@ -23,11 +23,23 @@ if TYPE_CHECKING:
 def window_of_box(
     box: Box, box_crs: str | None, georeference: Georeference | None, size: tuple[int, int], name: str
 ) -> Window:
-    """The pixels that a box touches, as far as the raster goes; of a rotated raster the window around them.
+    """Return the window around the pixels that a bounding box touches, clipped to the raster.
 
-    A box in another system than the raster's is followed along its edges, which may be curved there. Longitudes may be
-    counted from -180 or from 0, in the box and in the raster; a box whose west is above its east crosses the
-    antimeridian.
+    If the box is in another coordinate system than the raster, its edges, which may be curved in the raster's system,
+    are followed point by point. Longitudes of the box and of the raster may count from -180 or from 0. A box with
+    west > east crosses the antimeridian.
+
+    Args:
+        box: (west, south, east, north).
+        box_crs: coordinate system of the box; None means the raster's own.
+        georeference: georeference of the raster.
+        size: (height, width) of the raster, in pixels.
+        name: name of the raster in error messages.
+
+    Raises:
+        InputError: the raster has no usable georeference, or the box lies outside the raster or at two ends of it.
+        OptionError: the box or its coordinate system is invalid.
+
     """
     placed, grid = _grid(georeference, size, name)
     system = _system(box_crs, placed, grid, name)
@@ -35,21 +47,21 @@ def window_of_box(
     if west > east:
         if not system.geographic:
             raise OptionError(
-                f"bbox must have its west below its east where x is no longitude, got {text(box)}", param="bbox"
+                f"bbox must have its west below its east where x is not a longitude, got {text(box)}", param="bbox"
             )
         east += TURN
     windows = system.windows((west, south, east, north))
-    said = f"bbox {text(box)}{f' in {box_crs[:60]}' if box_crs else ''}"
+    box_text = f"bbox {text(box)}{f' in {box_crs[:60]}' if box_crs else ''}"
     if not windows:
         degrees = box_crs is None and not system.geographic and max(map(abs, box)) <= TURN
         hint = '; for longitudes and latitudes say bbox_crs="EPSG:4326"' * degrees
         raise InputError(
-            f"{said} lies outside of {name}, which covers {text(system.extent())} there{hint}", param="bbox"
+            f"{box_text} lies outside of {name}, which covers {text(system.extent())} there{hint}", param="bbox"
         )
     joined = _joined(windows)
     if joined is None:
         parts = " and ".join(f"({window})" for window in windows)
-        raise InputError(f"{said} lies at two ends of {name}, {parts}; ask for one after the other", param="bbox")
+        raise InputError(f"{box_text} lies at two ends of {name}, {parts}; ask for one after the other", param="bbox")
     return joined
 
 
@@ -68,7 +80,8 @@ def _system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str) -
         raise OptionError(f'bbox_crs must be a coordinate system, as "EPSG:4326": {error}', param="bbox_crs") from error
     if not (there.is_geographic or there.is_projected):
         raise OptionError(
-            f'bbox_crs must be a system of a map, as "EPSG:4326", got {shown(crs)}, which is none', param="bbox_crs"
+            f'bbox_crs must be a geographic or projected system ("EPSG:4326"), got {shown(crs)}, which is neither',
+            param="bbox_crs",
         )
     try:
         own = rasterio_crs(raster.crs)
@@ -78,28 +91,28 @@ def _system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str) -
         ) from error
     if not is_way(there, own):
         raise InputError(
-            f"PROJ knows no way from {crs[:60]} to the coordinate system of {name}; {remedy}", param="bbox_crs"
+            f"PROJ cannot transform {crs[:60]} to the coordinate system of {name}; {remedy}", param="bbox_crs"
         )
     systems = None if there == own else (there, own)
     return BoxSystem(grid, systems, geographic=there.is_geographic, raster_geographic=own.is_geographic)
 
 
 def is_way(there: CRS, own: CRS) -> bool:
-    """Whether PROJ knows a way from one system to another: none is on Earth alone, or on another body."""
+    """Return whether PROJ can transform coordinates of ``there`` to ``own``; it cannot between two celestial bodies."""
     try:
         transform(there, own, [0.0], [0.0])
     except CPLE_NotSupportedError:
         return False
-    except CPLE_BaseError:  # that place is not in one of the two
+    except CPLE_BaseError:  # the systems are compatible, only the point (0, 0) is not
         return True
     return True
 
 
 def _is_geographic(crs: str | None) -> bool:
-    """Whether x is a longitude."""
+    """Return whether x is a longitude in a coordinate system."""
     try:
         return crs is not None and bool(rasterio_crs(crs).is_geographic)
-    except InputError:  # it may name a file, as of a raster that a stranger made
+    except InputError:  # refused as it may name a file
         return False
 
 
@@ -123,7 +136,7 @@ def _grid(georeference: Georeference | None, size: tuple[int, int], name: str) -
 
 
 def _joined(windows: Sequence[Window]) -> Window | None:
-    """One window of several that touch each other; None where there is something between them."""
+    """Return the window around windows that touch each other; None if there is a gap between them."""
     whole, *others = sorted(windows, key=lambda window: (window.col, window.row))
     for other in others:
         apart = other.row > whole.row + whole.height or whole.row > other.row + other.height

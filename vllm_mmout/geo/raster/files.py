@@ -1,4 +1,4 @@
-"""Files: read by several threads, found beside another by their names."""
+"""File objects that several threads can read, and lookup of the files beside a raster (sidecars, masks)."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from typing import BinaryIO, TypeAlias, cast
 from vllm_mmout.errors import InputError
 
 _NO_SUCH_PLACE = (ArithmeticError, MemoryError, ValueError)
-"""What any file raises that is asked for impossible places, as damaged data may do."""
+"""Exceptions of a file read at an impossible offset, which damaged data may contain."""
 
 THREADS = min(8, os.cpu_count() or 1)
-"""Threads that read and decode, for a file at hand. On 16 cores four read 91 Mpx/s, eight 143, sixteen 123."""
+"""Threads that read and decode a local file. On 16 cores, 4 threads read 91 Mpx/s, 8 read 143 and 16 read 123."""
 
 
 class ManyReadersFile(io.RawIOBase):
-    """A file that any number of threads may read at once, each at its own place."""
+    """A file that any number of threads may read at the same time, each at its own offset."""
 
     def read_at(self, at: int, count: int) -> bytes:
-        """Read bytes at a place, fewer where the file ends."""
+        """Read ``count`` bytes at offset ``at``, fewer at the end of the file."""
         raise NotImplementedError
 
     def view_at(self, at: int, count: int) -> memoryview:
-        """The same, without a copy where the file has them in memory already."""
+        """Return ``count`` bytes at offset ``at`` as a view, without a copy if they are already in memory."""
         return memoryview(self.read_at(at, count))
 
     def fetch(self, at: int, count: int) -> None:
-        """Have bytes fetched that will be read soon; returns at once."""
+        """Start to fetch ``count`` bytes at offset ``at`` that will be read soon, without waiting for them."""
 
 
 class SharedFile:
-    """A seekable file, open for reading bytes; also a file object, for those who read it alone.
+    """A seekable binary file that several threads may read, and that a single reader may use as a file object.
 
-    Where the file is ours, reading raises `InputError`. A caller's own file object may raise what it likes; that stands
-    in ``failure`` too: decoders that read the file wrap it, or pass over it. Places and numbers of bytes that are no
-    whole numbers, as damaged data may have them, are a TypeError of whoever asks, and no failure of the file. A
-    caller's file is left at its end, as after ``read()``.
+    If ``owned``, read errors become `InputError`. A caller's file object may raise any exception; the exception is
+    kept in ``failure`` too, since decoders may wrap or swallow it. An offset or count that is not an integer, as
+    damaged data may contain, raises TypeError and does not count as a failure of the file. A caller's file is left at
+    its end, as after ``read()``.
     """
 
     def __init__(self, file: BinaryIO, name: str, *, owned: bool) -> None:
@@ -62,16 +62,16 @@ class SharedFile:
 
     @property
     def far(self) -> bool:
-        """Whether it is worth it to have bytes fetched before they are read."""
+        """Whether reading the file is so slow (over a network) that fetching bytes ahead pays off."""
         return self._many is not None
 
     def fetch(self, at: int, count: int) -> None:
-        """Have bytes of a file that is far away fetched, which will be read soon; returns at once."""
+        """Start to fetch ``count`` bytes at ``at`` that will be read soon, without waiting; local files do nothing."""
         if self._many is not None:
             self._many.fetch(at, count)
 
     def read_at(self, at: int, count: int) -> bytes:
-        """Read bytes at a place; fewer where the file ends."""
+        """Read ``count`` bytes at offset ``at``, fewer at the end of the file."""
         at, count = operator.index(at), operator.index(count)
         if self._many is not None:
             with self._watched():
@@ -81,34 +81,34 @@ class SharedFile:
             return self.read(count)
 
     def view_at(self, at: int, count: int) -> memoryview:
-        """The same, without a copy where a file that is far away has them here already."""
+        """Return ``count`` bytes at offset ``at`` as a view, without a copy if a remote file has them in memory."""
         if self._many is None:
             return memoryview(self.read_at(at, count))
         with self._watched():
             return self._many.view_at(operator.index(at), operator.index(count))
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place."""
+        """Move to an offset, as ``io.IOBase.seek`` does, and return it."""
         offset = operator.index(offset)
         with self._watched():
             return self._file.seek(offset, whence)
 
     def read(self, count: int = -1) -> bytes:
-        """Read on from where the file is; fewer bytes where it ends."""
+        """Read ``count`` bytes from the current position, fewer at the end of the file; all that remain if negative."""
         count = operator.index(count)
         with self._watched():
             data = self._file.read(count)
-            while len(data) < count and (more := self._file.read(count - len(data))):  # as unbuffered files want it
+            while len(data) < count and (more := self._file.read(count - len(data))):  # short reads
                 data += more
             return data
 
     def tell(self) -> int:
-        """Where the file is."""
+        """Return the current position."""
         with self._watched():
             return self._file.tell()
 
     def close(self) -> None:
-        """Let the file go; any number of times."""
+        """Close the file if ``owned``, else move it to its end. May be called repeatedly."""
         with self._lock:
             if self._owned:
                 self._file.close()
@@ -132,27 +132,31 @@ class SharedFile:
 
 
 PAM, MASK = ".aux.xml", ".msk"
-"""What GDAL appends to a file's name for what it keeps of the file, and for its mask."""
-REMEDY = "correct it, or remove it to read the raster without"
-"""What to do with a file beside a raster that is wrong; ends the message."""
+"""Suffixes that GDAL appends to a file's name for its PAM (metadata) file and its mask."""
+REMEDY = "correct the file, or remove it to read the raster without it"
+"""End of the error messages about a faulty file beside a raster."""
 Opener: TypeAlias = Callable[[str], SharedFile | None]
-"""Opens a file of the folder by its name; None where there is none."""
+"""Function that opens a file of the folder by its name, and returns None if the file is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The files beside a file that a user named by its path. Uploads and files on servers have none."""
+    """The files in the folder of a file given by its path. Uploads and remote files have no neighbours."""
 
     name: str
-    """Of the file, without its folder."""
+    """Name of the file, without its folder."""
     opener: Opener
+    """Opens a neighbour by its name."""
 
     def appended(self, suffix: str) -> SharedFile | None:
-        """The file whose name is this one's with something behind it, in small letters or in capitals."""
+        """Open the neighbour called ``name`` + ``suffix`` (suffix as given or in capitals); None if it is missing."""
         return self._first([self.name + suffix, self.name + suffix.upper()])
 
     def replaced(self, suffixes: Iterable[str]) -> SharedFile | None:
-        """The first file whose name is this one's with another suffix, in small letters or in capitals."""
+        """Open the first neighbour whose name is ``name`` with one of the suffixes instead of its own.
+
+        Each suffix is tried in lower case, then in capitals. The result is None if no such file exists.
+        """
         stem = self.name.rpartition(".")[0] or self.name
         return self._first(stem + each for suffix in suffixes for each in (suffix.lower(), suffix.upper()))
 
@@ -161,21 +165,22 @@ class Neighbours:
 
 
 class FileWithNeighbours:
-    """A file object whose neighbours may be read too."""
+    """Base class of file objects that also give access to the files beside them."""
 
     neighbours: Neighbours | None = None
+    """The files beside this file; None if they may not be read."""
 
 
 def neighbours_of(path: Path) -> Neighbours:
-    """The files in the folder of a local file."""
+    """Return the neighbours of a local file, opened on demand from its folder."""
     return Neighbours(path.name, partial(_beside, path))
 
 
 def _beside(path: Path, name: str) -> SharedFile | None:
     place = path.with_name(name)
     try:
-        if not os.path.isfile(place):  # noqa: PTH113 - that of a Path raises where a name is too long for a file
-            return None  # nor is a pipe one, which would be waited for
+        if not os.path.isfile(place):  # noqa: PTH113 - Path.is_file raises if a name is too long for a file
+            return None  # missing, or a pipe, which would block
         return SharedFile(cast("BinaryIO", place.open("rb")), str(place), owned=True)
     except FileNotFoundError:
         return None

@@ -1,4 +1,4 @@
-"""What a file is, by its name (addresses, names of GDAL's, bands, rasters of a folder) and by its first bytes."""
+"""Recognition of files by name (addresses, GDAL names, band names, rasters in folders) and by their first bytes."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
 _SCHEMES = ("http://", "https://")
 _LONGEST_NAME = 200
-"""Characters of a name that a client gave."""
+"""Characters kept of a file name that a client sent."""
 _DATA_WITHIN = re.compile(r'(?:netcdf|hdf5):(?:"(?P<file>[^"]*)"|(?P<plain>[^":]*)):(?P<data>.*)', re.IGNORECASE)
-"""GDAL's name of data within a file."""
+"""Pattern of GDAL's names of datasets inside a file, such as ``NETCDF:"file.nc":variable``."""
 
 
 def is_address(source: Any) -> bool:
-    """Whether something is the address of a file on a server."""
+    """Return whether ``source`` is an http or https address."""
     return isinstance(source, str) and source.lstrip().lower().startswith(_SCHEMES)
 
 
 BUCKETS = {"s3": "a bucket of S3", "gs": "a bucket of Google Cloud Storage", "az": "a container of Azure"}
-"""Schemes of addresses in buckets, and what those are called."""
+"""URL schemes of buckets, with the name of each kind of bucket for messages."""
 
 
 def in_bucket(source: Any) -> bool:
-    """Whether something is the address of an object, or a folder, in a bucket: ``s3://``, ``gs://``, ``az://``."""
+    """Return whether ``source`` is the address of an object or folder in a bucket: ``s3://``, ``gs://``, ``az://``."""
     return isinstance(source, str | PurePath) and str(source).lstrip().lower().startswith(tuple(_STORES))
 
 
 def printable_name(name: str) -> str:
-    """The last part of a name, with "_" for what cannot be printed; "" where nothing is left."""
+    """Return the last part of a path or name, with "_" in place of unprintable characters; may be empty."""
     last = PurePosixPath(name.replace("\\", "/")).name if not name.startswith("<") else name
     return "".join(letter if letter.isprintable() else "_" for letter in last)[:_LONGEST_NAME]
 
 
 def without_secrets(address: str) -> str:
-    """An address as it may stand in a message: without user, password, query and fragment, which may be secrets."""
+    """Return an address without user, password, query and fragment, which may be secrets, for use in messages."""
     if not is_address(address) and not in_bucket(address):
         return address
     scheme, _, rest = address.strip().partition("://")
@@ -54,9 +54,9 @@ def without_secrets(address: str) -> str:
 
 
 def file_stem(source: Any) -> str:
-    """The name, without its suffix, of the file that a path or an address names; "" where it names none.
+    """Return the file name, without its suffix, of a path or an address; "" if it has no file name.
 
-    Of data within a file, as ``NETCDF:"file.nc":group/variable``, it is ``file_group_variable``.
+    For a dataset inside a file, such as ``NETCDF:"file.nc":group/variable``, it is ``file_group_variable``.
     """
     within = _DATA_WITHIN.match(source) if isinstance(source, str) else None
     if within is not None:
@@ -67,24 +67,24 @@ def file_stem(source: Any) -> str:
     elif is_address(source):
         path = unquote(without_secrets(source).partition("://")[2].partition("/")[2])
     else:
-        found = Path(source).stem if isinstance(source, str | os.PathLike) else ""
-        return "" if found == ".." else found
-    found = PurePosixPath(path).stem
-    return found if found.isprintable() and found != ".." else ""
+        stem = Path(source).stem if isinstance(source, str | os.PathLike) else ""
+        return "" if stem == ".." else stem
+    stem = PurePosixPath(path).stem
+    return stem if stem.isprintable() and stem != ".." else ""
 
 
 _TOKEN = re.compile(r"B\d{1,2}A?", re.IGNORECASE)
-"""A band of Landsat ("B4"), Sentinel-2 and HLS ("B04", "B8A")."""
+"""Pattern of a band name of Landsat ("B4"), Sentinel-2 and HLS ("B04", "B8A")."""
 _SPLIT = re.compile(r"[._\- ]+")
 _LEADING_ZEROS = re.compile(r"(?<!\d)0+(?=\d)")
 _NUMBER = re.compile(r"(\d+)")
 
 
 def band_of_file(name: str) -> str:
-    """The name that a file gives its band: the last part that reads as one, else all of its stem.
+    """Return the band name in a file name: the last part that looks like a band name, else the whole stem.
 
-    "B4", "B02", "B8A" of ``LC08_L2SP_193024_20200101_20200113_02_T1_SR_B4.TIF``,
-    ``T32TQM_20200101T100000_B02_10m.jp2``, ``HLS.S30.T14RKV.2020123T170851.v2.0.B8A.tif``; "red" of
+    The result is "B4" for ``LC08_L2SP_193024_20200101_20200113_02_T1_SR_B4.TIF``, "B02" for
+    ``T32TQM_20200101T100000_B02_10m.jp2``, "B8A" for ``HLS.S30.T14RKV.2020123T170851.v2.0.B8A.tif`` and "red" for
     ``NETCDF:"scene.nc":red``.
     """
     if within := _DATA_WITHIN.match(name):
@@ -96,76 +96,77 @@ def band_of_file(name: str) -> str:
 
 
 def band_key(name: str) -> str:
-    """The name without a difference between "B2", "b02" and "B02"."""
+    """Return a key for comparing band names, equal for "B2", "b02" and "B02"."""
     return _LEADING_ZEROS.sub("", name.casefold())
 
 
 def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
-    """What to sort names by, so that "B2" comes before "B10"."""
+    """Return a sort key for names that puts "B2" before "B10"."""
     parts = _NUMBER.split(name.casefold())
     return (*((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts), (0, 0, name))
 
 
 RASTER_SUFFIXES = (".tif", ".tiff", ".jp2", ".vrt")
-"""What is taken for a raster in a folder; metadata, overviews and quicklooks beside them are passed over."""
+"""Suffixes of the rasters in a folder. Other files, such as metadata, overviews and quicklooks, are skipped."""
 
 _PRODUCT = ("R*m", "IMG_DATA", "IMG_DATA/R*m", "GRANULE/*/IMG_DATA", "GRANULE/*/IMG_DATA/R*m")
-"""Where a Sentinel-2 product has its bands, seen from one of its folders; those of level 2 in a folder a resolution."""
+"""Glob patterns of a Sentinel-2 product's band folders, from any folder of it; level 2 has one per resolution."""
 
 
 def rasters_in(folder: Path) -> list[Path]:
-    """The rasters directly in a folder, "B2" before "B10"."""
+    """Return the rasters directly in a folder, in natural order ("B2" before "B10")."""
     return _inside(folder, lambda path: path.suffix.lower() in RASTER_SUFFIXES and path.is_file())
 
 
 def rasters_of(folder: Path) -> list[Path]:
-    """The rasters of the scene in a folder: those directly in it, or where a Sentinel-2 product has them."""
-    found = rasters_in(folder)
+    """Return the rasters of the scene in a folder: its own rasters, else the bands of the Sentinel-2 product in it."""
+    paths = rasters_in(folder)
     for pattern in _PRODUCT:
-        if found:
+        if paths:
             break
-        places = sorted(place for place in folder.glob(pattern) if place.is_dir())
-        found = [path for place in places for path in rasters_in(place)]
-    return found
+        band_folders = sorted(place for place in folder.glob(pattern) if place.is_dir())
+        paths = [path for place in band_folders for path in rasters_in(place)]
+    return paths
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders directly in a folder that hold rasters, or are Sentinel-2 products, in the same order."""
+    """Return the folders directly in a folder that hold rasters or are Sentinel-2 products, in natural order."""
     return [path for path in _inside(folder, lambda path: path.is_dir()) if rasters_of(path)]
 
 
-def _inside(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
-    try:  # of a folder that may be listed and no more, nothing but the names can be found out
-        found = [path for path in folder.iterdir() if not path.name.startswith(".") and wanted(path)]
+def _inside(folder: Path, condition: Callable[[Path], bool]) -> list[Path]:
+    try:  # the condition fails too if the folder may be listed but not entered
+        paths = [path for path in folder.iterdir() if not path.name.startswith(".") and condition(path)]
     except OSError as error:
         raise InputError(f"cannot read the folder {folder}: {error.strerror}") from error
-    return sorted(found, key=lambda path: natural_order(path.name))
+    return sorted(paths, key=lambda path: natural_order(path.name))
 
 
 _STORES = {"s3://": "/vsis3/", "gs://": "/vsigs/", "az://": "/vsiaz/"}
 _VSI = "/vsi"
 _WITHIN = {"netcdf:": "netCDF", "hdf5:": "HDF5Image"}
-"""Beginnings of the names of datasets within a file, and their drivers."""
+"""Prefixes of GDAL's names of datasets inside a file, and the driver for each."""
 _NAMED = ("GTiff", "JP2OpenJPEG", "VRT", "netCDF", "HDF5", "PNG", "JPEG", "HFA", "PCIDSK", "ENVI")
-"""What may lie in an object store or a file system of GDAL's."""
+"""GDAL drivers allowed for files in object stores and in GDAL's virtual file systems."""
 
 Drivers: TypeAlias = tuple[tuple[str, ...], ...]
-"""Names of GDAL's drivers that may open a file, and no other; of several groups the first that can opens it."""
+"""Groups of names of the GDAL drivers that may open a file. The first group that can open it is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class GdalFormat:
-    """A format of files that is read through GDAL."""
+    """A file format that is read through GDAL."""
 
     words: str
-    """What it is called in an error."""
+    """Name of the format in error messages."""
     drivers: Drivers
+    """GDAL drivers that may open it; empty if the format is refused."""
     alone: bool
-    """Whether it can name no other file, so that it may come as bytes; data sets of HDF5 may lie in other files."""
+    """Whether a file of this format never refers to other files (as HDF5 may do), so that it may be given as bytes."""
 
 
 JPEG = b"\xff\xd8"
-"""How a JPEG begins."""
+"""First bytes of a JPEG."""
 JPEG2000 = GdalFormat("JPEG 2000", (("JP2OpenJPEG",),), alone=True)
 TIFF = GdalFormat("a TIFF", (("GTiff",),), alone=True)
 _VRT = GdalFormat("a VRT of GDAL", (("VRT",),), alone=False)
@@ -194,22 +195,23 @@ _HEADERS = (
     (".hdr", re.compile(rb"\s*ENVI\b"), _ENVI),
     (".hdr", re.compile(rb"(?s).*\b(nrows|NROWS)\s+\d"), _EHDR),
 )
-"""Suffix of a header beside a raw raster, how it begins, and the format."""
+"""Suffix of the header file beside a raw raster, pattern of the header's beginning, and format of the raster."""
 _HEADER_BYTES = 4096
 
 
 def is_gdal_name(name: str) -> bool:
-    """Whether a name is one of GDAL's rather than that of a file.
+    """Return whether a name is a GDAL dataset name rather than a file path.
 
-    These are object stores (``s3://``, ``gs://``, ``az://``, which `in_bucket` tells too), GDAL's file systems
-    (``/vsi...``: archives, memory, the network) and datasets within a file (``NETCDF:"file.nc":variable``,
-    ``HDF5:...``). They reach what a path does not: whoever takes names from strangers must refuse these.
+    Such names are objects in buckets (``s3://``, ``gs://``, ``az://``, see also `in_bucket`), paths in GDAL's virtual
+    file systems (``/vsi...``: archives, memory, the network) and datasets inside a file (``NETCDF:"file.nc":variable``,
+    ``HDF5:...``). They give access to more than local files, so code that accepts names from strangers must refuse
+    them.
     """
     return name.lower().startswith((_VSI, *_STORES, *_WITHIN))
 
 
 def gdal_target(name: str) -> tuple[str, Drivers]:
-    """What GDAL calls the thing of such a name, and the drivers that may open it."""
+    """Return the name to pass to GDAL for a name accepted by `is_gdal_name`, and the drivers that may open it."""
     for beginning, system in _STORES.items():
         if name.lower().startswith(beginning):
             return system + name[len(beginning) :], (_NAMED,)
@@ -220,10 +222,10 @@ def gdal_target(name: str) -> tuple[str, Drivers]:
 
 
 def gdal_format(head: bytes) -> GdalFormat | None:
-    """The format of a file that is read through GDAL, by its first bytes; None for any other."""
-    for signature, found in _SIGNATURES:
+    """Return the format of a file from its first bytes; None if the format is not read through GDAL."""
+    for signature, file_format in _SIGNATURES:
         if head.startswith(signature):
-            return found
+            return file_format
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if _NCOLS.match(text):
         return _ASCII_GRID
@@ -231,14 +233,14 @@ def gdal_format(head: bytes) -> GdalFormat | None:
 
 
 def format_of_header(neighbours: Neighbours) -> GdalFormat | None:
-    """Return the format of a raw raster whose header lies beside it; None without a header of a known kind."""
-    for header, beginning, found in _HEADERS:
+    """Return the format of a raw raster by the header file beside it; None without a header of a known kind."""
+    for header, beginning, file_format in _HEADERS:
         file = neighbours.replaced([header]) or neighbours.appended(header)
         if file is None:
             continue
         with closing(file):
             if beginning.match(file.read_at(0, _HEADER_BYTES)):
-                return found
+                return file_format
     return None
 
 
@@ -246,5 +248,5 @@ _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 def is_tiff(head: bytes) -> bool:
-    """Whether a file begins as TIFF or BigTIFF does, in either byte order."""
+    """Return whether the first bytes of a file are those of a TIFF or BigTIFF, in either byte order."""
     return head.startswith(_TIFF)

@@ -1,6 +1,6 @@
-"""The keys of a GeoTIFF that name a coordinate system (OGC 19-008, 7.1.1, annex D), looked at before GDAL reads them.
+"""The GeoTIFF keys of a coordinate system (OGC 19-008, 7.1.1, annex D), checked before GDAL reads them.
 
-A text may be one that makes PROJ open a file, and a count one that takes its time.
+A malicious text could make PROJ open a file, and a huge count could keep GDAL busy.
 """
 
 from __future__ import annotations
@@ -20,35 +20,36 @@ _DIRECTORY, _DOUBLES, _TEXTS = KEY_TAGS = (34735, 34736, 34737)
 _CITATION = 3073
 _TEXT_KEYS = (1026, 2049, _CITATION)
 _READ = range(1024, 4097)
-"""Keys of horizontal systems, and that of the vertical one: 4979 there makes heights of WGS 84 part of the system."""
+"""Keys passed to GDAL: horizontal systems, and the vertical system (4979 there adds WGS 84 heights to the system)."""
 _TELLING = frozenset({2048, 2050, 2056, 2057, 3072, 3074, 3075})
-"""Keys of systems, datums, ellipsoids and projections: one of them is there where a system is told."""
+"""Keys of systems, datums, ellipsoids and projections. A file with a coordinate system has at least one of them."""
 _SHORTS = range(1 << 16)
 _MOST = 1 << 12
-"""Numbers, and characters, that are read of all keys."""
+"""Largest count of numbers, and of characters, read for all keys together."""
 _MOST_NUMBERS, _LONGEST = 16, 1000
-"""Numbers of a key and characters of a name that are in use."""
+"""Largest count of numbers of a key, and of characters of a name, that real files use."""
 _WKT_MARK = "ESRI PE String = "
-"""Where Esri's software and GDAL put the WKT of a system that has no keys: before it, in the projected citation."""
+"""Prefix of the WKT of a system without keys, which Esri's software and GDAL write into the projected citation."""
 
 
 @dataclass(frozen=True, slots=True)
 class GeoKeys:
-    """The keys of one file."""
+    """The GeoTIFF keys of one file."""
 
     values: Keys
-    """By number: SHORT keys as integers, DOUBLE ones as tuples, ASCII ones as text without the closing "|"."""
+    """Value of each key by its number: an integer for SHORT, a tuple for DOUBLE, a text without the closing "|" for
+    ASCII."""
     tags: tuple[GeoTag, ...]
-    """The tags that hold those of them that GDAL may see."""
+    """TIFF tags with only the harmless keys, to be passed to GDAL."""
 
     @classmethod
     def from_tags(cls, tags: Mapping[int, GeoTag]) -> GeoKeys:
-        """Read the keys; those that point outside their tag are left out, as GDAL does."""
+        """Read the keys from a file's tags by number. As in GDAL, a key that points outside its tag is skipped."""
         directory, doubles, texts = (tags.get(code, GeoTag.shorts(code, ())) for code in KEY_TAGS)
         rows = [int(n) for n in directory.numbers] if directory.dtype == SHORT else []
         numbers = doubles.numbers[:_MOST]
         text = texts.value[:_MOST] if isinstance(texts.value, bytes) else b""
-        if text != text.decode(errors="ignore").encode():  # rasterio reads no names that are not UTF-8
+        if text != text.decode(errors="ignore").encode():  # rasterio cannot read names that are not UTF-8
             text = bytes(byte if byte < 128 else ord("?") for byte in text)
         values: dict[int, int | str | tuple[float, ...]] = {}
         harmless: list[int] = []
@@ -70,16 +71,19 @@ class GeoKeys:
 
     @property
     def refused_wkt(self) -> str | None:
-        """WKT in the citation that may name a file, or is none at all; GDAL does not see it."""
+        """The text in place of WKT in the citation, if it is not valid WKT or may name a file; None otherwise.
+
+        This text is not passed to GDAL.
+        """
         citation = self.values.get(_CITATION)
         wkt = citation.partition(_WKT_MARK)[2].strip() if isinstance(citation, str) else ""
         return wkt if wkt and not _is_wkt(wkt) else None
 
     @property
     def system(self) -> Keys:
-        """The keys that tell a coordinate system, without the raster type; none where they tell no system."""
-        told = any(self.values.get(key, 0) != 0 for key in _TELLING)
-        return {key: value for key, value in self.values.items() if key != 1025} if told else {}
+        """All keys except the raster type, if they define a coordinate system; else an empty mapping."""
+        has_system = any(self.values.get(key, 0) != 0 for key in _TELLING)
+        return {key: value for key, value in self.values.items() if key != 1025} if has_system else {}
 
 
 def _is_harmless(key: int, value: int | str | tuple[float, ...]) -> bool:

@@ -1,7 +1,7 @@
-"""What a GeoTIFF says beside its pixels, told to GDAL as a VRT: a text that names the pixels' file, and all about them.
+"""The metadata of a GeoTIFF, passed to GDAL as a VRT: an XML text that names the file of the pixels and describes them.
 
-https://gdal.org/drivers/raster/vrt.html has the elements. rasterio's own setters are not used: they take a nodata of 64
-bits for a float, and GDAL's GTiff takes blocks of zeros for nodata that is set after they were written.
+https://gdal.org/drivers/raster/vrt.html lists the elements. rasterio's setters are not used: they convert a 64-bit
+nodata value to float, and if nodata is set after writing, GDAL's GTiff driver reads blocks of zeros as nodata.
 """
 
 from __future__ import annotations
@@ -25,71 +25,83 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference
 
 BLOCK_SIDE = 512
-"""Height and width of a block, where the raster is larger than one."""
+"""Height and width of a block in pixels, if the raster is larger than a block."""
 
 _LARGEST = 8
-"""Bytes of a number; GDAL reads no longer ones."""
+"""Largest number of bytes per value that GDAL reads."""
 _SPLITTING = str.maketrans({":": "\ue03a", "=": "\ue03d"})
-"""What GDAL takes for the end of an item's name, and what stands for it meanwhile."""
+"""Characters at which GDAL ends the name of an item, each with its temporary replacement."""
 
 
 class RasterMetadata(TypedDict, total=False):
-    """What is known of a result beside its pixels, as an output and its file take it; all of it may be left out."""
+    """The metadata of a raster to write. All keys are optional."""
 
     nodata: float | None
-    """Value that means "nothing known here"."""
+    """Value of pixels without a result."""
     georeference: Georeference | None
-    """Where it lies."""
+    """Coordinate system and position of the raster."""
     band_names: Sequence[str | None]
-    """One a band, None for a band without; GDAL's descriptions."""
+    """Name of each band, None for a band without a name; GDAL calls the names descriptions."""
     units: Sequence[str | None]
-    """Unit of each band's values ("Mg/ha"), None for a band without."""
+    """Unit of each band's values ("Mg/ha"), None for a band without a unit."""
     class_names: Sequence[str] | None
-    """Name of each class, from 0; in a GeoTIFF items CLASS_0, CLASS_1, ... of the first band."""
+    """Name of each class, from class 0. A GeoTIFF holds them as items CLASS_0, CLASS_1, ... of the first band."""
     palette: NDArray[np.uint8] | None
-    """uint8 [n, 3], colour of each class, from 0; in a GeoTIFF the colour table of one band of uint8 (the first 256),
-    left out of others, which cannot have one."""
+    """Colour of each class, uint8 [n, 3], from class 0. A GeoTIFF of one uint8 band holds the first 256 colours as its
+    colour table; other GeoTIFFs cannot hold a colour table, and are written without the palette."""
     metadata: Mapping[str, str] | None
-    """GDAL's metadata items; those named TIFFTAG_DATETIME and the like become the TIFF tags of that name."""
+    """GDAL's metadata items. Items such as TIFFTAG_DATETIME become the TIFF tags of the same name."""
 
 
 def are_classes(
     dtype: np.dtype[Any], class_names: Sequence[str] | None = None, palette: NDArray[np.uint8] | None = None
 ) -> bool:
-    """Whether numbers name classes, which have no mean: integers that have names or colours, and bool."""
+    """Return whether pixels are class numbers, which must not be averaged.
+
+    Pixels of dtype bool are, and integers with class names or a palette.
+    """
     named = class_names is not None or palette is not None
     return dtype == np.bool_ or (dtype.kind in "iu" and named)
 
 
 def stored_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """The dtype in which a GeoTIFF holds such pixels: bool becomes uint8, byte order that of the machine."""
-    found = np.dtype(dtype)
-    if found == np.bool_:
+    """Return the dtype in which a GeoTIFF stores pixels: uint8 for bool, else ``dtype`` in native byte order.
+
+    Raises:
+        SaveError: a GeoTIFF cannot hold such pixels.
+
+    """
+    pixels = np.dtype(dtype)
+    if pixels == np.bool_:
         return np.dtype(np.uint8)
-    if found.kind not in "uif":
-        raise SaveError(f"a GeoTIFF takes integers or floating point, got {found}")
-    if found.itemsize > _LARGEST:
-        raise SaveError(f"a GeoTIFF takes numbers of up to {8 * _LARGEST} bits, got {found}; convert them")
-    return found.newbyteorder("=")
+    if pixels.kind not in "uif":
+        raise SaveError(f"a GeoTIFF takes integers or floating point, got {pixels}")
+    if pixels.itemsize > _LARGEST:
+        raise SaveError(f"a GeoTIFF takes numbers of up to {8 * _LARGEST} bits, got {pixels}; convert them")
+    return pixels.newbyteorder("=")
 
 
 def block_side(size: tuple[int, int]) -> int:
-    """Height and width of the blocks of a raster: 512, or where it is smaller a multiple of 16, from 128."""
+    """Return the side of the blocks of a raster of (height, width): a multiple of 16, from 128 to 512 pixels."""
     return min(BLOCK_SIDE, max(128, -(-max(size) // 16) * 16))
 
 
-def cog_options(shape: tuple[int, int, int], dtype: DTypeLike, told: RasterMetadata) -> dict[str, str]:
-    """The options of GDAL's COG driver, for pixels [bands, height, width] as they were given.
+def cog_options(shape: tuple[int, int, int], dtype: DTypeLike, metadata: RasterMetadata) -> dict[str, str]:
+    """Return the options of GDAL's COG driver (https://gdal.org/drivers/raster/cog.html) for a raster.
 
-    https://gdal.org/drivers/raster/cog.html has them.
+    Args:
+        shape: (bands, height, width) of the pixels.
+        dtype: dtype of the pixels before `stored_dtype`.
+        metadata: the raster's metadata, which tells whether pixels are class numbers.
+
     """
-    given = np.dtype(dtype)
-    classes = are_classes(given, told.get("class_names"), told.get("palette"))
-    half = given.kind == "f" and given.itemsize == 2 and shape[0] == 1  # GDAL 3.10 fills tiles of several with garbage
-    predicted = not half and (given.kind == "f" or given.itemsize < 8)  # as every version of GDAL has it
+    pixels = np.dtype(dtype)
+    classes = are_classes(pixels, metadata.get("class_names"), metadata.get("palette"))
+    half = pixels.kind == "f" and pixels.itemsize == 2 and shape[0] == 1  # GDAL 3.10 corrupts multi-band float16 tiles
+    predicted = not half and (pixels.kind == "f" or pixels.itemsize < 8)  # supported by every GDAL version
     options = {
         "COMPRESS": "DEFLATE",
-        "LEVEL": "3" if given.itemsize == 1 else "1",  # more gains a few hundredths and takes half as much time again
+        "LEVEL": "3" if pixels.itemsize == 1 else "1",  # higher levels save a few percent and take 50 % longer
         "PREDICTOR": "YES" if predicted else "NO",
         "BLOCKSIZE": str(block_side(shape[1:])),
         "OVERVIEW_RESAMPLING": "NEAREST" if classes else "AVERAGE",
@@ -102,27 +114,41 @@ def source_xml(
     pixels: str,
     shape: tuple[int, int, int],
     dtype: np.dtype[Any],
-    told: RasterMetadata,
+    metadata: RasterMetadata,
     statistics: Sequence[Mapping[str, str]] = (),
 ) -> str:
-    """The VRT of a raster [bands, height, width] whose pixels, of a `stored_dtype`, lie in a file."""
+    """Return the XML of a VRT with all metadata of a raster.
+
+    Args:
+        pixels: name of the file that holds the pixels.
+        shape: (bands, height, width) of the raster.
+        dtype: dtype of the file's pixels (see `stored_dtype`).
+        metadata: the raster's metadata.
+        statistics: statistics items of each band; empty for none.
+
+    Raises:
+        SaveError: the metadata does not fit the raster or a GeoTIFF.
+
+    """
     bands, height, width = shape
-    if unknown := told.keys() - RasterMetadata.__annotations__:
-        known = ", ".join(RasterMetadata.__annotations__)
-        raise TypeError(f"a GeoTIFF has no {', '.join(sorted(unknown))}; known: {known}")
-    for name, texts in (("band_names", told.get("band_names")), ("units", told.get("units"))):
+    if unknown := metadata.keys() - RasterMetadata.__annotations__:
+        known_keys = ", ".join(RasterMetadata.__annotations__)
+        raise TypeError(f"a GeoTIFF has no {', '.join(sorted(unknown))}; known: {known_keys}")
+    for name, texts in (("band_names", metadata.get("band_names")), ("units", metadata.get("units"))):
         if texts and len(texts) != bands:
-            raise SaveError(f"{name} must be one a band, {bands}, got {len(texts)}")
+            raise SaveError(f"{name} must have one entry per band, {bands}, got {len(texts)}")
     root = Element("VRTDataset", rasterXSize=str(width), rasterYSize=str(height))
-    items = {name: str(text) for name, text in (told.get("metadata") or {}).items() if name != "AREA_OR_POINT"}
-    georeference = told.get("georeference")
+    items = {name: str(text) for name, text in (metadata.get("metadata") or {}).items() if name != "AREA_OR_POINT"}
+    georeference = metadata.get("georeference")
     if georeference is not None:
         _place(root, georeference)
         items["AREA_OR_POINT"] = "Point" if georeference.pixel_is_point else "Area"
     _items(root, items)
     for number in range(bands):
-        band = _band(root, number, shape, dtype, told)
-        classes = {f"CLASS_{value}": name for value, name in enumerate(told.get("class_names") or ()) if number == 0}
+        band = _band(root, number, shape, dtype, metadata)
+        classes = {
+            f"CLASS_{value}": name for value, name in enumerate(metadata.get("class_names") or ()) if number == 0
+        }
         _items(band, {**classes, **(statistics[number] if statistics else {})})
         source = SubElement(band, "SimpleSource")
         SubElement(source, "SourceFilename", relativeToVRT="0", shared="0").text = pixels
@@ -146,13 +172,13 @@ def _place(root: Element, georeference: Georeference) -> None:
 
 
 def _band(
-    root: Element, number: int, shape: tuple[int, int, int], dtype: np.dtype[Any], told: RasterMetadata
+    root: Element, number: int, shape: tuple[int, int, int], dtype: np.dtype[Any], metadata: RasterMetadata
 ) -> Element:
-    """One band, from 0, without its items."""
-    nodata, palette, side = told.get("nodata"), told.get("palette"), str(block_side(shape[1:]))
+    """Add the element of a band (``number`` counts from 0), without its metadata items, and return it."""
+    nodata, palette, side = metadata.get("nodata"), metadata.get("palette"), str(block_side(shape[1:]))
     kind = "Float32" if dtype == np.float16 else "Byte" if dtype == np.uint8 else dtype.name.title().replace("Ui", "UI")
     band = SubElement(root, "VRTRasterBand", dataType=kind, band=str(number + 1), blockXSize=side, blockYSize=side)
-    for name, texts in (("Description", told.get("band_names")), ("UnitType", told.get("units"))):
+    for name, texts in (("Description", metadata.get("band_names")), ("UnitType", metadata.get("units"))):
         text = texts[number] if texts else None
         if text:
             SubElement(band, name).text = checked_xml(name.upper(), text)
@@ -184,9 +210,9 @@ def _items(element: Element, items: Mapping[str, str], **attributes: str) -> Non
             SubElement(metadata, "MDI", key=name.translate(_SPLITTING)).text = text
 
 
-def restore_names(file: BinaryIO | str, told: RasterMetadata) -> None:
-    """Give items their names in a file that GDAL wrote: it ends a name at the first ":" or "="."""
-    if any(name.translate(_SPLITTING) != name for name in told.get("metadata") or ()):
+def restore_names(file: BinaryIO | str, metadata: RasterMetadata) -> None:
+    """Restore ":" and "=" in the names of metadata items of a written file, since GDAL would end a name at them."""
+    if any(name.translate(_SPLITTING) != name for name in metadata.get("metadata") or ()):
         with TiffFile(file, mode="r+") as tiff:
             tag = tiff.pages.first.tags[GDAL_METADATA]
             xml: str = tag.value
@@ -196,14 +222,17 @@ def restore_names(file: BinaryIO | str, told: RasterMetadata) -> None:
 
 
 def is_whole(file: str) -> bool:
-    """Whether all pixels of a file are there: GDAL says nothing where its last bytes found no room."""
+    """Return whether a file holds all its pixels. GDAL reports no error if the disk is full at the file's end."""
     size = Path(file).stat().st_size
     with TiffFile(file) as tiff:
         return all(np.add(page.dataoffsets, page.databytecounts).max() <= size for page in tiff.pages)
 
 
 def statistics(name: str, dtype: np.dtype[Any], nodata: float | None) -> list[dict[str, str]]:
-    """Statistics of each band. GDAL's own leave out neither the nodata of a VRT nor infinities, nor always NaN."""
+    """Return the statistics items of each band of the raster file ``name``, without nodata pixels and NaN.
+
+    GDAL's own statistics include a VRT's nodata, infinities, and sometimes NaN.
+    """
     import rasterio
 
     with rasterio.open(name) as file, np.errstate(all="ignore"):
@@ -212,24 +241,24 @@ def statistics(name: str, dtype: np.dtype[Any], nodata: float | None) -> list[di
 
 
 def _of_band(file: Any, band: int, nodata: float | np.generic) -> dict[str, str]:
-    """Statistics of a band as GDAL writes them: of all pixels but NaN and nodata; none where they are not finite."""
-    found = []
+    """Return a band's statistics as GDAL's items, without NaN and nodata; empty if any result is not finite."""
+    parts = []
     for _, window in file.block_windows(band):
         plane = file.read(band, window=window)
         values, times = plane.ravel(), np.ones(1, np.intp)
         if plane.dtype == np.uint8:
             times = np.array(Image.fromarray(plane).histogram())  # three times as fast as numpy's
             values, times = np.flatnonzero(times), times[times > 0]
-        seen = ~np.isnan(values) & (values != nodata)
-        values, times = values[seen].astype(np.float64), np.broadcast_to(times, seen.shape)[seen]
+        valid = ~np.isnan(values) & (values != nodata)
+        values, times = values[valid].astype(np.float64), np.broadcast_to(times, valid.shape)[valid]
         if values.size:
-            low = values.min()  # what is alike everywhere has no deviation at all
+            low = values.min()  # subtracted, so that constant pixels have a deviation of exactly 0
             mean = low + np.average(values - low, weights=times)
             square = np.average(np.square(values - mean), weights=times)
-            found.append((int(times.sum()), low, values.max(), mean, square))
-    if not found:
+            parts.append((int(times.sum()), low, values.max(), mean, square))
+    if not parts:
         return {}
-    counts, lows, highs, means, squares = (np.array(numbers) for numbers in zip(*found, strict=True))
+    counts, lows, highs, means, squares = (np.array(numbers) for numbers in zip(*parts, strict=True))
     low, count, pixels = lows.min(), int(counts.sum()), file.height * file.width
     mean = low + np.average(means - low, weights=counts)
     deviation = math.sqrt(np.average(squares + np.square(means - mean), weights=counts))

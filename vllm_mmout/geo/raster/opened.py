@@ -1,4 +1,4 @@
-"""Opening rasters, whatever they come as, and what their headers declare."""
+"""Opening rasters from paths, addresses, bytes, open files or arrays, and reading the size that a header declares."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ from vllm_mmout.geo.raster.windowed import OpenArray, OpenRaster
 
 __all__ = ["DeclaredSize", "OpenRaster", "declared_size", "open_raster", "read_raster"]
 
-_HEAD = 512
+_HEAD = 512  # bytes by which a format is recognised
 
 
 def open_raster(source: str | PurePath | bytes | BinaryIO | Raster) -> OpenRaster:
-    """Open a raster to read it by windows: TIFF with what GeoTIFF and GDAL add to it, or a picture (PNG, JPEG, ...).
+    """Open a raster to read it by windows: a TIFF with the tags of GeoTIFF and GDAL, or a picture (PNG, JPEG, ...).
 
-    JPEG 2000, VRT, NetCDF, ENVI, ERDAS IMAGINE, PCIDSK, and what GDAL has names for (`is_gdal_name`) are read through
-    GDAL. A file that names others, as a VRT, is opened by its path alone.
+    JPEG 2000, VRT, NetCDF, ENVI, ERDAS IMAGINE, PCIDSK and GDAL's own names (`is_gdal_name`) are read through GDAL. A
+    file that refers to other files, such as a VRT, must be given by its path.
 
-    Of a TIFF only the parts that are asked for are read and decoded; a picture is decoded as a whole. Of a TIFF with
-    several images the first is read, as GDAL does; a picture gives the bands of its mode (a palette its colours) and
-    its first frame, in the orientation in which it is stored.
+    Of a TIFF, only the requested parts are read and decoded; a picture is decoded whole. If a TIFF holds several
+    images, the first is read, as GDAL does. A picture yields the bands of its mode (RGB for a palette) and its first
+    frame, in the stored orientation.
 
-    Beside a file that is given by its path a world file, PAM (``NAME.tif.aux.xml``) and a mask (``.msk``) are read.
+    For a path, a world file, a PAM file (``NAME.tif.aux.xml``) and a mask (``.msk``) in the folder are read too.
 
     Args:
-        source: path of a file, or its address with http or https (see `FetchOptions`), or in a bucket (``s3://``,
-            ``gs://``, ``az://``); its bytes; a file open for reading bytes, which is read in place where it can seek
-            and stands at its start, and must stay open until the raster is closed; a raster in memory.
+        source: path of a file, its address with http or https (see `FetchOptions`) or in a bucket (``s3://``,
+            ``gs://``, ``az://``), its bytes, a file open for reading bytes, or a raster in memory. A seekable file at
+            position 0 is read in place and must stay open until the raster is closed.
 
     Raises:
-        InputError: the file is missing, a folder, empty, no image, truncated, or of an encoding that cannot be read.
+        InputError: the file is missing, a folder, empty, not an image, truncated, or in an unknown encoding.
 
     """
     if isinstance(source, Raster):
@@ -72,18 +72,18 @@ def open_raster(source: str | PurePath | bytes | BinaryIO | Raster) -> OpenRaste
     if isinstance(source, bytes | bytearray | memoryview):
         return _open(BytesIO(source), f"<{len(source)} bytes>", owned=True)
     if not hasattr(source, "read"):
-        raise InputError(f"a raster must come as path, bytes or open file, got {type(source).__name__}")
+        raise InputError(f"a raster must be a path, bytes or an open file, got {type(source).__name__}")
     return with_product(_open_file(source), None)
 
 
 def read_raster(source: str | Path | bytes | BinaryIO) -> Raster:
-    """Read a whole raster, of a source as `open_raster` takes it.
+    """Read a whole raster from any source that `open_raster` accepts.
 
     Returns:
-        The pixels [bands, height, width] in the dtype of the file, and what the file says about them.
+        The pixels [bands, height, width] in the dtype of the file, and their metadata.
 
     Raises:
-        InputError: as of `open_raster`.
+        InputError: the file cannot be opened (see `open_raster`), or its pixels are damaged.
 
     """
     with open_raster(source) as opened:
@@ -112,24 +112,24 @@ def _open_path(path: Path) -> OpenRaster:
 
 def _open_file(file: BinaryIO) -> OpenRaster:
     name = getattr(file, "name", None)
-    named = name if isinstance(name, str) else None
+    file_name = name if isinstance(name, str) else None
     if _in_place(file):
         size = file.seek(0, 2)
         file.seek(0)
         neighbours = file.neighbours if isinstance(file, FileWithNeighbours) else None
-        return _open(file, named or f"<file of {size} bytes>", owned=False, neighbours=neighbours)
+        return _open(file, file_name or f"<file of {size} bytes>", owned=False, neighbours=neighbours)
     data: Any = file.read()
     if isinstance(data, str):
-        raise InputError(f"{named or 'the file'} is open for text; open it with mode 'rb'")
+        raise InputError(f"{file_name or 'the file'} is open for text; open it with mode 'rb'")
     if not isinstance(data, bytes):
         raise InputError(
-            f"reading {named or 'the file'} gives {type(data).__name__}, not bytes; give its path, or the array"
+            f"reading {file_name or 'the file'} gives {type(data).__name__}, not bytes; give its path, or the array"
         )
-    return _open(BytesIO(data), named or f"<file of {len(data)} bytes>", owned=True)
+    return _open(BytesIO(data), file_name or f"<file of {len(data)} bytes>", owned=True)
 
 
 def _in_place(file: BinaryIO) -> bool:
-    """Whether a file can be read where it is: it seeks, stands at its start, and gives bytes."""
+    """Return whether a file can be read without a copy: it can seek, is at position 0, and yields bytes."""
     if not all(hasattr(file, method) for method in ("seekable", "seek", "tell")):
         return False
     return file.seekable() and file.tell() == 0 and isinstance(file.read(0), bytes)
@@ -149,40 +149,40 @@ def _open(
                 return _open_odd_tiff(shared, path, refusal, neighbours)
             stack.pop_all()  # the raster closes it
             return opened
-        found = gdal_format(head)
-        if found is not None and (found.alone or path is not None):
-            return _open_through_gdal(found, shared, path, neighbours)
+        file_format = gdal_format(head)
+        if file_format is not None and (file_format.alone or path is not None):
+            return _open_through_gdal(file_format, shared, path, neighbours)
         raster = read_picture(BytesIO(shared.read_at(0, shared.size)), name) if may_be_picture(head) else None
         if raster is not None:
             if neighbours is not None:
                 raster = with_neighbours(raster, neighbours, world_first=not head.startswith(JPEG))
             return OpenArray(raster, name)
-        raw = None if neighbours is None or found is not None else format_of_header(neighbours)
+        raw = None if neighbours is None or file_format is not None else format_of_header(neighbours)
         if raw is not None and raw.drivers and path is not None:
             return open_raw(name, str(path.absolute()), raw, shared.size)
     raise no_image(head, name, raw)
 
 
 def _open_through_gdal(
-    found: GdalFormat, file: SharedFile, path: Path | None, neighbours: Neighbours | None
+    file_format: GdalFormat, file: SharedFile, path: Path | None, neighbours: Neighbours | None
 ) -> OpenRaster:
-    """Open a file through GDAL: by its path, so that it finds what lies beside, or what it holds."""
-    if found is JPEG2000:
+    """Open a file through GDAL: by its path if known, so that GDAL finds the files beside it, else by its bytes."""
+    if file_format is JPEG2000:
         check_gml(file)
     if path is None and neighbours is not None and _are_there(neighbours):
         raise InputError(
-            f"{file.name} has a world file, {PAM} or {MASK} beside it, which GDAL finds by its path alone; give the"
-            " path, or write them into the file, as with gdal_translate"
+            f"{file.name} has a world file, {PAM} or {MASK} file beside it, which GDAL finds only by the file's path;"
+            " give the path, or write them into the file, for example with gdal_translate"
         )
     if path is None:
-        return open_gdal(file.name, "", found.drivers, file.read_at(0, file.size))
-    return open_gdal(file.name, str(path.absolute()), found.drivers)
+        return open_gdal(file.name, "", file_format.drivers, file.read_at(0, file.size))
+    return open_gdal(file.name, str(path.absolute()), file_format.drivers)
 
 
 def _open_odd_tiff(
     file: SharedFile, path: Path | None, refusal: UnknownStorageError, neighbours: Neighbours | None
 ) -> OpenRaster:
-    """Open a TIFF that is stored in a way that GDAL alone may know."""
+    """Open a TIFF through GDAL, which may know its storage; raise ``refusal`` if GDAL cannot read it either."""
     try:
         return _open_through_gdal(TIFF, file, path, neighbours)
     except InputError:
@@ -190,31 +190,31 @@ def _open_odd_tiff(
 
 
 def _are_there(neighbours: Neighbours) -> bool:
-    found = (neighbours.appended(PAM), neighbours.appended(MASK), find_world_file(neighbours))
-    for file in found:
+    files = (neighbours.appended(PAM), neighbours.appended(MASK), find_world_file(neighbours))
+    for file in files:
         if file is not None:
             file.close()
-    return any(file is not None for file in found)
+    return any(file is not None for file in files)
 
 
 _MOST_BYTES: Final = 2**25
-"""Bytes that are read of a header; the tables of 500 million pixels in tiles of 16 x 16 are half of that."""
+"""Largest number of bytes read of a header. The tables of 500 million pixels in tiles of 16 x 16 need half of it."""
 _WHOLE: Final = 2**28
-"""Bytes of an AVIF, whose header Pillow does not read without the rest."""
+"""Largest number of bytes read of an AVIF, since Pillow reads the whole file to get its header."""
 _MOST_READS: Final = 20_000
-"""Parts that are read of one; a TIFF with a thousand images takes half of them."""
+"""Largest number of reads per header. A TIFF with a thousand images needs half of it."""
 _MOST_BANDS: Final = 2**16 - 1
 _LARGEST: Final = 2**29
-"""Bytes of a segment of a TIFF above which its tables are not looked at: it is refused for its size."""
+"""Bytes of a decoded TIFF segment above which its offset tables are not read, as its size is refused anyway."""
 
 
 def declared_size(file: BinaryIO) -> DeclaredSize:
-    """What the header of a seekable file declares, of any format that `open_raster` reads from an open file.
+    """Return the size that the header of a seekable file declares, for any format that `open_raster` reads.
 
     A file of some kilobytes can declare a thousand billion pixels, a table that fills the memory, or a thousand
-    directories that all lie in one place. Nothing here takes memory or time by such a number. A header is parsed by
-    what reads the file later, wherever that reads no more than the header: two parsers that differ would let through
-    what the second decodes. The file is left at its start.
+    directories at one offset, so time and memory do not depend on such numbers. Wherever possible the header is parsed
+    by the code that reads the file later: if two parsers disagreed, a file could pass this check and still decode to
+    a huge array. The file is left at position 0.
     """
     file.seek(0)
     name = getattr(file, "name", None)
@@ -233,14 +233,14 @@ def _declared(file: BinaryIO, name: str) -> DeclaredSize:
     header = SharedFile(cast("BinaryIO", _Header(file, name, most)), name, owned=False)
     if is_tiff(head):
         return _of_tiff(header)
-    found = declared_picture(head, header)
-    if found is None:
+    size = declared_picture(head, header)
+    if size is None:
         raise no_image(head, name)
-    return found
+    return size
 
 
 class _Header:
-    """A file of which no more is read than a header has."""
+    """A file object that raises InputError once more is read than the header of an image needs."""
 
     def __init__(self, file: BinaryIO, name: str, limit: int) -> None:
         self._file = file
@@ -250,39 +250,39 @@ class _Header:
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, count: int = -1) -> bytes:
-        """Read on, fewer bytes where the file ends."""
+        """Read the next ``count`` bytes, fewer at the end of the file."""
         self._reads -= 1
-        wanted = self._bytes + 1 if count < 0 else count
-        data = self._file.read(min(wanted, self._bytes + 1))
+        requested = self._bytes + 1 if count < 0 else count
+        data = self._file.read(min(requested, self._bytes + 1))
         self._bytes -= len(data)
         if self._bytes < 0 or self._reads < 0:
             raise InputError(
-                f"{self._name} has a header of more than {self._limit >> 20} MiB or {_MOST_READS} parts, as no image"
-                " needs; write it anew, as with gdal_translate"
+                f"{self._name} has a header of more than {self._limit >> 20} MiB or {_MOST_READS} parts, more than any"
+                " image needs; rewrite the file, for example with gdal_translate"
             )
         return data
 
 
 def _of_tiff(file: SharedFile) -> DeclaredSize:
-    """What a TIFF declares of its first image: by its tags, then, where they are sane, by what reads it."""
+    """Return the declared size of a TIFF's first image: from its tags, and if they are sane, from the TIFF reader."""
     binary = cast("BinaryIO", file)
     directory = read_directories(binary, file.name)[0]
-    found = _by_tags(directory, file)
-    plain = _numbers(directory, file, 259, 1)[0] == 1  # such segments are read in pieces
-    if found.at_once > _LARGEST and not plain:
-        return found
+    size = _by_tags(directory, file)
+    plain = _numbers(directory, file, 259, 1)[0] == 1  # uncompressed segments are read in pieces
+    if size.at_once > _LARGEST and not plain:
+        return size
     try:
         with open_tiff(file) as raster:
             return DeclaredSize(*raster.size, raster.count, raster.dtype.itemsize, raster.block_bytes)
-    except UnknownStorageError:  # which GDAL may read
-        return found
+    except UnknownStorageError:  # GDAL may be able to read it
+        return size
 
 
 def _by_tags(directory: Directory, file: SharedFile) -> DeclaredSize:
     height, width = (_numbers(directory, file, code, 0)[0] for code in (257, 256))
     bands = _numbers(directory, file, 277, 1)[0]
     if bands > _MOST_BANDS:
-        raise InputError(f"{file.name} is a damaged TIFF: it has {bands} bands, a TIFF at most {_MOST_BANDS}")
+        raise InputError(f"{file.name} is a damaged TIFF: it has {bands} bands, and a TIFF has at most {_MOST_BANDS}")
     itemsize = -(-max(_numbers(directory, file, 258, 1)) // 8)
     rows, columns = min(_numbers(directory, file, 278, height)[0], height), width
     if {322, 323} & directory.entries.keys():
@@ -296,5 +296,5 @@ def _numbers(directory: Directory, file: SharedFile, code: int, default: int) ->
     if tag is None:
         return (default,)
     if not isinstance(tag.value, tuple) or not all(isinstance(value, int) and value >= 0 for value in tag.value):
-        raise InputError(f"{file.name} is a damaged TIFF: tag {code} is no number")
+        raise InputError(f"{file.name} is a damaged TIFF: tag {code} is not a number")
     return cast("Sequence[int]", tag.value) or (default,)

@@ -1,6 +1,6 @@
-"""Raster: the pixels of one file and all that it says of them; windows and places in one; the nodata of pixels.
+"""The class `Raster` (the pixels of one file and their metadata), windows and bands of a raster, and nodata values.
 
-Pixel coordinates count from the upper left corner of the upper left pixel, as in GDAL.
+Pixel coordinates start at the upper left corner of the upper left pixel, as in GDAL.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference
 
 _FEWER_DIGITS = 1e-6
-"""Of itself, by how much the largest float may be missed where it is written with fewer digits."""
+"""Relative error within which a number counts as the largest float of a dtype, written with too few digits."""
 _SIDES = ("row", "col", "height", "width")
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A rectangle of the input, in pixels."""
+    """A rectangle of a raster, in pixels."""
 
     row: int
-    """First row, from the top, from 0."""
+    """First row, counted from 0 at the top."""
     col: int
-    """First column, from the left, from 0."""
+    """First column, counted from 0 at the left."""
     height: int
     width: int
 
@@ -43,22 +43,25 @@ class Window:
 
     @property
     def rows(self) -> slice:
-        """The rows, to index an array with."""
+        """Slice that selects the window's rows of an array."""
         return slice(self.row, self.row + self.height)
 
     @property
     def cols(self) -> slice:
-        """The columns, to index an array with."""
+        """Slice that selects the window's columns of an array."""
         return slice(self.col, self.col + self.width)
 
     def within(self, size: tuple[int, int]) -> bool:
-        """Whether the rectangle has pixels, all of them of a raster of (height, width)."""
+        """Return whether the window is not empty and lies fully inside a raster of ``size`` (height, width)."""
         inside = self.row + self.height <= size[0] and self.col + self.width <= size[1]
         return inside and min(self.row, self.col) >= 0 and min(self.height, self.width) >= 1
 
     @classmethod
     def of_block(cls, row: int, col: int, block: tuple[int, int], size: tuple[int, int]) -> Window:
-        """A block by its row and column of blocks, as far as a raster of (height, width) goes."""
+        """Return a block's window, clipped to a raster of ``size`` (height, width).
+
+        ``row`` and ``col`` count blocks from 0; ``block`` is the (height, width) of a block in pixels.
+        """
         first_row, first_col = row * block[0], col * block[1]
         return cls(first_row, first_col, min(block[0], size[0] - first_row), min(block[1], size[1] - first_col))
 
@@ -67,62 +70,65 @@ class Window:
         return f"rows {self.row} to {last_row}, columns {self.col} to {last_col}"
 
 
-def as_window(given: Any) -> Window:
-    """A window of what a user gives: a `Window` or anything with its attributes, four integers, or a table of them."""
+def as_window(value: Any) -> Window:
+    """Return a user's value as a `Window`, or raise InputError.
+
+    The value may be any object with the attributes of `Window`, a mapping with their names, or four integers.
+    """
     try:
-        if isinstance(given, Mapping):
-            values = {**given}
-        elif hasattr(given, "row") and hasattr(given, "col"):
-            values = {side: getattr(given, side) for side in _SIDES}
+        if isinstance(value, Mapping):
+            values = {**value}
+        elif hasattr(value, "row") and hasattr(value, "col"):
+            values = {side: getattr(value, side) for side in _SIDES}
         else:
-            values = dict(zip(_SIDES, given, strict=True))
-        return Window(**{side: operator.index(value) for side, value in values.items()})
+            values = dict(zip(_SIDES, value, strict=True))
+        return Window(**{side: operator.index(number) for side, number in values.items()})
     except (AttributeError, TypeError, ValueError):
-        raise InputError(f"window must be (row, col, height, width), four integers, got {given!r}") from None
+        raise InputError(f"window must be (row, col, height, width), four integers, got {value!r}") from None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RasterFacts:
-    """What a file says of its raster, whether the pixels are in memory (`Raster`) or read by windows (`OpenRaster`)."""
+    """The metadata of a raster, shared by rasters in memory (`Raster`) and rasters read by windows (`OpenRaster`)."""
 
     nodata: float | None = None
-    """Value that means "no observation"; an ``int`` for integer pixels. None without one."""
+    """Value that means "no observation", an ``int`` for integer pixels; None if the file states no such value."""
     georeference: Georeference | None = None
-    """None for a file that says nothing of a place."""
+    """Coordinate system and position; None if the file states neither."""
     descriptions: tuple[str | None, ...] = ()
-    """Description of each band, as long as the bands."""
+    """Description of each band, one entry per band, None for a band without a description."""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """GDAL's metadata items of the file, among them "TIFFTAG_DATETIME"."""
+    """Metadata items of the file under the names that GDAL gives them, such as "TIFFTAG_DATETIME"."""
     alpha: int | None = None
-    """Number, from 1, of the band that is alpha rather than data."""
+    """Number, from 1, of the alpha band; None if all bands are data."""
     packing: tuple[Packing, ...] = ()
-    """What the numbers of each band mean, as long as the bands; empty for a file that does not say it."""
+    """Scale and offset of each band, one entry per band; empty if the file states none."""
     assumed: tuple[str, ...] = ()
-    """What was assumed about it: sentences that name the fact, what was taken, and how to say it otherwise."""
+    """Assumptions made about the raster: each sentence names the fact, the value used, and how to override it."""
     colours: tuple[str | None, ...] = ()
-    """Colour of each band by the file's colour interpretation ("red", "nir"), as long as the bands; empty without."""
+    """Colour of each band by the file's colour interpretation ("red", "nir"), one entry per band; empty if unknown."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All of them, by name."""
-        return {known.name: getattr(self, known.name) for known in fields(RasterFacts)}
+        """All fields of `RasterFacts` with their values, by field name."""
+        return {each.name: getattr(self, each.name) for each in fields(RasterFacts)}
 
 
 @dataclass(frozen=True, eq=False)
 class Raster(RasterFacts):
-    """Pixels as stored, and what is known of them."""
+    """The pixels of a raster as they are stored, and their metadata."""
 
     array: NDArray[Any]
-    """[bands, height, width], dtype as in the file."""
+    """Pixels [bands, height, width] in the dtype of the file."""
     mask: NDArray[np.bool_] | None = None
-    """[height, width], False where the file's alpha band or mask says that there is nothing; None without either."""
+    """bool [height, width], False where the file's alpha band or mask marks a pixel as empty; None without either."""
 
     def __post_init__(self) -> None:
         if self.array.ndim != 3:
             raise InputError(f"array must be [bands, height, width], got shape {self.array.shape}")
         descriptions = tuple(self.descriptions) or (None,) * self.bands
         if len(descriptions) != self.bands:
-            raise InputError(f"descriptions must be one a band, {self.bands}, got {len(descriptions)}")
+            raise InputError(f"descriptions must have one entry per band, {self.bands}, got {len(descriptions)}")
         object.__setattr__(self, "descriptions", descriptions)
 
     @property
@@ -141,46 +147,46 @@ class Raster(RasterFacts):
         return int(self.array.shape[2])
 
     def select(self, bands: Sequence[int | str]) -> Raster:
-        """Take some bands, in the order asked; a band may repeat.
+        """Return a raster with only some bands, in the given order. A band may repeat.
 
-        An alpha band that is asked for is data like the others: it masks nothing any more.
+        A selected alpha band becomes a data band: the result has neither alpha nor mask.
 
         Args:
             bands: numbers from 1, or descriptions.
 
         Returns:
-            A raster of these bands alone; its array is a copy.
+            A raster with these bands. Its array is a copy.
 
         Raises:
-            InputError: a band does not exist, or two bands have the description asked for.
+            InputError: a band does not exist, or two bands have the given description.
 
         """
-        places = band_places(bands, self.descriptions)
-        asked_for_alpha = self.alpha is not None and self.alpha - 1 in places
+        indices = band_places(bands, self.descriptions)
+        alpha_is_selected = self.alpha is not None and self.alpha - 1 in indices
         return replace(
             self,
-            array=self.array[places],
-            descriptions=tuple(self.descriptions[place] for place in places),
-            packing=tuple(self.packing[place] for place in places) if self.packing else (),
-            mask=None if asked_for_alpha else self.mask,
+            array=self.array[indices],
+            descriptions=tuple(self.descriptions[index] for index in indices),
+            packing=tuple(self.packing[index] for index in indices) if self.packing else (),
+            mask=None if alpha_is_selected else self.mask,
             alpha=None,
-            colours=tuple(self.colours[place] for place in places) if self.colours else (),
+            colours=tuple(self.colours[index] for index in indices) if self.colours else (),
         )
 
     def without_alpha(self) -> Raster:
-        """The bands that are data; what alpha says stays in ``mask``."""
+        """Return the raster without its alpha band, if it has one beside data. ``mask`` stays as it is."""
         if self.alpha is None or self.bands == 1:
             return self
         return self.select([band for band in range(1, self.bands + 1) if band != self.alpha])
 
     def valid(self, nodata: float | None = None) -> NDArray[np.bool_] | None:
-        """Where all bands were observed.
+        """Return which pixels were observed in all bands.
 
-        A pixel is not valid where any band is nodata, NaN or infinite, since a model needs every band that it is fed,
-        or where the file's mask says so.
+        A pixel is invalid if any band is nodata, NaN or infinite, since a model needs every input band, or if the
+        file's mask excludes it.
 
         Args:
-            nodata: value that means "no observation", instead of the file's own.
+            nodata: value that means "no observation", in place of the file's own value.
 
         Returns:
             bool [height, width], None if every pixel is valid.
@@ -200,7 +206,7 @@ class Raster(RasterFacts):
 
 
 def band_places(bands: Sequence[int | str], descriptions: Sequence[str | None]) -> list[int]:
-    """The indices, from 0, of bands in the order asked; a band may repeat."""
+    """Return the indices, from 0, of bands given by number (from 1) or description; a band may repeat."""
     if not len(bands):
         raise InputError("bands is empty; name at least one band")
     return [_place(band, descriptions) for band in bands]
@@ -208,10 +214,10 @@ def band_places(bands: Sequence[int | str], descriptions: Sequence[str | None]) 
 
 def _place(band: int | str, descriptions: Sequence[str | None]) -> int:
     if isinstance(band, str):
-        places = [place for place, description in enumerate(descriptions) if description == band]
-        if len(places) == 1:
-            return places[0]
-        problem = f"is the description of {len(places)} bands" if places else "does not exist"
+        indices = [place for place, description in enumerate(descriptions) if description == band]
+        if len(indices) == 1:
+            return indices[0]
+        problem = f"is the description of {len(indices)} bands" if indices else "does not exist"
         raise InputError(f"band {band!r} {problem}; the raster has {_listing(descriptions)}")
     if isinstance(band, bool) or not isinstance(band, int | np.integer):
         raise InputError(f"a band must be a number from 1 or a description, got {band!r}")
@@ -228,7 +234,7 @@ def _listing(descriptions: Sequence[str | None]) -> str:
 
 
 def parse_nodata(text: str, dtype: DTypeLike) -> float | None:
-    """The value of a GDAL_NODATA tag."""
+    """Return the value of a GDAL_NODATA tag; None if it is not a number or pixels of ``dtype`` cannot hold it."""
     text = text.strip(" \0")
     pixels = np.dtype(dtype)
     try:
@@ -240,11 +246,11 @@ def parse_nodata(text: str, dtype: DTypeLike) -> float | None:
     if not math.isfinite(value) or pixels.kind != "f":
         return value
     value = as_pixels_have_it(value, pixels)
-    return float(np.array(value).astype(pixels)) if can_hold(pixels, value) else None  # as GDAL gives it
+    return float(np.array(value).astype(pixels)) if can_hold(pixels, value) else None  # rounded as GDAL does
 
 
 def format_nodata(value: float, dtype: DTypeLike) -> str:
-    """The text of a GDAL_NODATA tag."""
+    """Return nodata as the text of a GDAL_NODATA tag, or raise SaveError if pixels of ``dtype`` cannot hold it."""
     pixels = np.dtype(dtype)
     if pixels.kind in "iu":
         if not _is_integer_of(value, pixels):
@@ -258,20 +264,20 @@ def format_nodata(value: float, dtype: DTypeLike) -> str:
 
 
 def as_pixels_have_it(value: float, dtype: DTypeLike) -> float:
-    """The largest float of ``dtype`` for what comes out above it, written with fewer digits; else the value itself.
+    """Return ``value``, or the largest or lowest float of ``dtype`` if it exceeds that only for lack of digits.
 
-    ``-3.4028235e38`` is what many call the lowest float32, which is a little higher. GDAL takes it for that as well.
+    Many files write the lowest float32 as ``-3.4028235e38``, which is slightly too low. GDAL corrects it too.
     """
     pixels = np.dtype(dtype)
     if pixels.kind not in "fc" or not math.isfinite(value):
         return value
     limit = _largest(pixels)
-    missed = limit < abs(value) and math.isclose(abs(value), limit, rel_tol=_FEWER_DIGITS)
-    return math.copysign(limit, value) if missed else value
+    is_limit = limit < abs(value) and math.isclose(abs(value), limit, rel_tol=_FEWER_DIGITS)
+    return math.copysign(limit, value) if is_limit else value
 
 
 def can_hold(dtype: DTypeLike, value: float) -> bool:
-    """Whether a pixel of ``dtype`` can equal ``value``; NaN equals nothing."""
+    """Return whether a pixel of ``dtype`` can equal ``value``. NaN equals no pixel."""
     pixels = np.dtype(dtype)
     if pixels.kind in "iu":
         return _is_integer_of(value, pixels)

@@ -1,6 +1,6 @@
-"""The strips or tiles of one TIFF image: where each lies, read and decoded one by one.
+"""Reading and decoding the segments (strips or tiles) of one TIFF image.
 
-tifffile decodes a segment, so that every compression, predictor, byte order and bit depth that it knows can be read.
+tifffile decodes the segments, so every compression, predictor, byte order and bit depth that it supports can be read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.files import SharedFile
 
 Place: TypeAlias = tuple[int, int, int]
-"""A segment: its plane, row and column in the grid of segments."""
+"""Plane, row and column of a segment in the grid of segments."""
 
 DECODER_ERRORS = (
     ArithmeticError,
@@ -46,60 +46,60 @@ DECODER_ERRORS = (
     struct.error,
     zlib.error,
 )
-"""What tifffile and the codecs below it raise on damaged data: imagecodecs' errors are RuntimeErrors."""
+"""Exceptions of tifffile and its codecs on damaged data. The errors of imagecodecs are RuntimeErrors."""
 
-# tifffile warns of every positive nodata in signed integers; the tag is read and understood here instead.
+# tifffile warns about every positive nodata of signed integers. The tag is parsed in this package, so hide the warning.
 logging.getLogger("tifffile").addFilter(lambda record: "GDAL_NODATA" not in record.getMessage())
 
 _LARGEST = 512 * 2**20
-"""Bytes of a segment, decoded, above which it is refused: it has to be in memory as a whole."""
+"""Largest number of bytes of a decoded segment, since a segment is held in memory whole."""
 _PIECE = 2**18
-"""Bytes up to which an uncompressed segment is read at once; a larger one is cut into pieces of some rows."""
+"""Bytes above which an uncompressed segment is split into pieces of some rows, each read separately."""
 _OFFSET_TAGS = (273, 279, 324, 325)
 _WITHOUT_SIZE = {48124, 65000, 65001, 65002}
-"""Pictures of cameras and microscopes that are decoded by the size that the TIFF gives."""
+"""Compressions of cameras and microscopes whose decoders use the size that the TIFF states."""
 _CODED = frozenset({int(code) for code in tifffile.TIFF.IMAGE_COMPRESSIONS} - _WITHOUT_SIZE | {34887})
-"""Compressions whose segments are pictures that say their own size, by which their decoders make room."""
+"""Compressions whose segments are pictures with their own size, by which their decoders allocate memory."""
 _ROOM = 2**22
-"""Values that a segment's own picture may have, however small the segment is."""
+"""Number of values that the picture in a segment may always have, however small the segment is."""
 
 
 class UnknownStorageError(InputError):
-    """The pixels are stored in a way that is not known here."""
+    """The error of a file whose pixels are stored in a way that is not supported here."""
 
 
 class Segments:
-    """The segments of one page as a grid [planes, rows, columns]."""
+    """The segments (strips or tiles) of one TIFF page, as a grid [planes, rows, columns]."""
 
     def __init__(self, page: tifffile.TiffPage, file: SharedFile) -> None:
         self.file = file
         self._kind = "tile" if page.is_tiled else "strip"
         _check(page, file.name)
         self.planes, _, self.height, self.width, self.samples = page.shaped
-        """Planes that are stored one by one, each with `samples` bands interleaved."""
+        """Number of planes stored one after the other, each with `samples` interleaved bands."""
         self.fill: float = 0
-        """What segments that are not stored consist of."""
+        """Value of all pixels of a segment that is not stored."""
         dtype = np.dtype(page.dtype)
         self.dtype = np.dtype(np.uint8) if dtype == np.bool_ else dtype.newbyteorder("=")
         offsets, counts = _places(page, file)
         self._in_rgb = lab_in_rgb(page, file.name)
         if self.planes > 1 and page.photometric == tifffile.PHOTOMETRIC.RGB:
-            page.photometric = tifffile.PHOTOMETRIC.MINISBLACK  # planes of JPEG have no colours to be converted
+            page.photometric = tifffile.PHOTOMETRIC.MINISBLACK  # keep decoders from converting a plane
         pieces, self._offsets, self._counts = _cut(page, offsets, counts)
         self.block = _block(pieces)
-        """Height and width of a segment."""
+        """Height and width of a segment, in pixels."""
         self.bytes = math.prod(self.block) * self.samples * self.dtype.itemsize
-        """Bytes of a segment, decoded."""
+        """Bytes of a decoded segment."""
         if self.bytes > _LARGEST:
             raise InputError(
                 f"{file.name} has a {self._kind} of {self.block[0]} x {self.block[1]} pixels, {self.bytes >> 20} MiB"
-                f" decoded, which must be in memory at once, {_LARGEST >> 20} MiB at most; store it in tiles, as with"
-                " gdal_translate -co TILED=YES -co COMPRESS=DEFLATE"
+                f" decoded, which must be in memory at once, {_LARGEST >> 20} MiB at most; store it in tiles, for"
+                " example with gdal_translate -co TILED=YES -co COMPRESS=DEFLATE"
             )
         self.grid: tuple[int, int] = self._offsets.shape[1:]
-        """Rows and columns of segments of one plane."""
+        """Rows and columns of the grid of segments in one plane."""
         self.decoded: NDArray[np.int64] = np.zeros(self._offsets.shape, np.int64)
-        """How often each was decoded."""
+        """How often each segment was decoded."""
         self._counting = threading.Lock()
         self._decode: Any = pieces.decode
         self._coded = int(page.compression) in _CODED
@@ -107,21 +107,21 @@ class Segments:
         self._swapped = page.parent.byteorder != ("<" if sys.byteorder == "little" else ">")
         tables = {"jpegtables": page.jpegtables, "jpegheader": page.jpegheader}
         self._options = {name: value for name, value in tables.items() if value is not None}
-        for tag in _OFFSET_TAGS:  # held once, as arrays, instead of as a number each
+        for tag in _OFFSET_TAGS:  # free tifffile's copies, which hold a Python number per segment
             if tag in page.tags:
                 del page.tags[tag]
         page.dataoffsets = page.databytecounts = pieces.dataoffsets = pieces.databytecounts = ()
 
     def window(self, place: Place) -> Window:
-        """The part of the image that a segment has."""
+        """Return the window of the image that a segment covers."""
         return Window.of_block(*place[1:], self.block, (self.height, self.width))
 
     def stored(self, places: Iterable[Place]) -> list[tuple[int, int]]:
-        """Where segments lie in the file: offset, 0 for one that is not stored, and number of bytes."""
+        """Return the (offset, number of bytes) of segments in the file; (0, 0) for a segment that is not stored."""
         return [(int(self._offsets[place]), int(self._counts[place])) for place in places]
 
     def read(self, places: Sequence[Place]) -> list[memoryview | None]:
-        """The stored bytes of segments, None for one that is not stored; at once where they follow each other."""
+        """Read the stored bytes of segments, in one read if they are adjacent; None for a segment not stored."""
         parts = self.stored(places)
         first = parts[0][0]
         if first and all(at + count == after for (at, count), (after, _) in pairwise(parts)):
@@ -130,7 +130,7 @@ class Segments:
         return [self.file.view_at(at, count) if at else None for at, count in parts]
 
     def decode(self, place: Place, data: memoryview) -> NDArray[Any]:
-        """The pixels [rows, columns, samples] that a segment has of the image."""
+        """Decode the stored bytes of a segment to pixels [rows, columns, samples], clipped to the image."""
         with self._counting:
             self.decoded[place] += 1
         window = self.window(place)
@@ -160,12 +160,12 @@ class Segments:
         return pixels
 
     def _check_size(self, data: bytes) -> None:
-        """Refuse a picture whose decoder would take memory far beyond what the segment has."""
-        said = coded_size(self._options.get("jpegheader", b"") + data)
-        if said is None or not said[2]:
+        """Raise ValueError if the picture in a segment declares a size far larger than the segment's."""
+        size = coded_size(self._options.get("jpegheader", b"") + data)
+        if size is None or not size[2]:
             raise ValueError("it does not say how many pixels it has")
-        if said[2] > max(_ROOM, 4 * max(4, self.samples) * math.prod(self.block)):
-            raise ValueError(f"it says that it has {said[0]} x {said[1]} pixels, {said[2]} values")
+        if size[2] > max(_ROOM, 4 * max(4, self.samples) * math.prod(self.block)):
+            raise ValueError(f"it states a size of {size[0]} x {size[1]} pixels, {size[2]} values")
 
 
 def _check(page: tifffile.TiffPage, name: str) -> None:
@@ -193,30 +193,30 @@ def _block(page: tifffile.TiffPage) -> tuple[int, int]:
 
 
 def _places(page: tifffile.TiffPage, file: SharedFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Offset, 0 for a segment that is not stored, and number of bytes of each segment, [planes, rows, columns]."""
+    """Return the offsets and byte counts of all segments, [planes, rows, columns]; 0 for segments not stored."""
     height, width = _block(page)
     if min(height, width) < 1:
         raise InputError(f"{file.name} is a damaged TIFF: a segment has {height} x {width} pixels")
     shape = (page.shaped[0], -(-page.imagelength // height), -(-page.imagewidth // width))
     number = math.prod(shape)
     if min(len(page.dataoffsets), len(page.databytecounts)) < number:
-        found = min(len(page.dataoffsets), len(page.databytecounts))
-        raise InputError(f"{file.name} is a damaged TIFF: its size makes {number} segments, it lists {found}")
+        listed = min(len(page.dataoffsets), len(page.databytecounts))
+        raise InputError(f"{file.name} is a damaged TIFF: its size needs {number} segments, but it lists {listed}")
     _check_types(page, file.name)
     offsets = np.array(page.dataoffsets[:number], np.int64)
     counts = np.array(page.databytecounts[:number], np.int64)
     if page.compression == 1 and number == 1 and offsets[0] and not page.is_tiled and _row_bytes(page):
-        counts[0] = height * _row_bytes(page)  # old writers leave it out, or wrong
+        counts[0] = height * _row_bytes(page)  # old writers omit it or write it wrong
     offsets[counts == 0] = 0
     counts[offsets == 0] = 0
     kind = "tile" if page.is_tiled else "strip"
     if min(offsets.min(), counts.min()) < 0:
         index = int(np.minimum(offsets, counts).argmin())
         raise InputError(
-            f"{file.name} is a damaged TIFF: {kind} {index} of {number} lies at byte {offsets[index]} and has"
-            f" {counts[index]} bytes; write it anew"
+            f"{file.name} is a damaged TIFF: {kind} {index} of {number} starts at byte {offsets[index]} and has"
+            f" {counts[index]} bytes; rewrite the file"
         )
-    ends = np.minimum(offsets, file.size + 1) + np.minimum(counts, file.size + 1)  # whose sum may be beyond int64
+    ends = np.minimum(offsets, file.size + 1) + np.minimum(counts, file.size + 1)  # no overflow of int64
     if ends.max() > file.size:
         index = int(ends.argmax())
         end = int(offsets[index]) + int(counts[index])
@@ -225,17 +225,17 @@ def _places(page: tifffile.TiffPage, file: SharedFile) -> tuple[NDArray[np.int64
 
 
 def _check_types(page: tifffile.TiffPage, name: str) -> None:
-    """Refuse places of segments that are no whole numbers, as libtiff does: 0.5, cut to 0, would mean no segment."""
+    """Refuse offsets and byte counts that are not integers, as libtiff does: 0.5 would become 0, "not stored"."""
     for tag in filter(None, map(page.tags.get, _OFFSET_TAGS)):
         if NUMBERS.get(tag.dtype, "f").startswith("f"):
             raise InputError(
                 f"{name} is a damaged TIFF: its {tag.name} (tag {tag.code}) are of type {tag.dtype_name}, which"
-                " holds no whole numbers; write it anew"
+                " is not an integer type; rewrite the file"
             )
 
 
 def _row_bytes(page: tifffile.TiffPage) -> int:
-    """Bytes of one row of an uncompressed segment; 0 where pixels are packed in a way of their own."""
+    """Return the bytes of one row of an uncompressed segment; 0 if bit depths differ or chroma is subsampled."""
     if isinstance(page.bitspersample, tuple) or page.is_subsampled:
         return 0
     return -(-_block(page)[1] * page.shaped[4] * page.bitspersample // 8)
@@ -244,7 +244,12 @@ def _row_bytes(page: tifffile.TiffPage) -> int:
 def _cut(
     page: tifffile.TiffPage, offsets: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[tifffile.TiffPage, NDArray[np.int64], NDArray[np.int64]]:
-    """Cut large uncompressed segments into pieces of some rows, and join small ones, as if they were stored so."""
+    """Split large uncompressed segments into pieces of some rows and join small adjacent ones.
+
+    Returns:
+        The page, offsets and byte counts of a TIFF stored in these pieces. Compressed pages are returned unchanged.
+
+    """
     row_bytes, (height, _) = _row_bytes(page), _block(page)
     if page.compression != 1 or not row_bytes:
         return page, offsets, counts
@@ -256,7 +261,7 @@ def _cut(
         counts = np.full_like(offsets, height * row_bytes)
     elif rows >= height or (page.is_tiled and (counts[offsets > 0] < height * row_bytes).any()):
         return page, offsets, counts
-    else:  # pieces must end where the segments do
+    else:  # pieces must not cross the ends of segments
         rows = max(part for part in range(1, rows + 1) if height % part == 0)
     pieces = -(-height // rows)
     within = np.arange(pieces, dtype=np.int64)[:, np.newaxis] * (rows * row_bytes)
@@ -268,14 +273,14 @@ def _cut(
 
 
 def _is_contiguous(offsets: NDArray[np.int64], counts: NDArray[np.int64], size: int, total: int) -> bool:
-    """Whether the strips of each plane, of one size but for the last, are stored one after the other."""
+    """Return whether the strips of each plane are adjacent in the file and, except the last, of equal size."""
     others, last = counts[:, :-1], counts[:, -1]
     stored = bool(offsets.all()) and bool((others == size).all()) and bool((others.sum(axis=1) + last >= total).all())
     return stored and bool((np.diff(offsets, axis=1) == size).all())
 
 
 def _of_pieces(page: tifffile.TiffPage, rows: int) -> tifffile.TiffPage:
-    """The page with segments of so many rows."""
+    """Return a copy of the page whose segments have ``rows`` rows."""
     piece = copy.copy(page)
     for cached in ("decode", "hash"):
         piece.__dict__.pop(cached, None)

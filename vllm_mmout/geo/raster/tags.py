@@ -1,8 +1,8 @@
-"""The tags of a TIFF: its directories, read and checked against its length (TIFF 6.0, section 2; BigTIFF), and GDAL's.
+"""The directories and tags of a TIFF (TIFF 6.0, section 2; BigTIFF), checked against the file size, and GDAL's XML tag.
 
-tifffile passes over a tag whose value lies behind the end of the file. A truncated raster would lose its place on Earth
-without a word; hence this walk before anything is decoded. What TIFF has no tags for stands in the XML of GDAL_METADATA
-(https://gdal.org/drivers/raster/gtiff.html).
+tifffile silently skips a tag whose value is beyond the end of the file, so that a truncated raster would lose its
+georeference unnoticed. The directories are therefore checked here before anything is decoded. GDAL writes metadata
+without a TIFF tag as XML into the tag GDAL_METADATA (https://gdal.org/drivers/raster/gtiff.html).
 """
 
 from __future__ import annotations
@@ -26,66 +26,72 @@ DOUBLE = 12
 
 @dataclass(frozen=True, slots=True)
 class GeoTag:
-    """One TIFF tag as it stands in a file."""
+    """A TIFF tag as stored in a file."""
 
     code: int
+    """Number of the tag."""
     dtype: int
-    """TIFF's number of the value's type: 2 ASCII, 3 SHORT, 12 DOUBLE, ..."""
+    """Number of the value's type in TIFF: 2 ASCII, 3 SHORT, 12 DOUBLE, ..."""
     count: int
-    """Number of values; for ASCII bytes, the closing NUL included."""
+    """Number of values; for ASCII the number of bytes, including the closing NUL."""
     value: tuple[float, ...] | bytes
-    """The numbers, or the bytes of ASCII."""
+    """The numbers, or the bytes of an ASCII tag."""
 
     @classmethod
     def shorts(cls, code: int, values: Iterable[int]) -> GeoTag:
-        """A tag of 16-bit integers."""
+        """Return a tag of 16-bit integers."""
         numbers = tuple(values)
         return cls(code, SHORT, len(numbers), numbers)
 
     @classmethod
     def doubles(cls, code: int, values: Iterable[float]) -> GeoTag:
-        """A tag of 64-bit floating-point numbers."""
+        """Return a tag of 64-bit floating-point numbers."""
         numbers = tuple(float(value) for value in values)
         return cls(code, DOUBLE, len(numbers), numbers)
 
     @classmethod
     def text(cls, code: int, text: str) -> GeoTag:
-        """A tag of text, closed by a NUL."""
+        """Return a tag of text, terminated by a NUL."""
         data = text.encode() + b"\0"
         return cls(code, ASCII, len(data), data)
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The numbers; none for ASCII."""
+        """The values as numbers; empty for an ASCII tag."""
         return () if isinstance(self.value, bytes) else self.value
 
 
 _TYPES = ["u1", "u2", "u4", "i1", "i2", "i4", "f4", "f8", "u4", "u8", "i8", "u8"]
 NUMBERS = dict(zip((1, 3, 4, 6, 8, 9, 11, 12, 13, 16, 17, 18), _TYPES, strict=True))
-"""NumPy's types of TIFF's numbers."""
+"""NumPy type code for each numeric type of TIFF."""
 _BYTES = {2: 1, 7: 1, 5: 8, 10: 8}
-"""Types that are kept as bytes (ASCII, UNDEFINED, the two kinds of fractions), and their size."""
+"""Size in bytes of the types kept as raw bytes: ASCII, UNDEFINED, and the two kinds of fractions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where the value of one tag lies."""
+    """Type and position of the value of one tag."""
 
     dtype: int
+    """Number of the value's type in TIFF."""
     count: int
+    """Number of values."""
     offset: int
+    """Offset of the value in the file, in bytes."""
     size: int
+    """Bytes of all values together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """One image file directory."""
+    """One image file directory (IFD) of a TIFF."""
 
     byteorder: Literal["<", ">"]
     entries: Mapping[int, Entry]
+    """Entry of each tag, by the tag's number."""
 
     def tag(self, file: BinaryIO, code: int) -> GeoTag | None:
-        """One tag with its value, None if the directory has none of that number or of a type unknown to TIFF."""
+        """Read a tag with its value; None if the directory lacks the tag, or its type is unknown to TIFF."""
         entry = self.entries.get(code)
         if entry is None:
             return None
@@ -97,24 +103,29 @@ class Directory:
         return GeoTag(code, entry.dtype, entry.count, tuple(numbers.tolist()))
 
     def text(self, file: BinaryIO, code: int) -> str | None:
-        """One ASCII tag as text without the closing NULs; None if there is none."""
+        """Read an ASCII tag as text, without closing NULs; None if the directory has no such ASCII tag."""
         tag = self.tag(file, code)
         return tag.value.rstrip(b"\0").decode("utf-8", "replace") if tag and isinstance(tag.value, bytes) else None
 
     def number(self, file: BinaryIO, code: int) -> float | None:
-        """Return the first number of a tag, None where the directory has no such tag or one without numbers."""
+        """Read the first number of a tag; None if the directory lacks the tag, or the tag holds no numbers."""
         tag = self.tag(file, code)
         return tag.numbers[0] if tag is not None and tag.numbers else None
 
     def _native_fractions(self, data: bytes, dtype: int) -> bytes:
-        """The bytes of fractions in little-endian order, in which files are written; other bytes as they are."""
+        """Return fractions as little-endian bytes, the order in which files are written; other bytes unchanged."""
         if dtype not in (5, 10) or self.byteorder == "<":
             return data
         return np.frombuffer(data, ">u4").astype("<u4").tobytes()
 
 
 def read_directories(file: BinaryIO, name: str) -> list[Directory]:
-    """Walk through all directories of a TIFF."""
+    """Read all directories of a TIFF, and check that all tag values are inside the file.
+
+    Raises:
+        InputError: the file is truncated, damaged, or has no directory.
+
+    """
     size = file.seek(0, 2)
     reader = _Reader(file, name, size)
     order: Literal["<", ">"] = "<" if reader.read(0, 2, "the header") == b"II" else ">"
@@ -157,26 +168,26 @@ def _entries(reader: _Reader, at: int, order: str, *, big: bool) -> tuple[dict[i
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads parts of a file and says which part is missing."""
+    """A reader that checks each part against the file size and names the missing part in its error."""
 
     file: BinaryIO
     name: str
     size: int
 
-    def check(self, at: int, count: int, what: str) -> None:
+    def check(self, at: int, count: int, part: str) -> None:
         if at + count > self.size:
-            raise truncated(self.name, self.size, at + count, what)
+            raise truncated(self.name, self.size, at + count, part)
 
-    def read(self, at: int, count: int, what: str) -> bytes:
-        self.check(at, count, what)
+    def read(self, at: int, count: int, part: str) -> bytes:
+        self.check(at, count, part)
         self.file.seek(at)
         return self.file.read(count)
 
 
-def truncated(name: str, size: int, needed: int, what: str) -> InputError:
-    """The error of a file that ends too early."""
+def truncated(name: str, size: int, needed: int, part: str) -> InputError:
+    """Return the error for a file of ``size`` bytes that ends within ``part``, which reaches to byte ``needed``."""
     return InputError(
-        f"{name} is truncated or damaged: {what} reaches to byte {needed}, the file has {size}; fetch it anew"
+        f"{name} is truncated or damaged: {part} reaches to byte {needed}, the file has {size}; fetch it again"
     )
 
 
@@ -192,51 +203,50 @@ TEXT_TAGS = {
     "TIFFTAG_HOSTCOMPUTER": 316,
     "TIFFTAG_COPYRIGHT": 33432,
 }
-"""TIFF tags that GDAL shows as metadata items, by the names it gives them."""
+"""TIFF tags that GDAL reports as metadata items, by GDAL's names of the items."""
 
 _QUOTES = {"&quot;": '"', "&apos;": "'"}
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 cannot hold."""
+"""Characters that XML 1.0 does not allow."""
 
 
 @dataclass(frozen=True, slots=True)
 class GdalMetadata:
-    """The items of one raster.
+    """The contents of the GDAL_METADATA tag of one raster.
 
-    GDAL escapes a text before it hands it to its XML writer, and unescapes it once more after the parser: "&" stands as
-    "&amp;amp;" in the file.
+    GDAL escapes each text twice, once by itself and once in its XML writer: the file holds "&amp;amp;" for "&".
     """
 
     items: Mapping[str, str] = field(default_factory=dict)
-    """Items of the raster as a whole, by name."""
+    """Metadata items of the whole raster, by name."""
     descriptions: Mapping[int, str] = field(default_factory=dict)
-    """Description of a band, by its number from 0."""
+    """Description of each band, by band index from 0."""
     band_items: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """Further items of a band, by its number from 0."""
+    """Other metadata items of each band, by band index from 0."""
     units: Mapping[int, str] = field(default_factory=dict)
-    """Unit of a band's values, by its number from 0; GDAL calls it the unit type."""
+    """Unit of the values of each band (GDAL's "unit type"), by band index from 0."""
     colours: Mapping[int, str] = field(default_factory=dict)
-    """What a band is to the eye ("Undefined", "Alpha"), by its number from 0; to GDAL it counts before TIFF's tags."""
+    """Colour interpretation of each band ("Undefined", "Alpha"), by band index from 0. It overrides TIFF's tags."""
     scales: Mapping[int, str] = field(default_factory=dict)
-    """What the numbers of a band are multiplied by, by its number from 0."""
+    """Factor that stored numbers of each band are multiplied by, as text, by band index from 0."""
     offsets: Mapping[int, str] = field(default_factory=dict)
-    """What is added to them then, by the number of the band from 0."""
+    """Number that is added after the multiplication, as text, by band index from 0."""
 
     @classmethod
     def from_xml(cls, xml: str) -> GdalMetadata:
-        """Read the tag's text; one that is not well-formed counts as empty, as in GDAL.
+        """Parse the text of the tag. As in GDAL, XML that is not well-formed counts as empty.
 
-        Items of other domains than the default one are not read.
+        Only items of the default domain are read.
         """
         if "<!" in xml.replace("<!--", ""):
-            return cls()  # a document type, where entities could be declared, has no place here
+            return cls()  # a document type, which could declare entities
         try:
             root = ET.fromstring(xml)  # noqa: S314 - no entities, see above
         except ET.ParseError:
             return cls()
         items: dict[str, str] = {}
         bands: dict[int, dict[str, str]] = {}
-        said: dict[str, dict[int, str]] = {
+        by_role: dict[str, dict[int, str]] = {
             role: {} for role in ("description", "unittype", "colorinterp", "scale", "offset")
         }
         for item in root.iter("Item"):
@@ -246,23 +256,23 @@ class GdalMetadata:
                 continue
             if not sample:
                 items[name] = text
-            elif sample.isdecimal() and role in said:
-                said[role][int(sample)] = text
+            elif sample.isdecimal() and role in by_role:
+                by_role[role][int(sample)] = text
             elif sample.isdecimal() and role is None:
                 bands.setdefault(int(sample), {})[name] = text
         return cls(
             items,
-            said["description"],
+            by_role["description"],
             bands,
-            said["unittype"],
-            said["colorinterp"],
-            said["scale"],
-            said["offset"],
+            by_role["unittype"],
+            by_role["colorinterp"],
+            by_role["scale"],
+            by_role["offset"],
         )
 
 
 def checked_xml(name: str, text: str) -> str:
-    """The text of a metadata item, if XML can hold it."""
+    """Return the text of a metadata item, or raise SaveError if it has a character that XML does not allow."""
     bad = _FORBIDDEN.search(text)
     if bad:
         raise SaveError(f"metadata item {name!r} has the character {bad[0]!r}, which GDAL_METADATA (XML) cannot hold")

@@ -1,4 +1,4 @@
-"""Reading TIFF by windows: pixels through tifffile, the tags of GeoTIFF and GDAL beside them."""
+"""Reading TIFF by windows: tifffile decodes the pixels, and the tags of GeoTIFF and GDAL are read here."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _MASK_OF_FULL_SIZE = 4
 _OVERVIEW = 1
 _SUBFILE_TYPE, _WIDTH, _HEIGHT = 254, 256, 257
 _OF_ALL_BANDS = 2
-"""GDAL's flag of a mask that all bands share (its RFC 15)."""
+"""GDAL's flag for a mask that all bands share (GDAL RFC 15)."""
 
 
 def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRaster:
-    """Open the first image of a TIFF, and the mask that belongs to it."""
+    """Open the first image of a TIFF with its mask, and read the sidecar files of ``neighbours``."""
     binary = cast("BinaryIO", file)
     directory, *others = read_directories(binary, file.name)
     gdal = GdalMetadata.from_xml(directory.text(binary, GDAL_METADATA) or "")
@@ -47,18 +47,18 @@ def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRas
         page = _page(tiff, 0)
         image = Segments(page, file)
         alpha = _alpha(page, gdal, file.name)
-        inner = _mask(tiff, image, file)
+        inner_mask = _mask(tiff, image, file)
         palette = palette_of(page)
-    mask = None if inner is None else _Mask(inner)
-    said = directory.text(binary, GDAL_NODATA)
-    nodata, assumed = _nodata_of_tag(said or "", image.dtype, file.name)
+    mask = None if inner_mask is None else _Mask(inner_mask)
+    nodata_text = directory.text(binary, GDAL_NODATA)
+    nodata, assumed = _nodata_of_tag(nodata_text or "", image.dtype, file.name)
     georeference = Georeference.from_tags(filter(None, (directory.tag(binary, code) for code in sorted(GEO_TAGS))))
     bands = image.planes * image.samples
     image.fill = 0 if nodata is None else nodata  # as in GDAL
     packing = packing_of_tags(gdal, bands)
-    beside = None if neighbours is None else neighbours.appended(PAM)
-    if neighbours is not None and (beside is not None or georeference is None or georeference.transform is None):
-        pam = read_pam(beside, neighbours.name)
+    pam_file = None if neighbours is None else neighbours.appended(PAM)
+    if neighbours is not None and (pam_file is not None or georeference is None or georeference.transform is None):
+        pam = read_pam(pam_file, neighbours.name)
         georeference = placed(georeference, pam, neighbours)
         nodata = _nodata_of_pam(pam, nodata, image.dtype, _data_bands(bands, alpha), file.name)
         packing = packing_of_pam(pam, packing, bands)
@@ -88,17 +88,17 @@ def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRas
 
 
 def first_of(images: int) -> str:
-    """Return what is assumed of a file with several images of one size; "" of a single image."""
+    """Return the assumption made about a file with several images of one size; "" for a single image."""
     if images == 1:
         return ""
     return (
-        f"the file holds {images} images (pages), of which the first is read, as GDAL does; if they are the bands, give"
+        f"the file holds {images} images (pages), and only the first is read, as GDAL does; if they are the bands, give"
         " them as one array [bands, height, width], as tifffile.imread reads them"
     )
 
 
 def _is_further_image(other: Directory, first: Directory, file: BinaryIO) -> bool:
-    """Return whether a directory holds an image as large as the first, and is no mask nor overview."""
+    """Return whether a directory holds an image of the first image's size that is neither a mask nor an overview."""
     kind = int(other.number(file, _SUBFILE_TYPE) or 0)
     sizes = [(each.number(file, _HEIGHT), each.number(file, _WIDTH)) for each in (other, first)]
     return not kind & (_OVERVIEW | _MASK_OF_FULL_SIZE) and sizes[0] == sizes[1]
@@ -108,7 +108,7 @@ _LEADING_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def _nodata_of_tag(text: str, dtype: np.dtype[Any], name: str) -> tuple[float | None, tuple[str, ...]]:
-    """Return the value of a GDAL_NODATA tag; if it is no number, what GDAL makes of it, and a sentence that says so."""
+    """Return the value of a GDAL_NODATA tag. If it is not a number, use GDAL's fallback and add a sentence about it."""
     text = text.strip(" \0")
     try:
         if text:
@@ -117,8 +117,8 @@ def _nodata_of_tag(text: str, dtype: np.dtype[Any], name: str) -> tuple[float | 
         leading = _LEADING_NUMBER.match(text)
         number = "0" if leading is None else leading[0]
         sentence = (
-            f"{PurePath(name).name} states the nodata {text[:40]!r}, which is no number; {number} was taken, as GDAL"
-            " does. Say nodata=... if it is another one."
+            f"{PurePath(name).name} states the nodata {text[:40]!r}, which is not a number; {number} is used, as in"
+            " GDAL. Set nodata=... if the value is a different one."
         )
         return parse_nodata(number, dtype), (sentence,)
     return parse_nodata(text, dtype), ()
@@ -126,16 +126,16 @@ def _nodata_of_tag(text: str, dtype: np.dtype[Any], name: str) -> tuple[float | 
 
 @dataclass(frozen=True, slots=True)
 class _Mask:
-    """Where pixels are valid: where this is not 0."""
+    """A mask stored as an image: pixels are valid where its value is not 0."""
 
     segments: Segments
     file: SharedFile | None = None
-    """Its own, where that is not the image's."""
+    """File of the mask; None if it is stored in the image's file."""
     by_band: bool = False
-    """Whether each band has its own, rather than all the first."""
+    """Whether the mask has one band for each band of the image, instead of one band for all."""
 
     def bands(self, places: Sequence[int], alpha: int | None) -> list[int]:
-        """Its bands that hold for bands of the image, at least one."""
+        """Return the indices of the mask bands that apply to bands of the image; at least one."""
         return [place for place in dict.fromkeys(places) if place + 1 != alpha] or [0] if self.by_band else [0]
 
 
@@ -149,14 +149,14 @@ class _OpenTiff(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """How often each segment was decoded: [planes, rows, columns] of the image in one row, then of its mask."""
+        """How often each segment was decoded: flat counts of the image [planes, rows, columns], then of its mask."""
         counts = [self._image.decoded.ravel()]
         if self._mask is not None:
             counts.append(self._mask.segments.decoded.ravel())
         return np.concatenate(counts)
 
     def close(self) -> None:
-        """Let the file go; any number of times."""
+        """Close the file, and the mask's file. May be called repeatedly."""
         super().close()
         self._file.close()
         if self._mask is not None and self._mask.file is not None:
@@ -173,7 +173,7 @@ class _OpenTiff(OpenSegments):
 
 @contextmanager
 def _parsed(file: SharedFile) -> Iterator[tifffile.TiffFile]:
-    """The file as tifffile sees it; what it or the file raises is an error of the file."""
+    """Yield the file parsed by tifffile. Errors of tifffile become InputError; errors of the file are raised as is."""
     file.seek(0)
     try:
         with tifffile.TiffFile(cast("BinaryIO", file)) as tiff:
@@ -195,16 +195,16 @@ def _page(tiff: tifffile.TiffFile, number: int) -> tifffile.TiffPage:
 
 
 def _alpha(page: tifffile.TiffPage, gdal: GdalMetadata, name: str) -> int | None:
-    """The number, from 1, of the alpha band; libtiff too refuses a file that says more of bands than it has.
+    """Return the number, from 1, of the alpha band; None without one.
 
-    GDAL gives files of four bands of bytes the tags of RGB with alpha. Its metadata may say that they are none, and a
-    band whose description names something else ("NIR") is none either.
+    GDAL tags any file of four uint8 bands as RGB with alpha. The tagged band does not count as alpha if GDAL's
+    metadata gives it another colour, or if its description names something else ("NIR").
     """
     first = page.samplesperpixel - len(page.extrasamples)
     if first < 0:
         raise InputError(
-            f"{name} is a damaged TIFF: it says of {len(page.extrasamples)} bands what they are (tag ExtraSamples), and"
-            f" has {page.samplesperpixel}; write it anew"
+            f"{name} is a damaged TIFF: its tag ExtraSamples describes {len(page.extrasamples)} bands, but it has only"
+            f" {page.samplesperpixel}; rewrite the file"
         )
     for band, kind in enumerate(page.extrasamples, start=first):
         tagged = int(kind) in (_ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA) and gdal.colours.get(band, "Alpha") == "Alpha"
@@ -214,16 +214,16 @@ def _alpha(page: tifffile.TiffPage, gdal: GdalMetadata, name: str) -> int | None
 
 
 def _colours(page: tifffile.TiffPage, gdal: GdalMetadata, count: int) -> tuple[str | None, ...]:
-    """Return the colour of each band; what GDAL's metadata say counts before the photometric interpretation."""
-    said: dict[int, str] = {}
+    """Return the colour of each band. GDAL's metadata takes precedence over the photometric interpretation."""
+    colours: dict[int, str] = {}
     if page.photometric in (_RGB, _YCBCR) and count >= len("rgb"):
-        said = dict(enumerate(("red", "green", "blue")))
-    said |= {band: text.casefold() for band, text in gdal.colours.items()}
-    return tuple(said.get(band) for band in range(count)) if said else ()
+        colours = dict(enumerate(("red", "green", "blue")))
+    colours |= {band: text.casefold() for band, text in gdal.colours.items()}
+    return tuple(colours.get(band) for band in range(count)) if colours else ()
 
 
 def _mask(tiff: tifffile.TiffFile, image: Segments, file: SharedFile) -> Segments | None:
-    """The mask that GDAL keeps in a directory of its own (its RFC 15)."""
+    """Return the mask that GDAL stores in a further directory of the TIFF (GDAL RFC 15); None without one."""
     for number in range(1, len(tiff.pages)):
         page = _page(tiff, number)
         same_size = (page.imagelength, page.imagewidth) == (image.height, image.width)
@@ -233,17 +233,17 @@ def _mask(tiff: tifffile.TiffFile, image: Segments, file: SharedFile) -> Segment
 
 
 def with_neighbours(picture: Raster, neighbours: Neighbours, *, world_first: bool) -> Raster:
-    """Return a picture with its place (`placed`), nodata and mask, where files beside it say them."""
+    """Return a picture with the georeference (see `placed`), nodata, mask and packing from the files beside it."""
     pam = read_pam(neighbours.appended(PAM), neighbours.name)
     data_bands = _data_bands(picture.bands, picture.alpha)
     nodata = _nodata_of_pam(pam, picture.nodata, picture.array.dtype, data_bands, neighbours.name)
     valid = picture.mask
-    beside = _mask_beside(neighbours, (picture.height, picture.width), picture.bands)
-    if beside is not None and beside.file is not None:
-        with closing(beside.file):
+    mask = _mask_beside(neighbours, (picture.height, picture.width), picture.bands)
+    if mask is not None and mask.file is not None:
+        with closing(mask.file):
             whole = Window(0, 0, picture.height, picture.width)
-            said_by = beside.bands([band - 1 for band in data_bands], picture.alpha)
-            valid = (next(read_windows(beside.segments, [whole], said_by)) != 0).all(axis=0)
+            mask_bands = mask.bands([band - 1 for band in data_bands], picture.alpha)
+            valid = (next(read_windows(mask.segments, [whole], mask_bands)) != 0).all(axis=0)
     packing = packing_of_pam(pam, picture.packing, picture.bands)
     place = placed(picture.georeference, pam, neighbours, world_first=world_first)
     return replace(picture, georeference=place, nodata=nodata, mask=valid, packing=packing)
@@ -254,7 +254,7 @@ def _data_bands(count: int, alpha: int | None) -> list[int]:
 
 
 def _mask_beside(neighbours: Neighbours, size: tuple[int, int], bands: int) -> _Mask | None:
-    """The mask in a file of its own, by GDAL called ``NAME.tif.msk``; None where there is none that says so."""
+    """Return the mask in GDAL's mask file ``NAME.tif.msk``; None if it is missing or not marked as a mask."""
     file = neighbours.appended(MASK)
     if file is None:
         return None
@@ -263,14 +263,14 @@ def _mask_beside(neighbours: Neighbours, size: tuple[int, int], bands: int) -> _
         head = file.read_at(0, 512)
         if not is_tiff(head):
             raise InputError(
-                f"{file.name} should be the mask of {neighbours.name}, and is {looks_like(head)}; {REMEDY}"
+                f"{file.name} should be the mask of {neighbours.name}, but is {looks_like(head)}; {REMEDY}"
             )
         directory, *_ = read_directories(cast("BinaryIO", file), file.name)
         with _parsed(file) as tiff:
             segments = Segments(_page(tiff, 0), file)
-        said = GdalMetadata.from_xml(directory.text(cast("BinaryIO", file), GDAL_METADATA) or "").items
-        flags = said.get("INTERNAL_MASK_FLAGS_1", "")
-        if not flags.isdecimal():  # some other file, for GDAL too
+        items = GdalMetadata.from_xml(directory.text(cast("BinaryIO", file), GDAL_METADATA) or "").items
+        flags = items.get("INTERNAL_MASK_FLAGS_1", "")
+        if not flags.isdecimal():  # not a mask, for GDAL either
             return None
         by_band = not int(flags) & _OF_ALL_BANDS
         masks = segments.planes * segments.samples
@@ -284,13 +284,13 @@ def _mask_beside(neighbours: Neighbours, size: tuple[int, int], bands: int) -> _
 
 
 def _nodata_of_pam(pam: Pam, own: float | None, dtype: np.dtype[Any], bands: Sequence[int], name: str) -> float | None:
-    """The value that PAM says for all bands, else the image's own."""
+    """Return the nodata value that PAM states for all bands, else the image's own value."""
     if not pam.nodata:
         return own
-    found = [parse_nodata(pam.nodata[band], dtype) if band in pam.nodata else own for band in bands]
-    if len({repr(value) for value in found}) > 1:
+    values = [parse_nodata(pam.nodata[band], dtype) if band in pam.nodata else own for band in bands]
+    if len({repr(value) for value in values}) > 1:
         raise UnknownStorageError(
-            f"{name}{PAM} says other values of nodata for other bands ({', '.join(map(str, found[:9]))}); give all"
-            " the same, as with gdal_edit.py -a_nodata"
+            f"{name}{PAM} states different nodata values for different bands ({', '.join(map(str, values[:9]))}); set"
+            " one value for all, for example with gdal_edit.py -a_nodata"
         )
-    return found[0] if found else own
+    return values[0] if values else own

@@ -1,4 +1,4 @@
-"""OpenRaster: a raster of any size that is read by windows."""
+"""The class `OpenRaster`, a raster of any size that is read by windows, and its base implementations."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.raster import Raster, RasterFacts, Window, band_places
 
 Arrays: TypeAlias = Generator[tuple[NDArray[Any], NDArray[np.bool_] | None], None, None]
-"""The pixels [bands, height, width] of windows, and their masks [height, width] where there are any."""
+"""Generator of (pixels [bands, height, width], mask [height, width] or None) for each window in turn."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OpenRaster(RasterFacts, ABC):
-    """A raster whose pixels are read when they are asked for; to be closed, by ``close()`` or ``with``.
+    """An open raster whose pixels are read on demand. Close it with ``close()`` or use it in a ``with`` statement.
 
-    Several threads may read it at once.
+    Several threads may read it at the same time.
 
     Raises:
-        InputError: its transform puts its corners where numbers end.
+        InputError: with its transform, the coordinates of its corners are too large to compute with.
 
     """
 
     name: str
-    """What to call it in an error."""
+    """Name of the raster in error messages."""
     size: tuple[int, int]
     """Height and width, in pixels."""
     dtype: np.dtype[Any]
-    """As `Raster.array` has it."""
+    """Dtype of the pixels, as in `Raster.array`."""
     block: tuple[int, int]
-    """Height and width of what is decoded at once."""
+    """Height and width, in pixels, of the blocks in which the file is decoded."""
     block_bytes: int
-    """Bytes of one block, decoded, of all bands."""
+    """Bytes of one decoded block with all bands."""
     images: int = 1
-    """Images of this size that the file holds; this is the first of them."""
+    """Number of images of this size in the file. Only the first one is read."""
     palette: NDArray[np.uint8] | None = field(default=None, repr=False)
-    """Colour of each value of the one band, uint8 [values, 3], or its brightness, [values, 1]; None where values are
-    brightness themselves. A palette, or grey of few bits or of which 0 is white."""
+    """Colour of each value of the only band, uint8 [values, 3], or its brightness, uint8 [values, 1] (for grey of less
+    than 8 bits, or with 0 as white). None if the values need no such table."""
 
     closed = False
-    """Whether it was closed."""
+    """Whether ``close()`` was called."""
     unpacked = False
-    """Whether its numbers are no longer those of the file, so that a value of nodata says nothing of them."""
+    """Whether scale and offset were applied, so that the pixels cannot be compared with the file's nodata value."""
 
     def __post_init__(self) -> None:
         if self.georeference is not None and not self.georeference.is_usable(self.size):
             raise InputError(
-                f"{self.name} has a georeference with which nothing can be computed: its transform is"
-                f" {self.georeference.transform} for {self.size[0]} x {self.size[1]} pixels; correct it, as with"
-                " gdal_translate -a_ullr, or leave it out, as with gdal_edit.py -unsetgt"
+                f"{self.name} has a georeference whose coordinates are too large to compute with: its transform is"
+                f" {self.georeference.transform} for {self.size[0]} x {self.size[1]} pixels; correct it, for example"
+                " with gdal_translate -a_ullr, or remove it, for example with gdal_edit.py -unsetgt"
             )
 
     def told(self, **facts: Any) -> Self:
-        """Return the raster with other facts, as what lies beside its file has them."""
+        """Replace fields of this raster, for example by values from files beside it, and return the raster."""
         for name, value in facts.items():
             object.__setattr__(self, name, value)
         return self
@@ -73,17 +73,17 @@ class OpenRaster(RasterFacts, ABC):
     @property
     @abstractmethod
     def decoded(self) -> NDArray[np.int64]:
-        """How often each segment of the file was decoded, those of its mask at the end; empty for one in memory."""
+        """How often each segment of the file, then of its mask, was decoded; empty for a raster in memory."""
 
     def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
-        """The raster that each band, numbered from 1, comes from: this one, or one of those that it is made of."""
+        """Return, for each band number (from 1), the raster that the band comes from: this one, or a member of it."""
         return [self] * len(bands)
 
     def places(self, bands: Sequence[int | str]) -> list[int]:
-        """The indices, from 0, of bands that are named by number, from 1, or by description.
+        """Return the indices, from 0, of bands given by number (from 1) or by description.
 
         Raises:
-            InputError: a band does not exist, or two bands have the description asked for.
+            InputError: a band does not exist, or two bands have the given description.
 
         """
         return band_places(bands, self.descriptions)
@@ -92,11 +92,11 @@ class OpenRaster(RasterFacts, ABC):
         """Read a window.
 
         Args:
-            window: the part to read; None: all.
-            bands: numbers from 1, or descriptions, in the order wanted; None: all.
+            window: the part to read; None reads the whole raster.
+            bands: numbers (from 1) or descriptions, in the order of the result; None reads all bands.
 
         Returns:
-            That part with its own georeference, as `Raster.select` would cut it from the whole.
+            The window as a raster with its own georeference and the bands as `Raster.select` returns them.
 
         Raises:
             InputError: the window or a band does not exist, or the file is damaged there.
@@ -113,15 +113,16 @@ class OpenRaster(RasterFacts, ABC):
     ) -> Generator[Raster, None, None]:
         """Read windows one after the other.
 
-        What a window touches stays decoded until the last window that touches it, then it is dropped: no segment of
-        the file is decoded twice in one call.
+        A decoded segment of the file is kept until the last window that needs it was read, so that no segment is
+        decoded twice in one call.
 
         Args:
             windows: the parts to read, in this order.
-            bands: as in `read`.
+            bands: numbers (from 1) or descriptions, in the order of the result; None reads all bands.
 
         Raises:
-            InputError: at once where a window or a band does not exist; at the window where the file is damaged.
+            InputError: a window or a band does not exist (raised by the call), or the file is damaged (raised when the
+                window is read).
 
         """
         windows = tuple(windows)
@@ -138,9 +139,9 @@ class OpenRaster(RasterFacts, ABC):
         return None if bands is None else self.places(bands)
 
     def _rasters(self, windows: Sequence[Window], places: list[int] | None) -> Generator[Raster, None, None]:
-        asked_for_alpha = places is not None and self.alpha is not None and self.alpha - 1 in places
+        alpha_is_selected = places is not None and self.alpha is not None and self.alpha - 1 in places
         chosen = list(range(self.count)) if places is None else places
-        with closing(self._arrays(windows, chosen, masked=not asked_for_alpha)) as arrays:
+        with closing(self._arrays(windows, chosen, masked=not alpha_is_selected)) as arrays:
             for window in windows:
                 self._check_open()
                 array, mask = next(arrays)
@@ -155,10 +156,10 @@ class OpenRaster(RasterFacts, ABC):
 
     @abstractmethod
     def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
-        """The pixels [bands, height, width] of windows, and their masks [height, width] where there are any."""
+        """Yield each window's pixels [bands, height, width] and its mask [height, width], None without a mask."""
 
     def close(self) -> None:
-        """Let the file go; any number of times."""
+        """Close the raster and its file. May be called repeatedly."""
         self.closed = True
 
     def _check_open(self) -> None:
@@ -175,7 +176,7 @@ class OpenRaster(RasterFacts, ABC):
 
 
 class OpenSegments(OpenRaster):
-    """A raster that a file holds in segments, and may have a mask beside."""
+    """An open raster stored in segments, with an optional mask image."""
 
     def __init__(self, *, masked_by_alpha: bool, **facts: Any) -> None:
         super().__init__(**facts)
@@ -183,11 +184,14 @@ class OpenSegments(OpenRaster):
 
     @abstractmethod
     def _images(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None]:
-        """The pixels [bands, height, width] of windows; no band is asked for twice."""
+        """Yield the pixels [bands, height, width] of each window. ``places`` are band indices without repetition."""
 
     @abstractmethod
     def _masks(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None] | None:
-        """The masks [n, height, width] that hold for bands, not 0 where all are valid; None where there are none."""
+        """Return a generator of the masks [n, height, width] of each window that apply to bands; None without masks.
+
+        A pixel is valid where all n values are not 0.
+        """
 
     def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
         alpha = self.alpha - 1 if masked and self.alpha is not None and self._masked_by_alpha else None
@@ -210,7 +214,7 @@ class OpenSegments(OpenRaster):
 
 
 class OpenArray(OpenRaster):
-    """A raster in memory; ``observed``, bool [bands, height, width], may say where each band was observed."""
+    """An open raster in memory. ``observed``, bool [bands, height, width], may mark the valid pixels of each band."""
 
     def __init__(self, raster: Raster, name: str, observed: NDArray[np.bool_] | None = None) -> None:
         size = (raster.height, raster.width)
@@ -227,11 +231,11 @@ class OpenArray(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Nothing: there is no file."""
+        """An empty array, since a raster in memory has no segments to decode."""
         return np.zeros(0, np.int64)
 
     def close(self) -> None:
-        """Let the pixels go."""
+        """Free the pixels. May be called repeatedly."""
         super().close()
         self._raster = self._observed = None
 
@@ -247,6 +251,6 @@ class OpenArray(OpenRaster):
                 observed = np.logical_and.reduce(self._observed[list(places), window.rows, window.cols])
                 mask = observed if mask is None else mask & observed
             if everything and (window.height, window.width) == self.size:
-                yield part, mask  # all of it needs no copy
+                yield part, mask  # the whole raster needs no copy
             else:
                 yield part[list(places)], mask

@@ -1,4 +1,4 @@
-"""Writing cloud-optimised GeoTIFF, through GDAL: of a whole array, or block by block."""
+"""Writing cloud-optimised GeoTIFFs through GDAL, from a whole array or block by block."""
 
 from __future__ import annotations
 
@@ -35,34 +35,33 @@ from vllm_mmout.geo.raster.geotiff import (
 from vllm_mmout.stopwatch import FILES
 
 _CACHE = 64 << 20
-"""Bytes of decoded blocks that GDAL keeps in this process while it makes a COG; it would take 5 % of the memory."""
+"""Size of GDAL's block cache in bytes while a COG is written. GDAL's default is 5 % of the machine's memory."""
 _CACHES: list[int] = []
-"""What it had when each thread that makes one now began."""
+"""GDAL's cache size before each COG that some thread is writing now, in the order in which they began."""
 _CACHING = threading.Lock()
 _OPTIONS = {"GDAL_NUM_THREADS": "1", "COG_TMP_COMPRESSION": "PACKBITS"}
-"""The threads are ours; and overviews on their way into the file need no more than the simplest compression."""
+"""GDAL options: this package starts the threads itself, and temporary overviews need only the cheapest compression."""
 _IN_MEMORY = "/vsimem/"
-"""How GDAL's names of files in memory begin."""
+"""Prefix of GDAL's names of files in memory."""
 
 
 class GeoTiffBlocks:
-    """A raster that becomes a cloud-optimised GeoTIFF while its pixels come, block by block in any order.
+    """A writer of a cloud-optimised GeoTIFF that takes the pixels block by block, in any order.
 
-    Each block goes to a temporary file at once, of which `finish` makes the GeoTIFF, with overviews and statistics.
-    The temporary file is gone with this object, or when the process ends normally. One thread at a time may use it.
-
-    It lies in the folder meanwhile, or in the system's for temporary files. bool is stored as uint8.
+    Each block is written at once to a temporary file in ``folder`` (None: the system's temporary folder). `finish`
+    makes the GeoTIFF from it, with overviews and statistics. The temporary file is removed with this object, or when
+    the process ends normally. Only one thread at a time may use the object. bool is stored as uint8.
     """
 
     block: int = BLOCK_SIDE
-    """Rows and columns of a block; those at the lower and the right edge end with the raster."""
+    """Rows and columns of a block, in pixels. Blocks at the lower and right edges end at the raster's edge."""
 
     def __init__(self, folder: Path | None, *, bands: int, height: int, width: int, dtype: DTypeLike) -> None:
         self.folder = Path(tempfile.gettempdir()) if folder is None else folder
         self.shape = (bands, height, width)
         """Bands, height and width of the raster."""
         self.dtype = stored_dtype(dtype)
-        """What pixels are stored as."""
+        """Dtype of the stored pixels."""
         if min(self.shape) < 1:
             raise SaveError(f"a GeoTIFF takes a raster that is not empty, got {bands} x {height} x {width}")
         self._given = np.dtype(dtype)
@@ -74,9 +73,10 @@ class GeoTiffBlocks:
         self._forget = weakref.finalize(self, _remove, self._pixels, self._path, os.getpid())
 
     def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
-        """Write the block in a row and a column of blocks, [bands, height, width], at the edges what is in the raster.
+        """Write a block's pixels [bands, height, width], clipped at the raster's edges.
 
-        A block that is not the raster's is refused; where the disk is full, all that was written is discarded.
+        ``row`` and ``col`` count blocks from 0. A block that does not fit or was written before raises SaveError. So
+        does a full disk, after which all blocks are discarded.
         """
         self._check(row, col, pixels)
         watch = FILES.get()
@@ -84,8 +84,8 @@ class GeoTiffBlocks:
             self._pixels.write(row * BLOCK_SIDE, col * BLOCK_SIDE, pixels)
         self._written.add((row, col))
 
-    def finish(self, **told: Unpack[RasterMetadata]) -> Path:
-        """Make the file of all blocks, in the folder, for the caller to move or remove; none after an error."""
+    def finish(self, **metadata: Unpack[RasterMetadata]) -> Path:
+        """Make the GeoTIFF in the folder and return its path, for the caller to move. An error leaves no file."""
         if not self._forget.alive:
             raise SaveError("the raster was finished or discarded before")
         rows, cols = self._grid
@@ -93,13 +93,13 @@ class GeoTiffBlocks:
             for place in product(range(rows), range(cols)):
                 if place not in self._written:
                     raise SaveError(f"block {place} was never written, of {rows} x {cols} blocks")
-            self._pixels.save(_private(self._path), self._given, told)
+            self._pixels.save(_private(self._path), self._given, metadata)
             Path(self._pixels.name).unlink()
         self._forget.detach()
         return self._path
 
     def discard(self) -> None:
-        """Remove all that was written, the finished file too; a second time there is nothing to remove."""
+        """Remove all written files, also the finished one. May be called repeatedly."""
         self._forget.detach()
         _remove(self._pixels, self._path, os.getpid())
 
@@ -135,45 +135,45 @@ class GeoTiffBlocks:
             ) from error
 
 
-def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **told: Unpack[RasterMetadata]) -> None:
-    """Write a cloud-optimised GeoTIFF: deflate, tiles, statistics of each band.
+def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **metadata: Unpack[RasterMetadata]) -> None:
+    """Write a cloud-optimised GeoTIFF with deflate compression, tiles, and statistics of each band.
 
-    Where it is larger than 512 it has tiles of 512 and overviews, each half as large, until one fits a tile. A path
-    gets its file only when it is whole; after an error there is none.
+    A raster larger than 512 pixels gets tiles of 512 x 512 and overviews, each half as large as the one before, until
+    one fits into a tile. A file appears under its path only once it is complete; after an error there is no file.
 
     Args:
         target: path, or a file open for writing bytes.
         array: [bands, height, width] of bool (stored as uint8), integers or floating point.
-        told: what is known of the raster.
+        metadata: the raster's metadata, as keywords of `RasterMetadata`.
 
     Raises:
-        SaveError: the array, or something said about it, does not fit a GeoTIFF, or the place cannot be written.
+        SaveError: the array or its metadata does not fit a GeoTIFF, or the target cannot be written.
         InputError: the coordinate system of ``georeference`` cannot be written to a GeoTIFF.
 
     """
     if isinstance(target, str | Path):
         with atomic_file(target) as part:
-            write_geotiff_here(part, array, **told)
+            write_geotiff_here(part, array, **metadata)
         return
     from rasterio.io import MemoryFile
 
     with MemoryFile() as pixels, MemoryFile() as made:
-        _save(pixels.name, made.name, array, told)
+        _save(pixels.name, made.name, array, metadata)
         file = BytesIO(made.getbuffer())
-    restore_names(file, told)
+    restore_names(file, metadata)
     target.write(file.getbuffer())
 
 
-def write_geotiff_here(path: Path, array: NDArray[Any], **told: Unpack[RasterMetadata]) -> None:
-    """Write a GeoTIFF under its name at once; for those who rename it, or remove it after an error."""
+def write_geotiff_here(path: Path, array: NDArray[Any], **metadata: Unpack[RasterMetadata]) -> None:
+    """Write a GeoTIFF directly under ``path``, so that an error may leave a partial file for the caller to remove."""
     pixels = _private(path.absolute().with_name(f"{path.name}.pixels"))
     try:
-        _save(pixels, str(path.absolute()), array, told)
+        _save(pixels, str(path.absolute()), array, metadata)
     finally:
         Path(pixels).unlink(missing_ok=True)
 
 
-def _save(pixels: str, target: str, array: NDArray[Any], told: RasterMetadata) -> None:
+def _save(pixels: str, target: str, array: NDArray[Any], metadata: RasterMetadata) -> None:
     whole = np.asarray(array)
     if whole.ndim != 3 or 0 in whole.shape:
         raise SaveError(f"a GeoTIFF takes an array [bands, height, width] that is not empty, got shape {whole.shape}")
@@ -182,19 +182,19 @@ def _save(pixels: str, target: str, array: NDArray[Any], told: RasterMetadata) -
     try:
         for row, col in product(range(0, height, BLOCK_SIDE), range(0, width, BLOCK_SIDE)):
             file.write(row, col, whole[:, row : row + BLOCK_SIDE, col : col + BLOCK_SIDE])
-        file.save(target, whole.dtype, told)
+        file.save(target, whole.dtype, metadata)
     finally:
         file.close()
 
 
 def _private(path: Path) -> str:
-    """An empty file that nobody else may read: it may lie in a folder of everybody's."""
+    """Create an empty file that only this user can read, since the folder may be shared, and return its name."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     return str(path)
 
 
 def _remove(pixels: PixelsFile, path: Path, process: int) -> None:
-    """Remove the files of a raster, in the process that made them alone: a fork has the same objects."""
+    """Remove the files of a raster if this is the process that made them, since a fork holds the same objects."""
     if os.getpid() == process:
         pixels.close()
         for file in (Path(pixels.name), path):
@@ -203,7 +203,7 @@ def _remove(pixels: PixelsFile, path: Path, process: int) -> None:
 
 
 class PixelsFile:
-    """The pixels of a raster, in a temporary GeoTIFF (maybe in memory), for one thread at a time."""
+    """A temporary GeoTIFF, on disk or in memory, that holds a raster's pixels. One thread at a time may use it."""
 
     def __init__(self, name: str, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
         import rasterio
@@ -213,45 +213,45 @@ class PixelsFile:
         self.dtype = dtype
         self._kept = np.dtype(np.float32) if dtype == np.float16 else dtype
         side, (count, height, width) = block_side(shape[1:]), shape
-        compression = {} if dtype.kind == "f" else {"compress": "zstd", "zstd_level": 1}  # floats gain next to nothing
+        compression = {} if dtype.kind == "f" else {"compress": "zstd", "zstd_level": 1}  # floats hardly compress
         with _gdal(name):
             self._file = rasterio.open(
                 name, "w", driver="GTiff", count=count, height=height, width=width, dtype=self._kept, tiled=True,
                 blockxsize=side, blockysize=side, interleave="band", bigtiff="IF_SAFER", **compression,
-                transform=rasterio.Affine.scale(2),  # without one rasterio warns
+                transform=rasterio.Affine.scale(2),  # rasterio warns without a transform
             )  # fmt: skip
 
     def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
-        """Write a rectangle of all bands that begins at a pixel."""
+        """Write pixels [bands, height, width] at a row and a column of the raster, in pixels."""
         window = ((row, row + pixels.shape[1]), (col, col + pixels.shape[2]))
         with _gdal(self.name, pixels.nbytes):
             self._file.write(pixels.astype(self._kept, copy=False), window=window)
 
-    def save(self, target: str, given: np.dtype[Any], told: RasterMetadata) -> None:
-        """Make the COG, when all is written."""
+    def save(self, target: str, dtype: np.dtype[Any], metadata: RasterMetadata) -> None:
+        """Make the COG ``target`` of all pixels. ``dtype`` is the pixels' dtype before `stored_dtype`."""
         from rasterio.shutil import copy
 
-        source_xml(self.name, self.shape, self.dtype, told)  # what does not fit is said before anything is done
+        source_xml(self.name, self.shape, self.dtype, metadata)  # raises if the metadata does not fit
         on_disk = not target.startswith(_IN_MEMORY)
         nbytes = 2 * Path(self.name).stat().st_size if on_disk else 0
         with _gdal(target, nbytes), _small_cache():
             self.close()
-            of_bands = statistics(self.name, self.dtype, told.get("nodata"))
-            xml = source_xml(self.name, self.shape, self.dtype, told, of_bands)
-            copy(xml, target, driver="COG", **cog_options(self.shape, given, told))
+            of_bands = statistics(self.name, self.dtype, metadata.get("nodata"))
+            xml = source_xml(self.name, self.shape, self.dtype, metadata, of_bands)
+            copy(xml, target, driver="COG", **cog_options(self.shape, dtype, metadata))
         if on_disk:
             if not is_whole(target):
                 raise _system_error(target, nbytes, OSError("the end of the file is missing"))
-            restore_names(target, told)
+            restore_names(target, metadata)
 
     def close(self) -> None:
-        """Write what is left; any number of times."""
+        """Write pending pixels and close the file. May be called repeatedly."""
         self._file.close()
 
 
 @contextmanager
 def _small_cache() -> Iterator[None]:
-    """GDAL's cache of blocks made small while some thread makes a COG, and as large as it was when the last is done."""
+    """Reduce GDAL's block cache while any thread writes a COG, and restore its size when the last thread is done."""
     from rasterio.env import get_gdal_config, set_gdal_config
 
     with _CACHING:
@@ -269,7 +269,7 @@ def _small_cache() -> Iterator[None]:
 
 @contextmanager
 def _gdal(name: str, nbytes: int = 0) -> Iterator[None]:
-    """Have GDAL write so many bytes more of a file; what it raises becomes an error of the system."""
+    """Run GDAL code that adds up to ``nbytes`` bytes to the file ``name``, and turn GDAL's errors into OSError."""
     from rasterio import Env
     from rasterio._err import CPLE_BaseError
     from rasterio.errors import RasterioError
@@ -283,14 +283,14 @@ def _gdal(name: str, nbytes: int = 0) -> Iterator[None]:
 
 
 def _system_error(name: str, nbytes: int, error: BaseException) -> OSError:
-    """What the system says where a file cannot have so many bytes more; what GDAL said, where it could."""
+    """Return the system's error if the file cannot grow by ``nbytes``, as on a full disk, else GDAL's message."""
     if sys.platform == "linux" and not name.startswith(_IN_MEMORY):
         path = Path(name)
         try:
             with tempfile.TemporaryFile(dir=path.parent) as file:
                 os.posix_fallocate(file.fileno(), 0, nbytes + (path.stat().st_size if path.exists() else 0) + 1)
-        except OSError as found:
-            return found
+        except OSError as system_error:
+            return system_error
     while error.__cause__ is not None:  # rasterio says "see previous exception"
         error = error.__cause__
     return OSError(errno.EIO, f"GDAL says: {error}")
