@@ -59,7 +59,9 @@ def test_a_system_that_cannot_be_written_is_refused_before_the_scene_is_run(llm,
     """A result on disk is a GeoTIFF; the error says what to do with the input."""
     scene = in_system(tmp_path, rasterio.CRS.from_proj4(ROTATED))
     target = None if path is None else str(tmp_path / path)
-    with pytest.raises(InputError, match=r"cannot be written to a GeoTIFF; .*NetCDF or VRT, is reprojected .*gdalwarp"):
+    with pytest.raises(
+        InputError, match=r"cannot be written to a GeoTIFF; .*reproject an input such as NetCDF .*gdalwarp"
+    ):
         generate(llm, scene, path=target)
     assert sent == []
 

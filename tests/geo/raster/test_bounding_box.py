@@ -170,7 +170,7 @@ def test_a_box_may_be_smaller_than_a_pixel_or_reach_beyond_the_raster() -> None:
 
 
 NOWHERE = {
-    "no georeference": (None, "says nothing of its place"),
+    "no georeference": (None, "has no georeference"),
     "ground control points": (
         Georeference(gcps=(GroundControlPoint(0, 0, 1, 2),), gcps_crs="EPSG:4326"),
         "has ground control points but no transform, .*; warp it first",

@@ -119,7 +119,7 @@ def test_up_to_a_pixel_may_be_missing_at_each_side(stacked, resampling):
 OTHER_GRIDS = {
     "no system": ({"crs": None}, 90, "different coordinate systems"),
     "another place, another zone": ({"crs": "EPSG:32635"}, 90, "no ground in common"),
-    "another body": ({"crs": "IAU_2015:49910"}, 90, "of which one does not show what is in the other"),
+    "another body": ({"crs": "IAU_2015:49910"}, 90, "and one cannot represent the area of the other"),
     "another place, turned": ({"transform": at(20, LEFT + 9000) @ Affine.rotation(1)}, 90, "no ground in common"),
     "more than a pixel to the right": ({"transform": at(20, LEFT + 21)}, 90, "do not cover the same ground"),
     "more than a pixel below": ({"transform": at(20, LEFT, TOP - 21)}, 90, "do not cover the same ground"),
@@ -246,9 +246,9 @@ def test_without_a_transform_places_must_be_equal(stacked):
     for place in (nowhere, points):
         stack = stacked(geotiff(values(9), **place), geotiff(values(9, seed=1), **place))
         np.testing.assert_array_equal(stack.read().array, np.concatenate([values(9), values(9, seed=1)]))
-    with pytest.raises(InputError, match=r"not placed alike.*without a georeference.*4 ground control points"):
+    with pytest.raises(InputError, match=r"different georeferences.*without a georeference.*4 ground control points"):
         stacked(geotiff(values(9)), geotiff(values(9), **points))
-    with pytest.raises(InputError, match="not placed alike"):
+    with pytest.raises(InputError, match="have different georeferences"):
         stacked(geotiff(values(9), crs="EPSG:4326", gcps=POINTS[:3]), geotiff(values(9), **points))
     with pytest.raises(InputError, match=r"differ in size.*9 x 9 pixels.*8 x 9 pixels"):
         stacked(geotiff(values(9)), geotiff(values(8, 9)))

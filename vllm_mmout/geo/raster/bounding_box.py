@@ -61,7 +61,7 @@ def window_of_box(
     joined = _joined(windows)
     if joined is None:
         parts = " and ".join(f"({window})" for window in windows)
-        raise InputError(f"{box_text} lies at two ends of {name}, {parts}; ask for one after the other", param="bbox")
+        raise InputError(f"{box_text} covers two ends of {name}, {parts}; request one after the other", param="bbox")
     return joined
 
 
@@ -119,7 +119,7 @@ def _is_geographic(crs: str | None) -> bool:
 def _grid(georeference: Georeference | None, size: tuple[int, int], name: str) -> tuple[Georeference, PixelGrid]:
     remedy = "use window=(row, col, height, width)"
     if georeference is None:
-        raise InputError(f"{name} says nothing of its place, so a bbox cannot be found in it; {remedy}", param="bbox")
+        raise InputError(f"{name} has no georeference, so a bbox cannot be found in it; {remedy}", param="bbox")
     if georeference.transform is None:
         has = "ground control points" if georeference.gcps else "RPCs" if georeference.rpcs else "a coordinate system"
         raise InputError(
@@ -136,7 +136,7 @@ def _grid(georeference: Georeference | None, size: tuple[int, int], name: str) -
 
 
 def _joined(windows: Sequence[Window]) -> Window | None:
-    """Return the window around windows that touch each other; None if there is a gap between them."""
+    """Return the window around windows that touch each other, or None if there is a gap between them."""
     whole, *others = sorted(windows, key=lambda window: (window.col, window.row))
     for other in others:
         apart = other.row > whole.row + whole.height or whole.row > other.row + other.height

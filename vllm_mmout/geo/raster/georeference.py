@@ -1,4 +1,4 @@
-"""Georeference: where on Earth a raster lies."""
+"""The class `Georeference`, the coordinate system and position of a raster."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from vllm_mmout.geo.raster.ground_points import Affine, GroundControlPoint
 from vllm_mmout.geo.raster.tags import GeoTag
 
 _MOST_KEPT = 1000
-"""Numbers in the tags of one file, up to which what they say is kept for files that say the same."""
+"""Largest count of numbers in the tags of a file for which the parsed georeference is cached."""
 _FARTHEST = 1e100
-"""The largest coordinate of a corner: its square, and what becomes of it, are still numbers."""
+"""Largest coordinate of a corner. Squares of such coordinates are still finite."""
 PLACING_TAGS = (33550, 33922, 34264, 50844)
-"""Tags that tie pixels to coordinates: a scale, points, a matrix, RPC coefficients (GDAL's RFC 22)."""
+"""Tags that tie pixels to coordinates: pixel scale, tie points, matrix, and RPC coefficients (GDAL RFC 22)."""
 GEO_TAGS = frozenset({*KEY_TAGS, *PLACING_TAGS})
+"""All tags of a georeference."""
 _PLACING = ("EPSG:", "PROJCS[", "GEOGCS[", "GEOCCS[", "PROJCRS[", "GEOGCRS[")
-"""How systems begin of which GDAL makes something; of others it makes a system of no place."""
+"""Beginnings of the coordinate systems that GDAL understood. For other keys it makes a system without a place."""
 _SYSTEMS = frozenset({"ProjectedCRS", "GeographicCRS", "GeodeticCRS"})
-"""PROJJSON's types of the systems that place a pixel, and that a GeoTIFF can hold."""
+"""PROJJSON types of the systems that place a pixel on Earth and that a GeoTIFF can hold."""
 _IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-"""What rasterio gives where there is no transform."""
+"""Transform that rasterio reports for a raster without a transform."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +50,19 @@ class Georeference:
     """
 
     crs: str | None = None
-    """Coordinate system of ``transform``: "EPSG:n", or WKT where no code is known; None if unknown."""
+    """Coordinate system of ``transform`` as "EPSG:n", as WKT if its code is unknown, or None if unknown."""
     transform: Affine | None = None
-    """Pixel corner to coordinates, (a, b, c, d, e, f) as rasterio's ``Affine``; None without one."""
+    """Transform (a, b, c, d, e, f) of pixel corners to coordinates, as rasterio's ``Affine``, or None if unknown."""
     gcps: tuple[GroundControlPoint, ...] = ()
-    """Ground control points, where there is no transform."""
+    """Ground control points; empty if there is a transform."""
     gcps_crs: str | None = None
     """Coordinate system of ``gcps``."""
     pixel_is_point: bool = False
-    """Whether a pixel stands for the point in its middle; ``transform`` counts from its corner all the same."""
+    """Whether a pixel's value belongs to the point at its centre. ``transform`` refers to pixel corners anyway."""
     rpcs: RPC | None = field(default=None, repr=False)
-    """RPC coefficients, as rasterio has them; their lines and samples count as GDAL's do (its RFC 22)."""
+    """RPC coefficients as rasterio's ``RPC``; lines and samples count as in GDAL (RFC 22)."""
     unread_keys: Keys = field(default_factory=dict, repr=False)
-    """The keys of a coordinate system that the file has and that is not understood, so that ``crs`` is None."""
+    """GeoTIFF keys of a coordinate system that is not understood, so that ``crs`` is None; empty otherwise."""
 
     def __post_init__(self) -> None:
         for name in ("crs", "gcps_crs"):
@@ -81,27 +82,27 @@ class Georeference:
         """Read the geo tags of a TIFF, as GDAL does.
 
         Args:
-            tags: tags of one directory; others than `GEO_TAGS` are passed over.
+            tags: tags of one directory; tags that are not in `GEO_TAGS` are ignored.
 
         Returns:
-            What the tags say, None if no geo tag is among them.
+            The georeference, or None if there is no geo tag.
 
         """
-        found = tuple(tag for tag in tags if tag.code in GEO_TAGS)
-        if not found:
+        geo_tags = tuple(tag for tag in tags if tag.code in GEO_TAGS)
+        if not geo_tags:
             return None
-        return (_of_tags if sum(tag.count for tag in found) < _MOST_KEPT else _of_tags.__wrapped__)(found)
+        return (_of_tags if sum(tag.count for tag in geo_tags) < _MOST_KEPT else _of_tags.__wrapped__)(geo_tags)
 
     @classmethod
     def from_rasterio(cls, dataset: Any) -> Georeference | None:
-        """What rasterio's ``DatasetReader`` says of its place; None where it says nothing."""
+        """Return the georeference of rasterio's ``DatasetReader``, or None if the dataset states none."""
         transform = tuple(dataset.transform)[:6]
         placed = transform != _IDENTITY and all(map(math.isfinite, transform))
         points, points_crs = dataset.gcps
         rpcs, point = dataset.rpcs, dataset.tags().get("AREA_OR_POINT") == "Point"
         try:
             crs = crs_text(dataset.crs)
-        except CRSError:  # of numbers that no system can have
+        except CRSError:  # its numbers are invalid
             crs = None
         gcps = () if placed else tuple(GroundControlPoint(p.row, p.col, p.x, p.y, p.z or 0.0) for p in points)
         if crs is None and not (placed or gcps or rpcs or point):
@@ -116,33 +117,35 @@ class Georeference:
         )
 
     def to_rasterio(self) -> dict[str, Any]:
-        """What ``rasterio.open`` takes to write it to a GeoTIFF: crs, transform, gcps, rpcs, as far as they are known.
+        """Return keyword arguments for ``rasterio.open`` that write the georeference to a GeoTIFF.
+
+        The keys are crs, transform, gcps and rpcs, each only if it is known.
 
         Raises:
             InputError: the coordinate system cannot be written to a GeoTIFF.
 
         """
         crs = self.crs or self.gcps_crs
-        known: dict[str, Any] = {} if crs is None else {"crs": _writable_crs(crs)}
+        arguments: dict[str, Any] = {} if crs is None else {"crs": _writable_crs(crs)}
         if self.transform is not None:
-            known["transform"] = RasterioAffine(*self.transform)
+            arguments["transform"] = RasterioAffine(*self.transform)
         if self.gcps:
-            known["gcps"] = [RasterioPoint(p.row, p.col, p.x, p.y, p.z) for p in self.gcps]
-            known.setdefault("crs", CRS())  # rasterio takes no points without one
-        return known if self.rpcs is None else {**known, "rpcs": self.rpcs}
+            arguments["gcps"] = [RasterioPoint(p.row, p.col, p.x, p.y, p.z) for p in self.gcps]
+            arguments.setdefault("crs", CRS())  # rasterio requires it with points
+        return arguments if self.rpcs is None else {**arguments, "rpcs": self.rpcs}
 
     @property
     def why_no_crs(self) -> str:
-        """What a raster has where ``crs`` is None, for an error: no system, or one that is not understood."""
+        """Words for an error message that say why ``crs`` is None: no system, or a system that is not understood."""
         if not self.unread_keys:
             return "no coordinate system"
         return (
-            "a coordinate system that its GeoTIFF keys spell out in a way that is not understood here (assign it, as"
+            "a coordinate system that its GeoTIFF keys define in a form that is not understood here (assign it, as"
             " with gdal_edit.py -a_srs)"
         )
 
     def is_usable(self, size: tuple[int, int]) -> bool:
-        """Whether a transform puts the corners of a raster where numbers are, so that its areas are numbers too.
+        """Return whether the coordinates of a raster's corners are small enough to compute with.
 
         Args:
             size: (height, width) of the raster, in pixels.
@@ -153,14 +156,14 @@ class Georeference:
         a, b, c, d, e, f = self.transform
         corners = [(col, row) for col in (0, size[1]) for row in (0, size[0])]
         places = [place for col, row in corners for place in (a * col + b * row + c, d * col + e * row + f)]
-        return all(abs(place) <= _FARTHEST for place in places)  # NaN is not
+        return all(abs(place) <= _FARTHEST for place in places)  # false for NaN
 
     def shifted(self, row: int, col: int) -> Georeference:
-        """That of the part of a raster that starts at a pixel of it, in pixels of the same size.
+        """Return the georeference of a part of the raster, with pixels of the same size.
 
         Args:
             row: first row of the part.
-            col: its first column.
+            col: first column of the part.
 
         """
         if (row, col) == (0, 0):
@@ -179,14 +182,15 @@ class Georeference:
         )
 
     def resized(self, old: tuple[int, int], new: tuple[int, int]) -> Georeference:
-        """That of a raster which covers the same extent in another number of pixels.
+        """Return the georeference of a raster that covers the same extent with another number of pixels.
 
         Args:
-            old: (height, width) of the raster that this one belongs to, in pixels.
-            new: (height, width) of the other.
+            old: (height, width) of the raster of this georeference, in pixels.
+            new: (height, width) of the other raster, in pixels.
 
         Returns:
-            This one if the sizes are equal. RPC coefficients hold for the old pixels alone, and are left out.
+            This georeference if the sizes are equal, otherwise a new one without RPC coefficients, which are valid for
+            the old pixels only.
 
         """
         if old == new:
@@ -206,10 +210,10 @@ class Georeference:
 
 @lru_cache(maxsize=64)
 def _of_tags(tags: tuple[GeoTag, ...]) -> Georeference:
-    """What geo tags say to GDAL, which takes a millisecond."""
-    found = {tag.code: tag for tag in tags}
-    keys = GeoKeys.from_tags(found)
-    placing = [GeoTag.doubles(code, found[code].numbers) for code in PLACING_TAGS if code in found]
+    """Return the georeference that GDAL reads from geo tags. It is cached, since this takes a millisecond."""
+    by_code = {tag.code: tag for tag in tags}
+    keys = GeoKeys.from_tags(by_code)
+    placing = [GeoTag.doubles(code, by_code[code].numbers) for code in PLACING_TAGS if code in by_code]
     with one_pixel([*keys.tags, *placing]) as dataset:
         place = Georeference.from_rasterio(dataset) or Georeference()
     crs = place.crs or place.gcps_crs
@@ -240,19 +244,19 @@ def _checked_transform(transform: Affine) -> Affine:
 
 
 def _writable_crs(text: str) -> CRS:
-    """The coordinate system that a text tells, where a GeoTIFF can hold it."""
+    """Parse a coordinate system, and raise InputError if a GeoTIFF cannot hold it."""
     crs = rasterio_crs(text)
     if _placing(crs) is None:
         raise InputError(
             f"the coordinate system {shown(text)} cannot be written to a GeoTIFF; give a projected, geographic or"
-            ' geocentric one, as "EPSG:n"; an input, as NetCDF or VRT, is reprojected first, as with gdalwarp -t_srs'
-            " EPSG:4326 in.nc in.tif"
+            ' geocentric one, as "EPSG:n"; reproject an input such as NetCDF or VRT first, for example with gdalwarp'
+            " -t_srs EPSG:4326 in.nc in.tif"
         )
     return crs
 
 
 def crs_text(crs: CRS | None) -> str | None:
-    """The horizontal part of a coordinate system as "EPSG:n", or as WKT where no code is known."""
+    """Return the horizontal part of a coordinate system as "EPSG:n", or as WKT if its code is unknown."""
     if not crs:
         return None
     described = crs.to_dict(projjson=True)
@@ -266,23 +270,23 @@ def crs_text(crs: CRS | None) -> str | None:
 
 
 def epsg_code(text: str) -> int | None:
-    """The number of "EPSG:n", also of a WKT whose last authority is EPSG; None for any other text."""
+    """Return the EPSG code of "EPSG:n", or of a WKT that ends with its EPSG authority, or None for any other text."""
     closing = r'(?:AUTHORITY\["EPSG","|ID\["EPSG",)(\d+)"?\]\s*\]\s*$'
     match = re.fullmatch(r"\s*EPSG:(\d+)\s*", text, re.IGNORECASE) or re.search(closing, text)
     return int(match[1]) if match else None
 
 
 def _placing(crs: CRS) -> dict[str, Any] | None:
-    """PROJJSON of a system that places a pixel by itself, without its shift to WGS 84; None of any other."""
+    """Return the PROJJSON of a system without its shift to WGS 84, or None if it cannot place a pixel on Earth."""
     described: dict[str, Any] = crs.to_dict(projjson=True)
     described = described.get("source_crs", described)
     return described if described.get("type") in _SYSTEMS else None
 
 
 def _datum(crs: CRS) -> str | None:
-    """The name of a datum; None where the system has a shift of its own.
+    """Return the name of a system's datum, or None if the system states a shift to another datum.
 
-    GDAL finds codes too of systems that are alike but for a datum that is unknown, some 100 m beside it.
+    The datum must be compared because GDAL finds an EPSG code even for a system whose unknown datum is 100 m off.
     """
     described: dict[str, Any] = crs.to_dict(projjson=True)
     base = described.get("base_crs", described)

@@ -1,4 +1,4 @@
-"""Affine transforms of pixels to coordinates, and ground control points."""
+"""Types for affine transforms of pixels to coordinates, and for ground control points."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Affine: TypeAlias = tuple[float, float, float, float, float, float]
-"""(a, b, c, d, e, f): x = a * column + b * row + c; y = d * column + e * row + f. The order of rasterio's Affine."""
+"""(a, b, c, d, e, f) with x = a * column + b * row + c and y = d * column + e * row + f, as in rasterio's Affine."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroundControlPoint:
-    """A place of the raster whose coordinates are known."""
+    """A point of the raster whose coordinates are known."""
 
     row: float
-    """From the upper edge, in pixels."""
+    """Distance from the upper edge, in pixels."""
     col: float
-    """From the left edge, in pixels."""
+    """Distance from the left edge, in pixels."""
     x: float
+    """Coordinate x in the coordinate system of the points."""
     y: float
+    """Coordinate y in the coordinate system of the points."""
     z: float = 0.0
+    """Height."""

@@ -1,7 +1,7 @@
-"""Which pixels of a raster lie in an area: in its own coordinates, and in any system that PROJ knows.
+"""Search for the pixels of a raster inside a box, in the raster's coordinates or in any system that PROJ knows.
 
-By hand, since GDAL's windows are those of rectangles along the pixels: of a turned raster, or of a box that reaches far
-beyond a raster in a curved system, the rectangle around all of the box is much larger than what the two share.
+GDAL's windows are not used, since they enclose the whole box in pixel coordinates. For a rotated raster, or a box that
+extends far beyond a raster in a curved system, that window is much larger than the part that box and raster share.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 
 Box: TypeAlias = tuple[float, float, float, float]
-"""(west, south, east, north): x and y of two corners, longitude before latitude whatever a system says."""
+"""(west, south, east, north): x and y of two corners; x is the longitude, whatever axis order a system defines."""
 Points: TypeAlias = "tuple[NDArray[np.float64], NDArray[np.float64]]"
-"""x and y of places."""
+"""x and y of points."""
 
 STEPS = 4096
-"""Pieces in which a curved edge is followed: those of Europe lie within 5 cm of them."""
+"""Number of straight pieces that approximate a curved edge. For a box around Europe the error is below 5 cm."""
 _ROUNDING = 1e-6
-"""Pixels by which a border may be off: so little of a further pixel does not count."""
+"""Tolerance of borders in pixels. A pixel that is covered by less is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class PixelGrid:
-    """Where the pixels of a raster lie."""
+    """The position of a raster's pixels: its transform and its size."""
 
     transform: Affine
-    """Of an area that is not 0."""
+    """Transform of pixels to coordinates; the area of a pixel must not be 0."""
     size: tuple[int, int]
-    """Height and width."""
+    """Height and width, in pixels."""
 
     @property
     def extent(self) -> Box:
@@ -52,7 +52,13 @@ class PixelGrid:
         return extent((a * cols + b * rows + c, d * cols + e * rows + f))
 
     def window(self, border: Points, steps: int = 1) -> Window | None:
-        """The window around the pixels that lie in an area with more than their border; None where there are none."""
+        """Return the window around the pixels that an area covers, or None if it covers no pixel.
+
+        Args:
+            border: closed ring around the area, in the raster's coordinates.
+            steps: number of points on each edge of the ring.
+
+        """
         height, width = self.size
         points = self._pixels(border)
         inner = _within(points, (0.0, 0.0, float(width), float(height)))
@@ -64,44 +70,45 @@ class PixelGrid:
         return None if cols is None or rows is None else Window(rows[0], cols[0], rows[1], cols[1])
 
     def _pixels(self, points: Points) -> Points:
-        """Columns and rows of places, from the corner of the first pixel."""
+        """Return the columns and rows of points, in fractions of pixels from the corner of the first pixel."""
         a, b, c, d, e, f = self.transform
         x, y = points[0] - c, points[1] - f
         area = a * e - b * d
         return (e * x - b * y) / area, (a * y - d * x) / area
 
     def _rounding(self) -> float:
-        """Pixels by which a border may be off; more where coordinates are so large that they have no more digits."""
+        """Return the tolerance of borders in pixels, which grows if coordinates are too large for full precision."""
         a, b, _, d, e, _ = self.transform
         pixel = abs(a * e - b * d) / max(math.hypot(a, d), math.hypot(b, e))
         return _ROUNDING + 4 * float(np.spacing(max(map(abs, self.extent)))) / pixel
 
 
 def ring(box: Box, steps: int) -> Points:
-    """The border of a box, each edge in so many pieces; the last point is the first."""
+    """Return the border of a box as a closed ring, each edge divided into ``steps`` pieces."""
     west, south, east, north = box
-    along = np.arange(steps) / steps  # from 0 up to 1, which is the next edge's 0
+    along = np.arange(steps) / steps  # from 0, without 1, which begins the next edge
     there = np.concatenate([along, np.ones(steps), 1 - along, np.zeros(steps), [0.0]])
     up = np.concatenate([np.zeros(steps), along, np.ones(steps), 1 - along, [0.0]])
     return west * (1 - there) + east * there, south * (1 - up) + north * up
 
 
 def extent(points: Points) -> Box:
-    """The smallest box around points."""
+    """Return the smallest box around points."""
     x, y = points
     return float(x.min()), float(y.min()), float(x.max()), float(y.max())
 
 
 def _bend(points: Points, steps: int, size: tuple[int, int]) -> float:
-    """How far the edges of a box may lie from the straight pieces between their points, near a rectangle of a size.
+    """Return how far, in pixels, the curved edges may deviate from the straight pieces between their points.
 
-    An arc lies off the middle of its chord by an eighth of the second difference of its points.
+    Only pieces that touch the raster of ``size`` (width, height) count. The distance of an arc from the middle of its
+    chord is an eighth of the second difference of its points.
     """
     places = np.stack(points)
     if steps < 2 or places.shape[1] != 4 * steps + 1:  # a box around a pole has straight edges
         return 0.0
     arcs = np.pad(np.abs(np.diff(places, 2)) / 8, ((0, 0), (1, 1)))
-    arcs[:, ::steps] = 0  # corners are no arcs
+    arcs[:, ::steps] = 0  # not at corners
     off = np.maximum(arcs[:, :-1], arcs[:, 1:])
     low, high = np.minimum(places[:, :-1], places[:, 1:]) - off, np.maximum(places[:, :-1], places[:, 1:]) + off
     touching = ((low <= np.reshape(size, (2, 1))) & (high >= 0)).all(axis=0)
@@ -109,7 +116,7 @@ def _bend(points: Points, steps: int, size: tuple[int, int]) -> float:
 
 
 def _within(points: Points, box: Box) -> Points | None:
-    """What a box has of the area in a ring (Sutherland and Hodgman 1974); None where that is nothing."""
+    """Clip the polygon in a ring to a box (Sutherland and Hodgman 1974), or None if nothing is left."""
     places = np.stack(points, axis=1)[:-1]
     for axis, limit, side in ((0, box[0], 1), (0, box[2], -1), (1, box[1], 1), (1, box[3], -1)):
         places = _cut(places, (places[:, axis] - limit) * side)
@@ -119,7 +126,13 @@ def _within(points: Points, box: Box) -> Points | None:
 
 
 def _cut(places: NDArray[np.float64], inside: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The part of a polygon where a number that is linear in the place, given at its corners, is not negative."""
+    """Return the part of a polygon on one side of a line.
+
+    Args:
+        places: corners of the polygon, [n, 2].
+        inside: signed distance of each corner from the line, [n], not negative on the side that is kept.
+
+    """
     after, then = np.roll(places, -1, axis=0), np.roll(inside, -1)
     crosses = (inside < 0) != (then < 0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -132,11 +145,11 @@ def _cut(places: NDArray[np.float64], inside: NDArray[np.float64]) -> NDArray[np
 
 
 def _span(low: float, high: float, length: int, slack: float) -> tuple[int, int] | None:
-    """First and number of the pixels of an axis between two places; None where that is its very end, or beyond."""
+    """Return the first pixel and the number of pixels between two positions on an axis, or None if outside."""
     if high <= _ROUNDING or low >= length - _ROUNDING:
         return None
     first, end = max(math.floor(low + slack), 0), min(math.ceil(high - slack), length)
-    if end <= first:  # thinner than the rounding
+    if end <= first:  # thinner than the tolerance
         first = min(math.floor((low + high) / 2), length - 1)
         end = first + 1
     return first, end - first
@@ -146,27 +159,30 @@ TURN = 360.0
 """Degrees after which longitudes repeat."""
 _EARTH: Box = (-TURN / 2, -90.0, TURN / 2, 90.0)
 _MARGIN = 0.05
-"""Part of the raster's extent by which it is widened before a box is cut to it."""
+"""Fraction of the raster's extent added on each side before a box is clipped to the extent."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoxSystem:
-    """The coordinate system of boxes, and that of a raster."""
+    """The coordinate systems of a box and of a raster, to find the raster's pixels in the box."""
 
     grid: PixelGrid
-    """The raster's pixels."""
+    """Position of the raster's pixels."""
     systems: tuple[CRS, CRS] | None
-    """That of the boxes and that of the raster; None where they are one."""
+    """Coordinate system of the boxes, and of the raster, or None if both are the same."""
     geographic: bool
     """Whether x of a box is a longitude."""
     raster_geographic: bool
-    """Whether x of the raster is one."""
+    """Whether x of the raster is a longitude."""
 
     def windows(self, box: Box, steps: int = STEPS) -> list[Window]:
-        """The pixels of the raster that a box has: several windows where longitudes begin anew in between."""
+        """Return the windows of the raster that a box covers.
+
+        There are several windows if longitudes wrap around inside the box, as at the antimeridian of a world map.
+        """
         near = self.grid.extent
         if self.geographic and (self.systems is not None or max(abs(near[0]), abs(near[2])) <= 2 * TURN):
-            # Else these are metres, called degrees by mistake. Of more than one turn it has all longitudes.
+            # Larger numbers are metres, called degrees by mistake. A box of more than a turn has all longitudes.
             box = box if box[2] - box[0] <= TURN else (_EARTH[0], box[1], _EARTH[2], box[3])
         borders = [self._border(part, steps) for part in self._parts(box)]
         if self.raster_geographic:
@@ -174,20 +190,20 @@ class BoxSystem:
             borders = [(x + shift, y) for shift in _turns(extent((x, y)), near)]
         if self.systems is None:
             borders = [_bounded(border, near) for border in borders]
-        found = [self.grid.window(border, 1 if self.systems is None else steps) for border in borders]
-        return [window for window in found if window is not None]
+        windows = [self.grid.window(border, 1 if self.systems is None else steps) for border in borders]
+        return [window for window in windows if window is not None]
 
     def extent(self) -> Box:
-        """The raster in the system of the boxes; all of the Earth where that cannot be told."""
+        """Return the extent of the raster in the system of the boxes; the whole Earth if it cannot be computed."""
         if self.systems is None:
             return self.grid.extent
         there, own = self.systems
         try:
             west, south, east, north = transform_bounds(own, there, *self.grid.extent, densify_pts=64)
-        except CPLE_BaseError:  # a corner is not on Earth, as of a geostationary satellite
+        except CPLE_BaseError:  # a corner is off the Earth, as in geostationary images
             return _EARTH
-        found = (west, south, east + TURN * (self.geographic and west > east), north)
-        return found if np.isfinite(found).all() else _EARTH
+        box = (west, south, east + TURN * (self.geographic and west > east), north)
+        return box if np.isfinite(box).all() else _EARTH
 
     def _border(self, box: Box, steps: int) -> Points:
         if self.systems is None:
@@ -196,14 +212,15 @@ class BoxSystem:
             x, y = transformed(*self.systems, ring(box, steps))
         except CPLE_BaseError as error:
             raise InputError(
-                f"the input's coordinate system cannot show all of bbox {text(box)}; give a smaller one", param="bbox"
+                f"the input's coordinate system cannot show all of bbox {text(box)}; give a smaller box", param="bbox"
             ) from error
         return _unwrapped((x, y)) if self.raster_geographic else (x, y)
 
     def _parts(self, box: Box) -> list[Box]:
-        """A box of longitudes and latitudes as far as a raster on a map goes, cut at the antimeridian; any other whole.
+        """Clip a geographic box to the extent of a projected raster and split it at the antimeridian.
 
-        A projection is good for its part of the Earth: the whole world has no image in a UTM zone.
+        Any other box is returned as is. A projection is valid only for its part of the Earth; for example, the whole
+        world cannot be shown in a UTM zone.
         """
         if not self.geographic or self.raster_geographic:
             return [box]
@@ -222,33 +239,33 @@ class BoxSystem:
 
 
 def transformed(crs: CRS, other: CRS, points: Points) -> Points:
-    """Places in another system, longitude before latitude."""
+    """Return points in another coordinate system, longitude before latitude."""
     x, y = transform(crs, other, *points)
     return np.array(x), np.array(y)
 
 
 def text(box: Box) -> str:
-    """A box for a message."""
+    """Return a box as text for a message."""
     return f"({', '.join(f'{number:.10g}' for number in box)})"
 
 
 def _bounded(points: Points, other: Box) -> Points:
-    """The border of a box that ends at most two sizes of another beyond it: places far off have too few digits."""
+    """Clip points to a box widened by twice its size on each side, since distant coordinates lose precision."""
     wide, high = 2 * (other[2] - other[0]), 2 * (other[3] - other[1])
     x, y = points
     return x.clip(other[0] - wide, other[2] + wide), y.clip(other[1] - high, other[3] + high)
 
 
 def _usual(box: Box) -> Box:
-    """A box on one side of the antimeridian with longitudes from -180 to 180: a map may end there."""
+    """Shift a box that does not cross the antimeridian to longitudes from -180 to 180, where a map may end."""
     shift = TURN if box[0] < _EARTH[0] else -TURN if box[2] > _EARTH[2] else 0.0
     return box[0] + shift, box[1], box[2] + shift, box[3]
 
 
 def _turns(box: Box, other: Box) -> list[float]:
-    """By how many degrees to shift a box, in full turns, so that its longitudes meet those of another.
+    """Return all shifts, in multiples of 360 degrees, that make the longitudes of a box overlap another box.
 
-    What is wider than two turns has no longitudes, as metres that are called degrees by mistake: there is no shift.
+    A box wider than two turns is assumed to be in metres, called degrees by mistake, and is not shifted.
     """
     if max(box[2] - box[0], other[2] - other[0]) > 2 * TURN:
         return [0.0]
@@ -258,7 +275,10 @@ def _turns(box: Box, other: Box) -> list[float]:
 
 
 def _unwrapped(points: Points) -> Points:
-    """A ring of longitudes and latitudes without jumps by a turn; all of a hemisphere's end for one around a pole."""
+    """Remove the jumps by a full turn from a ring of longitudes and latitudes.
+
+    A ring around a pole becomes the box of all longitudes between the ring and the pole.
+    """
     x: NDArray[np.float64] = np.asarray(np.unwrap(points[0], period=TURN), np.float64)
     y = points[1]
     if abs(x[-1] - x[0]) < TURN / 2:

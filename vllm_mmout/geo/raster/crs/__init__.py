@@ -1,1 +1,1 @@
-"""Coordinate systems as texts of strangers, looked at before PROJ sees them."""
+"""Parsing of coordinate systems from untrusted texts, which are checked before PROJ reads them."""

@@ -1,4 +1,4 @@
-"""PROJ strings, WKT and PROJJSON, looked at part by part."""
+"""Checks that PROJ strings, WKT and PROJJSON name no file that PROJ would open."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ approx algo geoc m n q W M s lsat path o_proj o_lat_p o_lon_p o_alpha o_lon_c o_
 north_square south_square orient aperture resolution mode sym shape
 """
 _KEYS = frozenset(_PARAMETERS.split())
-"""Parameters of projections, ellipsoids and units. init, grids, geoidgrids, file, model and step are none of them."""
+"""Allowed parameters: projections, ellipsoids and units. init, grids, geoidgrids, file, model and step are not."""
 _VALUE = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 _SHIFTS = re.compile(r"[0-9eE.+-]{1,32}(,[0-9eE.+-]{1,32}){0,6}")
 _NO_GRID = "@null"
-"""The grid without a file, which PROJ has built in; EPSG:3857 has it."""
+"""PROJ's built-in empty grid, which needs no file. The PROJ string of EPSG:3857 contains it."""
 _LIKE = re.compile(r"(proj|init|title|\w*grids?|file|model|step)[\s+]*=", re.IGNORECASE)
-"""What tells that PROJ may read words as a PROJ string; pyproj takes a space or "+" before "=" out."""
+"""Pattern of texts that PROJ may read as a PROJ string. pyproj removes a space or "+" before "="."""
 _METHOD = re.compile(r"PROJ (\w+(?: o_proj=\w+)?)", re.ASCII)
-"""How PROJ calls a projection that EPSG has not."""
+"""Pattern of PROJ's names for projections that EPSG does not define."""
 _REMARK = "PROJ CRS string: "
-"""What it writes before the PROJ string that a system was made of."""
+"""Prefix of a remark that holds the PROJ string from which a system was made."""
 
 
 class RefusedError(ValueError):
-    """A text may make PROJ open a file, or cannot be looked at; the reason is its message."""
+    """The error of a text that may make PROJ open a file or cannot be parsed; its message is the reason."""
 
 
 def shown(text: str) -> str:
-    """A text as a message has it."""
+    """Return a text quoted for a message, cut to 60 characters."""
     return repr(text if len(text) <= 60 else f"{text[:60]}...")
 
 
 def checked_proj_string(text: str) -> str:
-    """A PROJ string, of parameters that name no file, in its plain form."""
+    """Return a PROJ string in normal form ("+key=value ..."), or raise RefusedError if a parameter is not allowed."""
     parameters: list[str] = []
     for word in text.split() if "=" in text else ():
         key, equals, value = word.removeprefix("+").partition("=")
@@ -47,35 +47,35 @@ def checked_proj_string(text: str) -> str:
             raise RefusedError(f"its {key} is {shown(value)}")
         parameters.append(f"+{key}{equals}{value}")
     if not any(parameter.startswith("+proj=") for parameter in parameters):
-        raise RefusedError("it is no code, no WKT and no PROJ string")
+        raise RefusedError("it is neither a code nor WKT nor a PROJ string")
     return " ".join(parameters)
 
 
 def check_words(words: Iterable[str]) -> None:
-    """Check names and remarks within a system: PROJ reads some of them as PROJ strings."""
+    """Check the names and remarks in a system, since PROJ reads some of them as PROJ strings; raise RefusedError."""
     for word in words:
         if _LIKE.search(word):
             checked_proj_string(word.removeprefix(_REMARK))
 
 
 def check_methods(methods: Iterable[str], parameters: Iterable[str]) -> None:
-    """Check the names of projections within a system, and of their parameters."""
-    own = False
+    """Check the names of projections in a system, and of their parameters; raise RefusedError."""
+    of_proj = False
     for method in methods:
-        found = _METHOD.fullmatch(method)
-        if found is None and (method.upper().startswith("PROJ") or _LIKE.search(method)):
+        match = _METHOD.fullmatch(method)
+        if match is None and (method.upper().startswith("PROJ") or _LIKE.search(method)):
             raise RefusedError(f"its projection is {shown(method)}")
-        if found is not None:
-            own = True
-            checked_proj_string(f"proj={found[1]}")
+        if match is not None:
+            of_proj = True
+            checked_proj_string(f"proj={match[1]}")
     for parameter in parameters:
-        if own:
+        if of_proj:
             _check_key(parameter)
 
 
 def _check_key(key: str) -> None:
     if key not in _KEYS:
-        raise RefusedError(f"{shown(key)} is no parameter of a PROJ string that may be given here")
+        raise RefusedError(f"{shown(key)} is not an allowed parameter of a PROJ string")
 
 
 def _is_harmless(key: str, value: str) -> bool:
@@ -87,7 +87,7 @@ def _is_harmless(key: str, value: str) -> bool:
 
 
 _DEEPEST = 24
-"""Levels of brackets; PROJ takes 16."""
+"""Allowed levels of nested brackets. PROJ allows 16."""
 _WKT_SYSTEMS = """
 PROJCS GEOGCS GEOCCS LOCAL_CS COMPD_CS VERT_CS VERTCS PROJCRS PROJECTEDCRS GEOGCRS GEOGRAPHICCRS GEODCRS GEODETICCRS
 VERTCRS VERTICALCRS COMPOUNDCRS ENGCRS ENGINEERINGCRS DERIVEDPROJCRS
@@ -102,7 +102,7 @@ REMARK ANCHOR ANCHOREPOCH VERSION
 """
 _ROOTS = frozenset(_WKT_SYSTEMS.split())
 _KEYWORDS = _ROOTS | frozenset(_WKT_PARTS.split())
-"""Parts that name no file. BOUNDCRS, PARAMETERFILE and coordinate operations may."""
+"""WKT keywords that cannot name a file, unlike BOUNDCRS, PARAMETERFILE and coordinate operations."""
 _TOKEN = re.compile(
     r'\s*(?:"(?P<text>(?:[^"]|"")*)"|(?P<open>[A-Za-z_][A-Za-z_0-9]*)\s*\[|(?P<word>[A-Za-z_][A-Za-z_0-9]*)'
     r"|(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|(?P<mark>[\],]))\s*",
@@ -111,14 +111,14 @@ _TOKEN = re.compile(
 
 
 def check_wkt(text: str) -> None:
-    """Look at each part of WKT."""
+    """Check each part of a WKT, and raise RefusedError if it may name a file or is malformed."""
     methods, parameters = [], []
     nodes = _nodes(text)
-    if nodes[0][0] not in _ROOTS:  # else pyproj may take it for a PROJ string
-        raise RefusedError(f"it is no WKT of a system: it begins with {shown(nodes[0][0])}")
+    if nodes[0][0] not in _ROOTS:  # pyproj might read it as a PROJ string
+        raise RefusedError(f"it is not the WKT of a coordinate system: it begins with {shown(nodes[0][0])}")
     for keyword, words in nodes:
         if keyword not in _KEYWORDS:
-            raise RefusedError(f"{shown(keyword)} is no part of WKT that may be given here")
+            raise RefusedError(f"{shown(keyword)} is not an allowed part of WKT")
         if keyword == "EXTENSION":
             if len(words) != 2 or words[0] != "PROJ4":
                 raise RefusedError(f"its extension is {shown(' '.join(words))}")
@@ -132,16 +132,16 @@ def check_wkt(text: str) -> None:
 
 
 def _nodes(text: str) -> list[tuple[str, list[str]]]:
-    """The keywords, in capitals, each with the texts that stand right within it."""
+    """Return the keywords of a WKT in capitals, each with the quoted texts directly inside its brackets."""
     nodes: list[tuple[str, list[str]]] = []
     within: list[tuple[str, list[str]]] = []
-    at, full = 0, False  # full: a value is there, so that a comma or bracket must follow
+    at, full = 0, False  # full: a value was read, so a comma or bracket must follow
     while at < len(text):
         token = _TOKEN.match(text, at)
         if token is None or full != (token["mark"] is not None) or len(within) > _DEEPEST:
-            raise RefusedError(f"it is no WKT from {shown(text[at:])} on")
-        if not within and token["open"] is None and token["mark"] != ",":  # Esri writes two systems with a comma
-            raise RefusedError(f"it is no WKT from {shown(text[at:])} on")
+            raise RefusedError(f"it is not valid WKT from {shown(text[at:])} on")
+        if not within and token["open"] is None and token["mark"] != ",":  # Esri joins two systems with a comma
+            raise RefusedError(f"it is not valid WKT from {shown(text[at:])} on")
         at = token.end()
         if token["open"] is not None:
             nodes.append((token["open"].upper(), []))
@@ -152,7 +152,7 @@ def _nodes(text: str) -> list[tuple[str, list[str]]]:
             within.pop()
         full = token["open"] is None and token["mark"] != ","
     if within or not full:
-        raise RefusedError("it is WKT without its end")
+        raise RefusedError("it is WKT that ends too early")
     return nodes
 
 
@@ -167,42 +167,42 @@ AngularUnit ScaleUnit TimeUnit
 """
 _JSON_SYSTEMS = frozenset(_CRS.split())
 _TYPES = _JSON_SYSTEMS | frozenset(_JSON_PARTS.split())
-"""Parts that name no file. BoundCRS and coordinate operations may."""
+"""PROJJSON types that cannot name a file, unlike BoundCRS and coordinate operations."""
 _OTHERS = frozenset({"source_crs", "target_crs", "transformation", "steps", "proj", "init"})
-"""Members that only those have, and those of which pyproj makes a PROJ string."""
+"""Refused PROJJSON keys: keys of BoundCRS and operations, and keys that pyproj turns into a PROJ string."""
 
 
 def checked_projjson(text: str) -> str:
-    """PROJJSON whose parts name no file, written anew: parsers differ in what they take of a key that stands twice."""
+    """Return PROJJSON rewritten without duplicate keys, on which parsers differ; raise RefusedError if unsafe."""
     try:
-        found = json.loads(text, parse_constant=_refused_constant)
+        system = json.loads(text, parse_constant=_refused_constant)
     except (ValueError, RecursionError) as error:
-        raise RefusedError(f"it is no JSON ({str(error)[:60]})") from None
-    if not isinstance(found, dict) or not _is_one(found.get("type"), _JSON_SYSTEMS):
-        raise RefusedError("it is no PROJJSON of a system without grids")
+        raise RefusedError(f"it is not valid JSON ({str(error)[:60]})") from None
+    if not isinstance(system, dict) or not _is_one(system.get("type"), _JSON_SYSTEMS):
+        raise RefusedError("it is not the PROJJSON of a system without grids")
     methods, parameters = [], []
-    for part in _parts(found):
+    for part in _parts(system):
         if _OTHERS & part.keys() or not _is_one(part.get("type", "Unit"), _TYPES):
             raise RefusedError(
-                f"{shown(str(part.get('type')))} is no part that may be given here, or has one that is not"
+                f"{shown(str(part.get('type')))} is not an allowed part, or has a member that is not allowed"
             )
         check_words(value for value in part.values() if isinstance(value, str))
         methods += [str(method.get("name")) for method in _tables(part.get("method"))]
         for parameter in _tables(part.get("parameters")):
             if not isinstance(parameter.get("value"), int | float):
-                raise RefusedError("a parameter of its projection is no number")
+                raise RefusedError("a parameter of its projection is not a number")
             parameters.append(str(parameter.get("name")))
     check_methods(methods, parameters)
-    return json.dumps(found)
+    return json.dumps(system)
 
 
 def _parts(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """All tables within one, and itself, but the names of methods, which are looked at in another way."""
+    """Yield an object and all objects nested in it, except under "method", which `check_methods` checks."""
     waiting: list[tuple[Any, int]] = [(whole, 0)]
     while waiting:
         value, depth = waiting.pop()
         if depth > _DEEPEST:
-            raise RefusedError("its parts lie too deep in each other")
+            raise RefusedError("its parts are nested too deeply")
         if isinstance(value, dict):
             yield value
             waiting += [(inner, depth + 1) for key, inner in value.items() if key != "method"]
@@ -212,14 +212,14 @@ def _parts(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _tables(value: Any) -> list[dict[str, Any]]:
-    """A table, or those of a list."""
+    """Return the objects in a list, or a single object as a list."""
     values = value if isinstance(value, list) else [value]
     return [table for table in values if isinstance(table, dict)]
 
 
-def _is_one(value: Any, known: frozenset[str]) -> bool:
-    return isinstance(value, str) and value in known
+def _is_one(value: Any, names: frozenset[str]) -> bool:
+    return isinstance(value, str) and value in names
 
 
 def _refused_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

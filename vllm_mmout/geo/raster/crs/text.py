@@ -1,8 +1,8 @@
-"""The one way of a text to PROJ.
+"""Conversion of texts to coordinate systems, the only place where a text is passed to PROJ.
 
-A text that comes with a request or in a file is a stranger's. ``+init=/path:name`` and ``+nadgrids=/path`` make PROJ
-open that path, be it a pipe that never answers, and so do parts of WKT and of PROJJSON. Whatever is told in a text goes
-through `checked_text`, which lets through what names no file, by lists of what is known to be harmless.
+A text in a request or a file is not trusted. ``+init=/path:name``, ``+nadgrids=/path`` and some parts of WKT and
+PROJJSON make PROJ open a path, which may be a pipe that blocks forever. Therefore every text goes through
+`checked_text`, which accepts only parts that are known to name no file.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.syntax import RefusedError, check_wkt, checked_proj_string, checked_projjson, shown
 
 _LONGEST = 2**15
-"""Characters; WKT of systems in use has a third of that."""
+"""Largest number of characters of a text. The WKT of real systems has at most a third of it."""
 REMEDY = 'give "EPSG:n", the code of another authority, or WKT'
 _AUTHORITY = r"(EPSG|ESRI|IAU_\d{4}|IGNF|NKG|NRCAN|OGC|PROJ)"
 _CODE = r"([A-Za-z0-9_.-]{1,32})"
 _NAMES = tuple(
     re.compile(pattern, re.ASCII | re.IGNORECASE)
     for pattern in (
-        rf"{_AUTHORITY}:{_CODE}(?:\+(?:{_AUTHORITY}:)?{_CODE})?",  # with a vertical system too
+        rf"{_AUTHORITY}:{_CODE}(?:\+(?:{_AUTHORITY}:)?{_CODE})?",  # optionally with a vertical system
         rf"urn:(?:x-)?ogc:def:crs:{_AUTHORITY}:[\w.-]*:{_CODE}",
         rf"urn:ogc:def:crs,crs:{_AUTHORITY}:[\w.-]*:{_CODE},crs:{_AUTHORITY}:[\w.-]*:{_CODE}",
         rf"https?://(?:www\.)?opengis\.net/def/crs/{_AUTHORITY}/[\w.-]+/{_CODE}",
         r"()([0-9]{1,10})",
     )
 )
-"""Codes of the authorities in PROJ's database. For any other name GDAL looks for a file that is called so."""
+"""Patterns of the codes in PROJ's database. GDAL takes any other name for the name of a file, and looks for it."""
 _WELL_KNOWN = {"WGS84": "EPSG:4326", "NAD27": "EPSG:4267", "NAD83": "EPSG:4269"}
 _WKT = re.compile(r"[A-Za-z_]+\s*\[", re.ASCII)
-"""How WKT begins."""
+"""Beginning of a WKT."""
 
 
 def proj_crs(text: str) -> Any:
-    """The coordinate system that a text tells: pyproj's ``CRS``."""
+    """Return a text's coordinate system as pyproj's ``CRS``, or raise InputError."""
     harmless = checked_text(text)
     from pyproj import CRS
     from pyproj.exceptions import CRSError
@@ -53,7 +53,10 @@ def proj_crs(text: str) -> Any:
 
 
 def checked_text(text: str) -> str:
-    """The text as PROJ may see it: "AUTHORITY:CODE[+CODE of heights]", WKT, PROJJSON, or a PROJ string with a "+"."""
+    """Return a text in a form that is safe for PROJ, or raise InputError.
+
+    The form is "AUTHORITY:CODE[+CODE of the vertical system]", WKT, PROJJSON, or a PROJ string that begins with "+".
+    """
     if len(text) > _LONGEST:
         raise InputError(f"a coordinate system in {len(text)} characters is too long, {_LONGEST} at most; {REMEDY}")
     text = text.strip()
@@ -72,11 +75,11 @@ def checked_text(text: str) -> str:
 
 
 def _code(text: str) -> str | None:
-    """The code that a name stands for; None where it is none that is known to be one."""
-    found = next((match for name in _NAMES if (match := name.fullmatch(text)) is not None), None)
-    if found is None:
+    """Return the code "AUTHORITY:CODE[+CODE]" for a code, URN, address or well-known name, or None for other texts."""
+    code_match = next((match for name in _NAMES if (match := name.fullmatch(text)) is not None), None)
+    if code_match is None:
         return _WELL_KNOWN.get(text.upper().replace(" ", ""))
-    authority, code, other, heights = (*found.groups(""), "", "")[:4]
+    authority, code, other, heights = (*code_match.groups(""), "", "")[:4]
     own, other = (authority or "EPSG").upper(), other.upper()
     vertical = f"+{other}:{heights}" if other not in ("", own) else f"+{heights}" if heights else ""
     return f"{own}:{code}{vertical}"
@@ -84,25 +87,28 @@ def _code(text: str) -> str | None:
 
 @lru_cache(maxsize=64)
 def rasterio_crs(text: str) -> CRS:
-    """The coordinate system of a code, a URN or address of OGC, WKT, PROJJSON, or a PROJ string that names no file."""
+    """Return a text's coordinate system as rasterio's ``CRS``, or raise InputError.
+
+    The text is a code, an OGC URN or address, WKT, PROJJSON, or a PROJ string that names no file.
+    """
     harmless = checked_text(text)
     wkt = harmless[0] != "{" and "[" in harmless
     read = CRS.from_proj4 if harmless[0] == "+" else CRS.from_wkt if wkt else CRS.from_user_input
     try:
-        with Env(session=DummySession()):  # without one GDAL writes its errors to stderr
+        with Env(session=DummySession()):  # without an Env GDAL writes its errors to stderr
             return read(harmless)
     except CRSError as error:
         raise InputError(f"PROJ does not know {shown(text)} ({str(error)[-200:]}); {REMEDY}") from error
 
 
 _SHOWN = 60
-"""Characters of a text that a message shows at once."""
+"""Characters of a text that are shown in a message."""
 _PART = re.compile(r"[A-Za-z_]\w*\[")
-"""How a part of WKT begins."""
+"""Beginning of a part of WKT."""
 
 
 def same_system(one: str | None, other: str | None) -> bool:
-    """Whether two texts tell one system, x before y, as PROJ compares them; None is no system, and like no other."""
+    """Return whether two texts mean the same coordinate system for PROJ, in x, y order. None only equals None."""
     if one is None or other is None or one == other:
         return one == other
     try:
@@ -112,11 +118,14 @@ def same_system(one: str | None, other: str | None) -> bool:
 
 
 def shown_beside(one: str, other: str) -> str:
-    """A system as a message shows it beside another: its beginning, and the part where the two begin to differ."""
+    """Return a system shortened for a message next to another system.
+
+    The result has the beginning of the text, and the part where the two texts begin to differ.
+    """
     one, other = (re.sub(r"\s+", " ", text) for text in (one, other))
-    same = next((at for at, letters in enumerate(zip(one, other, strict=False)) if letters[0] != letters[1]), 0)
-    if same < _SHOWN // 2:
+    common = next((at for at, letters in enumerate(zip(one, other, strict=False)) if letters[0] != letters[1]), 0)
+    if common < _SHOWN // 2:
         return one[:_SHOWN]
-    start = max((part.start() for part in _PART.finditer(one, 0, same)), default=0)
-    start = max(start, same - _SHOWN * 3 // 4)  # of long names only so much that the difference is seen
+    start = max((part.start() for part in _PART.finditer(one, 0, common)), default=0)
+    start = max(start, common - _SHOWN * 3 // 4)  # a long name is cut so that the difference is visible
     return f"{one[: min(start, _SHOWN)]}...{one[start : start + _SHOWN]}"

@@ -1,1 +1,1 @@
-"""Several rasters as one, on one grid."""
+"""Stacking of several rasters on a common grid."""

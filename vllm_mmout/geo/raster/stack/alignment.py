@@ -1,4 +1,4 @@
-"""Alignment: where the pixels of one raster lie in the grid of another."""
+"""The class `Alignment`, the position of one raster's pixels in the grid of another."""
 
 from __future__ import annotations
 
@@ -22,55 +22,56 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.windowed import OpenRaster
 
 _Matrix: TypeAlias = "NDArray[np.float64]"
-"""[3, 3], of an affine transform."""
+"""Matrix [3, 3] of an affine transform of (column, row, 1) or (x, y, 1)."""
 
 _EXACT = 1e-5
-"""Pixels by which two grids may differ and count as one: coordinates are stored with some digits only."""
+"""Difference of two grids, in pixels, up to which they count as equal, as files store coordinates with few digits."""
 _TURNED = 0.01
-"""Pixels by which rows or columns of two grids may drift apart."""
+"""Drift between the rows or columns of two grids, in pixels, up to which the grids count as parallel."""
 _STEPS = 64
-"""Pieces in which an edge of a window is followed in another coordinate system."""
+"""Number of straight pieces that approximate an edge of a window in another coordinate system."""
 _AROUND = 1
-"""Pixels that are read around a window which was followed so."""
+"""Margin in pixels around a window whose edges were approximated."""
 _ANY = CRS.from_epsg(3857)
-"""What GDAL is told where two rasters have one coordinate system: it computes in pixels, so that no digit is lost."""
+"""System passed to GDAL for two rasters of one system. Their coordinates are pixels, which keeps full precision."""
 _ORIGIN = 1000.0
-"""Row and column that the raster's first pixel gets then: what begins at 0, rasterio takes for what has no place."""
+"""Row and column of the raster's first pixel in that case, since rasterio takes an origin of 0 for no transform."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """How one raster lies in the grid of another.
+    """The position of a raster in the grid of another raster, the reference.
 
-    Coordinates are those of the coordinate system of each; where the two have one, pixels of the raster.
+    ``own`` and ``other`` map to the coordinate system of the respective raster. If the rasters share a coordinate
+    system, both map to pixels of the raster instead.
     """
 
     size: tuple[int, int]
-    """Height and width of the raster."""
+    """Height and width of the raster, in pixels."""
     own: _Matrix
-    """Its pixels to coordinates."""
+    """Transform of the raster's pixels to coordinates."""
     other: _Matrix
-    """Pixels of the reference to coordinates."""
+    """Transform of the reference's pixels to coordinates."""
     near: _Matrix
-    """Pixels of the reference to those of the raster; in another coordinate system, in the raster's middle."""
+    """Transform of the reference's pixels to the raster's; a local one at the raster's centre if the systems differ."""
     covers: bool = True
-    """Whether the raster covers the reference, but for a pixel of its own at each side."""
+    """Whether the grids are parallel and the raster covers the reference, except for a raster pixel on each side."""
     system: BoxSystem | None = None
-    """Finds the raster's pixels by coordinates of the reference; None where the two have one coordinate system."""
+    """Object that finds the raster's pixels by coordinates of the reference; None if both share a coordinate system."""
 
     @property
     def exact(self) -> bool:
-        """Whether pixels coincide."""
+        """Whether each pixel of the reference coincides with a pixel of the raster."""
         shift = self.near - np.eye(3)
         return self.system is None and not shift[:, :2].any() and bool((shift == shift.round()).all())
 
     @property
     def scale(self) -> tuple[float, float]:
-        """Pixels of the raster in a row and in a column of the reference."""
+        """Height and width of a pixel of the reference, in pixels of the raster."""
         return float(np.hypot(*self.near[:2, 1])), float(np.hypot(*self.near[:2, 0]))
 
     def source(self, window: Window, *, bilinear: bool) -> Window | None:
-        """The pixels of the raster that a window of the reference is made of; None where it has none there."""
+        """Return the window of the raster needed for a window of the reference, or None if the two do not overlap."""
         reach = np.maximum(self.scale, 1.0) if bilinear else np.full(2, 0.5)
         if self.system is None:
             middles = _corners(self.near, window, inner=0.5)
@@ -85,15 +86,15 @@ class Alignment:
             around = np.ceil(reach).astype(int) + _AROUND
             first = np.min([(part.row, part.col) for part in parts], axis=0) - around
             end = np.max([(part.row + part.height, part.col + part.width) for part in parts], axis=0) + around
-        if self.covers:  # beyond its edge its last pixels count
+        if self.covers:  # beyond the raster's edge its last pixels are repeated
             first, end = first.clip(0, np.subtract(self.size, 1)), end.clip(1, self.size)
         first, end = first.clip(0), np.minimum(end, self.size)
         return Window(*map(int, (*first, *(end - first)))) if (end > first).all() else None
 
     def nearest(self, source: Window, window: Window) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The row and the column, in a part of the raster, of the pixel in which the middle of each of a window lies.
+        """Return the nearest rows and columns of the raster for each row and column of a window of the reference.
 
-        Of a raster that covers the reference; where it ends, it is its last.
+        Requires ``covers``. The indices are relative to ``source``, and clipped to its last row and column.
         """
         rows = self.near[1, 1] * (np.arange(window.height) + window.row + 0.5) + self.near[1, 2]
         cols = self.near[0, 0] * (np.arange(window.width) + window.col + 0.5) + self.near[0, 2]
@@ -101,7 +102,7 @@ class Alignment:
         return rows.clip(0, source.height - 1).astype(np.intp), cols.clip(0, source.width - 1).astype(np.intp)
 
     def placing(self, source: Window, window: Window) -> dict[str, Any]:
-        """Where parts of the raster and of the reference lie, as ``rasterio.warp.reproject`` takes it."""
+        """Return the systems and transforms of two windows as keyword arguments of ``rasterio.warp.reproject``."""
         there, own = (self.system and self.system.systems) or (_ANY, _ANY)
         return {
             "src_crs": own,
@@ -112,10 +113,14 @@ class Alignment:
 
 
 def aligned(raster: OpenRaster, reference: OpenRaster) -> Alignment:
-    """How a raster lies in the grid of another, the reference.
+    """Return the position of a raster in the grid of the reference.
 
-    Where the axes of the two are parallel, the raster must cover the reference, but for one of its own pixels at each
-    side. Else, as in another coordinate system, it must have a part of it. An error names both grids.
+    If the axes of the two grids are parallel, the raster must cover the reference, except for one of its own pixels at
+    each side. Otherwise, for example in another coordinate system, the two must overlap.
+
+    Raises:
+        InputError: the rasters do not fit together; the message describes both grids.
+
     """
     here, there = raster.georeference, reference.georeference
     if here is None or there is None or here.transform is None or there.transform is None:
@@ -125,23 +130,23 @@ def aligned(raster: OpenRaster, reference: OpenRaster) -> Alignment:
     if not np.linalg.det(_matrix(own)) or not np.linalg.det(_matrix(other)):
         raise _apart(raster, reference, "have pixels without an area")
     if same_system(here.crs, there.crs) and here.unread_keys == there.unread_keys:
-        found = _on_one_map(raster, reference, own, other)
+        alignment = _on_one_map(raster, reference, own, other)
     elif here.crs is None or there.crs is None:
         raise _apart(raster, reference, "have different coordinate systems")
     else:
         try:
-            found = _across_maps(raster, own, rasterio_crs(here.crs), other, rasterio_crs(there.crs))
-            found.source(Window(0, 0, *reference.size), bilinear=False)
+            alignment = _across_maps(raster, own, rasterio_crs(here.crs), other, rasterio_crs(there.crs))
+            alignment.source(Window(0, 0, *reference.size), bilinear=False)
         except (CPLE_BaseError, InputError) as error:
-            why = "have different coordinate systems, of which one does not show what is in the other"
+            why = "have different coordinate systems, and one cannot represent the area of the other"
             raise _apart(raster, reference, why) from error
-    if found.source(Window(0, 0, *reference.size), bilinear=False) is None:
+    if alignment.source(Window(0, 0, *reference.size), bilinear=False) is None:
         raise _apart(raster, reference, "have no ground in common")
-    return found
+    return alignment
 
 
 def _on_one_map(raster: OpenRaster, reference: OpenRaster, own: Affine, other: Affine) -> Alignment:
-    origin = own[2], own[5]  # subtracted first: large numbers have few digits for what lies between them
+    origin = own[2], own[5]  # subtracted first, as differences of large numbers lose digits
     near = np.asarray(np.linalg.solve(_matrix(own, origin), _matrix(other, origin)), np.float64)
     (height, width), size = reference.size, np.array(raster.size)
     if abs(near[0, 1]) * height + abs(near[1, 0]) * width > _TURNED:
@@ -169,7 +174,7 @@ def _across_maps(raster: OpenRaster, own: Affine, own_crs: CRS, other: Affine, o
         raster_geographic=own_crs.is_geographic,
     )
     row, col = raster.size[0] / 2, raster.size[1] / 2
-    middle = np.array([[col, col + 1, col], [row, row, row + 1], [1, 1, 1]])  # three places, one a column
+    middle = np.array([[col, col + 1, col], [row, row, row + 1], [1, 1, 1]])  # three points, one per column
     x, y, _ = _matrix(own) @ middle
     there = np.linalg.solve(_matrix(other), np.stack([*transformed(own_crs, other_crs, (x, y)), np.ones(3)]))
     return Alignment(
@@ -178,18 +183,18 @@ def _across_maps(raster: OpenRaster, own: Affine, own_crs: CRS, other: Affine, o
 
 
 def _matrix(transform: Affine, origin: tuple[float, float] = (0.0, 0.0)) -> _Matrix:
-    """A transform to coordinates that count from a place, x and y."""
+    """Return the matrix of a transform, to coordinates relative to ``origin`` (x, y)."""
     a, b, c, d, e, f = transform
     return np.array([[a, b, c - origin[0]], [d, e, f - origin[1]], [0.0, 0.0, 1.0]])
 
 
 def _shift(row: float, col: float) -> _Matrix:
-    """Pixels of a part that begins at a pixel to those of the whole."""
+    """Return the matrix that maps pixels of a part, which begins at ``row`` and ``col``, to pixels of the whole."""
     return np.array([[1.0, 0.0, col], [0.0, 1.0, row], [0.0, 0.0, 1.0]])
 
 
 def _corners(matrix: _Matrix, window: Window, inner: float = 0.0) -> NDArray[np.float64]:
-    """Where the corners of a window lie, [y and x, four], or places so many pixels within them."""
+    """Return the transformed corners (y, x) of a window, [2, 4], moved inwards by ``inner`` pixels."""
     left, right = window.col + inner, window.col + window.width - inner
     top, lower = window.row + inner, window.row + window.height - inner
     places: NDArray[np.float64] = matrix @ np.array([[left, right, left, right], [top, top, lower, lower], [1] * 4])
@@ -197,30 +202,33 @@ def _corners(matrix: _Matrix, window: Window, inner: float = 0.0) -> NDArray[np.
 
 
 def _affine(matrix: _Matrix) -> RasterioAffine:
-    """A transform as rasterio takes it; what is (1, 0, 0, 0, -1, 0) it would take for none, and turn over."""
+    """Return a matrix as rasterio's transform, slightly shifted near the origin.
+
+    rasterio would take (1, 0, 0, 0, -1, 0) for a missing transform and flip the array.
+    """
     a, b, c, d, e, f = map(float, matrix[:2].ravel())
     return RasterioAffine(a, b, c, d, e, f + 2 * _EXACT * (max(abs(c), abs(f)) < _EXACT))
 
 
 def _check_same_place(raster: OpenRaster, reference: OpenRaster) -> None:
     if raster.size != reference.size:
-        raise _apart(raster, reference, "differ in size, and a transform that says how they lie is not there")
+        raise _apart(raster, reference, "differ in size and have no transform that relates them")
     here, there = (one.georeference or Georeference() for one in (raster, reference))
     systems = same_system(here.crs, there.crs) and same_system(here.gcps_crs, there.gcps_crs)
-    others = ("transform", "gcps", "unread_keys", "rpcs")  # all else that says where a raster lies
+    others = ("transform", "gcps", "unread_keys", "rpcs")  # all other fields of the position
     if not systems or any(getattr(here, fact) != getattr(there, fact) for fact in others):
-        raise _apart(raster, reference, "are not placed alike")
+        raise _apart(raster, reference, "have different georeferences")
 
 
 def _apart(raster: OpenRaster, reference: OpenRaster, why: str) -> InputError:
     return InputError(
-        f"the files of one input must lie on one grid, and these {why}: {_grid(reference, raster)};"
-        f" {_grid(raster, reference)}. Warp one to the other, as with gdalwarp -t_srs -te -tr, or choose other files"
+        f"the files of one input must share a grid, but these {why}: {_grid(reference, raster)};"
+        f" {_grid(raster, reference)}. Warp one to the other with gdalwarp -t_srs -te -tr, or choose other files"
     )
 
 
 def _grid(raster: OpenRaster, beside: OpenRaster) -> str:
-    """What a message says of a grid beside another: name, size, coordinate system, pixel size, upper left corner."""
+    """Describe a raster's grid for a message: name, size, pixel size, coordinate system and upper left corner."""
     height, width = raster.size
     place = raster.georeference
     grid = f"{raster.name}: {height} x {width} pixels"

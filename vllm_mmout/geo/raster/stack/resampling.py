@@ -1,11 +1,12 @@
-"""Bringing pixels to another grid, nearest or bilinear, by GDAL's warper.
+"""Resampling of pixels to another grid with GDAL's warper, nearest or bilinear.
 
-GDAL gets arrays, not files: the pixels of a window are read here, behind the limits that hold for what strangers send,
-and ``rasterio.warp.reproject`` does with them what ``WarpedVRT`` does with a file. The scale, by which GDAL averages,
-is said to it: it would find out another one for each window. So is that places are to be exact, which rasterio 1.4
-passes over: as everywhere in GDAL, they are then off by less than an eighth of a pixel, where systems differ.
+GDAL gets arrays instead of files, so that pixels are read under the limits for untrusted files.
+``rasterio.warp.reproject`` then treats the arrays as ``WarpedVRT`` treats a file. The scale by which GDAL averages is
+passed explicitly, since GDAL would estimate another scale for each window. Exact positions (``tolerance=0``) are
+requested too, but rasterio 1.4 ignores this: between different coordinate systems, positions are then off by up to an
+eighth of a pixel, as everywhere in GDAL.
 
-The nearest pixels of parallel grids are copied by row and column, which takes a tenth of the time.
+If the two grids are parallel, the nearest pixels are copied by row and column, which takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.stack.alignment import Alignment
 
 _HALF = 0.5 + 1e-6
-"""What is added before a mean is cut to an integer; a half goes up, whatever its last digit in this window or that."""
+"""Number added before a mean is floored to an integer, so that a half rounds up despite rounding errors."""
 
 
 def resampled(
@@ -36,33 +37,42 @@ def resampled(
     *,
     bilinear: bool,
 ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """Bring pixels [bands, height, width] of a part of a raster, ``source``, to a window of another's grid.
+    """Resample a part of a raster to a window of the grid of another raster, the reference.
 
-    Nearest, each pixel is that in which its middle lies, of any type. Bilinear, it is the mean of those around it,
-    weighted by how near they are, integers rounded; pixels that are not ``valid`` (as many as pixels; None: all are)
-    have no weight. Either way it is valid where the nearest pixel is: gaps neither grow nor shrink.
+    Nearest takes the pixel that contains the centre of the new pixel. Bilinear takes the mean of the pixels around it,
+    weighted by distance and rounded for integers; invalid pixels have no weight. In both cases a new pixel is valid if
+    the nearest pixel is valid, so gaps neither grow nor shrink.
+
+    Args:
+        array: pixels [bands, height, width] of ``source``.
+        valid: bool [bands, height, width]; None means that all pixels are valid.
+        alignment: position of the raster in the grid of the reference.
+        source: window of the raster that ``array`` covers.
+        window: window of the reference to fill.
+        bilinear: whether to interpolate instead of taking the nearest pixel.
 
     Returns:
-        The pixels in the same dtype, and where all bands are valid, [height, width]; None: everywhere.
+        The pixels in the same dtype, and bool [height, width] that is True where all bands are valid, or None if all
+        pixels are valid.
 
     """
-    every = None if valid is None else np.logical_and.reduce(valid)
+    all_valid = None if valid is None else np.logical_and.reduce(valid)
     if alignment.covers:
         rows, cols = alignment.nearest(source, window)
-        made = array.take(rows, axis=1).take(cols, axis=2)
-        seen = None if every is None else every.take(rows, axis=0).take(cols, axis=1)
+        pixels = array.take(rows, axis=1).take(cols, axis=2)
+        new_valid = None if all_valid is None else all_valid.take(rows, axis=0).take(cols, axis=1)
     else:
         numbers = np.arange(array[0].size, dtype=np.int32).reshape(array.shape[1:])
         nearest = _warped(numbers, -1, alignment, source, window)
-        seen = nearest >= 0
-        made = array.reshape(len(array), -1)[:, nearest]
-        made[:, ~seen] = 0
-        seen &= True if every is None else every.ravel()[nearest]
+        new_valid = nearest >= 0
+        pixels = array.reshape(len(array), -1)[:, nearest]
+        pixels[:, ~new_valid] = 0
+        new_valid &= True if all_valid is None else all_valid.ravel()[nearest]
     if bilinear:
         means = _means(array, valid, alignment, source, window)
         rounded = np.floor(means + _HALF) if array.dtype.kind in "biu" else means
-        made = (rounded if valid is None else np.where(np.isnan(means), made, rounded)).astype(array.dtype)
-    return made, seen
+        pixels = (rounded if valid is None else np.where(np.isnan(means), pixels, rounded)).astype(array.dtype)
+    return pixels, new_valid
 
 
 def _means(
@@ -71,10 +81,10 @@ def _means(
     if array.dtype.kind == "c":
         real, imaginary = (_means(part, valid, alignment, source, window) for part in (array.real, array.imag))
         return real + 1j * imaginary
-    exact = array.astype(np.float32 if array.dtype.itemsize < 4 else np.float64)  # holds each value as it is
+    exact = array.astype(np.float32 if array.dtype.itemsize < 4 else np.float64)  # represents each value exactly
     if valid is not None:
         exact[~valid] = np.nan
-    if alignment.covers:  # one more at each side, which counts where the raster ends
+    if alignment.covers:  # repeat the edge pixels beyond the raster's ends
         exact = np.pad(exact, ((0, 0), (1, 1), (1, 1)), "edge")
         source = type(source)(source.row - 1, source.col - 1, source.height + 2, source.width + 2)
     rows, cols = (min(1.0, 1 / pixels) for pixels in alignment.scale)
@@ -85,9 +95,9 @@ def _means(
 def _warped(
     array: NDArray[Any], nothing: float | None, alignment: Alignment, source: Window, window: Window, **options: Any
 ) -> NDArray[Any]:
-    # rasterio hides its warning of the arrays that it makes files of from one thread at a time; this holds for all.
+    # rasterio suppresses its warning about arrays without a transform in one thread only; this filter covers all.
     warnings.filterwarnings("ignore", category=NotGeoreferencedWarning, module=r"rasterio\.")
-    made = np.zeros((*array.shape[:-2], window.height, window.width), array.dtype)
+    target = np.zeros((*array.shape[:-2], window.height, window.width), array.dtype)
     places = alignment.placing(source, window)
-    reproject(array, made, src_nodata=nothing, dst_nodata=nothing, tolerance=0, **places, **options)
-    return made
+    reproject(array, target, src_nodata=nothing, dst_nodata=nothing, tolerance=0, **places, **options)
+    return target

@@ -1,4 +1,4 @@
-"""OpenStack: bands of several rasters as one, on the grid of the finest."""
+"""The class `OpenStack`, which combines bands of several rasters on the grid of the finest raster."""
 
 from __future__ import annotations
 
@@ -23,29 +23,31 @@ from vllm_mmout.geo.raster.stack.resampling import resampled
 from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster
 
 _Part: TypeAlias = "tuple[NDArray[Any], NDArray[np.bool_] | None]"
-"""Pixels [bands, height, width] of a window, and where they are valid; None: everywhere."""
+"""Pixels [bands, height, width] of a window, and bool [height, width] that marks valid pixels (None: all are valid)."""
 FINER = 1 - 1e-6
-"""A pixel is smaller than another if its area is less than this part of the other's."""
+"""Ratio of two pixel areas below which the smaller pixel counts as finer."""
 _DATE = "TIFFTAG_DATETIME"
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One band of a stack."""
+    """A band of a stack, which is taken from a raster."""
 
     raster: OpenRaster
+    """Raster that the band comes from."""
     place: int
-    """Which band of the raster, from 0."""
+    """Index of the band in the raster, from 0."""
     name: str | None = None
+    """Description of the band in the stack."""
 
 
 class OpenStack(OpenRaster):
-    """Bands of several rasters as one raster, whose grid is that of the finest of them (the first of equally fine).
+    """An open raster whose bands come from several rasters, on the grid of the finest raster (the first if equal).
 
-    Bands of coarser pixels are resampled for each window, of which only what is needed is read: "nearest", or
-    "bilinear", the mean of four pixels weighted by how near they are, in which pixels without an observation have no
-    weight. Where all rasters have the same nodata (or one is given instead of their own), so has the stack; where they
-    differ, ``mask`` says what no raster with a value of its own observed. The rasters are closed with the stack.
+    Coarser bands are resampled per window, and only the needed pixels are read. "nearest" takes the nearest pixel;
+    "bilinear" takes the mean of four pixels weighted by distance, in which nodata pixels have no weight. If all rasters
+    have the same nodata value, or ``nodata`` replaces their own, the stack has it too. If the values differ, the stack
+    has no nodata value and marks nodata pixels in ``mask``. Closing the stack closes the rasters.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class OpenStack(OpenRaster):
             for raster in rasters
         ]
         self._sources = [(rasters.index(layer.raster), layer.place) for layer in layers]
-        """Number of the member and of its band, for each band."""
+        """Index of the member and of the member's band, for each band of the stack."""
         values = [member.nodata for member in self._members]
         block, block_bytes = self._blocks()
         super().__init__(
@@ -87,22 +89,22 @@ class OpenStack(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """How often each segment was decoded, raster by raster."""
+        """Number of times each segment of the files was decoded, raster by raster."""
         return np.concatenate([member.raster.decoded for member in self._members])
 
     def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
-        """The raster that each band, numbered from 1, comes from."""
+        """Return the raster that each band (numbered from 1) comes from."""
         return [self._members[self._sources[band - 1][0]].raster for band in bands]
 
     def close(self) -> None:
-        """Let all files go; any number of times."""
+        """Close all rasters. May be called repeatedly."""
         super().close()
-        with ExitStack() as rasters:  # the others too, where one fails
+        with ExitStack() as rasters:  # closes the others even if one fails
             for member in self._members:
                 rasters.callback(member.raster.close)
 
     def _blocks(self) -> tuple[tuple[int, int], int]:
-        """What is decoded at once: the largest block along each axis, and the bytes of all bands there."""
+        """Return the block size of the stack (the largest on each axis), and the decoded bytes of all bands in it."""
         blocks = [member.block for member in self._members]
         height, width = (max(block[axis] for block in blocks) for axis in (0, 1))
         nbytes = [
@@ -112,7 +114,7 @@ class OpenStack(OpenRaster):
         return (height, width), sum(nbytes)
 
     def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
-        del masked  # there is no alpha band that could be asked for
+        del masked  # stacks are never masked by alpha
         with ExitStack() as stack:
             readers = []
             for number, member in enumerate(self._members):
@@ -122,7 +124,7 @@ class OpenStack(OpenRaster):
                     parts = stack.enter_context(closing(member.parts(windows, chosen, self.nodata)))
                     readers.append((bands, parts))
             read: Callable[..., Iterator[_Part]] = map
-            if len(readers) > 1 and THREADS > 1:  # one thread a file at a time; entered last, so that it ends first
+            if len(readers) > 1 and THREADS > 1:  # one thread per file; entered last so that it ends first
                 read = stack.enter_context(ThreadPoolExecutor(THREADS, "mmout-stack")).map
             for window in windows:
                 array = np.empty((len(places), window.height, window.width), self.dtype)
@@ -142,16 +144,16 @@ class _Member:
 
     @property
     def block(self) -> tuple[int, int]:
-        """Height and width of what is decoded at once, in pixels of the stack."""
+        """Height and width of a block of the raster, in pixels of the stack."""
         (height, width), (rows, cols) = self.raster.block, self.alignment.scale
         return math.ceil(height / rows), math.ceil(width / cols)
 
     def parts(self, windows: Sequence[Window], places: Sequence[int], stack_nodata: float | None) -> Arrays:
-        """Bands of windows of the stack, and where they are valid as far as nodata of the stack does not say it."""
+        """Yield the bands of each window of the stack, and the valid pixels as far as nodata does not mark them."""
         smooth = self.resampling == "bilinear" and not self.alignment.exact
         sources = [self.alignment.source(window, bilinear=smooth) for window in windows]
-        wanted = [source for source in sources if source is not None]
-        with closing(self.raster.windows(wanted, [place + 1 for place in places])) as rasters:
+        to_read = [source for source in sources if source is not None]
+        with closing(self.raster.windows(to_read, [place + 1 for place in places])) as rasters:
             for window, source in zip(windows, sources, strict=True):
                 size = (window.height, window.width)
                 if source is None:
@@ -163,18 +165,21 @@ class _Member:
                     yield raster.array, None if valid is None else np.logical_and.reduce(valid)
                     continue
                 try:
-                    made, seen = resampled(raster.array, valid, self.alignment, source, window, bilinear=smooth)
+                    pixels, new_valid = resampled(raster.array, valid, self.alignment, source, window, bilinear=smooth)
                 except (RasterioError, CPLE_BaseError) as error:
                     raise InputError(
-                        f"{self.raster.name} cannot be brought to the grid of the other files: {error}; warp it first,"
-                        " as with gdalwarp"
+                        f"{self.raster.name} cannot be resampled to the grid of the other files: {error}; warp it first"
+                        " with gdalwarp"
                     ) from error
-                if smooth and stack_nodata is not None and can_hold(made.dtype, stack_nodata):
-                    _avoid(made, stack_nodata)
-                yield made, seen
+                if smooth and stack_nodata is not None and can_hold(pixels.dtype, stack_nodata):
+                    _avoid(pixels, stack_nodata)
+                yield pixels, new_valid
 
     def _valid(self, raster: Raster, *, by_value: bool) -> NDArray[np.bool_] | None:
-        """Where bands, [bands, height, width], were observed by their mask, or by their values too; None: all are."""
+        """Return which pixels are valid, bool [bands, height, width], or None if all are.
+
+        The mask counts, and with ``by_value`` also nodata, NaN and infinities.
+        """
         array = raster.array
         valid = None if raster.mask is None else np.broadcast_to(raster.mask, array.shape)
         if by_value and self.nodata is not None and can_hold(array.dtype, self.nodata):
@@ -196,13 +201,13 @@ def _finest(rasters: Sequence[OpenRaster]) -> OpenRaster:
 
 
 def _square_metres(raster: OpenRaster) -> float:
-    """The area of a pixel in the middle of a raster; infinite where nothing says it."""
+    """Return the area in m² of a pixel in the middle of a raster; infinity if it is unknown."""
     areas = pixel_areas(raster.georeference, raster.size[0])
     return math.inf if areas is None else float(areas[len(areas) // 2])
 
 
 def pixel_area(raster: OpenRaster) -> float:
-    """The area of a pixel, in square units of its coordinate system; infinite where nothing says it."""
+    """Return the area of a pixel in square units of its coordinate system; infinity without a transform."""
     place = raster.georeference
     if place is None or place.transform is None:
         return math.inf
@@ -217,7 +222,7 @@ def _same(value: float | None, other: float | None) -> bool:
 
 
 def _avoid(array: NDArray[Any], nodata: float) -> None:
-    """Move means that hit nodata by chance to the next value, down if there is one, as GDAL does."""
+    """Move means that equal nodata by chance to the next lower value (at the minimum, next higher), as GDAL does."""
     value = np.array(nodata).astype(array.dtype)
     if array.dtype.kind == "f":
         toward = np.inf if value == np.finfo(array.dtype).min else -np.inf
