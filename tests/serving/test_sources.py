@@ -570,7 +570,7 @@ def test_a_wrong_file_beside_is_named_without_its_folder(folder):
     plain_tiff(folder / f"{'x' * 251}.tif")
     assert placed_at(f"file://{folder}/{'x' * 251}.tif", made) == (None, None)
     (folder / "x.tif.aux.xml").write_text("<PAMDataset>")
-    with pytest.raises(InputError, match=r"^x\.tif\.aux\.xml, in which GDAL keeps .* is damaged XML") as caught:
+    with pytest.raises(InputError, match=r"^x\.tif\.aux\.xml, GDAL's metadata file .* is damaged XML") as caught:
         placed_at(f"file://{folder}/x.tif", made)
     assert str(folder) not in str(caught.value)
 

@@ -101,7 +101,7 @@ def test_a_wrong_pam_is_an_error(tmp_path: Path, case: str) -> None:
     path = scene(tmp_path / "x.tif", **UTM)
     text, says = WRONG_PAMS[case]
     (tmp_path / "x.tif.aux.xml").write_text(text)
-    check_refused(path, rf"x\.tif\.aux\.xml, in which GDAL .* of x\.tif, .*{says}")
+    check_refused(path, rf"x\.tif\.aux\.xml, GDAL's metadata file of x\.tif, .*{says}")
 
 
 def test_a_pam_that_is_larger_than_any(tmp_path: Path) -> None:

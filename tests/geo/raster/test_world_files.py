@@ -87,7 +87,7 @@ def test_the_first_of_several_world_files_counts(tmp_path: Path) -> None:
 
 
 WRONG_WORLDS = {
-    "": r"must hold six numbers, one a line, and begins with ''",
+    "": r"must hold six lines of one number, but begins with ''",
     "1\n2\n3\n4\n5\n": "begins with",
     "1 2 3 4 5 6": "begins with",
     "a\n2\n3\n4\n5\n6\n": r"begins with 'a\\n2",

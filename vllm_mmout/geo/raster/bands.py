@@ -1,6 +1,6 @@
-"""Names of bands: which part of the spectrum, or which polarisation, a name means.
+"""Interpretation of band names: the part of the spectrum, or the polarisation, that a name means.
 
-Bands are called as STAC's EO extension calls them (``common_name``), as "red", "nir08", "swir16".
+The results are the common names of STAC's EO extension (``common_name``), such as "red", "nir08" and "swir16".
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 Meaning: TypeAlias = frozenset[str]
-"""The bands that a name may mean: "NIR" is the broad or the narrow one. Empty: the name is not understood."""
+"""Bands that a name may mean ("NIR" may be the broad or the narrow band); empty if the name is not understood."""
 
 NOTHING: Final[Meaning] = frozenset()
 NIR_BANDS: Final[Meaning] = frozenset({"nir", "nir08"})
-"""Broad and narrow near infrared."""
+"""The broad and the narrow near-infrared band."""
 RED, GREEN, BLUE = (frozenset({name}) for name in ("red", "green", "blue"))
 
 SENTINEL_2, LANDSAT_8, LANDSAT_4, MODIS = "Sentinel-2", "Landsat 8 or 9", "Landsat 4 to 7", "MODIS"
@@ -34,10 +34,10 @@ _TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "1": "red", "2": "nir nir08", "3": "blue", "4": "green", "5": "swir12", "6": "swir16", "7": "swir22",
     },
 }  # fmt: skip
-"""Number of a band -> the band, by sensor. HLS numbers the bands of L30 as Landsat 8, those of S30 as Sentinel-2."""
+"""Band of each band number, by sensor. HLS numbers its L30 bands as Landsat 8, and its S30 bands as Sentinel-2."""
 
 _COLLECTION_2: Final = {LANDSAT_8: {"sr": "1234567", "st": "10"}, LANDSAT_4: {"sr": "123457", "st": "6"}}
-"""Numbers of bands of surface reflectance (SR_B4) and surface temperature (ST_B10)."""
+"""Band numbers with surface reflectance (SR_B4) and with surface temperature (ST_B10), by sensor."""
 
 _WORDS: Final[Mapping[str, str]] = {
     "coastal": "coastal coastalaerosol aerosol coastalblue ultrablue deepblue",
@@ -62,14 +62,14 @@ _WORDS: Final[Mapping[str, str]] = {
     "swir16 swir22": "swir shortwaveinfrared",
     "pan": "pan panchromatic",
     "lwir lwir11 lwir12": "lwir tir thermal thermalinfrared",
-    "lwir11": "lwir11 tirs1 tir1 thermal1 thermalinfrared1 themralinfrared1",  # TerraTorch spells it so
+    "lwir11": "lwir11 tirs1 tir1 thermal1 thermalinfrared1 themralinfrared1",  # TerraTorch's spelling
     "lwir12": "lwir12 tirs2 tir2 thermal2 thermalinfrared2 themralinfrared2",
     "vv": "vv", "vh": "vh", "hh": "hh", "hv": "hv",
 }  # fmt: skip
-"""Bands -> the words that mean them, in small letters and digits alone."""
+"""Words for each band or group of bands, in lower case without separators."""
 _MEANINGS: Final = {word: frozenset(bands.split()) for bands, words in _WORDS.items() for word in words.split()}
 _LETTERS: Final = {"r": RED, "g": GREEN, "b": BLUE, "n": NIR_BANDS, "nir": NIR_BANDS}
-"""Names of one letter, which count only where all of r, g and b are there."""
+"""Bands of short names, which are understood only if r, g and b all occur."""
 
 _FILLING: Final = frozenset(
     {
@@ -78,7 +78,7 @@ _FILLING: Final = frozenset(
         *("sigma0", "gamma0", "beta0", "sigma", "gamma", "beta", "amplitude", "intensity", "db", "rtc", "linear"),
     }
 )
-"""Words beside a band's name that do not say which band it is."""
+"""Words in band names that do not tell which band it is."""
 _ALPHA: Final = re.compile(r"alpha|opacity|transparen|mask|valid|nodata", re.IGNORECASE)
 _PIECE: Final = re.compile(r"[,;:()\[\]/|=]| - ")
 _WORD: Final = re.compile(r"[^\W_]+")
@@ -88,15 +88,15 @@ _NO_NAME: Final = re.compile(r"(band|layer|channel|image|b)?[\W_]*\d*", re.IGNOR
 
 
 def understood(name: str, sensor: str = "") -> Meaning:
-    """Return the bands that a name may mean on a sensor; empty for a name that is not understood.
+    """Return the bands that a name may mean on a sensor; empty if the name is not understood.
 
-    ``sensor`` is a key of the table of sensors; "" understands no numbers of bands.
+    ``sensor`` is a sensor with a table of band numbers, or "" to ignore band numbers.
     """
     words, coded = NOTHING, NOTHING
     for piece in _pieces(name):
         if (meaning := _MEANINGS.get(piece)) is not None:
             if words and not words & meaning:
-                return NOTHING  # a name of two bands, as "red - blue"
+                return NOTHING  # the name contains two bands, as "red - blue"
             words = words & meaning or meaning
         elif code := _CODE.fullmatch(piece):
             meaning = frozenset(_TABLES.get(sensor, {}).get(code["number"], "").split())
@@ -107,33 +107,33 @@ def understood(name: str, sensor: str = "") -> Meaning:
 
 
 def possible_sensors(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the sensors whose bands may be called by all of the names; ("",) if no name is a number of a band."""
-    found = list(_TABLES)
+    """Return the sensors whose bands may have all the names; ("",) if there is none, or no name has a band number."""
+    sensors = list(_TABLES)
     coded = False
     for name in names:
         codes = [code for piece in _pieces(name) if (code := _CODE.fullmatch(piece))]
         coded = coded or bool(codes)
-        found = [sensor for sensor in found if all(_may_be(sensor, name, code) for code in codes)]
-    return tuple(found) if coded and found else ("",)
+        sensors = [sensor for sensor in sensors if all(_may_be(sensor, name, code) for code in codes)]
+    return tuple(sensors) if coded and sensors else ("",)
 
 
 def _may_be(sensor: str, name: str, code: re.Match[str]) -> bool:
-    """Return whether a sensor has a band of that number, spelled as the sensor's products spell it."""
+    """Return whether a sensor has the band number in ``code``, in the spelling of the sensor's products."""
     number, words = code["number"], set(_WORD.findall(name.casefold().replace("_", " ")))
     if number not in _TABLES[sensor] or (sensor == MODIS) != ("refl" in words):
         return False
     padded = bool(code["zero"]) and sensor != MODIS
     if padded and (sensor == LANDSAT_4 or (sensor == LANDSAT_8 and number == "8")):
-        return False  # "B04" is spelled by Sentinel-2 and HLS, which has no panchromatic band
+        return False  # only Sentinel-2 and HLS (without a panchromatic band) write "B04"
     if words & {"sr", "st"} and number not in _COLLECTION_2.get(sensor, {}).get("sr" if "sr" in words else "st", ""):
         return False
-    said = [meaning for piece in _pieces(name) if (meaning := _MEANINGS.get(piece))]
-    return all(meaning & set(_TABLES[sensor][number].split()) for meaning in said)
+    name_meanings = [meaning for piece in _pieces(name) if (meaning := _MEANINGS.get(piece))]
+    return all(meaning & set(_TABLES[sensor][number].split()) for meaning in name_meanings)
 
 
 def _pieces(name: str) -> list[str]:
-    """Return what may be a band's name within a text, in small letters and digits: of "B4 (Red)" "b4" and "red"."""
-    found = []
+    """Return the possible band names in a text, in lower case without separators: "b4" and "red" for "B4 (Red)"."""
+    candidates = []
     for piece in _PIECE.split(name.casefold()):
         words = _WORD.findall(piece.replace("_", " "))
         plain = [word for word in words if word not in _FILLING]
@@ -142,39 +142,39 @@ def _pieces(name: str) -> list[str]:
         others = [word for word in plain if word not in codes and not any(map(str.isdecimal, word))]
         for joined in ("".join(words), "".join(plain), "".join(lettered)):
             if joined in _MEANINGS:
-                found.append(joined)
+                candidates.append(joined)
                 break
         if len(codes) == 1 and (not others or "".join(others) in _MEANINGS):
-            found += codes
-    return found
+            candidates += codes
+    return candidates
 
 
 def meanings(names: Sequence[Sequence[str]], sensors: Sequence[str]) -> list[Meaning]:
-    """Return what each band means by all of its names together; nothing where they contradict each other."""
+    """Return the bands that each band may mean by all of its names together; empty if its names contradict."""
     letters = {name.casefold() for all_names in names for name in all_names}
     coloured = {"r", "g", "b"} <= letters
-    found = []
+    results = []
     for all_names, sensor in zip(names, sensors, strict=True):
         each = [
             (_LETTERS.get(name.casefold(), NOTHING) if coloured else NOTHING) or understood(name, sensor)
             for name in all_names
         ]
-        found.append(frozenset.intersection(*[meaning for meaning in each if meaning] or [NOTHING]))
-    return found
+        results.append(frozenset.intersection(*[meaning for meaning in each if meaning] or [NOTHING]))
+    return results
 
 
 def says_nothing(name: str) -> bool:
-    """Return whether a name tells no band from another, as "Band 1", "layer_3", "7" or nothing."""
+    """Return whether a name does not describe a band, such as "Band 1", "layer_3", "7" or ""."""
     return _NO_NAME.fullmatch(name.strip()) is not None and not _CODE.fullmatch(name.strip().casefold())
 
 
 def is_alpha(description: str | None) -> bool:
-    """Return whether a band that is tagged as alpha may be it, by its description."""
+    """Return whether a band tagged as alpha is alpha by its description, which may be None or meaningless."""
     return description is None or says_nothing(description) or _ALPHA.search(description) is not None
 
 
 def trailing_band(stem: str) -> str | None:
-    """Return the words at the end of a file's name that mean a band: "swir_1" of ``scene_swir_1``."""
+    """Return the words at the end of a file stem that mean a band ("swir_1" for ``scene_swir_1``), or None."""
     words = re.split(r"[._\- ]+", stem)
     while words:
         for count in (3, 2, 1):

@@ -1,4 +1,4 @@
-"""Dates of acquisition: what a raster's metadata items and name say."""
+"""Acquisition dates from the metadata items and names of rasters."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _ITEMS: Final = (
     "DATATAKE_1_DATATAKE_SENSING_START",
     "PRODUCT_START_TIME",
 )
-"""Metadata items that say when an image was taken."""
+"""Metadata items that hold the acquisition time of an image."""
 FILE_ITEM: Final = "TIFFTAG_DATETIME"
-"""The item of the date of a file, which may be the day on which it was written."""
+"""Metadata item with the date of a file, which may be the day on which the file was written."""
 
 _MONTH, _DAY = r"(?P<month>0[1-9]|1[0-2])", r"(?P<day>0[1-9]|[12]\d|3[01])"
 _NAMES: Final = tuple(
     re.compile(pattern)
     for pattern in (
-        rf"_V(?P<year>\d{{4}}){_MONTH}{_DAY}T\d{{6}}",  # Sentinel-2 until 2016: the other date is that of processing
+        rf"_V(?P<year>\d{{4}}){_MONTH}{_DAY}T\d{{6}}",  # Sentinel-2 until 2016, whose other date is of processing
         r"(?<!\d)(?P<year>\d{4})(?P<day_of_year>[0-3]\d\d)T\d{6}(?!\d)",  # HLS
         r"(?<![A-Z])L[COTEM]\d\d{6}(?P<year>\d{4})(?P<day_of_year>[0-3]\d\d)[A-Z]{3}\d\d",  # Landsat until 2017
         r"\.A(?P<year>\d{4})(?P<day_of_year>[0-3]\d\d)\.",  # MODIS
@@ -43,52 +43,52 @@ _COARSE: Final = tuple(
         r"(?<!\d)(?P<year>(?:19|20)\d\d)(?!\d)",
     )
 )
-"""Names that need not hold a date, or that hold a month or a year alone, which tells an order all the same."""
+"""Patterns for names with a doubtful date, or with only a month or a year, which suffice to sort files."""
 _TEXT: Final = re.compile(r"\s*(?P<year>\d{4})[-:/]?(?P<month>\d\d)[-:/]?(?P<day>\d\d)(?!\d)")
 _EARLIEST: Final = 1950
 
 
 def date_of_items(metadata: Mapping[str, str]) -> date | None:
-    """Return the day of acquisition that metadata items say; None without one."""
+    """Return the acquisition date in metadata items, or None if they hold none."""
     items = {key.upper(): value for key, value in metadata.items()}
     return _first(_TEXT.match(items[item]) for item in _ITEMS if item in items)
 
 
 def date_of_file_item(metadata: Mapping[str, str]) -> date | None:
-    """Return the day in the item TIFFTAG_DATETIME, which may be that of writing; None without one."""
+    """Return the date in the item TIFFTAG_DATETIME, which may be the day of writing, or None without a valid date."""
     return _first([_TEXT.match(metadata.get(FILE_ITEM, ""))])
 
 
 def date_of_name(name: str, *, coarse: bool = False) -> date | None:
-    """Return the day of acquisition in the name of a file or folder; None without one.
+    """Return the acquisition date in the name of a file or folder, or None if it holds no date.
 
-    ``coarse`` also takes names of a month or a year ("2020-03", "ndvi_2019"), as their first day.
+    With ``coarse``, a month or a year in the name ("2020-03", "ndvi_2019") counts as its first day.
     """
     last = PurePath(name).name
     patterns = _NAMES + (_COARSE if coarse else ())
-    return next((found for pattern in patterns if (found := _first(pattern.finditer(last)))), None)
+    return next((day for pattern in patterns if (day := _first(pattern.finditer(last)))), None)
 
 
 def date_of_raster(metadata: Mapping[str, str], name: str) -> date | None:
-    """Return the day of acquisition of a raster, by its items, else its name, else the date of its file."""
+    """Return the acquisition date of a raster from its metadata items, else its name, else the date of its file."""
     return date_of_items(metadata) or date_of_name(name) or date_of_file_item(metadata)
 
 
 def _first(matches: Iterable[re.Match[str] | None]) -> date | None:
-    """Return the first match that is a day in the calendar."""
+    """Return the date of the first match that is a day in the calendar, or None if there is none."""
     for match in matches:
         if match is None:
             continue
         parts = {name: int(number) for name, number in match.groupdict().items()}
         try:
             if "day_of_year" in parts:
-                found = date(parts["year"], 1, 1) + timedelta(days=parts["day_of_year"] - 1)
-                if found.year != parts["year"]:
+                day = date(parts["year"], 1, 1) + timedelta(days=parts["day_of_year"] - 1)
+                if day.year != parts["year"]:
                     continue
             else:
-                found = date(parts["year"], parts.get("month", 1), parts.get("day", 1))
+                day = date(parts["year"], parts.get("month", 1), parts.get("day", 1))
         except (ValueError, OverflowError):
             continue
-        if found.year >= _EARLIEST:
-            return found
+        if day.year >= _EARLIEST:
+            return day
     return None

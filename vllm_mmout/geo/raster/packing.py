@@ -1,4 +1,4 @@
-"""Packing: what a file says of the numbers of a band."""
+"""The class `Packing`, the scale and offset of a band's stored numbers."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """What a file, or the product that it belongs to, says of the numbers of one band.
+    """The scale and offset of one band, stated by its file or by the product that the file belongs to.
 
-    The value that was measured is number * scale + offset.
+    The measured value is number * scale + offset.
     """
 
     scale: float = 1.0
     offset: float = 0.0
     said_by: str = ""
-    """Where it stands, in words."""
+    """Name of the source of scale and offset, for messages."""
     applied: bool = False
-    """Whether all who read such files apply it unasked, as of NetCDF."""
+    """Whether readers of such files apply scale and offset by default, as for NetCDF."""
     shift: int = 0
-    """What is added to the numbers unasked: it brings counts of a newer release of a product to those of older ones."""
+    """Integer added to the numbers by default. It converts counts of a newer product release to older counts."""
 
     doubt: str = ""
-    """The sentence that says why nothing is known of numbers which usually need it."""
+    """Sentence that says why scale and offset are unknown although such numbers usually have them; "" if known."""
 
     @property
     def told(self) -> bool:
-        """Whether it says more than that the numbers are the values."""
+        """Whether scale or offset changes the numbers."""
         return (self.scale, self.offset) != (1.0, 0.0)

@@ -1,4 +1,4 @@
-"""Packing of bands as tags of files state it: those of GDAL in TIFF and PAM, and the attributes of NetCDF and HDF5."""
+"""Scale and offset of bands from GDAL's tags in TIFF and PAM, and from the attributes of NetCDF and HDF5."""
 
 from __future__ import annotations
 
@@ -13,77 +13,77 @@ from vllm_mmout.geo.raster.sidecars import Pam
 from vllm_mmout.geo.raster.tags import GdalMetadata
 
 _SCALE, _OFFSET = "scale_factor", "add_offset"
-"""What the conventions CF call the two."""
+"""Names of scale and offset in the CF conventions."""
 _UNPACKED: Final = frozenset({"netCDF", "HDF5", "HDF5Image"})
-"""Drivers of GDAL for formats whose numbers are unpacked by whoever reads them, as xarray does."""
+"""GDAL drivers of formats whose readers, such as xarray, apply scale and offset by default."""
 
 
 def packing_of_tags(gdal: GdalMetadata, count: int) -> tuple[Packing, ...]:
-    """Return the packing of a TIFF: the scale and offset of each band, else the file's CF attributes, as HLS has them.
+    """Return the packing of each band of a TIFF, from its GDAL tags or else from CF attributes of the file, as in HLS.
 
-    It is empty if the file says nothing, or that the numbers are the values.
+    The result is empty if neither scale nor offset changes the numbers.
     """
     if gdal.scales or gdal.offsets:
-        found = [
+        packings = [
             Packing(_number(gdal.scales.get(band), 1.0), _number(gdal.offsets.get(band), 0.0), "its tags")
             for band in range(count)
         ]
     else:
         scale, offset = _number(gdal.items.get(_SCALE), 1.0), _number(gdal.items.get(_OFFSET), 0.0)
-        found = [Packing(scale, offset, f"its items {_SCALE} and {_OFFSET}")] * count
-    return _if_told(found)
+        packings = [Packing(scale, offset, f"its items {_SCALE} and {_OFFSET}")] * count
+    return _if_told(packings)
 
 
 def packing_of_pam(pam: Pam, own: tuple[Packing, ...], count: int) -> tuple[Packing, ...]:
-    """Return the packing of a raster with what PAM says of some bands, which counts before its own."""
-    found = list(own or (Packing(),) * count)
+    """Return the packing of each band of a raster; the values in PAM take precedence over the raster's own."""
+    packings = list(own or (Packing(),) * count)
     for band in ({*pam.scales, *pam.offsets}) & set(range(1, count + 1)):
-        before = found[band - 1]
-        scale, offset = _number(pam.scales.get(band), before.scale), _number(pam.offsets.get(band), before.offset)
-        found[band - 1] = Packing(scale, offset, "its .aux.xml")
-    return _if_told(found)
+        previous = packings[band - 1]
+        scale, offset = _number(pam.scales.get(band), previous.scale), _number(pam.offsets.get(band), previous.offset)
+        packings[band - 1] = Packing(scale, offset, "its .aux.xml")
+    return _if_told(packings)
 
 
 def packing_of_gdal(dataset: Any) -> tuple[Packing, ...]:
-    """Return the packing of a dataset of rasterio's."""
-    applied, found = dataset.driver in _UNPACKED, []
+    """Return the packing of each band of a rasterio dataset; empty if no band has scale or offset."""
+    applied, packings = dataset.driver in _UNPACKED, []
     for band, scale, offset in zip(dataset.indexes, dataset.scales, dataset.offsets, strict=True):
         said_by = f"{_SCALE} and {_OFFSET}" if applied else "its tags"
         packing = Packing(_number(scale, 1.0), _number(offset, 0.0), said_by, applied)
-        if dataset.driver.startswith("HDF5"):  # whose attributes GDAL does not apply
+        if dataset.driver.startswith("HDF5"):  # GDAL ignores its attributes
             packing = _of_attributes({**dataset.tags(), **dataset.tags(band)}, packing)
-        found.append(packing)
-    return _if_told(found)
+        packings.append(packing)
+    return _if_told(packings)
 
 
 def fill_of_attributes(tags: Mapping[str, str]) -> str | None:
-    """Return the fill value that the attributes of a dataset of HDF5 state, as text; None if they state no number."""
+    """Return the fill value in the attributes of an HDF5 dataset, as text, or None without a single value."""
     text = _ending(tags, "_FillValue")
     return None if text is None else text.split()[0].strip("{}")
 
 
-def _of_attributes(tags: Mapping[str, str], known: Packing) -> Packing:
+def _of_attributes(tags: Mapping[str, str], packing: Packing) -> Packing:
     return replace(
-        known,
-        scale=_number(_ending(tags, _SCALE), known.scale),
-        offset=_number(_ending(tags, _OFFSET), known.offset),
+        packing,
+        scale=_number(_ending(tags, _SCALE), packing.scale),
+        offset=_number(_ending(tags, _OFFSET), packing.offset),
     )
 
 
 def _ending(tags: Mapping[str, str], name: str) -> str | None:
-    """Return the item of a name, which GDAL writes behind those of the groups and data that it belongs to."""
+    """Return the value of an attribute, which GDAL prefixes with its group and dataset names, or None if ambiguous."""
     pattern = re.compile(rf"(?:.*_)?{re.escape(name)}")
-    found = {text.strip() for key, text in tags.items() if pattern.fullmatch(key) and text.strip()}
-    return found.pop() if len(found) == 1 else None
+    values = {text.strip() for key, text in tags.items() if pattern.fullmatch(key) and text.strip()}
+    return values.pop() if len(values) == 1 else None
 
 
-def _number(said: Any, usual: float) -> float:
+def _number(text: Any, default: float) -> float:
     try:
-        number = float(usual if said is None else said)
+        number = float(default if text is None else text)
     except ValueError:
-        return usual
-    return number if math.isfinite(number) else usual
+        return default
+    return number if math.isfinite(number) else default
 
 
-def _if_told(found: list[Packing]) -> tuple[Packing, ...]:
-    return tuple(found) if any(one.told for one in found) else ()
+def _if_told(packings: list[Packing]) -> tuple[Packing, ...]:
+    return tuple(packings) if any(packing.told for packing in packings) else ()

@@ -1,4 +1,4 @@
-"""Which sensor a raster is of, by its metadata items and its path."""
+"""Recognition of the sensor of a raster from its metadata items and its path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from vllm_mmout.geo.raster.bands import LANDSAT_4, LANDSAT_8, MODIS, SENTINEL_2
 
 OTHER_SENSOR: Final = "another sensor"
-"""A sensor whose numbers of bands are not understood."""
+"""Result for a sensor whose band numbers are not in the tables of `bands`."""
 
 _SIGNS: Final[Mapping[str, tuple[str, ...]]] = {
     LANDSAT_8: (r"L[CO]0?[89][._-]", r"L[CO][89]\d{6}", r"HLS[._-]?L30", r"LANDSAT[-_ ]?[89](?!\d)", r"OLI(?![A-Z])"),
@@ -32,21 +32,21 @@ _SIGNS: Final[Mapping[str, tuple[str, ...]]] = {
         *(r"GF[-_]?\d(?![A-Z])", r"SENTINEL[-_ ]?3"),
     ),
 }
-"""Beginnings of words in names of products, and in metadata, by sensor."""
+"""Patterns for the beginnings of words in product names and metadata that tell the sensor."""
 _PATTERNS: Final = {
     sensor: re.compile(rf"(?<![A-Z0-9])(?:{'|'.join(signs)})", re.IGNORECASE) for sensor, signs in _SIGNS.items()
 }
 _ITEM: Final = re.compile(r"SPACECRAFT|SATELLITE|PLATFORM|SENSOR|INSTRUMENT|MISSION|PRODUCT", re.IGNORECASE)
 _LEVELS: Final = 6
-"""Folders above a file that may tell its sensor: a Sentinel-2 product has bands five folders deep."""
+"""Number of parent folders whose names may tell the sensor. A Sentinel-2 product has its bands five folders deep."""
 
 
 def sensor_of(name: str | PurePath, metadata: Mapping[str, str]) -> str | None:
-    """Return the sensor that a raster is of, by its metadata items, else by its path; None where neither tells one."""
+    """Return the sensor of a raster by its metadata items, else by its path, or None if neither names one sensor."""
     texts = [text for item, text in metadata.items() if _ITEM.search(item)]
     path = PurePath(str(name))
     for text in (" ".join(texts), path.name, *[folder.name for folder in path.parents][:_LEVELS]):
-        found = {sensor for sensor, pattern in _PATTERNS.items() if pattern.search(text)}
-        if len(found) == 1:
-            return found.pop()
+        sensors = {sensor for sensor, pattern in _PATTERNS.items() if pattern.search(text)}
+        if len(sensors) == 1:
+            return sensors.pop()
     return None

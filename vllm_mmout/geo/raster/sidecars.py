@@ -1,7 +1,7 @@
-"""What lies beside a TIFF or a picture and says more of it: GDAL's PAM (``NAME.tif.aux.xml``), and world files.
+"""Sidecar files with the metadata of a TIFF or picture: GDAL's PAM (``NAME.tif.aux.xml``) and world files.
 
-https://gdal.org/development/rfc/rfc2_pam.html. What PAM says of the place and of nodata comes before what the raster
-says itself. Its other parts (statistics, histograms, names of classes, ...) may be large and are passed over.
+https://gdal.org/development/rfc/rfc2_pam.html describes PAM. Its georeference and nodata take precedence over the
+raster's own. Its other parts (statistics, histograms, class names, ...) may be large and are skipped.
 """
 
 from __future__ import annotations
@@ -27,19 +27,23 @@ _WKT = re.compile(r"\s*[A-Za-z_]+\s*\[")
 
 @dataclass(frozen=True, slots=True)
 class Pam:
-    """What PAM says of a raster's place, and of what is no observation."""
+    """The georeference, nodata and packing in a PAM file."""
 
     place: Georeference = field(default_factory=Georeference)
+    """Georeference; empty if the file states none."""
     nodata: Mapping[int, str] = field(default_factory=dict)
-    """Text of the value of a band, by its number from 1."""
+    """Nodata value of each band, as text, by band number from 1."""
     scales: Mapping[int, str] = field(default_factory=dict)
-    """Text of what the numbers of a band are multiplied by, by its number from 1."""
+    """Factor that stored numbers of each band are multiplied by, as text, by band number from 1."""
     offsets: Mapping[int, str] = field(default_factory=dict)
-    """Text of what is added to them then, by the number of the band from 1."""
+    """Number that is added after the multiplication, as text, by band number from 1."""
 
 
 def read_pam(file: SharedFile | None, raster: str) -> Pam:
-    """What PAM says of a raster, nothing without a file; a document type, which could declare entities, is refused."""
+    """Read and close the PAM file of the raster named ``raster``; return an empty `Pam` if ``file`` is None.
+
+    A document type, which could declare entities, raises InputError.
+    """
     if file is None:
         return Pam()
     try:
@@ -51,25 +55,25 @@ def read_pam(file: SharedFile | None, raster: str) -> Pam:
 def placed(
     own: Georeference | None, pam: Pam, neighbours: Neighbours, *, world_first: bool = False
 ) -> Georeference | None:
-    """The georeference of a raster, of all that it and its neighbours say, in GDAL's order: PAM, itself, a world file.
+    """Return the georeference of a raster from PAM, the raster itself and a world file, in GDAL's order of precedence.
 
-    GDAL looks at a world file first where it reads a PNG, BMP or GIF (``world_first``). Coordinate system and
-    transform may come from different places. A transform makes ground control points needless, which a `Georeference`
-    holds in its stead.
+    For a PNG, BMP or GIF, GDAL prefers the world file (``world_first``). The coordinate system and the transform may
+    come from different files. Ground control points are used only if no file states a transform, since a
+    `Georeference` holds one or the other.
     """
-    base, said = own or Georeference(), pam.place
-    transform = said.transform or base.transform
+    base, stated = own or Georeference(), pam.place
+    transform = stated.transform or base.transform
     if transform is None or world_first:
         transform = read_world_file(neighbours) or transform
-    gcps = () if transform is not None else said.gcps or base.gcps
-    crs = None if gcps else said.crs or base.crs or base.gcps_crs
-    gcps_crs = said.gcps_crs or said.crs or base.gcps_crs if gcps else None
-    found = replace(base, crs=crs, transform=transform, gcps=gcps, gcps_crs=gcps_crs)
-    return own if found == base else found
+    gcps = () if transform is not None else stated.gcps or base.gcps
+    crs = None if gcps else stated.crs or base.crs or base.gcps_crs
+    gcps_crs = stated.gcps_crs or stated.crs or base.gcps_crs if gcps else None
+    combined = replace(base, crs=crs, transform=transform, gcps=gcps, gcps_crs=gcps_crs)
+    return own if combined == base else combined
 
 
 class _Reader:
-    """Reads the parts that matter, and keeps no others."""
+    """A parser of PAM files that keeps only the elements it needs."""
 
     def __init__(self, file: SharedFile, raster: str) -> None:
         self._file = file
@@ -120,7 +124,7 @@ class _Reader:
         self._path.pop()
 
     def _transform(self, text: str) -> Affine:
-        """Six numbers in GDAL's order, from the corner of the first pixel."""
+        """Parse GDAL's six numbers of a transform, whose origin is the corner of the first pixel."""
         c, a, b, f, d, e = self._numbers(text.split(","), 6, f"the transform {text[:60]!r}", "six numbers")
         return a, b, c, d, e, f
 
@@ -131,33 +135,33 @@ class _Reader:
             raise self._wrong(f"has the coordinate system {text[:60]!r}, which must be WKT or EPSG:n")
         return text.strip()
 
-    def _point(self, said: dict[str, str]) -> GroundControlPoint:
-        texts = [said.get(name, "0") for name in ("Line", "Pixel", "X", "Y", "Z")]
-        return GroundControlPoint(*self._numbers(texts, 5, f"a ground control point {said}", "numbers"))
+    def _point(self, attributes: dict[str, str]) -> GroundControlPoint:
+        texts = [attributes.get(name, "0") for name in ("Line", "Pixel", "X", "Y", "Z")]
+        return GroundControlPoint(*self._numbers(texts, 5, f"a ground control point {attributes}", "numbers"))
 
-    def _numbers(self, texts: Sequence[str], count: int, what: str, kind: str) -> list[float]:
+    def _numbers(self, texts: Sequence[str], count: int, fact: str, kind: str) -> list[float]:
         try:
             numbers = [float(text) for text in texts]
         except ValueError:
             numbers = []
         if len(numbers) != count:
-            raise self._wrong(f"has {what}, which must be {kind}")
+            raise self._wrong(f"has {fact}, which must be {kind}")
         if not all(map(math.isfinite, numbers)):
-            raise self._wrong(f"has {what}, which must be finite")
+            raise self._wrong(f"has {fact}, which must be finite")
         return numbers
 
     def _wrong(self, fact: str) -> InputError:
-        return InputError(f"{self._file.name}, in which GDAL keeps what is known of {self._raster}, {fact}; {REMEDY}")
+        return InputError(f"{self._file.name}, GDAL's metadata file of {self._raster}, {fact}; {REMEDY}")
 
 
 _LONGEST = 2**12
-"""Bytes that are looked at."""
+"""Bytes read of a world file."""
 
 
 def read_world_file(neighbours: Neighbours) -> Affine | None:
-    """The transform that a world file says, None where there is none.
+    """Read the transform of a raster's world file, or return None if the file is missing.
 
-    Of ``scene.tif`` it is called ``scene.tfw``, ``scene.tifw`` or ``scene.wld``.
+    The world file of ``scene.tif`` is called ``scene.tfw``, ``scene.tifw`` or ``scene.wld``.
     """
     file = find_world_file(neighbours)
     if file is None:
@@ -177,11 +181,14 @@ def read_world_file(neighbours: Neighbours) -> Affine | None:
 
 
 def find_world_file(neighbours: Neighbours) -> SharedFile | None:
-    """The world file of a raster, opened: its suffix is that of the raster with a w, in short, or in full, or wld."""
+    """Open the world file of a raster, or return None if it is missing.
+
+    Its suffix is the raster's suffix, shortened or in full, with a "w" (``.tfw``, ``.tifw``), or ``.wld``.
+    """
     stem, _, suffix = neighbours.name.rpartition(".")
     own = [f".{suffix[0]}{suffix[-1]}w", f".{suffix}w"] if stem and len(suffix) > 1 else []
     return neighbours.replaced([*own, ".wld"])
 
 
 def _wrong(name: str, raster: str, fact: str) -> InputError:
-    return InputError(f"{name}, the world file of {raster}, must hold six numbers, one a line, and {fact}; {REMEDY}")
+    return InputError(f"{name}, the world file of {raster}, must hold six lines of one number, but {fact}; {REMEDY}")

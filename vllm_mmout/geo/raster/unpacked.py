@@ -1,4 +1,4 @@
-"""OpenUnpacked: a raster whose numbers are unpacked while it is read."""
+"""The class `OpenUnpacked`, a raster to which scale and offset are applied while it is read."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """What is done to the stored numbers of one band: float32 of number * scale + offset, or integers that are shifted.
+    """The conversion of one band's stored numbers: number * scale + offset as floats, or an integer shift.
 
-    Neither: they stay as they are stored.
+    With the default values, the numbers stay as they are stored.
     """
 
     scale: float = 1.0
     offset: float = 0.0
     shift: int = 0
-    """Added to integers, which stay of their dtype and are clipped to what it holds, from 0."""
+    """Number added to integers, which keep their dtype and are clipped to 0 and its maximum."""
 
     @property
     def to_floats(self) -> bool:
-        """Whether the result is floating point."""
+        """Whether the converted numbers are floating point."""
         return (self.scale, self.offset) != (1.0, 0.0)
 
     @classmethod
     def of(cls, packing: Packing, *, by_file: bool) -> Unpacking:
-        """Return what is done with a band by default, or where the request asks for the file's own (``by_file``)."""
+        """Return the conversion of a band by default, or with the file's scale and offset if ``by_file``."""
         if by_file or packing.applied:
             return cls(packing.scale, packing.offset)
         return cls(shift=packing.shift)
 
     def __call__(self, band: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return a band [height, width] unpacked, in a dtype."""
+        """Return a band [height, width] converted, as ``dtype``."""
         if self.to_floats:
-            wide = band.dtype.itemsize > 2 and band.dtype != np.float32  # numbers that float32 cannot hold
+            wide = band.dtype.itemsize > 2 and band.dtype != np.float32  # float32 is not exact for these
             values: NDArray[np.floating[Any]] = band.astype(np.float64 if wide else np.float32)
             return (values * self.scale + self.offset).astype(dtype, copy=False)
         if self.shift and band.dtype.kind in "iu":
@@ -53,15 +53,15 @@ class Unpacking:
 
 
 class OpenUnpacked(OpenRaster):
-    """A raster whose numbers are unpacked while it is read; it is closed with it.
+    """An open raster that converts the numbers of another raster while it is read, and closes that raster.
 
-    Which pixels are valid is found by the stored numbers: ``nodata`` is None, and the mask says it.
+    Nodata is compared with the stored numbers: ``nodata`` is None, and the mask marks the valid pixels.
     """
 
     unpacked = True
 
     def __init__(self, raster: OpenRaster, unpackings: Sequence[Unpacking], nodata: float | None = None) -> None:
-        floats = any(one.to_floats for one in unpackings)
+        floats = any(unpacking.to_floats for unpacking in unpackings)
         wide = raster.dtype == np.float64
         super().__init__(
             name=raster.name,
@@ -77,16 +77,16 @@ class OpenUnpacked(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """How often each segment of the file was decoded."""
+        """Number of times each segment of the file was decoded."""
         return self._raster.decoded
 
     def close(self) -> None:
-        """Close the file; any number of times."""
+        """Close the raster. May be called repeatedly."""
         super().close()
         self._raster.close()
 
     def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
-        whole = masked and self.alpha is not None and self.alpha - 1 in places  # alpha masks, and is a band too
+        whole = masked and self.alpha is not None and self.alpha - 1 in places  # alpha is both mask and band
         bands = None if whole else [place + 1 for place in places]
         with closing(self._raster.windows(windows, bands)) as rasters:
             for raster in rasters:

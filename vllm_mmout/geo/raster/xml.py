@@ -1,4 +1,4 @@
-"""Reading XML that strangers send, piece by piece: of limited size, and without entities."""
+"""Streaming parser for untrusted XML, with a limit on the size and without entities."""
 
 from __future__ import annotations
 
@@ -19,10 +19,16 @@ def parse_xml(
     characters: Callable[[str], None],
     wrong: Callable[[str], InputError],
 ) -> None:
-    """Parse a file of XML: call back at each element's start and end, and for its text, which may come in pieces.
+    """Parse an XML file with callbacks.
 
-    ``wrong`` makes the error of a file that is too large, damaged, or has a document type, which could declare
-    entities.
+    Args:
+        file: the file.
+        begin: called with the name and attributes of each element that starts.
+        end: called with the name of each element that ends.
+        characters: called with text, which may come in pieces.
+        wrong: makes the error, from a text, for a file that is too large, damaged, or has a document type, which could
+            declare entities.
+
     """
     if file.size > _LARGEST:
         raise wrong(f"has {file.size >> 20} MiB, at most {_LARGEST >> 20} are read")
@@ -39,5 +45,5 @@ def parse_xml(
         for at in range(0, file.size, _PIECE):
             parser.Parse(file.read_at(at, _PIECE), False)
         parser.Parse(b"", True)
-    except (expat.ExpatError, LookupError, ValueError) as error:  # of encodings that are none
+    except (expat.ExpatError, LookupError, ValueError) as error:  # LookupError and ValueError: unknown encodings
         raise wrong(f"is damaged XML ({error})") from error

@@ -1,1 +1,1 @@
-"""What the metadata of satellite products say of the numbers in their files."""
+"""Scale, offset and fill value of satellite products, read from their metadata files."""

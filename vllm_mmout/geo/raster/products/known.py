@@ -1,4 +1,4 @@
-"""Files of Sentinel-2, Landsat and HLS: told by their names, with what their product says of their numbers."""
+"""Recognition of Sentinel-2, Landsat and HLS files by name, and lookup of their packing and fill value."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _HLS_FILL = -9999
 
 
 def with_product(raster: OpenRaster, path: Path | None) -> OpenRaster:
-    """Return an opened raster with what its product says of its numbers, where its name is that of a product's file.
+    """Return an opened raster with the packing and fill value of its product, if its name is that of a product file.
 
     Args:
-        raster: what was opened; what it says itself counts before the product.
-        path: the file on this machine, beside which the product's metadata is looked for; None: the name alone counts.
+        raster: the opened raster. Its own nodata value takes precedence over the product's fill value.
+        path: local path of the file, beside which the product's metadata is searched; None to use the name only.
 
     """
     if raster.count != 1 or raster.dtype.kind not in "iu":
@@ -33,7 +33,7 @@ def with_product(raster: OpenRaster, path: Path | None) -> OpenRaster:
 
 
 def product_band(name: str, path: Path | None) -> ProductBand | None:
-    """Return what is known of a file by its name and its product; None if no known product has such names."""
+    """Return the fill value and packing of a product's file by its name, or None if the name is not a product's."""
     if name.startswith(("HLS.L30.", "HLS.S30.")):  # its tags state the scale
         return None if "Fmask" in name else ProductBand(_HLS_FILL)
     return sentinel2_band(name, path) or landsat_band(name, path)

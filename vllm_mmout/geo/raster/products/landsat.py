@@ -1,4 +1,4 @@
-"""Landsat Collection 2: scale and offset of a product's bands, from its MTL file (text, JSON or XML), and its fill."""
+"""Scale, offset and fill value of bands of Landsat Collection 2, from the product's MTL file (text, JSON or XML)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vllm_mmout.geo.raster.products.product_band import ProductBand, opened_meta
 from vllm_mmout.geo.raster.xml import parse_xml
 
 _Entries: TypeAlias = "Iterator[tuple[str, str, str]]"
-"""The group, the name and the text of each entry."""
+"""Iterator over (group, name, text) of each entry."""
 _FILE: Final = re.compile(
     r"(?P<product>L[COTEM]\d\d_L\d[A-Z]{2}_\d{6}_\d{8}_\d{8}_\d\d_[A-Z0-9]{2})_(?:(?P<kind>SR|ST)_)?B(?P<band>\d{1,2})\.tiff?",
     re.IGNORECASE,
@@ -27,21 +27,21 @@ _RULES: Final = {
     "ST": ("LEVEL2_SURFACE_TEMPERATURE_PARAMETERS", "TEMPERATURE_{}_BAND_ST_B{}"),
     "": ("LEVEL1_RADIOMETRIC_RESCALING", "REFLECTANCE_{}_BAND_{}"),
 }
-"""Kind of a file -> the group that holds its constants, and their names. Level 1 states reflectance without the sun's
-angle."""
+"""Group and name pattern of the constants in the MTL file, by kind of file. Reflectance of level 1 is not corrected for
+the sun's angle."""
 
 
 def landsat_band(name: str, path: Path | None) -> ProductBand | None:
-    """Return what is known of a file by its name and, if it lies on this machine, its product; None for other files."""
-    found = _FILE.fullmatch(name)
-    if found is None:
+    """Return a Landsat file's fill value and, for a local file, its packing, or None if it is not a Landsat file."""
+    match = _FILE.fullmatch(name)
+    if match is None:
         return None
     if path is None:
         return ProductBand(_FILL)
-    group, names = _RULES[(found["kind"] or "").upper()]
-    scale_name, offset_name = (names.format(part, int(found["band"])) for part in ("MULT", "ADD"))
+    group, names = _RULES[(match["kind"] or "").upper()]
+    scale_name, offset_name = (names.format(part, int(match["band"])) for part in ("MULT", "ADD"))
     for suffix, entries in (("txt", _of_text), ("json", _of_json), ("xml", _of_xml)):
-        file = opened_metadata(path.with_name(f"{found['product']}_MTL.{suffix}"))
+        file = opened_metadata(path.with_name(f"{match['product']}_MTL.{suffix}"))
         if file is None:
             continue
         try:
@@ -57,7 +57,7 @@ def landsat_band(name: str, path: Path | None) -> ProductBand | None:
 
 
 def _of_text(file: SharedFile) -> _Entries:
-    """Read the lines of ``NAME = value`` between ``GROUP = NAME`` and its end."""
+    """Yield the entries ``NAME = value`` of a text file, each with the group (``GROUP = NAME``) that it is in."""
     group = ""
     for line in file.read_at(0, file.size).decode("utf-8", "replace").splitlines():
         name, equals, text = (part.strip() for part in line.partition("="))

@@ -1,4 +1,4 @@
-"""ProductBand: what a product says of one of its bands."""
+"""The class `ProductBand`, and reading of product metadata files."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from vllm_mmout.geo.raster.packing import Packing
 
 @dataclass(frozen=True, slots=True)
 class ProductBand:
-    """What a product says of the numbers of one band."""
+    """The fill value and packing of one band of a satellite product."""
 
     fill: float | None
-    """The number that stands where nothing was observed; None if there is none."""
+    """Value of pixels without an observation, or None if the product does not define it."""
     packing: Packing | None = None
-    """None if the product's metadata do not say it."""
+    """Scale and offset, or None if the product's metadata does not state them."""
 
 
 def opened_metadata(path: Path) -> SharedFile | None:
-    """Return a product's file of metadata, opened; None if it is missing."""
+    """Open a product's metadata file, or return None if it is missing."""
     try:
         if not path.is_file():
             return None
         return SharedFile(cast("BinaryIO", path.open("rb")), str(path), owned=True)
     except OSError as error:
-        raise InputError(f"cannot open {path}, which says what the numbers of its product mean: {error}") from error
+        raise InputError(f"cannot open {path}, which states the scale and offset of its product: {error}") from error
 
 
 def wrong_metadata(path: str, fact: str) -> InputError:
-    """Return the error of metadata that cannot be read."""
-    return InputError(f"{path}, which says what the numbers of its product mean, {fact}; {REMEDY}")
+    """Return the error for a product's metadata file that is invalid for the reason ``fact``."""
+    return InputError(f"{path}, which states the scale and offset of its product, {fact}; {REMEDY}")

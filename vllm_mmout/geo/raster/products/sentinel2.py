@@ -1,8 +1,8 @@
-"""Sentinel-2: quantification, offset and fill of a product's bands, from its MTD_MSIL1C.xml or MTD_MSIL2A.xml.
+"""Scale, offset and fill value of Sentinel-2 bands, from the product's MTD_MSIL1C.xml or MTD_MSIL2A.xml.
 
 Since processing baseline 04.00 (January 2022) counts are 1000 higher than before, which the product states as an offset
-of -1000 (S2 Products Specification Document, 14.9). Models that take counts learned those without it, as archives
-harmonise them.
+of -1000 (S2 Products Specification Document, 14.9). Models that take counts were trained on the older counts, to which
+data archives convert newer products.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _FILE: Final = re.compile(
 )
 _METADATA: Final = ("MTD_MSIL2A.xml", "MTD_MSIL1C.xml")
 _BANDS: Final = ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12")
-"""In the order of their ``band_id``."""
+"""Band names in the order of their ``band_id``."""
 _HIGHER: Final = 5
-"""Folders above a file in which the metadata may lie: R10m, IMG_DATA, the granule, GRANULE, the product."""
+"""Number of parent folders searched for the metadata: R10m, IMG_DATA, the granule, GRANULE, the product."""
 _FILL: Final = 0
 _OFFSETS: Final = ("BOA_ADD_OFFSET", "RADIO_ADD_OFFSET")
 _QUANTIFICATIONS: Final = ("BOA_QUANTIFICATION_VALUE", "QUANTIFICATION_VALUE")
@@ -33,21 +33,21 @@ _OTHERS: Final = {"AOT": "AOT_QUANTIFICATION_VALUE", "WVP": "WVP_QUANTIFICATION_
 
 
 def sentinel2_band(name: str, path: Path | None) -> ProductBand | None:
-    """Return what is known of a file by its name and, if it lies on this machine, its product; None for other files."""
-    found = _FILE.fullmatch(name)
-    if found is None:
+    """Return a Sentinel-2 file's fill value, and its packing from the product's metadata, or None for other files."""
+    match = _FILE.fullmatch(name)
+    if match is None:
         return None
-    band = found["band"].upper()
+    band = match["band"].upper()
     metadata = None if path is None else _metadata_above(path)
     if metadata is not None:
         return _read(metadata, metadata.stat().st_mtime_ns).band(band)
     if band in _OTHERS:
         return ProductBand(_FILL)
-    image = name[: found.start("band") - 1]
+    image = name[: match.start("band") - 1]
     doubt = (
-        f"{image} is of Sentinel-2, and no {' or '.join(_METADATA)} of its product was found beside its files, so that"
-        " nothing says whether its counts are 1000 higher, as they are since processing baseline 04.00; they were taken"
-        ' as stored. Give it within its product, or say offset=-1000 or scale="stored".'
+        f"{image} is of Sentinel-2, and no {' or '.join(_METADATA)} of its product was found beside its files, so it"
+        " is unknown whether its counts are 1000 higher, as they are since processing baseline 04.00; they were taken"
+        ' as stored. Give it within its product, or set offset=-1000 or scale="stored".'
     )
     return ProductBand(_FILL, Packing(doubt=doubt))
 
@@ -62,19 +62,19 @@ def _metadata_above(path: Path) -> Path | None:
 
 @dataclass(slots=True)
 class _Metadata:
-    """What the metadata of one product state."""
+    """The contents of the metadata file of one product."""
 
     path: str
     quantifications: dict[str, float] = field(default_factory=dict)
     offsets: dict[str, float] = field(default_factory=dict)
-    """Offset of a band, by its name."""
+    """Offset of each band, in counts, by band name."""
     fill: float = _FILL
     baseline: str = ""
 
     def band(self, name: str) -> ProductBand:
-        """Return what they state of one band."""
+        """Return the fill value and packing of one band."""
         names = (_OTHERS[name],) if name in _OTHERS else _QUANTIFICATIONS
-        quantification = next((self.quantifications[one] for one in names if one in self.quantifications), None)
+        quantification = next((self.quantifications[key] for key in names if key in self.quantifications), None)
         offset = self.offsets.get(name, 0.0)
         if quantification is None:
             raise wrong_metadata(self.path, f"has no {' or '.join(names)}")
@@ -86,7 +86,7 @@ class _Metadata:
 
 @lru_cache(maxsize=64)
 def _read(path: Path, changed: int) -> _Metadata:
-    """Read the metadata of a product; ``changed`` is when the file was, so that a newer one is read again."""
+    """Read a product's metadata file. ``changed``, its modification time, makes the cache read a newer file again."""
     del changed
     file = opened_metadata(path)
     if file is None:
@@ -98,7 +98,7 @@ def _read(path: Path, changed: int) -> _Metadata:
 
 
 class _Reader:
-    """Reads the elements that matter, by their names."""
+    """A parser of the metadata file that keeps only the elements it needs."""
 
     def __init__(self, path: str) -> None:
         self.found = _Metadata(path)
@@ -107,7 +107,7 @@ class _Reader:
         self._special = ""
 
     def read(self, file: object) -> _Metadata:
-        """Read a file."""
+        """Parse a file and return its contents."""
         parse_xml(file, self._begin, self._end, self._text.append, self._wrong)  # type: ignore[arg-type]
         return self.found
 
@@ -119,23 +119,23 @@ class _Reader:
         self._text.clear()
 
     def _end(self, element: str) -> None:
-        name, text, found = element.rpartition(":")[2], "".join(self._text).strip(), self.found
+        name, text, metadata = element.rpartition(":")[2], "".join(self._text).strip(), self.found
         if name in (*_QUANTIFICATIONS, *_OTHERS.values()):
-            found.quantifications[name] = self._number(name, text, zero=False)
+            metadata.quantifications[name] = self._number(name, text, zero=False)
         elif name in _OFFSETS:
-            found.offsets[self._band(name)] = self._number(name, text)
+            metadata.offsets[self._band(name)] = self._number(name, text)
         elif name == "SPECIAL_VALUE_TEXT":
             self._special = text
         elif name == "SPECIAL_VALUE_INDEX" and self._special == "NODATA":
-            found.fill = self._number(name, text)
+            metadata.fill = self._number(name, text)
         elif name == "PROCESSING_BASELINE":
-            found.baseline = text
+            metadata.baseline = text
         self._text.clear()
 
     def _band(self, name: str) -> str:
         number = self._attributes.get("band_id", "")
         if not number.isdecimal() or int(number) >= len(_BANDS):
-            raise self._wrong(f"has {name} of the band {number[:20]!r}, and bands are 0 to {len(_BANDS) - 1}")
+            raise self._wrong(f"has {name} of the band {number[:20]!r}, but bands are 0 to {len(_BANDS) - 1}")
         return _BANDS[int(number)]
 
     def _number(self, name: str, text: str, *, zero: bool = True) -> float:
