@@ -110,7 +110,7 @@ def test_a_picture_that_is_not_turned_and_a_first_page_are_said(tmp_path) -> Non
     colours = RasterMapper("net", ("red", "green", "blue"), 64)
     with colours.open(tmp_path / "turned.tif", OutputParams()) as view:
         assert view.size == (17, 29)
-        assert "was taken as it is stored" in " ".join(view.assumed)
+        assert "was read as it is stored" in " ".join(view.assumed)
     with Image.open(tmp_path / "turned.tif") as image, PICTURES.open(image, OutputParams()) as view:
         assert (view.size, view.assumed) == ((29, 17), ())
     with RasterMapper("net", ("grey",), 64).open(tmp_path / "pages.tif", OutputParams()) as view:

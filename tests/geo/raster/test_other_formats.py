@@ -53,7 +53,7 @@ def test_a_header_of_another_file_is_refused(tmp_path: Path) -> None:
     """A raw file with fewer bytes than the header beside it says is refused with both numbers, as is one cut short."""
     path = made(tmp_path / "x.dat", "ENVI")
     (tmp_path / "x.raw").write_bytes(path.read_bytes()[: ARRAY.nbytes // 2])
-    with pytest.raises(InputError, match=r"x\.raw has 2460 bytes, and the header beside it.* of 2 bands, 4920 bytes"):
+    with pytest.raises(InputError, match=r"x\.raw has 2460 bytes, but the header beside it.* of 2 bands, 4920 bytes"):
         open_raster(tmp_path / "x.raw")
     made(tmp_path / "x.rst", "RST")
     with pytest.raises(InputError, match="IDRISI"):

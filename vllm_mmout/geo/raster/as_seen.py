@@ -1,4 +1,4 @@
-"""A raster as a viewer shows it: turned upright, and in colours where its values only stand for colours."""
+"""Conversion of a raster to the view that an image viewer shows: turned upright, with its palette applied."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from vllm_mmout.geo.raster.raster import Raster, Window
 from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster
 
 EXIF_ORIENTATION = "EXIF_Orientation"
-"""The item of the metadata, as GDAL has it."""
+"""GDAL's name of the metadata item that holds the orientation."""
 ORIENTATION_TAG = 0x0112
-"""Number of the tag in EXIF and in TIFF."""
+"""Number of the orientation tag in EXIF and in TIFF."""
 _TURNS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "2": lambda array: array[..., ::-1],
     "3": lambda array: array[..., ::-1, ::-1],
@@ -25,16 +25,20 @@ _TURNS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "7": lambda array: array.swapaxes(-1, -2)[..., ::-1, ::-1],
     "8": lambda array: array.swapaxes(-1, -2)[..., ::-1, :],
 }
-"""How a picture is turned, by the number of its orientation; an array ends in (height, width)."""
+"""Function that turns an array [..., height, width] upright, by EXIF orientation."""
 _ROWS_BECOME_COLUMNS = frozenset("5678")
+"""Orientations that swap rows and columns."""
 _FROM_THE_RIGHT = frozenset("2367")
-"""Orientations whose columns, as seen, run from the last column or row that is stored."""
+"""Orientations whose first displayed column is the last stored column or row."""
 _FROM_THE_BOTTOM = frozenset("3478")
-"""Orientations whose rows, as seen, run from the last row or column that is stored."""
+"""Orientations whose first displayed row is the last stored row or column."""
 
 
 def orientation_facts(orientation: object) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the metadata item of an orientation from 2 to 8, and what is assumed of it; nothing of any other."""
+    """Return the metadata item for an EXIF orientation of 2 to 8, and the assumption made about it.
+
+    Both are empty for any other orientation.
+    """
     if orientation not in range(2, 9):
         return {}, ()
     return {EXIF_ORIENTATION: str(orientation)}, (_as_stored(str(orientation)),)
@@ -42,16 +46,16 @@ def orientation_facts(orientation: object) -> tuple[dict[str, str], tuple[str, .
 
 def _as_stored(orientation: str) -> str:
     return (
-        f"the input says that it is to be turned (orientation {orientation} of EXIF or TIFF), and was taken as it is"
-        " stored, as GDAL takes it; turn it first where it lies on its side, as with PIL.ImageOps.exif_transpose"
+        f"the input has orientation {orientation} of EXIF or TIFF, but was read as it is stored, as in GDAL; if it is"
+        " not upright, turn it first, for example with PIL.ImageOps.exif_transpose"
     )
 
 
 def as_seen(raster: OpenRaster) -> OpenRaster:
-    """Return a raster as a viewer shows it, which closes the given one; the given one where nothing differs.
+    """Return a view of a raster as an image viewer shows it, or the raster itself if both are the same.
 
-    A raster with a transform or ground control points is not turned: these count the pixels as they are stored, and
-    GDAL leaves such rasters as they are.
+    Closing the view closes the raster. A raster with a transform or ground control points is not turned, since they
+    refer to the stored pixels. GDAL does not turn such rasters either.
     """
     place = raster.georeference
     placed = place is not None and (place.transform is not None or bool(place.gcps))
@@ -65,7 +69,7 @@ def _bands_of_values(raster: OpenRaster) -> int:
 
 
 class _AsSeen(OpenRaster):
-    """A raster whose windows are turned, and whose values are replaced by their colours."""
+    """An open raster that turns the windows of another raster and replaces its values by their colours."""
 
     def __init__(self, raster: OpenRaster, turn: str, colours: NDArray[np.uint8] | None) -> None:
         swapped = turn in _ROWS_BECOME_COLUMNS
@@ -96,11 +100,11 @@ class _AsSeen(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """How often each segment of the file was decoded."""
+        """Number of times each segment of the file was decoded."""
         return self._raster.decoded
 
     def close(self) -> None:
-        """Close the file; any number of times."""
+        """Close the raster. May be called repeatedly."""
         super().close()
         self._raster.close()
 
@@ -110,7 +114,7 @@ class _AsSeen(OpenRaster):
         colours = self._colours
         channels = 0 if colours is None else colours.shape[1]
         sources = list(places) if colours is None else [self._source(place, channels) for place in places]
-        arrays = self._raster._arrays(stored, sources, masked=masked)  # noqa: SLF001 - its windows are those of this
+        arrays = self._raster._arrays(stored, sources, masked=masked)  # noqa: SLF001 - wraps it
         with closing(arrays):
             for values, mask in arrays:
                 valid, array = mask, values
@@ -129,11 +133,11 @@ class _AsSeen(OpenRaster):
                 )
 
     def _source(self, place: int, channels: int) -> int:
-        """Return the stored band of a colour, or of alpha behind the colours."""
+        """Return the index of the stored band for a displayed band: the values for a colour, else alpha."""
         return self._values[0] if place < channels else (self._raster.alpha or 1) - 1
 
     def _stored(self, window: Window) -> Window:
-        """Return where a window lies in the raster as it is stored."""
+        """Return the window of the stored raster for a window of the displayed raster."""
         row, col, height, width = window.row, window.col, window.height, window.width
         if self._turn in _FROM_THE_RIGHT:
             col = self.size[1] - col - width

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, with the small ones that lie beside them."""
+"""Atomic writing of a file together with its sidecar files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,19 @@ from vllm_mmout.geo.raster.places import place_of
 
 @contextlib.contextmanager
 def atomic_file(target: str | PurePath, sidecars: Mapping[str, bytes | None] | None = None) -> Iterator[Path]:
-    """Give a temporary name beside ``target``; what was written there is renamed to ``target`` at the end.
+    """Yield a temporary path beside ``target``, and rename the file written there to ``target`` at the end.
 
-    Of an address in a bucket it is a name on this machine, and what was written there goes up at the end.
+    For an address in a bucket, the temporary file is on this machine and is uploaded at the end. After an error the
+    temporary file is removed, and files that existed before are unchanged.
 
-    With it come small files, ``sidecars``: suffix behind its name -> content; None: there shall be none. After an error
-    the temporary file is gone, and files that were under the names before are still there.
+    Args:
+        target: path or address in a bucket.
+        sidecars: content of each sidecar file by the suffix appended to the name of ``target``. For None, an existing
+            sidecar file is removed.
+
+    Raises:
+        SaveError: the file cannot be written.
+
     """
     path = place_of(target)
     if not isinstance(path, Path):
@@ -51,28 +58,28 @@ def atomic_file(target: str | PurePath, sidecars: Mapping[str, bytes | None] | N
 
 
 def _exchange(parts: Mapping[Path, Path], old: list[Path]) -> None:
-    """Give new files their names, the first one's first, and take old ones away: all of it, or nothing."""
+    """Rename temporary files to their names, in order, and remove ``old`` files; undo everything after an error."""
     away: dict[Path, Path] = {}
     placed: list[Path] = []
     try:
         for name in old:
             hidden = _hidden(name, "old")
-            with contextlib.suppress(FileNotFoundError):  # somebody else saves under the same name
-                os.replace(name, hidden)  # noqa: PTH105 - Path.replace is the same call, this name says what matters
+            with contextlib.suppress(FileNotFoundError):  # removed by another writer of the same name
+                os.replace(name, hidden)  # noqa: PTH105 - Path.replace is the same call, os.replace names the intent
                 away[name] = hidden
         for name, part in parts.items():
             if len(parts) > 1 and name not in away and os.path.lexists(name) and not name.is_dir():
-                with contextlib.suppress(FileNotFoundError):  # kept, as what follows could fail
+                with contextlib.suppress(FileNotFoundError):  # kept in case a later step fails
                     away[name] = _kept(name)
-            os.replace(part, name)  # noqa: PTH105 - as above
+            os.replace(part, name)  # noqa: PTH105 - see the first os.replace
             placed.append(name)
     except BaseException:
         for name in placed:
             if name not in away:
                 name.unlink(missing_ok=True)
         for name, hidden in away.items():
-            os.replace(hidden, name)  # noqa: PTH105 - as above
-            hidden.unlink(missing_ok=True)  # two names of one file stay two
+            os.replace(hidden, name)  # noqa: PTH105 - see the first os.replace
+            hidden.unlink(missing_ok=True)  # os.replace does nothing if both are links to one file
         raise
     for hidden in away.values():
         with contextlib.suppress(OSError):
@@ -80,12 +87,12 @@ def _exchange(parts: Mapping[Path, Path], old: list[Path]) -> None:
 
 
 def _kept(name: Path) -> Path:
-    """A second name for a file, which keeps the first until another takes it; without links it is the only one."""
+    """Give a file a hidden second name and return it. Without hard links, the file is renamed instead."""
     hidden = _hidden(name, "old")
     try:
         os.link(name, hidden, follow_symlinks=False)
     except OSError:
-        os.replace(name, hidden)  # noqa: PTH105 - as above
+        os.replace(name, hidden)  # noqa: PTH105 - see the first os.replace
     return hidden
 
 

@@ -33,7 +33,7 @@ _LERC = b"Lerc2 "
 
 
 def coded_size(data: bytes) -> tuple[int, int, int] | None:
-    """Return height, width and number of values of the picture in an encoded segment; None if the size is unknown.
+    """Return height, width and number of values of the picture in an encoded segment, or None if the size is unknown.
 
     For a JPEG 2000 of many tiles, the number is at least the bytes that its decoder allocates for the table of tiles.
     """
@@ -140,7 +140,7 @@ def _of_lerc(data: bytes) -> tuple[int, int, int]:
 
 
 def _content(data: bytes, box_kind: bytes) -> int | None:
-    """Return the offset of the contents of the first box of a kind; None without such a box."""
+    """Return the offset of the contents of the first box of a kind, or None without such a box."""
     return next((at for kind, at in boxes(lambda at, count: data[at : at + count]) if kind == box_kind), None)
 
 
@@ -198,13 +198,13 @@ class Codestream:
     width: int
     bands: int
     tile: tuple[int, int]
-    """Height and width of a tile, at most those of the image."""
+    """Height and width of a tile, at most the height and width of the image."""
     table_bytes: int
     """Bytes that OpenJPEG allocates for the table of tiles before it decodes any."""
 
 
 def codestream(head: bytes) -> Codestream | None:
-    """Parse the size from the first 42 bytes of a codestream; None if they are no codestream or have no pixels."""
+    """Parse the size in the first 42 bytes of a codestream, or return None if they are invalid or declare 0 pixels."""
     if len(head) < 42 or not head.startswith(_CODESTREAM):
         return None
     right, lower, left, upper, tile_width, tile_height = struct.unpack_from(">6I", head, 8)

@@ -141,7 +141,7 @@ Opener: TypeAlias = Callable[[str], SharedFile | None]
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The files in the folder of a file given by its path. Uploads and remote files have no neighbours."""
+    """The files beside a file that was given by its path. An upload or a remote file does not have neighbours."""
 
     name: str
     """Name of the file, without its folder."""
@@ -149,13 +149,13 @@ class Neighbours:
     """Opens a neighbour by its name."""
 
     def appended(self, suffix: str) -> SharedFile | None:
-        """Open the neighbour called ``name`` + ``suffix`` (suffix as given or in capitals); None if it is missing."""
+        """Open the file ``name`` + ``suffix`` (suffix as given or in capitals), or return None if it is missing."""
         return self._first([self.name + suffix, self.name + suffix.upper()])
 
     def replaced(self, suffixes: Iterable[str]) -> SharedFile | None:
-        """Open the first neighbour whose name is ``name`` with one of the suffixes instead of its own.
+        """Open the first existing file called ``name`` with its suffix replaced, or return None without such a file.
 
-        Each suffix is tried in lower case, then in capitals. The result is None if no such file exists.
+        Each of the suffixes is tried in lower case, then in capitals.
         """
         stem = self.name.rpartition(".")[0] or self.name
         return self._first(stem + each for suffix in suffixes for each in (suffix.lower(), suffix.upper()))
@@ -168,7 +168,7 @@ class FileWithNeighbours:
     """Base class of file objects that also give access to the files beside them."""
 
     neighbours: Neighbours | None = None
-    """The files beside this file; None if they may not be read."""
+    """The files beside this file, or None if they may not be read."""
 
 
 def neighbours_of(path: Path) -> Neighbours:

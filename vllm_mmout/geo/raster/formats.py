@@ -54,7 +54,7 @@ def without_secrets(address: str) -> str:
 
 
 def file_stem(source: Any) -> str:
-    """Return the file name, without its suffix, of a path or an address; "" if it has no file name.
+    """Return the file name, without its suffix, of a path or an address; "" if it is not the name of a file.
 
     For a dataset inside a file, such as ``NETCDF:"file.nc":group/variable``, it is ``file_group_variable``.
     """
@@ -181,7 +181,7 @@ _IDRISI = GdalFormat("an IDRISI raster", (), alone=False)
 
 _SIGNATURES = (
     (b"\x00\x00\x00\x0cjP  \r\n\x87\n", JPEG2000),
-    (b"\xff\x4f\xff\x51", JPEG2000),  # a codestream without the boxes of JP2
+    (b"\xff\x4f\xff\x51", JPEG2000),  # a bare codestream, without JP2 boxes
     (b"CDF\x01", _NETCDF),
     (b"CDF\x02", _NETCDF),
     (b"CDF\x05", _NETCDF),
@@ -222,7 +222,7 @@ def gdal_target(name: str) -> tuple[str, Drivers]:
 
 
 def gdal_format(head: bytes) -> GdalFormat | None:
-    """Return the format of a file from its first bytes; None if the format is not read through GDAL."""
+    """Return the format of a file from its first bytes, or None if the format is not read through GDAL."""
     for signature, file_format in _SIGNATURES:
         if head.startswith(signature):
             return file_format
@@ -233,7 +233,7 @@ def gdal_format(head: bytes) -> GdalFormat | None:
 
 
 def format_of_header(neighbours: Neighbours) -> GdalFormat | None:
-    """Return the format of a raw raster by the header file beside it; None without a header of a known kind."""
+    """Return the format of a raw raster by the header file beside it, or None without a header of a known kind."""
     for header, beginning, file_format in _HEADERS:
         file = neighbours.replaced([header]) or neighbours.appended(header)
         if file is None:
@@ -248,5 +248,5 @@ _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 def is_tiff(head: bytes) -> bool:
-    """Return whether the first bytes of a file are those of a TIFF or BigTIFF, in either byte order."""
+    """Return whether the first bytes of a file mark a TIFF or BigTIFF, in either byte order."""
     return head.startswith(_TIFF)

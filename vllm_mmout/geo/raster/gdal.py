@@ -1,4 +1,4 @@
-"""Reading what GDAL alone reads, by windows, through rasterio."""
+"""Reading by windows, through rasterio, of formats that only GDAL can read."""
 
 from __future__ import annotations
 
@@ -27,13 +27,21 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.segments import Place
 
 _Validity: TypeAlias = Literal["values", "alpha", "dataset", "bands"]
-"""Whether values alone say which pixels are valid, or an alpha band, a mask of the dataset, or masks of the bands."""
+"""Source of the valid pixels: only the values (nodata), an alpha band, one mask of the dataset, or masks per band."""
 _NO_METADATA = frozenset({"AREA_OR_POINT", "TIFFTAG_XRESOLUTION", "TIFFTAG_YRESOLUTION", "TIFFTAG_RESOLUTIONUNIT"})
-"""Items that GDAL makes of what is no metadata: pixels as points, and dots per inch."""
+"""GDAL items that are left out, as they are not metadata: pixels as points, and dots per inch."""
 
 
 def open_gdal(name: str, target: str, drivers: Drivers, data: bytes | None = None) -> OpenRaster:
-    """Open a file through GDAL."""
+    """Open a file through GDAL.
+
+    Args:
+        name: name of the file in error messages.
+        target: GDAL's name of the file; ignored if ``data`` is given.
+        drivers: GDAL drivers that may open the file.
+        data: content of the file, if it is in memory.
+
+    """
     with ExitStack() as stack:
         datasets = Datasets(name, target, drivers, data)
         stack.callback(datasets.close)
@@ -43,45 +51,45 @@ def open_gdal(name: str, target: str, drivers: Drivers, data: bytes | None = Non
                 images = f"{len(within)} images; give the name of one of them instead: {', '.join(within)}"
                 raise InputError(f"{name} holds {images if within else 'no image'}")
             opened = OpenGdal(datasets, dataset)
-        stack.pop_all()  # the raster closes them
+        stack.pop_all()  # the raster closes the datasets
         return opened
 
 
-def open_raw(name: str, target: str, found: GdalFormat, nbytes: int) -> OpenRaster:
-    """Open a file of ``nbytes`` by the header that lies beside it, which may be that of another file of its name."""
-    opened = open_gdal(name, target, found.drivers)
+def open_raw(name: str, target: str, header_format: GdalFormat, nbytes: int) -> OpenRaster:
+    """Open a raw raster of ``nbytes`` bytes by the header beside it, or raise InputError if the header does not fit."""
+    opened = open_gdal(name, target, header_format.drivers)
     needed = math.prod(opened.size) * opened.count * opened.dtype.itemsize
     if nbytes >= needed:
         return opened
     opened.close()
     raise InputError(
-        f"{name} has {nbytes} bytes, and the header beside it, of {found.words}, says {opened.size[0]} x"
-        f" {opened.size[1]} pixels of {opened.count} bands, {needed} bytes; fetch the file anew if it is cut short, or"
+        f"{name} has {nbytes} bytes, but the header beside it, of {header_format.words}, states {opened.size[0]} x"
+        f" {opened.size[1]} pixels of {opened.count} bands, {needed} bytes; fetch the file again if it is truncated, or"
         " give it a header of its own"
     )
 
 
 def open_gdal_name(name: str) -> OpenRaster:
-    """Open one of GDAL's names, as `is_gdal_name` tells them."""
+    """Open a raster by a GDAL dataset name (see `is_gdal_name`)."""
     target, drivers = gdal_target(name)
     return open_gdal(name, target, drivers)
 
 
 def gdal_files(name: str) -> list[Path]:
-    """The files on this machine that GDAL reads for a path or one of its names; none where it cannot open it."""
+    """Return the local files that GDAL reads for a path or GDAL dataset name; empty if GDAL cannot open it."""
     target, drivers = gdal_target(name)
     try:
         with closing(Datasets(name, target, drivers)) as datasets, datasets.dataset() as dataset:
             return [Path(file) for file in dataset.files]
-    except InputError:  # raised again where it is read
+    except InputError:  # raised again when the raster is read
         return []
 
 
 class OpenGdal(OpenSegments):
-    """A raster that GDAL reads.
+    """An open raster that is read through GDAL.
 
-    It is read in parts of whole blocks of GDAL's, each part once in a call, so that nothing hangs on what GDAL has in
-    its cache. Of a VRT the blocks of its sources are not known: one that lies in several parts is decoded for each.
+    It is read in parts of whole GDAL blocks, and each part once per call, so that the speed does not depend on GDAL's
+    cache. The blocks of a VRT's sources are unknown; a block that overlaps several parts is decoded for each of them.
     """
 
     def __init__(self, datasets: Datasets, dataset: Any) -> None:
@@ -94,7 +102,7 @@ class OpenGdal(OpenSegments):
         if nodata is None and dataset.driver.startswith("HDF5"):
             nodata = fill_of_attributes({**dataset.tags(), **dataset.tags(1)})
         pixel = dataset.count * dtype.itemsize
-        heights, widths = zip(*dataset.block_shapes, strict=True)  # of all bands
+        heights, widths = zip(*dataset.block_shapes, strict=True)  # block shapes of all bands
         block = part_size(dataset.driver, (max(heights), max(widths)), dataset.shape, pixel)
         super().__init__(
             name=datasets.name,
@@ -119,11 +127,11 @@ class OpenGdal(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """How often GDAL was asked for each part, [rows, columns] in one row, then for the mask of each."""
+        """Number of times GDAL read each part, then the mask of each part, as two flattened arrays [rows, columns]."""
         return self._decoded.ravel()
 
     def close(self) -> None:
-        """Let the file go; any number of times."""
+        """Close the file. May be called repeatedly."""
         super().close()
         self._datasets.close()
 
@@ -134,54 +142,61 @@ class OpenGdal(OpenSegments):
     def _masks(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None] | None:
         if self._validity not in ("dataset", "bands"):
             return None
-        said_by = [0] if self._validity == "dataset" else [band for band in places if band + 1 != self.alpha]
-        return read_windows(GdalParts(self, self._datasets, said_by, self._decoded[1], masks=True), windows, [0])
+        mask_bands = [0] if self._validity == "dataset" else [band for band in places if band + 1 != self.alpha]
+        return read_windows(GdalParts(self, self._datasets, mask_bands, self._decoded[1], masks=True), windows, [0])
 
 
 def _dtype(text: str) -> np.dtype[Any]:
-    """Integers that are complex are read as floats that are: numpy has none."""
+    """Return NumPy's dtype for a rasterio dtype. Complex integers, which NumPy lacks, become complex64."""
     return np.dtype("complex64" if text.startswith("complex_int") else text)
 
 
 def _palette(dataset: Any) -> NDArray[np.uint8] | None:
-    """Return the palette of the first band as `OpenRaster.palette`, None where it has none."""
+    """Return the palette of the first band as `OpenRaster.palette`, or None if the band does not have a palette."""
     if dataset.colorinterp[0].name != "palette" or not dataset.dtypes[0].startswith("uint"):
         return None
     return colours_of_palette(dataset.colormap(1))
 
 
 def _validity(dataset: Any, alpha: int | None) -> _Validity:
-    """Where it stands which pixels are valid (GDAL's RFC 15)."""
+    """Return the source of a dataset's valid pixels (GDAL RFC 15)."""
     data = [band for band in dataset.indexes if band != alpha]
     flags = [{flag.name for flag in dataset.mask_flag_enums[band - 1]} for band in data]
-    if alpha is None:  # what GDAL takes for alpha may be described as something else
-        flags = [said for said in flags if "alpha" not in said]
-    if alpha is not None and not any("per_dataset" in said and "alpha" not in said for said in flags):
+    if alpha is None:  # GDAL's alpha band may be described as something else
+        flags = [names for names in flags if "alpha" not in names]
+    if alpha is not None and not any("per_dataset" in names and "alpha" not in names for names in flags):
         return "alpha"
-    if any("per_dataset" in said for said in flags):
+    if any("per_dataset" in names for names in flags):
         return "dataset"
     nodata = {repr(dataset.nodatavals[band - 1]) for band in data}
-    if len(nodata) > 1 or not all(said & {"all_valid", "nodata"} for said in flags):
+    if len(nodata) > 1 or not all(names & {"all_valid", "nodata"} for names in flags):
         return "bands"
     return "values"
 
 
 _LARGEST = 512 << 20
-"""Bytes of a part, decoded, above which it is refused: it has to be in memory as a whole."""
+"""Largest number of bytes of a decoded part, since a part is held in memory whole."""
 _WORTH_A_CALL = 2**18
-"""Bytes, decoded, that are worth a call of GDAL."""
+"""Number of decoded bytes that one GDAL call should read at least."""
 _SIDE = 1024
-"""Pixels that a part of a VRT may have either way."""
+"""Largest height and width of a part of a VRT, in pixels, unless its blocks are larger."""
 _WORTH_A_SEARCH = 32 << 20
-"""Bytes, decoded, up to which a part of a VRT grows."""
+"""Largest number of decoded bytes of a part of a VRT."""
 
 
 def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel: int) -> tuple[int, int]:
-    """Height and width of the parts in which to read a raster.
+    """Return the height and width, in pixels, of the parts to read a raster in.
 
-    They are GDAL's blocks; several rows of them where a block is small, as of formats that are decoded row by row. Of a
-    VRT they are larger: its blocks say nothing of those of its sources, each of which is decoded for every part that
-    has some of it.
+    A part is a GDAL block, or several rows of blocks if a block is small, as in formats that are decoded row by row.
+    The parts of a VRT are larger: its blocks say nothing about the blocks of its sources, and each source block is
+    decoded once for every part that it overlaps.
+
+    Args:
+        driver: name of the GDAL driver.
+        block: (height, width) of a GDAL block, in pixels.
+        size: (height, width) of the raster, in pixels.
+        pixel: bytes of a pixel with all bands.
+
     """
     height, width = block
     if driver == "VRT":
@@ -193,9 +208,9 @@ def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel:
 
 
 class GdalParts:
-    """Some bands of a raster, or, as one band of bool, whether all of them are valid: parts that `read_windows` reads.
+    """The parts of some bands of a raster, or of their common mask (one bool band), for `read_windows`.
 
-    ``decoded``, [rows, columns] of parts, counts how often each was read.
+    ``decoded``, int64 [rows, columns] of parts, counts how often each part was read.
     """
 
     planes = 1
@@ -222,15 +237,15 @@ class GdalParts:
             )
 
     def window(self, place: Place) -> Window:
-        """Where a part lies."""
+        """Return the window of the raster that a part covers."""
         return Window.of_block(*place[1:], self.block, self._raster.size)
 
     def read(self, places: Sequence[Place]) -> Sequence[memoryview | None]:
-        """Nothing yet: GDAL reads and decodes in one."""
+        """Return empty placeholders, since GDAL reads and decodes in one step."""
         return [memoryview(b"")] * len(places)
 
     def decode(self, place: Place, data: memoryview) -> NDArray[Any]:
-        """The pixels [rows, columns, bands] of a part."""
+        """Read a part from GDAL and return its pixels [rows, columns, bands]; ``data`` is ignored."""
         with self._counting:
             self._decoded[place[1:]] += 1
         where = self.window(place)
@@ -245,5 +260,5 @@ class GdalParts:
         if len({dataset.dtypes[band - 1] for band in self._bands}) == 1:
             pixels: NDArray[Any] = dataset.read(self._bands, window=slices, out_dtype=self.dtype.name)
             return pixels
-        # rasterio reads several bands at once only where they are of one dtype
+        # rasterio reads several bands at once only if they have the same dtype
         return np.stack([dataset.read(band, window=slices, out_dtype=self.dtype.name) for band in self._bands])

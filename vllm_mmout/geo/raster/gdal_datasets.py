@@ -1,9 +1,10 @@
-"""The datasets that GDAL has open of one file.
+"""The pool of GDAL datasets that are open for one file.
 
-A dataset may be used by one thread at a time, so that each thread that reads gets one of its own, a few at most. What
-GDAL decodes it keeps in a cache of the whole process. Its limit, `GDAL_CACHEMAX`, 5 % of the memory, cannot be set for
-one file, and rasterio sets it for all who use GDAL here. Instead, a dataset that may have filled its share is closed,
-which empties it, and opened anew. That takes some milliseconds; decoding as much takes some hundred.
+Only one thread at a time may use a dataset, so each reading thread gets its own, from a pool of a few datasets. GDAL
+caches decoded blocks for the whole process. The cache limit `GDAL_CACHEMAX` (5 % of the memory) cannot be set per file,
+and setting it through rasterio would affect all users of GDAL in the process. Therefore a dataset that may have filled
+its share of the cache is closed, which frees its blocks, and opened again. Opening takes some milliseconds, whereas
+decoding that many bytes takes some hundred.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.tags import GeoTag
 
 _AT_ONCE = min(4, os.cpu_count() or 1)
+"""Largest number of datasets of one file."""
 _SHARE = 16 << 20
-"""Bytes that a dataset may have decoded before it is closed."""
+"""Bytes that a dataset may decode before it is closed."""
 _REMOTE = ("/vsis3/", "/vsigs/", "/vsiaz/")
 
 
 class Datasets:
-    """The datasets of one file, or of one of GDAL's names."""
+    """A pool of GDAL datasets of one file or GDAL name, for use by several threads."""
 
     def __init__(self, name: str, target: str, drivers: Drivers, data: bytes | None = None) -> None:
         self.name = name
@@ -52,7 +54,7 @@ class Datasets:
 
     @contextmanager
     def dataset(self, nbytes: int = 0) -> Iterator[Any]:
-        """A dataset, rasterio's ``DatasetReader``, for the thread that asks."""
+        """Yield a dataset (rasterio's ``DatasetReader``) for the calling thread, which will decode ``nbytes`` bytes."""
         with self._turns, _environment(self._target), _errors(self.name):
             dataset, decoded = self._taken()
             try:
@@ -61,7 +63,7 @@ class Datasets:
                 self._given_back(dataset, decoded + nbytes)
 
     def close(self) -> None:
-        """Close all, those in use when they are given back; any number of times."""
+        """Close all datasets, those in use as soon as they are returned. May be called repeatedly."""
         with self._lock:
             self.closed = True
             idle, self._idle = self._idle, []
@@ -92,7 +94,7 @@ class Datasets:
         self._less(1)
 
     def _less(self, count: int) -> None:
-        """So many datasets are used no more; without any, what they read is let go once all is closed."""
+        """Drop ``count`` users of datasets. After ``close()``, the last user frees the file in memory."""
         with self._lock:
             self._used -= count
             last = self.closed and not self._used
@@ -100,7 +102,7 @@ class Datasets:
             self._memory.close()
 
     def _opened(self) -> Any:
-        # rasterio warns whoever opens, which is this module: the rule holds for nobody else, in any thread.
+        # rasterio attributes its warning to this module, so the filter affects no other code, in all threads.
         warnings.filterwarnings("ignore", category=NotGeoreferencedWarning, module=__name__.replace(".", r"\."))
         first, *others = self._drivers
         try:
@@ -114,7 +116,7 @@ class Datasets:
 
 @contextmanager
 def one_pixel(tags: Iterable[GeoTag]) -> Iterator[Any]:
-    """A GeoTIFF of one pixel with tags, which GDAL believes: what they say, as rasterio's ``DatasetReader``."""
+    """Yield a dataset (rasterio's ``DatasetReader``) of a GeoTIFF of 1 x 1 pixel, so that GDAL parses its ``tags``."""
     file = BytesIO()
     extra = [(tag.code, tag.dtype, tag.count, tag.value, True) for tag in tags]
     tifffile.imwrite(file, np.zeros((1, 1), np.uint8), metadata=None, software=False, extratags=extra)
@@ -128,10 +130,10 @@ def one_pixel(tags: Iterable[GeoTag]) -> Iterator[Any]:
 
 @contextmanager
 def _environment(target: str) -> Iterator[None]:
-    """GDAL's options and its log, for one thread and as long as it reads."""
-    options = {"GDAL_NUM_THREADS": "1"}  # the threads are ours
+    """Set GDAL's options and log handler for the current thread while it reads."""
+    options = {"GDAL_NUM_THREADS": "1"}  # this package starts the threads itself
     if target.startswith(_REMOTE):
-        options["GDAL_DISABLE_READDIR_ON_OPEN"] = "EMPTY_DIR"  # ask for the object alone, not for what may lie beside
+        options["GDAL_DISABLE_READDIR_ON_OPEN"] = "EMPTY_DIR"  # do not list the objects beside it
     with Env(session=DummySession(), **options):
         yield
 
@@ -141,12 +143,12 @@ def _errors(name: str) -> Iterator[None]:
     try:
         yield
     except (RasterioError, CPLE_BaseError, OSError, SystemError, UnicodeError) as error:
-        # SystemError: GDAL failed without a word; UnicodeError: it said something that is not UTF-8
+        # SystemError: GDAL failed without a message. UnicodeError: its message is not UTF-8.
         raise InputError(f"{name} cannot be read by GDAL: {_words(error)}") from error
 
 
 def _words(error: BaseException) -> str:
-    """What GDAL said first: rasterio says "see the previous exception"."""
+    """Return GDAL's original message, since rasterio's own only refers to "the previous exception"."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip() or type(error).__name__

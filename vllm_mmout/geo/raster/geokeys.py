@@ -71,9 +71,9 @@ class GeoKeys:
 
     @property
     def refused_wkt(self) -> str | None:
-        """The text in place of WKT in the citation, if it is not valid WKT or may name a file; None otherwise.
+        """The citation's WKT if it is invalid or may name a file, else None.
 
-        This text is not passed to GDAL.
+        GDAL does not get this text.
         """
         citation = self.values.get(_CITATION)
         wkt = citation.partition(_WKT_MARK)[2].strip() if isinstance(citation, str) else ""
@@ -81,7 +81,7 @@ class GeoKeys:
 
     @property
     def system(self) -> Keys:
-        """All keys except the raster type, if they define a coordinate system; else an empty mapping."""
+        """All keys except the raster type. The mapping is empty if they do not define a coordinate system."""
         has_system = any(self.values.get(key, 0) != 0 for key in _TELLING)
         return {key: value for key, value in self.values.items() if key != 1025} if has_system else {}
 

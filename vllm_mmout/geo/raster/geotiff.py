@@ -30,7 +30,7 @@ BLOCK_SIDE = 512
 _LARGEST = 8
 """Largest number of bytes per value that GDAL reads."""
 _SPLITTING = str.maketrans({":": "\ue03a", "=": "\ue03d"})
-"""Characters at which GDAL ends the name of an item, each with its temporary replacement."""
+"""Characters that end the name of a metadata item for GDAL, each with its temporary replacement."""
 
 
 class RasterMetadata(TypedDict, total=False):
@@ -65,7 +65,7 @@ def are_classes(
 
 
 def stored_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return the dtype in which a GeoTIFF stores pixels: uint8 for bool, else ``dtype`` in native byte order.
+    """Return the dtype of pixels once stored in a GeoTIFF: uint8 for bool, else ``dtype`` in native byte order.
 
     Raises:
         SaveError: a GeoTIFF cannot hold such pixels.
@@ -133,7 +133,7 @@ def source_xml(
     bands, height, width = shape
     if unknown := metadata.keys() - RasterMetadata.__annotations__:
         known_keys = ", ".join(RasterMetadata.__annotations__)
-        raise TypeError(f"a GeoTIFF has no {', '.join(sorted(unknown))}; known: {known_keys}")
+        raise TypeError(f"unknown metadata of a GeoTIFF: {', '.join(sorted(unknown))}; known: {known_keys}")
     for name, texts in (("band_names", metadata.get("band_names")), ("units", metadata.get("units"))):
         if texts and len(texts) != bands:
             raise SaveError(f"{name} must have one entry per band, {bands}, got {len(texts)}")

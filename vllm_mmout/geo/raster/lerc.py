@@ -1,7 +1,8 @@
-"""LERC in TIFF, with the masks in which it keeps what is NaN and what alpha says.
+"""Decoding of LERC in TIFF, including the masks that represent NaN and alpha.
 
-LERC has no NaN: libtiff stores where they were as a mask, one for all bands or one a band, and an alpha band of 0 and
-255 of interleaved uint8 as a mask too (libtiff's tif_lerc.c). tifffile passes over the masks.
+LERC cannot store NaN, so libtiff stores the positions of NaN as a mask, one for all bands or one per band. An alpha
+band of 0 and 255 in interleaved uint8 pixels is stored as a mask too (libtiff's tif_lerc.c). tifffile ignores the
+masks.
 """
 
 from __future__ import annotations
@@ -14,29 +15,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 _DEFLATE, _ZSTANDARD = b"\x78", b"\x28\xb5\x2f\xfd"
-"""What each begins with."""
+"""First bytes of data compressed with deflate and with Zstandard."""
 
 
 def unwrapped(data: bytes, most: int) -> bytes:
-    """LERC without the deflate or Zstandard that may be around it."""
+    """Return LERC data without the deflate or Zstandard compression that may be around it, at most ``most`` bytes."""
     if data.startswith(_ZSTANDARD):
         return bytes(imagecodecs.zstd_decode(data, out=most))
     if not data.startswith(_DEFLATE):
         return data
     plain = zlib.decompressobj().decompress(data, most + 1)
     if len(plain) > most:
-        raise ValueError(f"it has more than {most} bytes without deflate")
+        raise ValueError(f"it has more than {most} bytes when decompressed")
     return plain
 
 
 def decode_lerc(data: bytes, samples: int, *, swapped: bool) -> NDArray[Any]:
-    """The pixels [rows, columns, samples] of a strip or tile."""
+    """Decode a strip or tile to pixels [rows, columns, samples], with NaN and alpha restored from the mask.
+
+    ``swapped`` means that the TIFF's byte order is not the machine's.
+    """
     pixels, mask = imagecodecs.lerc_decode(data, masks=True)
-    if mask is not None and mask.ndim == 3:  # bands that are NaN in different places are stored one after the other
+    if mask is not None and mask.ndim == 3:  # stored band by band if NaN positions differ
         pixels, mask = np.moveaxis(pixels, 0, 2), np.moveaxis(mask, 0, 2)
     elif pixels.ndim == 2:
         pixels = pixels[:, :, np.newaxis]
-    if swapped:  # libtiff swaps numbers before it encodes
+    if swapped:  # libtiff swaps the bytes before it encodes
         pixels = pixels.byteswap()
     if mask is not None and pixels.dtype.kind == "f":
         pixels[~mask] = np.nan

@@ -37,7 +37,7 @@ from vllm_mmout.geo.raster.windowed import OpenArray, OpenRaster
 
 __all__ = ["DeclaredSize", "OpenRaster", "declared_size", "open_raster", "read_raster"]
 
-_HEAD = 512  # bytes by which a format is recognised
+_HEAD = 512  # bytes read to recognise the format
 
 
 def open_raster(source: str | PurePath | bytes | BinaryIO | Raster) -> OpenRaster:
@@ -147,7 +147,7 @@ def _open(
                 opened = open_tiff(shared, neighbours)
             except UnknownStorageError as refusal:
                 return _open_odd_tiff(shared, path, refusal, neighbours)
-            stack.pop_all()  # the raster closes it
+            stack.pop_all()  # the raster closes the file
             return opened
         file_format = gdal_format(head)
         if file_format is not None and (file_format.alone or path is not None):

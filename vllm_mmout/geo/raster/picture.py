@@ -1,4 +1,4 @@
-"""PNG, JPEG, WebP and other pictures, through Pillow: what they declare, and their pixels."""
+"""Reading of pictures (PNG, JPEG, WebP, ...) and of their declared sizes, through Pillow."""
 
 from __future__ import annotations
 
@@ -23,46 +23,49 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.files import SharedFile
 
 PICTURE_ERRORS = (*OF_SEGMENTS, SyntaxError)
-"""What Pillow's decoders raise on damaged data; a broken PNG is a SyntaxError."""
+"""Exceptions of Pillow's decoders on damaged data. For a broken PNG it is a SyntaxError."""
 
 _NOT_IT = (SyntaxError, IndexError, TypeError, struct.error)
-"""What Pillow's plugins raise of a file that is of another format."""
+"""Exceptions of Pillow's plugins when a file is of another format."""
 _TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
-"""What some of its plugins raise of themselves when they open a file."""
+"""Exceptions of those Pillow plugins that check the size of a picture when they open it."""
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "JPEG2000", "PPM", "AVIF")
-"""Formats of pictures. Others that Pillow opens stay out: EPS would start a PostScript interpreter on the file."""
+"""Pillow formats that are read. Pillow's other formats are refused: EPS would run a PostScript interpreter."""
 _AS_STORED = frozenset({"L", "RGB", "RGBA", "LA", "I;16", "I", "F"})
 _ALPHA = {"LA": 2, "RGBA": 4}
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSize:
-    """The size of a raster, as its header has it."""
+    """The size of a raster as declared by its header."""
 
     height: int
+    """Number of rows."""
     width: int
+    """Number of columns."""
     bands: int
+    """Number of bands."""
     itemsize: int
     """Bytes of one value."""
     at_once: int
-    """Bytes that decoding takes at once: of a TIFF its largest segment, of a picture all of it."""
+    """Bytes that must be in memory at once to decode it: the largest segment of a TIFF, or the whole picture."""
 
     @property
     def pixels(self) -> int:
-        """Height times width."""
+        """Number of pixels, height times width."""
         return self.height * self.width
 
 
 def may_be_picture(head: bytes) -> bool:
-    """Whether a file begins as a picture of a known format does; what does not need not be read whole."""
+    """Return whether the first bytes of a file look like a picture of a known format."""
     return next(_plugins(head), None) is not None
 
 
 def _opened(file: BinaryIO, head: bytes) -> Image.Image | None:
-    """Open a picture without decoding it; None if it is none of a known format.
+    """Open a picture without decoding it, or return None if its format is not known.
 
-    Pillow's plugins are called as ``Image.open`` does, which would warn of large pictures, or refuse them in other
-    words.
+    Pillow's plugins are called directly, since ``Image.open`` would warn about large pictures or refuse them with its
+    own message.
     """
     for plugin in _plugins(head):
         file.seek(0)
@@ -76,18 +79,18 @@ def _opened(file: BinaryIO, head: bytes) -> Image.Image | None:
 def _plugins(head: bytes) -> Iterator[Callable[[Any, str], Image.Image]]:
     Image.init()
     start = head[:16].ljust(16, b"\0")
-    for plugin, accept in (Image.OPEN[known] for known in FORMATS if known in Image.OPEN):
+    for plugin, accept in (Image.OPEN[name] for name in FORMATS if name in Image.OPEN):
         answer = True if accept is None else accept(start)
-        if answer and not isinstance(answer, str):  # a string says why not
+        if answer and not isinstance(answer, str):  # a string is a reason for refusal
             yield plugin
 
 
 def read_picture(file: BinaryIO, name: str) -> Raster | None:
-    """Read the first frame of a picture.
+    """Read the first frame of a picture, or return None if its format is not known.
 
-    Grey, RGB, 16-bit and floating-point pictures are read as stored; palettes become RGB, bilevel ones grey 0 and 255,
-    CMYK, YCbCr and the rest RGB. Transparency becomes an alpha band. How EXIF says that it is to be turned stands in
-    the metadata, under GDAL's name.
+    Grey, RGB, 16-bit and floating-point pictures are read as stored. Bilevel pictures become grey of 0 and 255;
+    palettes, CMYK, YCbCr and all other modes become RGB. Transparency becomes an alpha band. The EXIF orientation is
+    not applied but kept in the metadata under GDAL's name.
     """
     try:
         image = _opened(file, file.read(16))
@@ -109,13 +112,13 @@ def read_picture(file: BinaryIO, name: str) -> Raster | None:
 
 
 def picture_raster(image: Image.Image) -> Raster:
-    """Return the bands of a picture that Pillow has opened, as `read_picture` gives those of its file."""
-    image.load()  # before it is asked how to turn it: Pillow turns a TIFF as it loads it
+    """Return a picture opened with Pillow as a raster with the same bands that `read_picture` returns for its file."""
+    image.load()  # before reading its orientation, as Pillow turns a TIFF upright when it loads it
     return _raster(np.asarray(_plain(image)), *_exif_orientation(image))
 
 
 def _raster(array: NDArray[Any], metadata: dict[str, str], assumed: tuple[str, ...]) -> Raster:
-    """Return [height, width] or [height, width, bands] as a raster; with two or four bands the last one is alpha."""
+    """Return pixels [height, width] or [height, width, bands] as a raster. The last of 2 or 4 bands is alpha."""
     bands = array[np.newaxis] if array.ndim == 2 else np.ascontiguousarray(np.moveaxis(array, 2, 0))
     alpha = len(bands) if len(bands) in _ALPHA.values() else None
     mask = None if alpha is None else bands[alpha - 1] != 0
@@ -124,36 +127,36 @@ def _raster(array: NDArray[Any], metadata: dict[str, str], assumed: tuple[str, .
 
 
 def picture_colours(count: int) -> tuple[str | None, ...]:
-    """Return the colours of the bands of a picture of Pillow in grey or RGB, with or without alpha."""
+    """Return the band colours of a picture with ``count`` bands: red, green, blue and alpha, or empty for grey."""
     return ("red", "green", "blue", "alpha")[:count] if count >= len("rgb") else ()
 
 
 def _exif_orientation(image: Image.Image) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return how a loaded picture must be turned, as `orientation_facts`; nothing where EXIF says nothing of it.
+    """Return the `orientation_facts` of a loaded picture's EXIF data; both empty if it states no orientation.
 
-    A TIFF is upright once Pillow has loaded it, and says nothing of it then.
+    Pillow turns a TIFF upright when it loads it, and removes the orientation.
     """
     try:
-        said = image.getexif().get(ORIENTATION_TAG)
+        orientation = image.getexif().get(ORIENTATION_TAG)
     except (*PICTURE_ERRORS, struct.error):
         return {}, ()
-    return orientation_facts(said)
+    return orientation_facts(orientation)
 
 
 def _check_size(image: Image.Image, name: str) -> None:
-    """Refuse what Pillow refuses: it warns of half of that, which is a usual size here."""
+    """Raise InputError for a picture that Pillow would refuse. Its limit is twice the size it warns about."""
     width, height = image.size
     most = Image.MAX_IMAGE_PIXELS
     if most is not None and height * width > 2 * most:
         raise _too_large(name, f"{height} x {width} pixels, and {2 * most} at most")
 
 
-def _too_large(name: str, what: object) -> InputError:
-    return InputError(f"{name} is larger than pictures may be: {what}; cut it, or convert it to a tiled GeoTIFF")
+def _too_large(name: str, reason: object) -> InputError:
+    return InputError(f"{name} is larger than pictures may be: {reason}; cut it, or convert it to a tiled GeoTIFF")
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """The picture in a mode whose samples are bands."""
+    """Return the picture in a mode whose samples are the bands of a raster."""
     if "transparency" in image.info and image.mode in ("1", "L"):
         return image.convert("LA")
     if image.mode in ("PA", "La", "RGBa") or "transparency" in image.info:
@@ -166,7 +169,7 @@ def _plain(image: Image.Image) -> Image.Image:
 
 
 def _deep_png(image: Image.Image, file: BinaryIO) -> NDArray[Any] | None:
-    """The samples of a PNG of 16 bits and several bands, which Pillow cuts to 8; None for any other picture."""
+    """Return the samples of a 16-bit PNG with several bands, which Pillow cuts to 8 bits; other pictures give None."""
     if image.format != "PNG" or image.mode not in ("RGB", "RGBA", "LA"):
         return None
     file.seek(24)
@@ -179,7 +182,7 @@ def _deep_png(image: Image.Image, file: BinaryIO) -> NDArray[Any] | None:
 
 
 def declared_picture(head: bytes, file: SharedFile) -> DeclaredSize | None:
-    """What a picture declares; None if it is none."""
+    """Return the declared size of a picture from its header, or None if its format is not known."""
     if gdal_format(head) is JPEG2000:
         return _of_jpeg2000(file)
     if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
@@ -198,7 +201,7 @@ def declared_picture(head: bytes, file: SharedFile) -> DeclaredSize | None:
 
 
 def _of_webp(head: bytes, file: SharedFile) -> DeclaredSize:
-    """What a WebP declares: Pillow would read all of it, and make room for its pixels."""
+    """Return the declared size of a WebP without Pillow, which would read the whole file and allocate its pixels."""
     size = coded_size(head)
     if size is None:
         raise _damaged(file.name, f"it begins with {head[12:16]!r}")
@@ -206,19 +209,19 @@ def _of_webp(head: bytes, file: SharedFile) -> DeclaredSize:
     return _whole(file, (size[1], size[0]), 4 if alpha else 3, 1)
 
 
-def _damaged(name: str, what: object) -> InputError:
-    return InputError(f"{name} is a truncated or damaged picture: {what}; fetch it anew")
+def _damaged(name: str, reason: object) -> InputError:
+    return InputError(f"{name} is a truncated or damaged picture: {reason}; fetch it again")
 
 
 def _whole(file: SharedFile, size: tuple[int, int], bands: int, itemsize: int) -> DeclaredSize:
-    """Of a picture, which is read and decoded as a whole."""
+    """Return the declared size of a picture of ``size`` (width, height), which is read and decoded whole."""
     width, height = size
     pixel = max(bands * itemsize, 4 if bands > 1 else 1)
     return DeclaredSize(height, width, bands, itemsize, height * width * pixel + file.size)
 
 
 def _bands(image: Image.Image) -> int:
-    """How many bands `read_picture` gives of a picture."""
+    """Return the number of bands that `read_picture` returns for a picture."""
     transparent = "transparency" in image.info
     if image.mode in ("1", "L", "I", "F") or image.mode.startswith("I;16"):
         return 2 if transparent and image.mode in ("1", "L") else 4 if transparent else 1
@@ -229,10 +232,10 @@ def _bands(image: Image.Image) -> int:
 
 def _of_jpeg2000(file: SharedFile) -> DeclaredSize:
     at = next((at for kind, at in boxes(file.read_at) if kind == b"jp2c"), 0)
-    found = codestream(file.read_at(at, 42))
-    bits = [] if found is None else [(said & 0x7F) + 1 for said in file.read_at(at + 42, 3 * found.bands)[::3]]
-    if found is None or not bits:
-        raise InputError(f"{file.name} is a damaged JPEG 2000: it has no codestream with pixels; fetch it anew")
-    at_once = math.prod(found.tile) * found.bands * 4 + found.table_bytes + file.size
+    stream = codestream(file.read_at(at, 42))
+    bits = [] if stream is None else [(byte & 0x7F) + 1 for byte in file.read_at(at + 42, 3 * stream.bands)[::3]]
+    if stream is None or not bits:
+        raise InputError(f"{file.name} is a damaged JPEG 2000: it has no codestream with pixels; fetch it again")
+    at_once = math.prod(stream.tile) * stream.bands * 4 + stream.table_bytes + file.size
     itemsize = 1 << math.ceil(math.log2(-(-max(bits) // 8)))
-    return DeclaredSize(found.height, found.width, found.bands, itemsize, at_once)
+    return DeclaredSize(stream.height, stream.width, stream.bands, itemsize, at_once)

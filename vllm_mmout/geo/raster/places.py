@@ -1,4 +1,4 @@
-"""Places of files: paths on this machine, and addresses in buckets that behave like them."""
+"""File locations: local paths, and bucket addresses that behave like paths."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from vllm_mmout.geo.raster.formats import in_bucket
 
 
 class BucketPath(PurePosixPath):
-    """The address of an object, or of a folder, in a bucket; as text it is ``s3://bucket/key``."""
+    """The address of an object or folder in a bucket; ``str()`` returns ``s3://bucket/key``."""
 
     def __str__(self) -> str:
-        """The address."""
+        """Return the address, such as ``s3://bucket/key``."""
         scheme, _, rest = super().__str__().partition(":/")
         return f"{scheme}://{rest}"
 
 
 def place_of(path: str | PurePath) -> Path | BucketPath:
-    """A path, or an address in a bucket, as what has names and suffixes."""
+    """Return a local path as `Path`, and an address in a bucket as `BucketPath`."""
     if not in_bucket(path):
         return Path(path)
     scheme, _, rest = str(path).strip().partition("://")
@@ -26,7 +26,7 @@ def place_of(path: str | PurePath) -> Path | BucketPath:
 
 
 def is_folder(path: str | PurePath) -> bool:
-    """Whether a path names a folder: it ends with "/", is one on this machine, or a bucket as a whole."""
+    """Return whether a path or address means a folder: it ends with "/", or is a local folder or a whole bucket."""
     if str(path).endswith(os.sep):
         return True
     place = place_of(path)
@@ -34,7 +34,7 @@ def is_folder(path: str | PurePath) -> bool:
 
 
 def same_file(one: PurePath, other: PurePath) -> bool:
-    """Whether two names are those of one file that is there; of addresses whether they are equal."""
+    """Return whether two local paths are the same existing file, or whether two addresses are equal."""
     if isinstance(one, Path) and isinstance(other, Path):
         return one.is_file() and other.is_file() and one.samefile(other)
     return one == other

@@ -92,15 +92,15 @@ class RasterFacts:
     """The metadata of a raster, shared by rasters in memory (`Raster`) and rasters read by windows (`OpenRaster`)."""
 
     nodata: float | None = None
-    """Value that means "no observation", an ``int`` for integer pixels; None if the file states no such value."""
+    """Value that means "no observation", an ``int`` for integer pixels, or None if the file states no such value."""
     georeference: Georeference | None = None
-    """Coordinate system and position; None if the file states neither."""
+    """Coordinate system and position, or None if the file states neither."""
     descriptions: tuple[str | None, ...] = ()
     """Description of each band, one entry per band, None for a band without a description."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata items of the file under the names that GDAL gives them, such as "TIFFTAG_DATETIME"."""
     alpha: int | None = None
-    """Number, from 1, of the alpha band; None if all bands are data."""
+    """Number, from 1, of the alpha band, or None if all bands are data."""
     packing: tuple[Packing, ...] = ()
     """Scale and offset of each band, one entry per band; empty if the file states none."""
     assumed: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class Raster(RasterFacts):
     array: NDArray[Any]
     """Pixels [bands, height, width] in the dtype of the file."""
     mask: NDArray[np.bool_] | None = None
-    """bool [height, width], False where the file's alpha band or mask marks a pixel as empty; None without either."""
+    """bool [height, width], False where the file's alpha band or mask hides a pixel, or None without alpha and mask."""
 
     def __post_init__(self) -> None:
         if self.array.ndim != 3:
@@ -174,7 +174,7 @@ class Raster(RasterFacts):
         )
 
     def without_alpha(self) -> Raster:
-        """Return the raster without its alpha band, if it has one beside data. ``mask`` stays as it is."""
+        """Return the raster without its alpha band, if it has one beside data bands. ``mask`` is kept."""
         if self.alpha is None or self.bands == 1:
             return self
         return self.select([band for band in range(1, self.bands + 1) if band != self.alpha])
@@ -234,7 +234,7 @@ def _listing(descriptions: Sequence[str | None]) -> str:
 
 
 def parse_nodata(text: str, dtype: DTypeLike) -> float | None:
-    """Return the value of a GDAL_NODATA tag; None if it is not a number or pixels of ``dtype`` cannot hold it."""
+    """Return the value of a GDAL_NODATA tag, or None if it is not a number or pixels of ``dtype`` cannot hold it."""
     text = text.strip(" \0")
     pixels = np.dtype(dtype)
     try:

@@ -1,4 +1,4 @@
-"""ReadAhead: has a file that is far away fetch what will be decoded, while what comes before it is."""
+"""The class `ReadAhead`, which fetches bytes of a remote file while earlier segments are decoded."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.segments import Place, Segments
 
 _AHEAD = 2**23
-"""Bytes that are on their way, or wait to be decoded, at least; with what waits to be read less than a file keeps."""
+"""Bytes that are fetched ahead at least. Together with decoded segments, they must fit into the file's cache."""
 _TOGETHER = 2**21
-"""Bytes among which those that lie side by side in the file are looked for."""
+"""Bytes of segments that are requested together, so that adjacent segments are joined to one request."""
 _TURNS = 256
-"""Turns that are looked ahead at most, however little is stored for them."""
+"""Largest number of turns to look ahead, however few bytes are stored for them."""
 _GAP, _LONGEST = 2**14, 2**21
-"""Bytes between segments that are fetched along with them, and bytes from which on nothing is joined to a part."""
+"""Largest gap in bytes between segments fetched by one request, and the request size in bytes that ends joining."""
 
 
 class ReadAhead:
-    """Looks ahead over turns of decoding, each of some segments; each turn's are asked for once."""
+    """A prefetcher for the turns (tasks of some segments each) of a decoder, which requests each segment once."""
 
     def __init__(self, segments: Segments, turns: Iterable[Sequence[Place]]) -> None:
         self._segments = segments
         self._next = self._asked_together(turns)
         self._waiting: deque[tuple[int, int]] = deque()
-        """The first turn behind those that were asked for together, and the bytes of these."""
+        """Groups of turns requested together: index of the first turn after the group, and bytes of the group."""
         self._bytes = 0
 
     def begin(self, turn: int) -> None:
-        """Say that a turn begins: ask for what it and those behind it need, as much as may be on its way."""
+        """Record that a turn begins, and request the bytes of this and later turns up to the limit."""
         while self._waiting and self._waiting[0][0] <= turn:
             self._bytes -= self._waiting.popleft()[1]
         while self._bytes < _AHEAD and not (self._waiting and self._waiting[-1][0] > turn + _TURNS):
-            if (asked := next(self._next, None)) is None:
+            if (group := next(self._next, None)) is None:
                 return
-            self._waiting.append(asked)
-            self._bytes += asked[1]
+            self._waiting.append(group)
+            self._bytes += group[1]
 
     def _asked_together(self, turns: Iterable[Sequence[Place]]) -> Iterator[tuple[int, int]]:
-        """Ask for the next turns' segments; gives the turn behind them and their bytes."""
+        """Request the segments of groups of turns; yield the index of the turn after each group, and its bytes."""
         parts: list[tuple[int, int]] = []
         nbytes = behind = 0
         for behind, places in enumerate(turns, start=1):
@@ -61,7 +61,7 @@ class ReadAhead:
 
 
 def _joined(parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Places and numbers of bytes, those joined that lie close together; none of what is not stored."""
+    """Yield the (offset, count) of byte ranges that cover all stored parts, with parts close together joined."""
     start = stop = 0
     for at, count in sorted(part for part in parts if part[1]):
         if stop and (at > stop + _GAP or stop - start >= _LONGEST):

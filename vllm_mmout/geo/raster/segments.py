@@ -59,7 +59,7 @@ _OFFSET_TAGS = (273, 279, 324, 325)
 _WITHOUT_SIZE = {48124, 65000, 65001, 65002}
 """Compressions of cameras and microscopes whose decoders use the size that the TIFF states."""
 _CODED = frozenset({int(code) for code in tifffile.TIFF.IMAGE_COMPRESSIONS} - _WITHOUT_SIZE | {34887})
-"""Compressions whose segments are pictures with their own size, by which their decoders allocate memory."""
+"""Compressions whose segments are pictures with a header. Decoders allocate memory for the size in that header."""
 _ROOM = 2**22
 """Number of values that the picture in a segment may always have, however small the segment is."""
 
@@ -99,7 +99,7 @@ class Segments:
         self.grid: tuple[int, int] = self._offsets.shape[1:]
         """Rows and columns of the grid of segments in one plane."""
         self.decoded: NDArray[np.int64] = np.zeros(self._offsets.shape, np.int64)
-        """How often each segment was decoded."""
+        """Number of times each segment was decoded, [planes, rows, columns]."""
         self._counting = threading.Lock()
         self._decode: Any = pieces.decode
         self._coded = int(page.compression) in _CODED
@@ -121,7 +121,7 @@ class Segments:
         return [(int(self._offsets[place]), int(self._counts[place])) for place in places]
 
     def read(self, places: Sequence[Place]) -> list[memoryview | None]:
-        """Read the stored bytes of segments, in one read if they are adjacent; None for a segment not stored."""
+        """Read the stored bytes of segments, in one read if they are adjacent, or None for a segment not stored."""
         parts = self.stored(places)
         first = parts[0][0]
         if first and all(at + count == after for (at, count), (after, _) in pairwise(parts)):
@@ -244,7 +244,7 @@ def _row_bytes(page: tifffile.TiffPage) -> int:
 def _cut(
     page: tifffile.TiffPage, offsets: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[tifffile.TiffPage, NDArray[np.int64], NDArray[np.int64]]:
-    """Split large uncompressed segments into pieces of some rows and join small adjacent ones.
+    """Split large uncompressed segments into pieces of some rows and join small adjacent segments.
 
     Returns:
         The page, offsets and byte counts of a TIFF stored in these pieces. Compressed pages are returned unchanged.

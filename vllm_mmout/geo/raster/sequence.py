@@ -1,4 +1,4 @@
-"""Windows of one image, read one after the other."""
+"""Reading of a sequence of windows from one image, with decoding ahead by threads."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.segments import Place
 
 _Segmented: TypeAlias = "Segments | GdalParts"
-"""An image that is stored in segments of one size, each decoded as a whole."""
+"""An image stored in segments of equal size, each decoded whole."""
 _BATCH = 2**18
-"""Bytes, decoded, that are worth a turn of a thread."""
+"""Decoded bytes that make up one turn (task) of a thread."""
 _TURNS_AHEAD, _AHEAD = 4, 2**23 * THREADS
-"""Turns for each thread, and bytes, decoded, that may wait to be read, beside what is kept for several windows.
+"""Turns per thread, and decoded bytes, that may wait to be read, besides the segments kept for several windows.
 
-All sequences that are read at once share the bytes: the files of a stack, several scenes.
+All sequences read at the same time (the files of a stack, several scenes) share the bytes.
 """
 _WORTH_A_COPY = 0.75
-"""What is kept of a segment is copied out where it is less than this part of it."""
+"""Fraction of a segment below which the part to keep is copied, so that the rest is freed."""
 
 
 def read_windows(
     segments: _Segmented, windows: Sequence[Window], bands: Sequence[int]
 ) -> Generator[NDArray[Any], None, None]:
-    """Read windows of some bands, none twice: the pixels [bands, height, width] of one window after the other.
+    """Yield the pixels [bands, height, width] of each window in turn. ``bands`` are indices without repetition.
 
-    A segment stays decoded until the last window that touches it; of it stay the columns that any of the windows has,
-    and the bands asked for.
+    A decoded segment is kept until the last window that touches it was read, but only with the given bands and the
+    columns between the leftmost and rightmost window.
     """
     with closing(_Reader(segments, windows, bands)) as reader:
         for number, window in enumerate(windows):
@@ -50,13 +50,15 @@ def read_windows(
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
+    """The decoded pixels of a segment, or of a part of it."""
+
     window: Window
-    """Where they lie."""
+    """Window of the image that the pixels cover."""
     pixels: NDArray[Any]
-    """Of the bands asked for that its plane has, [bands, rows, columns]."""
+    """Pixels [bands, rows, columns] of the requested bands in the segment's plane."""
 
     def copy_to(self, target: NDArray[Any], window: Window) -> None:
-        """Copy what a window has of this; ``target`` are the same bands of that window."""
+        """Copy the pixels inside ``window`` to ``target``, the array of the same bands of that window."""
         own = self.window
         top, bottom = max(own.row, window.row), min(own.row + own.height, window.row + window.height)
         left, right = max(own.col, window.col), min(own.col + own.width, window.col + window.width)
@@ -65,7 +67,7 @@ class _Kept:
         ]
 
     def columns(self, first: int, end: int) -> _Kept:
-        """What lies between two columns, without the rest in memory where that is much."""
+        """Return the part between two columns, as a copy if that frees much memory."""
         own = self.window
         left, right = max(own.col, first), min(own.col + own.width, end)
         pixels = self.pixels[:, :, left - own.col : right - own.col]
@@ -76,18 +78,20 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """Segments that one thread decodes, one after the other."""
+    """A task for one thread: segments to decode one after the other."""
 
     order: int
-    """Its number among the turns, from 0."""
+    """Index among all turns, from 0."""
     number: int
-    """The first window that needs them."""
+    """Index of the first window that needs the segments."""
     places: Sequence[Place]
+    """Segments to decode."""
     decoded: Future[list[_Kept]] = field(default_factory=Future)
+    """Decoded pixels of each segment."""
 
 
 class _Reader:
-    """What is decoded, and for how long. Threads decode ahead of what is read, also for the windows that come next."""
+    """A reader of windows in order, whose threads decode ahead for the current and the following windows."""
 
     def __init__(self, segments: _Segmented, windows: Sequence[Window], bands: Sequence[int]) -> None:
         self._segments = segments
@@ -95,11 +99,11 @@ class _Reader:
         self._interleaved = segments.planes == 1
         self._planes = [0] if self._interleaved else self._bands
         self._samples = _as_slice(self._bands) if self._interleaved else slice(1)
-        """The bands asked for, of a plane."""
+        """Index of the requested bands within a decoded plane."""
         self._first = min((window.col for window in windows), default=0)
         self._end = max((window.col + window.width for window in windows), default=0)
         self._last = np.full(segments.grid, -1, np.int32)
-        """Number of the last window that touches a segment."""
+        """Index of the last window that touches each segment."""
         touched = [self._touched(window) for window in windows]
         for number, place in enumerate(touched):
             self._last[place] = number
@@ -114,7 +118,7 @@ class _Reader:
         _READERS.add(self)
 
     def read(self, number: int, window: Window) -> NDArray[Any]:
-        """One window; they must come in their order."""
+        """Return the pixels of a window. Windows must be read in their order, ``number`` from 0."""
         target = np.empty((len(self._bands), window.height, window.width), self._segments.dtype)
         bands_of_planes = target[np.newaxis] if self._interleaved else target[:, np.newaxis]
         layers = dict(zip(self._planes, bands_of_planes, strict=True))
@@ -133,7 +137,7 @@ class _Reader:
         return target
 
     def close(self) -> None:
-        """Drop all, and end the threads."""
+        """Drop all decoded pixels and stop the threads."""
         _READERS.discard(self)
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
@@ -148,7 +152,7 @@ class _Reader:
         )
 
     def _all_turns(self, touched: Sequence[tuple[slice, slice]]) -> Iterator[_Turn]:
-        """Each segment once, for the first window that touches it."""
+        """Yield turns that contain each segment once, for the first window that touches the segment."""
         seen = np.zeros(self._segments.grid, np.bool_)
         order = count()
         for number, (rows, cols) in enumerate(touched):
@@ -159,7 +163,7 @@ class _Reader:
                 yield from (_Turn(next(order), number, some) for some in self._cut(places))
 
     def _cut(self, places: Sequence[Place]) -> Iterator[Sequence[Place]]:
-        """Segments, column by column, cut into turns for threads: each of neighbours, with some work in it."""
+        """Split segments, sorted column by column, into runs of vertical neighbours of about `_BATCH` bytes."""
         size = max(1, _BATCH // max(1, self._segments.bytes))
         start = 0
         for at in range(1, len(places) + 1):
@@ -169,18 +173,18 @@ class _Reader:
                 start = at
 
     def _turns_of(self, number: int) -> Iterator[_Turn]:
-        """Those that a window is the first to need; others are started meanwhile."""
+        """Yield the turns whose first window is ``number``, and keep starting later turns meanwhile."""
         self._start(number)
         while self._started and self._started[0].number == number:
             yield self._started.popleft()
             self._start(number)
 
     def _start(self, number: int) -> None:
-        """Have threads decode what a window needs, and as much of the next ones as may wait to be read."""
+        """Submit the turns of a window to the threads, and as many later turns as may wait to be read."""
         while (turn := self._next) is not None and self._is_due(turn, number):
             self._next = next(self._turns, None)
             self._started.append(turn)
-            if self._ahead is not None and (turn.order or self._next is not None):  # not for one turn alone
+            if self._ahead is not None and (turn.order or self._next is not None):  # a single turn needs no read-ahead
                 self._ahead.begin(turn.order)
             if self._pool is None:
                 if THREADS < 2 or (len(self._started) == 1 and self._next is None):
@@ -207,7 +211,7 @@ class _Reader:
                 raise
 
     def _decoded(self, place: Place, data: memoryview | None, number: int) -> _Kept:
-        """One segment, which consists of the fill value where the file has none; its own part if windows share it."""
+        """Return a decoded segment, cut to the needed columns if kept for later; the fill value if it is not stored."""
         where = self._segments.window(place)
         if data is None:
             fill = np.array(self._segments.fill).astype(self._segments.dtype)
@@ -219,10 +223,10 @@ class _Reader:
 
 
 _READERS: set[_Reader] = set()
-"""Those that are open."""
+"""All open readers, which share `_AHEAD`."""
 
 
 def _as_slice(bands: list[int]) -> slice | list[int]:
-    """Bands as a slice where they lie side by side, which needs no copy."""
+    """Return consecutive bands as a slice, which indexes without a copy; other bands unchanged."""
     side_by_side = bands == list(range(bands[0], bands[-1] + 1)) if bands else False
     return slice(bands[0], bands[-1] + 1) if side_by_side else bands

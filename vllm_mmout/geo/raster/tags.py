@@ -33,7 +33,7 @@ class GeoTag:
     dtype: int
     """Number of the value's type in TIFF: 2 ASCII, 3 SHORT, 12 DOUBLE, ..."""
     count: int
-    """Number of values; for ASCII the number of bytes, including the closing NUL."""
+    """Number of values, which for ASCII is the number of bytes including the closing NUL."""
     value: tuple[float, ...] | bytes
     """The numbers, or the bytes of an ASCII tag."""
 
@@ -91,7 +91,7 @@ class Directory:
     """Entry of each tag, by the tag's number."""
 
     def tag(self, file: BinaryIO, code: int) -> GeoTag | None:
-        """Read a tag with its value; None if the directory lacks the tag, or its type is unknown to TIFF."""
+        """Read a tag with its value, or return None if the directory lacks it or its type is unknown to TIFF."""
         entry = self.entries.get(code)
         if entry is None:
             return None
@@ -103,17 +103,17 @@ class Directory:
         return GeoTag(code, entry.dtype, entry.count, tuple(numbers.tolist()))
 
     def text(self, file: BinaryIO, code: int) -> str | None:
-        """Read an ASCII tag as text, without closing NULs; None if the directory has no such ASCII tag."""
+        """Read an ASCII tag as text, without closing NULs, or return None if the directory lacks it."""
         tag = self.tag(file, code)
         return tag.value.rstrip(b"\0").decode("utf-8", "replace") if tag and isinstance(tag.value, bytes) else None
 
     def number(self, file: BinaryIO, code: int) -> float | None:
-        """Read the first number of a tag; None if the directory lacks the tag, or the tag holds no numbers."""
+        """Read the first number of a tag, or return None if the directory lacks the tag or it is not numeric."""
         tag = self.tag(file, code)
         return tag.numbers[0] if tag is not None and tag.numbers else None
 
     def _native_fractions(self, data: bytes, dtype: int) -> bytes:
-        """Return fractions as little-endian bytes, the order in which files are written; other bytes unchanged."""
+        """Return fractions as little-endian bytes, as files are written here. Other data is returned unchanged."""
         if dtype not in (5, 10) or self.byteorder == "<":
             return data
         return np.frombuffer(data, ">u4").astype("<u4").tobytes()
@@ -241,7 +241,7 @@ class GdalMetadata:
         if "<!" in xml.replace("<!--", ""):
             return cls()  # a document type, which could declare entities
         try:
-            root = ET.fromstring(xml)  # noqa: S314 - no entities, see above
+            root = ET.fromstring(xml)  # noqa: S314 - entities are excluded above
         except ET.ParseError:
             return cls()
         items: dict[str, str] = {}

@@ -130,7 +130,7 @@ class _Mask:
 
     segments: Segments
     file: SharedFile | None = None
-    """File of the mask; None if it is stored in the image's file."""
+    """File of the mask, or None if it is stored in the image's file."""
     by_band: bool = False
     """Whether the mask has one band for each band of the image, instead of one band for all."""
 
@@ -149,7 +149,7 @@ class _OpenTiff(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """How often each segment was decoded: flat counts of the image [planes, rows, columns], then of its mask."""
+        """Number of times each segment was decoded: flat [planes, rows, columns] of the image, then of its mask."""
         counts = [self._image.decoded.ravel()]
         if self._mask is not None:
             counts.append(self._mask.segments.decoded.ravel())
@@ -195,7 +195,7 @@ def _page(tiff: tifffile.TiffFile, number: int) -> tifffile.TiffPage:
 
 
 def _alpha(page: tifffile.TiffPage, gdal: GdalMetadata, name: str) -> int | None:
-    """Return the number, from 1, of the alpha band; None without one.
+    """Return the number, from 1, of the alpha band, or None without one.
 
     GDAL tags any file of four uint8 bands as RGB with alpha. The tagged band does not count as alpha if GDAL's
     metadata gives it another colour, or if its description names something else ("NIR").
@@ -223,7 +223,7 @@ def _colours(page: tifffile.TiffPage, gdal: GdalMetadata, count: int) -> tuple[s
 
 
 def _mask(tiff: tifffile.TiffFile, image: Segments, file: SharedFile) -> Segments | None:
-    """Return the mask that GDAL stores in a further directory of the TIFF (GDAL RFC 15); None without one."""
+    """Return the mask that GDAL stores in a further directory of the TIFF (GDAL RFC 15), or None without one."""
     for number in range(1, len(tiff.pages)):
         page = _page(tiff, number)
         same_size = (page.imagelength, page.imagewidth) == (image.height, image.width)
@@ -254,7 +254,7 @@ def _data_bands(count: int, alpha: int | None) -> list[int]:
 
 
 def _mask_beside(neighbours: Neighbours, size: tuple[int, int], bands: int) -> _Mask | None:
-    """Return the mask in GDAL's mask file ``NAME.tif.msk``; None if it is missing or not marked as a mask."""
+    """Return the mask in GDAL's mask file ``NAME.tif.msk``, or None if it is missing or not marked as a mask."""
     file = neighbours.appended(MASK)
     if file is None:
         return None
@@ -279,7 +279,7 @@ def _mask_beside(neighbours: Neighbours, size: tuple[int, int], bands: int) -> _
                 f"{file.name} has {segments.height} x {segments.width} pixels and {masks} bands, and cannot be the mask"
                 f" of {neighbours.name}, which has {size[0]} x {size[1]} and {bands}; {REMEDY}"
             )
-        stack.pop_all()  # the raster closes it
+        stack.pop_all()  # the raster closes the file
         return _Mask(segments, file, by_band)
 
 

@@ -1,4 +1,4 @@
-"""Colours of TIFFs (TIFF 6.0, sections 3, 5, 16, 21 and 23): what becomes RGB, and what values look like."""
+"""Colour spaces and palettes of TIFFs (TIFF 6.0, sections 3, 5, 16, 21 and 23), and their conversion to RGB."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from vllm_mmout.errors import InputError
 
 _KINDS: Final = tifffile.PHOTOMETRIC
 _OF_JPEG: Final = frozenset({6, 7, 33007, 34892})
-"""Compressions whose decoders give RGB for YCbCr."""
+"""Compressions whose decoders convert YCbCr to RGB."""
 _SIGNED: Final = np.array([0, 0x80, 0x80], np.uint8)
-"""What makes a and b of ICCLab, which count from 128, signed as those of CIELab and of Pillow's raw LAB are."""
+"""XOR mask that makes a and b of ICCLab (offset by 128) signed, as in CIELab and in Pillow's raw LAB mode."""
 _CMYK: Final = 1
-"""The ink set of cyan, magenta, yellow and black."""
+"""Value of the tag InkSet for cyan, magenta, yellow and black."""
 InRgb: TypeAlias = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
-"""Brings pixels [rows, columns, 3] to RGB."""
+"""Function that converts pixels [rows, columns, 3] to RGB."""
 
 
 def left_to_gdal(page: tifffile.TiffPage) -> str:
-    """Return the colour space of an image that GDAL brings to RGB, in words; "" for any other image."""
+    """Return the name of an image's colour space if only GDAL can convert it to RGB; "" for any other image."""
     if page.photometric == _KINDS.YCBCR and int(page.compression) not in _OF_JPEG:
         return "YCbCr"
     ink_set = page.tags.valueof(332, default=_CMYK)
@@ -33,10 +33,12 @@ def left_to_gdal(page: tifffile.TiffPage) -> str:
 
 
 def lab_in_rgb(page: tifffile.TiffPage, name: str) -> InRgb | None:
-    """Return what brings the pixels of a Lab image to RGB as Pillow does it, whose GDAL's are coarse; None of others.
+    """Return a function that converts the pixels of a Lab image to RGB, or None for an image in another colour space.
+
+    The function uses Pillow, since GDAL's conversion is coarse.
 
     Raises:
-        InputError: Lab that is stored plane by plane, in other numbers than bytes, or with further bands.
+        InputError: the Lab image is stored plane by plane, is not uint8, or has more than three bands.
 
     """
     if page.photometric not in (_KINDS.CIELAB, _KINDS.ICCLAB, _KINDS.ITULAB):
@@ -44,9 +46,9 @@ def lab_in_rgb(page: tifffile.TiffPage, name: str) -> InRgb | None:
     plain = page.dtype == np.uint8 and page.axes == "YXS" and page.samplesperpixel == len("Lab")
     if not plain or page.photometric == _KINDS.ITULAB:
         raise InputError(
-            f"{name} has pixels in {_KINDS(page.photometric).name} ({page.dtype}, axes {page.axes}), whose colours are"
-            " read here of CIELab and ICCLab of 8 bits alone; convert it to RGB, as with ImageMagick's magick in.tif"
-            " -colorspace sRGB out.tif"
+            f"{name} has pixels in {_KINDS(page.photometric).name} ({page.dtype}, axes {page.axes}), but only 8-bit"
+            " CIELab and ICCLab with interleaved bands can be read; convert it to RGB, for example with ImageMagick's"
+            " magick in.tif -colorspace sRGB out.tif"
         )
     flipped = _SIGNED if page.photometric == _KINDS.ICCLAB else np.zeros(3, np.uint8)
 
@@ -59,7 +61,7 @@ def lab_in_rgb(page: tifffile.TiffPage, name: str) -> InRgb | None:
 
 
 def palette_of(page: tifffile.TiffPage) -> NDArray[np.uint8] | None:
-    """Return what the values of an image look like (`OpenRaster.palette`), as Pillow shows them."""
+    """Return the palette or grey scale of an image as `OpenRaster.palette`, as Pillow shows it, or None without one."""
     bits = page.bitspersample
     if not isinstance(bits, int) or bits > 16 or page.dtype is None or np.dtype(page.dtype).kind not in "bu":
         return None
@@ -73,7 +75,10 @@ def palette_of(page: tifffile.TiffPage) -> NDArray[np.uint8] | None:
 
 
 def colours_of_palette(palette: Mapping[int, tuple[int, ...]]) -> NDArray[np.uint8]:
-    """Return the colours [values, 3] of a palette of GDAL, red, green, blue and alpha of each value; 0 of others."""
+    """Return the colours, uint8 [values, 3], of GDAL's palette, which maps values to (red, green, blue, alpha).
+
+    Values without an entry get black.
+    """
     colours = np.zeros((1 << (8 if max(palette, default=0) < 256 else 16), 3), np.uint8)
     for value, colour in palette.items():
         colours[value] = colour[:3]

@@ -1,4 +1,4 @@
-"""What a file that cannot be read seems to be, in words, with the remedy where there is one."""
+"""Error messages for files that cannot be read: the likely format, and how to convert it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.formats import GdalFormat, gdal_format
 
 _TAR_AT = 257
-"""Byte of a tar archive at which its name stands."""
+"""Offset of the magic bytes "ustar" in a tar archive."""
 _REFUSED = (
     (b"\x89PNG", "a damaged PNG"),
     (b"\xff\xd8\xff", "a damaged JPEG"),
     (b"GIF8", "a damaged GIF"),
     (b"\x0e\x03\x13\x01", "HDF4; convert the dataset to GeoTIFF"),
-    (b"ENVI", "the header of an ENVI raster; give the file of its pixels, which lies beside it"),
+    (b"ENVI", "the header of an ENVI raster; give the file of its pixels, which is beside it"),
     (b"GRIB", "GRIB; convert the field to GeoTIFF, as with gdal_translate -b 1 in.grib out.tif"),
     (b"NITF", "NITF; convert it to GeoTIFF, as with gdal_translate in.ntf out.tif"),
     (b"msid", "MrSID; convert it to GeoTIFF"),
     (b"SQLite format 3", "SQLite (a GeoPackage or MBTiles); convert it to GeoTIFF, as with gdal_translate"),
-    (b"\x93NUMPY", "a NumPy array; load it with numpy.load and hand over the array"),
+    (b"\x93NUMPY", "a NumPy array; load it with numpy.load and pass the array"),
     (b"PK\x03\x04", "a ZIP archive (also .npz, .SAFE.zip); unpack it first"),
     (b"PK\x05\x06", "an empty ZIP archive"),
     (b"\x1f\x8b", "gzip (also .tar.gz, .tgz); unpack it first"),
@@ -35,7 +35,14 @@ _REFUSED = (
 
 
 def no_image(head: bytes, name: str, raw: GdalFormat | None = None) -> InputError:
-    """Return the error of a file that is no raster; ``raw`` is the format that a header beside it says."""
+    """Return the error for a file that is not a readable raster.
+
+    Args:
+        head: first bytes of the file.
+        name: name of the file in the message.
+        raw: format that a header file beside the file states; None without one.
+
+    """
     if not head:
         return InputError(f"{name} is empty")
     remedy = "convert it to GeoTIFF, as with gdal_translate IN out.tif"
@@ -48,16 +55,16 @@ def no_image(head: bytes, name: str, raw: GdalFormat | None = None) -> InputErro
 
 
 def looks_like(head: bytes) -> str:
-    """What a file that is no readable image seems to be, in words."""
-    known = _by_signature(head)
-    if known is not None:
-        return known
+    """Describe the likely format of an unreadable file by its first bytes, with a remedy where there is one."""
+    words = _by_signature(head)
+    if words is not None:
+        return words
     if not any(head):
         return "nothing but zeros"
     try:
         text = head.decode()
     except UnicodeDecodeError as error:
-        if error.start < len(head) - 3:  # a character cut by the end of the head is no sign of binary data
+        if error.start < len(head) - 3:  # not just a character cut off by the end of the head
             return f"binary data that begins with {head[:8].hex(' ')}"
         text = head[: error.start].decode()
     if all(character.isprintable() or character.isspace() for character in text):
@@ -66,11 +73,11 @@ def looks_like(head: bytes) -> str:
 
 
 def _by_signature(head: bytes) -> str | None:
-    found = gdal_format(head)
-    if found is not None:
-        return f"{found.words}; convert it to GeoTIFF, or give it by its path"
+    file_format = gdal_format(head)
+    if file_format is not None:
+        return f"{file_format.words}; convert it to GeoTIFF, or give it by its path"
     if head[_TAR_AT:].startswith(b"ustar"):
-        return "a tar archive (as Landsat's products come); unpack it first, as with tar -xf"
+        return "a tar archive (like Landsat's products); unpack it first, as with tar -xf"
     start = head.lstrip()[:32].lower()
     for signature, words in _REFUSED:
         if head.startswith(signature) or start.startswith(signature.lower()):

@@ -37,7 +37,7 @@ class OpenRaster(RasterFacts, ABC):
     dtype: np.dtype[Any]
     """Dtype of the pixels, as in `Raster.array`."""
     block: tuple[int, int]
-    """Height and width, in pixels, of the blocks in which the file is decoded."""
+    """Height and width, in pixels, of the blocks that the file is decoded in."""
     block_bytes: int
     """Bytes of one decoded block with all bands."""
     images: int = 1
@@ -73,10 +73,10 @@ class OpenRaster(RasterFacts, ABC):
     @property
     @abstractmethod
     def decoded(self) -> NDArray[np.int64]:
-        """How often each segment of the file, then of its mask, was decoded; empty for a raster in memory."""
+        """Number of times each segment of the file, then of its mask, was decoded; empty for a raster in memory."""
 
     def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
-        """Return, for each band number (from 1), the raster that the band comes from: this one, or a member of it."""
+        """Return the raster that each band (numbered from 1) comes from: this raster, or a member of a stack."""
         return [self] * len(bands)
 
     def places(self, bands: Sequence[int | str]) -> list[int]:
@@ -188,7 +188,7 @@ class OpenSegments(OpenRaster):
 
     @abstractmethod
     def _masks(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None] | None:
-        """Return a generator of the masks [n, height, width] of each window that apply to bands; None without masks.
+        """Return a generator of the masks [n, height, width] of each window that apply to bands, or None without masks.
 
         A pixel is valid where all n values are not 0.
         """
@@ -231,7 +231,7 @@ class OpenArray(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """An empty array, since a raster in memory has no segments to decode."""
+        """An empty array, since a raster in memory is not decoded."""
         return np.zeros(0, np.int64)
 
     def close(self) -> None:

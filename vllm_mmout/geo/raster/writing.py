@@ -37,7 +37,7 @@ from vllm_mmout.stopwatch import FILES
 _CACHE = 64 << 20
 """Size of GDAL's block cache in bytes while a COG is written. GDAL's default is 5 % of the machine's memory."""
 _CACHES: list[int] = []
-"""GDAL's cache size before each COG that some thread is writing now, in the order in which they began."""
+"""GDAL's cache size before each COG that is being written now, by order of their start."""
 _CACHING = threading.Lock()
 _OPTIONS = {"GDAL_NUM_THREADS": "1", "COG_TMP_COMPRESSION": "PACKBITS"}
 """GDAL options: this package starts the threads itself, and temporary overviews need only the cheapest compression."""
@@ -157,9 +157,9 @@ def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **metadata
         return
     from rasterio.io import MemoryFile
 
-    with MemoryFile() as pixels, MemoryFile() as made:
-        _save(pixels.name, made.name, array, metadata)
-        file = BytesIO(made.getbuffer())
+    with MemoryFile() as pixels, MemoryFile() as cog:
+        _save(pixels.name, cog.name, array, metadata)
+        file = BytesIO(cog.getbuffer())
     restore_names(file, metadata)
     target.write(file.getbuffer())
 
@@ -291,6 +291,6 @@ def _system_error(name: str, nbytes: int, error: BaseException) -> OSError:
                 os.posix_fallocate(file.fileno(), 0, nbytes + (path.stat().st_size if path.exists() else 0) + 1)
         except OSError as system_error:
             return system_error
-    while error.__cause__ is not None:  # rasterio says "see previous exception"
+    while error.__cause__ is not None:  # rasterio's message only refers to the cause
         error = error.__cause__
     return OSError(errno.EIO, f"GDAL says: {error}")
