@@ -196,7 +196,7 @@ def test_colours_that_a_geotiff_cannot_hold_are_left_out(bands: int, dtype: str)
 
 def test_an_unknown_keyword_is_named() -> None:
     """As Python would name it, with those that there are."""
-    with pytest.raises(TypeError, match="no descriptions; known: nodata, georeference, band_names"):
+    with pytest.raises(TypeError, match="metadata of a GeoTIFF: descriptions; known: nodata, georeference"):
         written(CLASSES, descriptions=["class"])
 
 
