@@ -166,7 +166,7 @@ def test_dates_must_lie_on_one_grid(model, tmp_path):
     assert tensor.shape == (2, 3, 8, 10)
     np.testing.assert_array_equal(tensor[:, 2].ravel(), np.arange(160))
     write(files[2], 3, 13, georeference=Georeference(crs="EPSG:32633", transform=PLACE.transform))
-    with pytest.raises(InputError, match=r"one grid.*EPSG:32632.*EPSG:32633"):
+    with pytest.raises(InputError, match=r"share a grid.*EPSG:32632.*EPSG:32633"):
         seen(model, files)
 
 
