@@ -164,7 +164,7 @@ def meanings(names: Sequence[Sequence[str]], sensors: Sequence[str]) -> list[Mea
 
 
 def says_nothing(name: str) -> bool:
-    """Return whether a name does not describe a band, such as "Band 1", "layer_3", "7" or ""."""
+    """Return whether a name, such as "Band 1", "layer_3", "7" or "", does not describe a band."""
     return _NO_NAME.fullmatch(name.strip()) is not None and not _CODE.fullmatch(name.strip().casefold())
 
 

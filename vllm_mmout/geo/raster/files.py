@@ -146,7 +146,7 @@ class Neighbours:
     name: str
     """Name of the file, without its folder."""
     opener: Opener
-    """Opens a neighbour by its name."""
+    """Function that opens a neighbour by its name."""
 
     def appended(self, suffix: str) -> SharedFile | None:
         """Open the file ``name`` + ``suffix`` (suffix as given or in capitals), or return None if it is missing."""

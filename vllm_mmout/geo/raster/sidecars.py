@@ -36,7 +36,7 @@ class Pam:
     scales: Mapping[int, str] = field(default_factory=dict)
     """Factor that stored numbers of each band are multiplied by, as text, by band number from 1."""
     offsets: Mapping[int, str] = field(default_factory=dict)
-    """Number that is added after the multiplication, as text, by band number from 1."""
+    """Number that is added to the scaled numbers of each band, as text, by band number from 1."""
 
 
 def read_pam(file: SharedFile | None, raster: str) -> Pam:

@@ -230,7 +230,7 @@ class GdalMetadata:
     scales: Mapping[int, str] = field(default_factory=dict)
     """Factor that stored numbers of each band are multiplied by, as text, by band index from 0."""
     offsets: Mapping[int, str] = field(default_factory=dict)
-    """Number that is added after the multiplication, as text, by band index from 0."""
+    """Number that is added to the scaled numbers of each band, as text, by band index from 0."""
 
     @classmethod
     def from_xml(cls, xml: str) -> GdalMetadata:

@@ -35,7 +35,7 @@ _AROUND = 1
 _ANY = CRS.from_epsg(3857)
 """System passed to GDAL for two rasters of one system. Their coordinates are pixels, which keeps full precision."""
 _ORIGIN = 1000.0
-"""Row and column of the raster's first pixel in that case, since rasterio takes an origin of 0 for no transform."""
+"""Offset of pixel coordinates passed to GDAL, since rasterio takes an origin of 0 for a missing transform."""
 
 
 @dataclass(frozen=True, slots=True)
