@@ -1,6 +1,6 @@
 """Georeferenced rasters, their tiles and their polygons: a library that knows nothing of torch or vLLM.
 
-The other layers import what stands here, and no module below.
+The other layers import the names of this package, and none of its submodules.
 """
 
 from __future__ import annotations
@@ -151,6 +151,6 @@ _HOMES = {
     "vllm_mmout.geo.vectors.polygon": "Lattice PIXEL_TRANSFORM Polygons",
     "vllm_mmout.geo.vectors.trace": "trace_polygons",
 }
-"""Module -> the public names that it defines."""
+"""Module path -> the public names defined in that module, separated by spaces."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

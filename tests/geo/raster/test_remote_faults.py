@@ -98,7 +98,7 @@ def endless(answer):
 def test_a_server_that_is_endless(server):
     """It is heard up to the limit, which the error names with its setting."""
     limit = 2**20
-    with pytest.raises(InputError, match=rf"at most {limit} are taken; raise MMOUT_FETCH_LIMIT"):
+    with pytest.raises(InputError, match=rf"the limit is {limit}; raise MMOUT_FETCH_LIMIT"):
         read(server.answer("/data", endless), FetchOptions(limit=limit))
     server.quiet()
     assert len(server.asked) == 1
@@ -222,7 +222,7 @@ def test_a_first_part_that_is_larger_than_asked_for(server):
     address = server.answer("/data", lambda a: a.give(206, DATA, everything) if a.part else a.file(DATA))
     assert read(address) == DATA
     assert [asked.part for asked in server.asked] == [(0, AT), None]
-    with pytest.raises(InputError, match="at most 700000 are taken"):
+    with pytest.raises(InputError, match="the limit is 700000"):
         read(address, FetchOptions(limit=700_000, retries=0))
 
 

@@ -246,7 +246,7 @@ def test_closing_ends_reads_in_other_threads(server):
 def test_a_file_that_is_larger_than_the_limit(server, monkeypatch, scene):
     """A picture in parts, a file whose server says its size: refused before it is fetched, with limit and setting."""
     monkeypatch.setenv("MMOUT_FETCH_LIMIT", "500K")
-    says = r"at most 512000 are taken; raise MMOUT_FETCH_LIMIT"
+    says = r"the limit is 512000; raise MMOUT_FETCH_LIMIT"
     with pytest.raises(InputError, match=rf"/whole\.tif is too large .* {says}"):
         open_raster(server.serve("/whole.tif", scene, ranges=False))
     with pytest.raises(InputError, match=rf"/picture\.png is too large .* {says}"):
@@ -255,5 +255,5 @@ def test_a_file_that_is_larger_than_the_limit(server, monkeypatch, scene):
     with open_raster(server.serve("/parts.tif", scene)) as raster:
         np.testing.assert_array_equal(raster.read().array, rasterios(scene))
     monkeypatch.setenv("MMOUT_FETCH_LIMIT", "lots")
-    with pytest.raises(OptionError, match="MMOUT_FETCH_LIMIT must be bytes"):
+    with pytest.raises(OptionError, match="MMOUT_FETCH_LIMIT must be a number of bytes"):
         open_raster(server.address + "/whole.tif")

@@ -1,1 +1,1 @@
-"""Files on servers of http and https, read by parts where the server gives them."""
+"""Files on HTTP and HTTPS servers, read by byte range where the server supports that."""

@@ -1,4 +1,4 @@
-"""BlockCache: bytes that are far away, at any place, for several threads, each block fetched once while it is kept."""
+"""BlockCache, a thread-safe cache of the blocks of a remote file."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from typing import TypeAlias
 from vllm_mmout.errors import InputError
 
 BLOCK = 2**16
-"""Bytes of a block: what is fetched begins and ends at multiples of it."""
+"""Bytes of a block. Each request begins and ends at a multiple of this, or at the end of the file."""
 _CAPACITY = 2**25
+"""Bytes that the cache of a file keeps at most."""
 _AT_ONCE = 2**23
-"""Bytes of one request at most: what a broken connection may cost."""
+"""Bytes of a request at most, which is also the most that a broken connection can waste."""
 _AHEAD = 2**18
-"""Bytes that are fetched at least where reading goes on behind what is there."""
+"""Bytes that a request fetches at least if it continues right after a cached block."""
 
 _THREADS = 8
-"""Parts that are fetched at once before they are read."""
+"""Number of threads that fetch blocks in the background before they are read."""
 
 
 Buffer: TypeAlias = "bytes | memoryview"
@@ -29,25 +30,25 @@ Buffer: TypeAlias = "bytes | memoryview"
 
 @dataclass(eq=False, slots=True)
 class _Run:
-    """Blocks that one request fetches, and that are kept, and let go, together."""
+    """Consecutive blocks that a single request fetches. They are kept and dropped together."""
 
     first: int
     stop: int
     unread: set[int]
-    """Those of them that were fetched ahead, and that nobody has read yet."""
+    """Indices of the blocks that were fetched ahead and have not been read yet."""
     done: Future[memoryview] = field(default_factory=Future)
 
     @property
     def count(self) -> int:
-        """How many they are."""
+        """Number of blocks in the run."""
         return self.stop - self.first
 
 
 class BlockCache:
-    """Reads blocks when they are first asked for, and keeps those asked for last.
+    """Cache of the blocks of a remote file, with the least recently read blocks dropped first.
 
-    What was fetched ahead and is not read yet goes last of all. Threads do not wait for each other, but for blocks that
-    another one is just fetching.
+    A block is fetched when it is first read, and only once while the cache keeps it. Blocks fetched ahead and not read
+    yet are dropped last. A thread waits for another thread only if that thread is fetching the same block.
     """
 
     def __init__(
@@ -68,29 +69,32 @@ class BlockCache:
         self._ahead = max(1, ahead // block)
         self._lock = threading.Lock()
         self._runs: dict[int, _Run] = {}
-        """By each of their blocks, those that are coming too."""
+        """Block index -> the run that contains the block, including runs that are still being fetched."""
         self._read: OrderedDict[_Run, None] = OrderedDict()
-        """Those that are kept and were read, the last one at the end."""
+        """Cached runs without unread blocks, the most recently read run last."""
         self._unread: OrderedDict[_Run, None] = OrderedDict()
-        """Those that are kept of which something was not."""
+        """Cached runs that were fetched ahead and have unread blocks."""
         self._kept = 0
-        """Blocks of both."""
+        """Number of blocks in `_read` and `_unread`."""
         self._pool: ThreadPoolExecutor | None = None
 
     def view_at(self, at: int, count: int) -> memoryview:
-        """The bytes at a place, fewer where the end is reached; no copy where one request has fetched them all."""
+        """Return ``count`` bytes from offset ``at``, or fewer at the end of the file.
+
+        The bytes are not copied if a single request has fetched all of them.
+        """
         if at < 0:
-            raise ValueError(f"there is no place {at}")
+            raise ValueError(f"cannot read at the negative offset {at}")
         end = min(at + count, self.size)
         pieces = []
         while at < end:
-            start, data = self._some(at // self._block, (end - 1) // self._block)
+            start, data = self._run_at(at // self._block, (end - 1) // self._block)
             pieces.append(data[at - start : end - start])
             at = start + len(data)
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def fetch(self, at: int, count: int) -> None:
-        """Fetch bytes in the background that will be read; what fails there is tried again where it is read."""
+        """Fetch ``count`` bytes from offset ``at`` in the background. If that fails, reading fetches them again."""
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_THREADS, "mmout-fetch")
@@ -100,13 +104,13 @@ class BlockCache:
     def _bring(self, index: int, last: int) -> None:
         while index <= last:
             with self._lock:
-                mine = None if index in self._runs else self._claim(index, last, ahead=True)
-            if mine is not None:
-                self._fetched(mine)
-            index = index + 1 if mine is None else mine.stop
+                run = None if index in self._runs else self._claim(index, last, ahead=True)
+            if run is not None:
+                self._fetched(run)
+            index = index + 1 if run is None else run.stop
 
     def put(self, data: bytes) -> None:
-        """Keep bytes that are known before anything is read, from the start on."""
+        """Cache the first bytes of the file, which the caller already has. An incomplete last block is dropped."""
         count = -(-self.size // self._block) if len(data) >= self.size else len(data) // self._block
         run = _Run(0, count, set())
         run.done.set_result(memoryview(data)[: count * self._block])
@@ -115,29 +119,32 @@ class BlockCache:
             self._keep(run)
 
     def clear(self) -> None:
-        """Let all go."""
+        """Drop all blocks, and cancel fetches in the background that have not begun."""
         with self._lock:
             for run in [*self._read, *self._unread]:
                 self._drop(run)
             if self._pool is not None:
                 self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _some(self, index: int, last: int) -> tuple[int, memoryview]:
-        """The run that a block is in, and where it begins; ``last`` is the last block wanted after it."""
+    def _run_at(self, index: int, last: int) -> tuple[int, memoryview]:
+        """Return the file offset and the bytes of the run that contains block ``index``.
+
+        If the block is not cached, fetch it with the uncached blocks that follow it, up to block ``last``.
+        """
         while True:
             with self._lock:
                 run = self._runs.get(index)
                 if run is None:
-                    mine = self._claim(index, last, ahead=False)
+                    claimed = self._claim(index, last, ahead=False)
                 else:
                     self._count_as_read(run, index, last)
             if run is None:
-                return mine.first * self._block, self._fetched(mine)
+                return claimed.first * self._block, self._fetched(claimed)
             try:
                 return run.first * self._block, run.done.result()
             except InputError as error:
-                raise InputError(str(error)) from error  # one of this thread's own
-            except CancelledError:  # the thread that fetched it was interrupted
+                raise InputError(str(error)) from error  # a new error, since each thread needs its own traceback
+            except CancelledError:  # the thread that was fetching the run was interrupted
                 continue
 
     def _count_as_read(self, run: _Run, index: int, last: int) -> None:
@@ -149,7 +156,10 @@ class BlockCache:
             self._read.move_to_end(run)
 
     def _claim(self, index: int, last: int, *, ahead: bool) -> _Run:
-        """Say that a block is fetched here, with those after it that are wanted as well."""
+        """Register a run of uncached blocks, from ``index`` up to at least ``last``, that the caller then fetches.
+
+        The run ends before the next cached block, and at the largest size of a request. The caller holds the lock.
+        """
         end = last + 1
         if index - 1 in self._runs:
             end = max(end, index + self._ahead)

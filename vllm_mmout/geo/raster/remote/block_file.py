@@ -1,4 +1,4 @@
-"""BlockFile: a file that is far away, of which blocks are fetched when they are read."""
+"""BlockFile, the base class of remote files whose blocks are fetched when they are read."""
 
 from __future__ import annotations
 
@@ -9,35 +9,42 @@ from vllm_mmout.geo.raster.remote.fetch_options import LIMIT
 
 
 class BlockFile(ManyReadersFile):
-    """A file of which parts are fetched when they are read; also a file object, for one thread."""
+    """Base class of remote files whose blocks are fetched when they are read.
+
+    Any number of threads may call `read_at`, `view_at` and `fetch`. The methods of file objects (`read`, `seek`,
+    `tell`) are for a single thread.
+    """
 
     def __init__(self, name: str, size: int, limit: int, head: bytes) -> None:
         self.name = name
         self.size = size
-        """Bytes of the whole file."""
+        """Size of the whole file in bytes."""
         self._limit = limit
         self._blocks = BlockCache(self._fetch, size)
         self._blocks.put(head)
         self._at = 0
 
     def _fetch(self, start: int, stop: int) -> Buffer:
-        """The bytes from a place to another."""
+        """Return the bytes of the file from ``start`` to ``stop``."""
         raise NotImplementedError
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def read_at(self, at: int, count: int) -> bytes:
-        """Read bytes at a place, fewer where the file ends; any number of threads may at once."""
+        """Return ``count`` bytes from offset ``at``, or fewer at the end of the file. Thread-safe."""
         return bytes(self.view_at(at, count))
 
     def view_at(self, at: int, count: int) -> memoryview:
-        """The same, without a copy where one request has fetched them all."""
+        """Return a view of ``count`` bytes from offset ``at``, or fewer at the end of the file. Thread-safe.
+
+        The bytes are not copied if a single request has fetched all of them.
+        """
         if self.closed:
             raise ValueError("read of closed file")
         count = min(count, self.size - at)
@@ -46,38 +53,38 @@ class BlockFile(ManyReadersFile):
         return self._blocks.view_at(at, count)
 
     def fetch(self, at: int, count: int) -> None:
-        """Have bytes fetched that will be read soon; returns at once."""
+        """Start fetching ``count`` bytes from offset ``at`` in the background, and return at once."""
         count = min(count, self.size - at)
         if not self.closed and 0 < count <= self._limit:
             self._blocks.fetch(at, count)
 
     def read(self, count: int | None = -1, /) -> bytes:
-        """Read on from where the file is; to its end without a number."""
+        """Read at most ``count`` bytes from the current position, or the rest of the file if it is negative or None."""
         data = self.read_at(self._at, self.size if count is None or count < 0 else count)
         self._at += len(data)
         return data
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Go to a place."""
+        """Move the current position, and return it as an offset from the start of the file."""
         at = offset + (0, self._at, self.size)[whence]
         if at < 0:
-            raise ValueError(f"there is no place {at}")
+            raise ValueError(f"cannot seek to the negative offset {at}")
         self._at = at
         return at
 
     def tell(self) -> int:
-        """Where the file is."""
+        """Return the current position as an offset from the start of the file."""
         return self._at
 
     def close(self) -> None:
-        """Let the file go; any number of times."""
+        """Close the file and drop its blocks. May be called more than once."""
         super().close()
         self._blocks.clear()
 
 
 def too_large(name: str, fact: str, limit: int) -> InputError:
-    """The error of what is larger than may be fetched at once."""
+    """Return the error for a file, or part of it, that exceeds the limit of bytes fetched at once."""
     return InputError(
-        f"{name} is too large to be fetched at once: {fact}, at most {limit} are taken; raise {LIMIT}, or make it a"
-        " tiled GeoTIFF on a server that gives parts of files"
+        f"{name} is too large to be fetched at once: {fact}, the limit is {limit}; raise {LIMIT}, or make it a"
+        " tiled GeoTIFF on a server that supports range requests"
     )

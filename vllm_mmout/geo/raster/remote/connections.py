@@ -1,4 +1,4 @@
-"""Connections to servers of http and https, each given up when its answer comes too slowly."""
+"""Connections to HTTP and HTTPS servers that raise a timeout error if a response arrives too slowly."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 
 ResolvedAddress: TypeAlias = tuple[Any, ...]
-"""One answer of ``socket.getaddrinfo``."""
+"""An item of the list that ``socket.getaddrinfo`` returns."""
 
 _KEPT = 8
-"""Connections of one file to one server that are kept for its next request, as many as threads read it."""
+"""Number of idle connections that a file keeps per server: as many as there are threads that read the file."""
 _SLOWEST = 1024
-"""Bytes a second below which an answer counts as none: a limit between two pieces alone could be stretched for ever."""
+"""Lowest accepted speed in bytes per second. Without it, a server that sends a byte per timeout would never end."""
 
 
 class Connections:
-    """The connections of one opened file: kept for its next request, closed with it.
+    """The connections of an open remote file, kept between its requests and closed with the file.
 
-    Where requests go, directly or through the proxies of HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, is decided
-    here. A subclass may refuse: an address in `request`, the IP addresses that a host has in `lookup`.
+    Requests go directly or through a proxy, as HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say. A subclass may
+    override `request` to refuse addresses, and `lookup` to refuse IP addresses of a host.
     """
 
     def __init__(self, options: FetchOptions) -> None:
@@ -52,7 +52,7 @@ class Connections:
         self._making = threading.Lock()
 
     def request(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
-        """Ask for a file; the answer's body is read from it, as it is sent."""
+        """Send a GET request, and return the response with its body not yet read and not decompressed."""
         proxy = proxy_of(url)
         manager = self._managers.get(proxy)
         if manager is None:
@@ -62,14 +62,14 @@ class Connections:
             url,
             headers=headers,
             redirect=False,
-            retries=False,  # `Fetcher` repeats: urllib3 would log the address, with the signature in its query
+            retries=False,  # `Fetcher` retries, since urllib3 would log the URL with the signature in its query
             preload_content=False,
             decode_content=False,
             timeout=self._timeout,
         )
 
     def manager(self, proxy: str | None) -> urllib3.PoolManager:
-        """The pools of connections that go through one proxy, or directly."""
+        """Return a new manager of connection pools that go through ``proxy``, or directly if that is None."""
         settings: dict[str, Any] = {"maxsize": _KEPT}
         manager = urllib3.PoolManager(**settings) if proxy is None else _through(proxy, settings)
         pools = {
@@ -80,29 +80,29 @@ class Connections:
         return manager
 
     def lookup(self, host: str, port: int) -> Sequence[ResolvedAddress]:
-        """The IP addresses of a host, which are tried in turn, and no other."""
+        """Return the IP addresses of a host. Only these are tried, in this order."""
         return socket.getaddrinfo(host, port, allowed_gai_family(), socket.SOCK_STREAM)
 
     def add(self, connection: HTTPConnection) -> None:
-        """Note a connection, to be closed with the others."""
+        """Register a connection, so that `close` closes it too."""
         with self._making:
             self._made.add(connection)
 
     def close(self) -> None:
-        """Close all, those in use too: whoever reads from one gets an error at once."""
+        """Close all connections, even if they are in use. A thread that reads from them gets an error at once."""
         with self._making:
-            made = list(self._made)
-        for connection in made:
-            used = connection.sock
-            if used is not None:
+            connections = list(self._made)
+        for connection in connections:
+            open_socket = connection.sock
+            if open_socket is not None:
                 with contextlib.suppress(OSError):
-                    used.shutdown(socket.SHUT_RDWR)
+                    open_socket.shutdown(socket.SHUT_RDWR)
         for manager in list(self._managers.values()):
             manager.clear()
 
 
 class _WatchedReader(io.RawIOBase):
-    """What a socket gives, until it gives too little."""
+    """Reader of a socket that raises TimeoutError if less than 1 KiB per second arrives during a timeout period."""
 
     def __init__(self, raw: io.RawIOBase, period: float) -> None:
         self._raw = raw
@@ -129,7 +129,7 @@ class _WatchedReader(io.RawIOBase):
 
 
 class _WatchedResponse(http.client.HTTPResponse):
-    """An answer whose status, headers and body are read so."""
+    """An HTTP response whose status line, headers and body are read through `_WatchedReader`."""
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
@@ -139,7 +139,7 @@ class _WatchedResponse(http.client.HTTPResponse):
 
 
 class _Connection(HTTPConnection):
-    """A connection to one of the addresses that its owner finds, unless it is to a proxy."""
+    """A connection to an IP address that ``owner.lookup`` returns, or to a proxy."""
 
     response_class = _WatchedResponse
 
@@ -153,8 +153,8 @@ class _Connection(HTTPConnection):
         if self._proxied:
             return super()._new_conn()
         try:
-            found = self._owner.lookup(self._dns_host.strip("[]"), self.port)
-            return _first_of(found, self.timeout, self.socket_options)
+            addresses = self._owner.lookup(self._dns_host.strip("[]"), self.port)
+            return _connect_to_any(addresses, self.timeout, self.socket_options)
         except socket.gaierror as error:
             raise NameResolutionError(self.host, self, error) from error
         except UnicodeError:
@@ -177,38 +177,39 @@ class _SecurePool(HTTPSConnectionPool):
     ConnectionCls = _SecureConnection
 
 
-def _first_of(found: Sequence[ResolvedAddress], timeout: Any, options: Any) -> socket.socket:
-    """A connection to the first of some addresses that takes one.
+def _connect_to_any(addresses: Sequence[ResolvedAddress], timeout: Any, options: Any) -> socket.socket:
+    """Return a socket connected to the first address that accepts the connection.
 
-    They share the time that there is: with a limit for each, a host of hundreds of addresses would hold a thread long.
+    ``timeout`` is for all addresses together. With a timeout for each, a host with hundreds of addresses would block
+    the thread for a long time.
     """
     end = time.monotonic() + timeout if isinstance(timeout, int | float) else math.inf
     failure = OSError("the host has no address")
-    for more, where in zip(range(len(found), 0, -1), found, strict=True):
-        share = max(end - time.monotonic(), 0.001) / more
+    for remaining, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        share = max(end - time.monotonic(), 0.001) / remaining
         try:
-            return connected(where, share if math.isfinite(share) else None, options or ())
+            return connected(address, share if math.isfinite(share) else None, options or ())
         except OSError as error:
             failure = error
     raise failure
 
 
 def connected(where: ResolvedAddress, timeout: float | None, options: Sequence[tuple[Any, ...]]) -> socket.socket:
-    """A connection to an address."""
-    made = socket.socket(*where[:3])
+    """Return a socket connected to an IP address. ``timeout`` is in seconds, unlimited if None."""
+    new_socket = socket.socket(*where[:3])
     try:
         for option in options:
-            made.setsockopt(*option)
-        made.settimeout(timeout)
-        made.connect(where[4])
+            new_socket.setsockopt(*option)
+        new_socket.settimeout(timeout)
+        new_socket.connect(where[4])
     except BaseException:
-        made.close()
+        new_socket.close()
         raise
-    return made
+    return new_socket
 
 
 def proxy_of(url: str) -> str | None:
-    """The proxy that the environment names for an address."""
+    """Return the URL of the proxy that the environment sets for an address, or None."""
     parts = urlsplit(url)
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")

@@ -1,4 +1,4 @@
-"""How files are fetched from servers: FetchOptions."""
+"""FetchOptions: timeout, retries and size limit for fetching files from servers."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ _SIZE = re.compile(r"([0-9]{1,15})\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOptions:
-    """How long a server is waited for, how often it is asked, and how much is taken from it."""
+    """Timeout, retries and size limit of requests to a file server."""
 
     timeout: float = 30.0
-    """Seconds in which a connection must stand, the next piece of an answer come, and a minimum of it arrive."""
+    """Seconds to wait for a connection and for the next piece of a response; also the period of the speed check."""
     retries: int = 3
-    """How often a request is repeated that failed for a reason that may pass."""
+    """Number of retries after a temporary failure of a request."""
     limit: int = 4 * 2**30
-    """Bytes that are taken at once: of a file whose server gives no parts of it, or of a picture."""
+    """Largest number of bytes fetched at once, as for a picture or a file whose server does not support ranges."""
     backoff: float = 0.5
-    """Seconds before the first repetition; each further one waits twice as long."""
+    """Seconds to wait before the first retry. The wait doubles with each further retry."""
     redirects: int = 5
-    """How many redirects of one request are followed."""
+    """Largest number of redirects that one request may follow."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """The options as the variables MMOUT_FETCH_TIMEOUT, MMOUT_FETCH_RETRIES and MMOUT_FETCH_LIMIT give them.
+        """Return the options set by MMOUT_FETCH_TIMEOUT, MMOUT_FETCH_RETRIES and MMOUT_FETCH_LIMIT.
 
         Args:
-            environment: the variables; None: those of this process. One that is empty counts as absent.
+            environment: the environment variables, `os.environ` if None. An empty variable counts as unset.
 
         Raises:
-            OptionError: a variable has a value that it cannot have.
+            OptionError: the value of a variable is invalid.
 
         """
         variables = os.environ if environment is None else environment
         readers = {"timeout": (TIMEOUT, _timeout), "retries": (RETRIES, _retries), "limit": (LIMIT, _limit)}
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             name: read(text) for name, (variable, read) in readers.items() if (text := variables.get(variable))
         }
-        return cls(**given)
+        return cls(**options)
 
     def pause(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row; 0 after none."""
+        """Return the seconds to wait after ``failures`` failures in a row: 0 if ``failures`` is 0, at most 30."""
         return min(self.backoff * 2 ** (failures - 1), _LONGEST_PAUSE) if failures else 0.0
 
 
@@ -61,19 +61,19 @@ def _timeout(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= _LONGEST:
-        raise OptionError(f"{TIMEOUT} must be seconds, more than 0, at most {_LONGEST}, as 30, got {text!r}")
+        raise OptionError(f"{TIMEOUT} must be seconds, above 0 and at most {_LONGEST}, such as 30, got {text!r}")
     return seconds
 
 
 def _retries(text: str) -> int:
     if not re.fullmatch("[0-9]{1,2}", text.strip()):
-        raise OptionError(f"{RETRIES} must be a whole number from 0 to 99, as 3, got {text!r}")
+        raise OptionError(f"{RETRIES} must be a whole number from 0 to 99, such as 3, got {text!r}")
     return int(text)
 
 
 def _limit(text: str) -> int:
-    found = _SIZE.fullmatch(text.strip())
-    size = int(found[1]) * _UNITS[found[2].upper()] if found else 0
+    match = _SIZE.fullmatch(text.strip())
+    size = int(match[1]) * _UNITS[match[2].upper()] if match else 0
     if size < 1:
-        raise OptionError(f"{LIMIT} must be bytes, more than 0, as 4294967296, 500M or 4G, got {text!r}")
+        raise OptionError(f"{LIMIT} must be a number of bytes above 0, such as 4294967296, 500M or 4G, got {text!r}")
     return size

@@ -1,4 +1,4 @@
-"""Fetcher: asks a server for one file, or parts of it, and again where what failed may pass."""
+"""Fetcher, which requests a file or byte ranges of it from a server and retries after temporary failures."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 _WORTH_A_TRY = 2**19
-"""Bytes that have come before an answer broke for which it does not count as tried in vain."""
+"""Number of bytes received before a connection broke that make the attempt count as progress, not as a failure."""
 _SHOWN = 300
-"""Characters of an error of the connection that a message shows."""
+"""Number of characters of a connection error that a message shows."""
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
 _MAY_PASS = frozenset({408, 429, 500, 502, 503, 504})
 _EXPIRED = frozenset({400, 401, 403, 404, 410})
-"""What servers say of an address whose signature is too old."""
+"""HTTP statuses that servers send if the signature of an address has expired."""
 _REMEDIES = {
     401: "write user and password into the address, as https://user:password@host/...",
     403: "ask for permission, or for a new signature of the address",
@@ -46,7 +46,7 @@ _REMEDIES = {
 
 
 class BrokenError(Exception):
-    """A request failed for a reason that may pass."""
+    """A request failed for a temporary reason. ``wait_s`` is the delay in seconds that the server asks for."""
 
     def __init__(self, words: str, wait_s: float = 0.0) -> None:
         super().__init__(words)
@@ -54,22 +54,22 @@ class BrokenError(Exception):
 
 
 class Fetcher:
-    """Asks for one file; several threads may.
+    """Sender of the requests for a remote file. Thread-safe.
 
-    Redirects are followed, and where they led is asked from then on, until it is refused there. User and password of
-    the address are sent to its own host alone.
+    Redirects are followed. Later requests go directly to the target of the redirect, until that refuses a request.
+    User and password of the address are sent to the host of the address only.
     """
 
     def __init__(self, address: str, options: FetchOptions, connections: Connections) -> None:
         self.name = without_secrets(address)
-        """The address as it may stand in a message."""
+        """The address without secrets, for messages."""
         self.options = options
         self.closed = False
         parsed = _parsed(address)
         self._origin = self._target = parsed._replace(auth=None, fragment=None)
         self._headers = {"Accept-Encoding": "identity", "User-Agent": f"vllm-mmout/{__version__}"}
         self._secret = {}
-        if parsed.auth is not None:  # in UTF-8, which urllib3 does not do (RFC 7617, 2.1)
+        if parsed.auth is not None:  # encoded as UTF-8 (RFC 7617, 2.1), which urllib3 does not do
             secret = b64encode(unquote(parsed.auth).encode()).decode()
             self._secret["Authorization"] = f"Basic {secret}"
         self._connections = connections
@@ -77,10 +77,11 @@ class Fetcher:
         self._process = os.getpid()
 
     def insist(self, what: str, step: Callable[[], _Result], came: Callable[[], int] = lambda: 0) -> _Result:
-        """Do something, and again after a pause where it fails with `BrokenError`, as often as the options say.
+        """Call ``step``, and retry it after a pause if it raises `BrokenError`, up to ``options.retries`` times.
 
-        ``came`` says how many bytes are there to stay, from which the step goes on: who closes its answers early may
-        close any number of them, as long as each brings its share.
+        ``what`` names the data in error messages. ``came`` returns the number of bytes received so far, from where
+        ``step`` continues. An attempt that received at least 512 KiB does not count as a failure, so a server may
+        break any number of connections as long as each makes progress.
         """
         tries = had = 0
         while True:
@@ -95,7 +96,10 @@ class Fetcher:
 
     @contextmanager
     def answer(self, part: tuple[int, int] | None) -> Iterator[BaseHTTPResponse]:
-        """The answer to one request, of status 200, 206 or 416; its connection is closed where it is not read whole."""
+        """Yield the response to a request, with status 200, 206 or 416. ``part`` is a byte range, None the whole file.
+
+        The connection is closed unless the response is read to its end.
+        """
         headers = {} if part is None else {"Range": f"bytes={part[0]}-{part[1] - 1}"}
         try:
             with closing(self._followed(self._target, headers)) as response:
@@ -107,18 +111,18 @@ class Fetcher:
         except HTTPError as error:
             raise self._broken(error) from error
         finally:
-            if self.closed:  # while this was under way; what was opened since then is closed too
+            if self.closed:  # `close` was called during the request: close connections that were opened since then
                 self._connections.close()
 
     def close(self) -> None:
-        """Close the connections, those that other threads use too; any number of times."""
+        """Close the connections, even if other threads are using them. May be called more than once."""
         self.closed = True
         self._ending.set()
         self._connections.close()
 
     def _followed(self, url: Url, headers: dict[str, str]) -> BaseHTTPResponse:
-        most = self.options.redirects
-        for _ in range(most + 1):
+        limit = self.options.redirects
+        for _ in range(limit + 1):
             own = (url.scheme, url.host, url.port) == (self._origin.scheme, self._origin.host, self._origin.port)
             response = self._connections.request(url.url, {**self._headers, **headers, **(self._secret if own else {})})
             location = response.headers.get("Location")
@@ -128,12 +132,12 @@ class Fetcher:
                 return response
             with closing(response):
                 url = self._redirected(url, _as_sent(location))
-        if not most:
+        if not limit:
             raise InputError(
                 f"{self.name} redirects to {without_secrets(url.url)}, and redirects are not followed;"
                 " give that address"
             )
-        raise InputError(f"{self.name} redirects more than {most} times, at last to {without_secrets(url.url)}")
+        raise InputError(f"{self.name} redirects more than {limit} times, at last to {without_secrets(url.url)}")
 
     def _redirected(self, url: Url, location: str) -> Url:
         what = f"{self.name} redirects to an address that"
@@ -148,7 +152,7 @@ class Fetcher:
         return target._replace(auth=None, fragment=None)
 
     def _checked(self, response: BaseHTTPResponse) -> BaseHTTPResponse:
-        """An answer that has something of the file, or says that there is no such part."""
+        """Return the response if its status is 200, 206 or 416. Otherwise raise BrokenError or InputError."""
         status = response.status
         if status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
             encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
@@ -166,7 +170,10 @@ class Fetcher:
         raise InputError(f"{self.name}: {words}; {_REMEDIES.get(status, 'see whether a browser gets the file')}")
 
     def _pause(self, what: str, error: BrokenError, tries: int) -> None:
-        """Wait until it may be tried again, after so many tries in vain; raise the error of what was tried enough."""
+        """Wait before the next attempt. Raise InputError after too many failures, or if the server's delay is too long.
+
+        ``tries`` is the number of failed attempts, and ``what`` names the data in the message.
+        """
         self._check_open()
         options = self.options
         if error.wait_s > options.timeout:
@@ -189,21 +196,21 @@ class Fetcher:
             raise InputError(f"{self.name} was opened in another process; open it again in this one")
 
     def _broken(self, error: HTTPError) -> Exception:
-        late = timeout_phrase(error, self.options.timeout, self.options.timeout)
-        if late is not None:
-            return BrokenError(late)
-        distrusted = certificate_fault(error)
-        if distrusted is not None:
-            return InputError(f"{self.name}: the server's certificate {distrusted}")
+        timeout = timeout_phrase(error, self.options.timeout, self.options.timeout)
+        if timeout is not None:
+            return BrokenError(timeout)
+        certificate = certificate_fault(error)
+        if certificate is not None:
+            return InputError(f"{self.name}: the server's certificate {certificate}")
         last = error.args[-1] if error.args else None
-        words = str(last if isinstance(last, Exception) else error)  # of what is no HTTP it holds all that came
-        if isinstance(error, NewConnectionError):  # says which object of urllib3's it was, before all else
+        words = str(last if isinstance(last, Exception) else error)  # long if the response is not HTTP: all its bytes
+        if isinstance(error, NewConnectionError):  # the message begins with the repr of a urllib3 object
             words = words.partition("): ")[2] or words
         return BrokenError(f"the connection failed: {words[:_SHOWN]}{'...' * (len(words) > _SHOWN)}")
 
 
 def _parsed(address: str, what: str = "an address that begins with http:// or https://") -> Url:
-    """The parts of an address; what cannot be understood is not shown, since it may hold a password anywhere."""
+    """Parse an http or https address. The error does not show an invalid address, since that may contain a password."""
     try:
         url = parse_url(address.strip())
     except LocationParseError:
@@ -214,7 +221,7 @@ def _parsed(address: str, what: str = "an address that begins with http:// or ht
 
 
 def _as_sent(header: str) -> str:
-    """A header with the letters that it was sent in: http.client takes what is UTF-8 for Latin-1."""
+    """Return a header value decoded as UTF-8, since http.client decodes headers as Latin-1."""
     try:
         return header.encode("latin-1").decode()
     except UnicodeError:
@@ -226,7 +233,7 @@ def _not_understood(what: str) -> InputError:
 
 
 def status_phrase(status: int) -> str:
-    """A status with its name, where it has one."""
+    """Return an HTTP status with its standard phrase, such as "404 Not Found", or only the number if it has none."""
     try:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
@@ -234,15 +241,15 @@ def status_phrase(status: int) -> str:
 
 
 def retry_after_s(response: BaseHTTPResponse) -> float:
-    """Seconds that an answer asks to wait by its ``Retry-After``; 0 where it does not."""
+    """Return the delay in seconds in a response's ``Retry-After`` header, or 0 if it is missing or invalid."""
     try:
         return float(urllib3.Retry().parse_retry_after(response.headers.get("Retry-After", "0")))
-    except (HTTPError, ValueError, OverflowError):  # of numbers and dates that are none
+    except (HTTPError, ValueError, OverflowError):  # the header is neither a number nor a date
         return 0.0
 
 
 def timeout_phrase(error: HTTPError, connect_s: float, read_s: float) -> str | None:
-    """What was waited for too long, in words; None where something else failed."""
+    """Return a phrase for a timeout, such as "no connection within 30 s", or None if the error is not a timeout."""
     if not isinstance(error, NoAnswerError) or isinstance(error, NewConnectionError):
         return None
     if isinstance(error, ConnectTimeoutError):
@@ -251,7 +258,10 @@ def timeout_phrase(error: HTTPError, connect_s: float, read_s: float) -> str | N
 
 
 def certificate_fault(error: HTTPError) -> str | None:
-    """What is wrong with a server's certificate, which the sentence begins with; None where something else failed."""
+    """Return the fault of a server's certificate, as the end of a sentence that begins with "the certificate".
+
+    Return None if the error has another reason.
+    """
     cause = error.args[0] if isinstance(error, SSLError) and error.args else None
     verify = getattr(cause, "verify_message", None)
     if not verify:

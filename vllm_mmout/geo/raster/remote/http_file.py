@@ -1,6 +1,6 @@
-"""Files on servers of http and https, read by parts where the server gives them, else fetched whole.
+"""Files on HTTP and HTTPS servers, read by byte range if the server supports that, otherwise downloaded.
 
-Not by fsspec, which reads http on an event loop in a thread of its own and does not try again.
+fsspec is not used, since it reads HTTP on an event loop in a separate thread and does not retry.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ _CONTENT_RANGE = re.compile(r"bytes\s+([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which part of which version of a file an answer holds."""
+    """The byte range that a response contains, and the version of the file that it belongs to."""
 
     start: int
     stop: int
     size: int | None
-    """Bytes of the whole file, None where the server does not know."""
+    """Size of the whole file in bytes, or None if the server does not know it."""
     etag: str | None
     modified: str | None
 
     @classmethod
     def of(cls, response: BaseHTTPResponse) -> Self | None:
-        """What an answer says of itself; None where that is not understood, or of more than one part."""
-        found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
-        if found is None or int(found[2]) < int(found[1]):
+        """Read the headers of a response. Return None if Content-Range is missing, malformed or has several ranges."""
+        match = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
+        if match is None or int(match[2]) < int(match[1]):
             return None
-        size = None if found[3] == "*" else int(found[3])
-        if size is not None and size <= int(found[2]):
+        size = None if match[3] == "*" else int(match[3])
+        if size is not None and size <= int(match[2]):
             return None
         tag = response.headers.get("ETag")
         modified = response.headers.get("Last-Modified")
-        return cls(int(found[1]), int(found[2]) + 1, size, tag and tag.removeprefix("W/"), modified)
+        return cls(int(match[1]), int(match[2]) + 1, size, tag and tag.removeprefix("W/"), modified)
 
     def same_file(self, other: Part) -> bool:
-        """Whether nothing says that the two are of different versions of a file.
+        """Return False if size, ETag or Last-Modified show that the two parts are of different versions of a file.
 
-        Compared here instead of asked for with ``If-Range``: answers to that may leave out headers.
+        ``If-Range`` is not sent instead, since responses to it may leave out these headers.
         """
         pairs = [(self.size, other.size), (self.etag, other.etag), (self.modified, other.modified)]
         return all(mine == others for mine, others in pairs if mine is not None and others is not None)
 
 
 class HttpFile(BlockFile):
-    """A file on a server that gives parts of it.
+    """A file on a server that supports range requests, open for reading.
 
-    It must not change while it is read: an answer of another version of the file is an error.
+    The file must not change while it is open: a response with another version raises InputError.
     """
 
     def __init__(self, fetcher: Fetcher, first: Part, head: bytes) -> None:
@@ -72,7 +72,7 @@ class HttpFile(BlockFile):
         self._first = first
 
     def close(self) -> None:
-        """Let the file and its connections go; any number of times."""
+        """Close the file and its connections. May be called more than once."""
         self._fetcher.close()
         super().close()
 
@@ -82,7 +82,10 @@ class HttpFile(BlockFile):
         return memoryview(data).toreadonly()
 
     def _go_on(self, data: bytearray, start: int, stop: int) -> None:
-        """Fetch what is missing of a part, however many answers that takes, each of a block at least."""
+        """Fetch the rest of a byte range into ``data``, with as many requests as needed.
+
+        Each response must contain at least a block, unless the rest is smaller.
+        """
         while (at := start + len(data)) < stop:
             with self._fetcher.answer((at, stop)) as response:
                 part = self._expected(response, at, stop)
@@ -100,16 +103,16 @@ class HttpFile(BlockFile):
         if part is not None and not part.same_file(self._first):
             raise InputError(f"{self.name} was changed on its server while it was read; send it again")
         if part is None or part.start != at or part.stop > stop:
-            given = response.headers.get("Content-Range", "nothing")[:60]
+            content_range = response.headers.get("Content-Range", "nothing")[:60]
             raise InputError(
-                f"{self.name}: asked for bytes {at} to {stop}, the server says it gave {given!r}; download the file and"
-                " give its path"
+                f"{self.name}: asked for bytes {at} to {stop}, the server says it gave {content_range!r}; download the"
+                " file and give its path"
             )
         return part
 
 
 def read_into(data: bytearray, response: BaseHTTPResponse, part: Part, name: str) -> None:
-    """Read the body of an answer, as far as it comes."""
+    """Append the body of a response to ``data``, also the bytes that arrive before the connection breaks."""
     missing = part.stop - part.start
     length = response.headers.get("Content-Length", str(missing)).strip()
     if length != str(missing):
@@ -119,7 +122,7 @@ def read_into(data: bytearray, response: BaseHTTPResponse, part: Part, name: str
         missing -= len(piece)
     if missing:
         raise BrokenError(f"the connection ended {missing} bytes before its answer did")
-    if response.chunked and response.read(1):  # reads the end of the chunks, after which the connection is free
+    if response.chunked and response.read(1):  # consumes the last chunk marker, so that the connection can be reused
         raise _contradiction(name, part, "more")
 
 
@@ -133,17 +136,18 @@ def _contradiction(name: str, part: Part, given: str) -> InputError:
 def open_remote(
     address: str, options: FetchOptions | None = None, connections: Callable[[FetchOptions], Connections] = Connections
 ) -> BinaryIO:
-    """Open a file on a server, whose address may have user and password; ``options`` are the environment's if None.
+    """Open a file on a server. The address may contain user and password.
 
-    Where the server gives parts of it, those that are read are fetched; the file has ``read_at(at, count)`` for several
-    threads at once then. Else it is fetched whole into a file without a name, which is gone when it is closed.
-    InputError: there is no such file, the server refuses or fails, or it is larger than may be fetched.
+    ``options`` are read from the environment if None. If the server supports range requests, only the blocks that are
+    read are fetched, and the returned file has the thread-safe method ``read_at(at, count)``. Otherwise the whole file
+    is downloaded into an unnamed temporary file, which is deleted when it is closed.
+    Raises InputError if the file does not exist or exceeds the size limit, or if the server refuses or fails.
     """
     options = FetchOptions.from_environment() if options is None else options
     fetcher = Fetcher(address, options, connections(options))
     try:
-        begun = fetcher.insist("its beginning", partial(_begin, fetcher))
-        file = begun or fetcher.insist("the file", partial(_whole, fetcher))
+        opened = fetcher.insist("its beginning", partial(_begin, fetcher))
+        file = opened or fetcher.insist("the file", partial(_whole, fetcher))
     except BaseException:
         fetcher.close()
         raise
@@ -153,7 +157,7 @@ def open_remote(
 
 
 def _begin(fetcher: Fetcher) -> HttpFile | BinaryIO | None:
-    """Ask for the first block; None where the server gives other parts, or not the size of the whole."""
+    """Request the first block and open the file; return None if its range or the file's size is unusable."""
     with fetcher.answer((0, BLOCK)) as response:
         if response.status == HTTPStatus.OK:
             return _downloaded(fetcher, response)

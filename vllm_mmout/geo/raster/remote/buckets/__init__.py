@@ -1,1 +1,1 @@
-"""Files in buckets (S3, Google Cloud Storage, Azure), read by parts, listed, and written whole or not at all."""
+"""Files in buckets (S3, Google Cloud Storage, Azure): reading by byte range, listing and atomic writing."""

@@ -1,4 +1,4 @@
-"""BucketFile: an object in a bucket, of which parts are fetched when they are read."""
+"""BucketFile, an object in a bucket whose byte ranges are fetched when they are read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RANGE_NOT_SATISFIABLE = 416
 class BucketFile(BlockFile):
     """An object in a bucket, open for reading by any number of threads.
 
-    It must not change while it is read: what comes of another version is an error.
+    The object must not change while it is open: bytes of another version raise InputError.
     """
 
     def __init__(self, place: Place, meta: ObjectMeta, head: bytes, limit: int | None = None) -> None:
@@ -43,9 +43,9 @@ class BucketFile(BlockFile):
 def open_in_bucket(address: str | os.PathLike[str], limit: int | None = None) -> BucketFile:
     """Open an object by its address, ``s3://bucket/key``, ``gs://`` or ``az://``.
 
-    ``limit`` is the number of bytes that may be read of it at once, the environment's if None.
+    ``limit`` is the largest number of bytes that one read may return. If it is None, MMOUT_FETCH_LIMIT applies.
 
-    InputError: there is none, it is empty, the server refuses or fails, or the address is wrong.
+    Raises InputError if the object does not exist or is empty, the server refuses or fails, or the address is wrong.
     """
     place = Place.of(address)
     if not place.key or place.key.endswith("/"):
@@ -55,8 +55,8 @@ def open_in_bucket(address: str | os.PathLike[str], limit: int | None = None) ->
 
 
 def _part(place: Place, start: int, stop: int, version: str | None) -> tuple[ObjectMeta, memoryview]:
-    """Bytes of one version of an object, and what the server says of that."""
-    store = place.store  # says it where obstore is missing
+    """Return the object's metadata and its bytes from ``start`` to ``stop``, of a given version unless that is None."""
+    store = place.store  # raises InputError with a remedy if obstore is not installed
     import obstore
 
     options: Any = {"range": (start, stop)} if version is None else {"range": (start, stop), "if_match": version}

@@ -1,4 +1,4 @@
-"""Check whether the server of a bucket redirects requests."""
+"""Check whether a bucket's server redirects requests."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _VALID = timedelta(minutes=5)
 
 
 def redirect_fault(place: Place) -> str | None:
-    """Return a message if the server of a bucket redirects a request for an object, or None.
+    """Return a message if a bucket's server redirects a request for an object, or None.
 
-    obstore follows redirects of what it reads to any address, this machine's included, and has no option
-    against it. So the same request is made once without following. Only S3's servers can be chosen by
-    AWS_ENDPOINT_URL; those of Google and Azure are trusted.
+    When obstore reads, it follows redirects to any address, even on the local machine, and has no option to stop
+    that. Therefore one request is made here that does not follow redirects. Only S3 is checked, since
+    AWS_ENDPOINT_URL can name any server. The servers of Google and Azure are trusted.
     """
     if place.scheme != "s3":
         return None
@@ -37,8 +37,8 @@ def redirect_fault(place: Place) -> str | None:
     try:
         target = _redirect(connections, url, options)
     except HTTPError as error:
-        if (distrusted := certificate_fault(error)) is not None:
-            raise InputError(f"{place.name}: its server's certificate {distrusted}") from None
+        if (fault := certificate_fault(error)) is not None:
+            raise InputError(f"{place.name}: its server's certificate {fault}") from None
         raise InputError(f"{place.name}: its server cannot be asked: {type(error).__name__}; try again later") from None
     finally:
         connections.close()
@@ -51,7 +51,7 @@ def redirect_fault(place: Place) -> str | None:
 
 
 def _redirect(connections: Connections, url: str, options: FetchOptions) -> str | None:
-    """Return where a request is redirected, or None; a request that fails is repeated as often as the options say."""
+    """Return the address that a request is redirected to, or None. Retry up to ``options.retries`` times."""
     failures = 0
     while True:
         try:
@@ -65,13 +65,13 @@ def _redirect(connections: Connections, url: str, options: FetchOptions) -> str 
 
 
 def _signed(place: Place) -> str:
-    """Return the URL of an object, with a signature for reading it unless the bucket is public."""
+    """Return the URL for reading an object. It is signed unless the bucket is public."""
     store = place.store
     import obstore
     from obstore.store import S3Store
 
     if not is_public():
         return obstore.sign(cast("S3Store", store), "GET", place.key, _VALID)
-    # The signature is thrown away: any credentials do, and obstore does not search for real ones.
+    # The signature is cut off below. With credentials given here, obstore does not search the environment for any.
     unsigned = S3Store(place.bucket, config={"access_key_id": "public", "secret_access_key": "public"})
     return obstore.sign(unsigned, "GET", place.key, _VALID).partition("?")[0]

@@ -1,7 +1,7 @@
-"""What goes wrong in buckets, as errors that say what to do.
+"""Translation of obstore's errors into InputError and BucketError, with a remedy.
 
-What obstore says of an error holds the address that was asked, which may be signed: none of it is shown but the status,
-the server's name of the fault, and what failed where no server answered.
+obstore's messages contain the requested URL, which may carry a signature. Of such a message only three facts are shown:
+the HTTP status, the server's error code and, if no server answered, the reason of the failed connection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.remote.buckets.stores import Place
 
 _NO_CREDENTIALS = ("169.254.", "metadata.google.internal", "Account must be specified")
-"""What obstore says where the environment has none: that the service of a cloud's own machines does not answer."""
+"""Substrings of obstore's messages that mean missing credentials. Two are addresses of a cloud's metadata service."""
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _MAY_PASS = (408, 429)
 _DENIED = ("PermissionDeniedError", "UnauthenticatedError")
@@ -35,58 +35,59 @@ _ADDRESS = re.compile(r"\w+://\S+")
 
 @contextmanager
 def errors_of(place: Place, kind: type[MMOutError] = InputError, *, verb: str = "read") -> Iterator[None]:
-    """Raise what obstore raises as an InputError, or a BucketError where ``kind`` is SaveError.
+    """Turn errors of obstore into InputError if ``kind`` is InputError, otherwise into BucketError.
 
-    The error has no cause of obstore's, as that may be secret in part.
+    obstore's own error is not kept as the cause, since it may contain secrets. ``verb`` is "read", "write" or "list".
     """
     try:
         yield
     except MMOutError:
         raise
     except Exception as error:
-        own = type(error).__module__.startswith("obstore") or isinstance(error, OSError | ValueError)
-        if not own:
+        from_obstore = type(error).__module__.startswith("obstore") or isinstance(error, OSError | ValueError)
+        if not from_obstore:
             raise
-        said, status = _said(place, error, verb), _status(error)
+        message, status = _message(place, error, verb), _status(error)
     else:
         return
     if kind is InputError:
-        raise InputError(f"{place.name}: {said}") from None
-    raise BucketError(f"{place.name}: {said}", status=status) from OSError(said)  # no fault of a client's
+        raise InputError(f"{place.name}: {message}") from None
+    # The OSError as cause marks an error that is not the client's fault.
+    raise BucketError(f"{place.name}: {message}", status=status) from OSError(message)
 
 
 def status_of(error: Exception) -> int:
-    """The status that a server answered with; 0 where the error is of something else."""
-    found = re.search(r"status code: ([0-9]{3})", str(error))
-    return int(found[1]) if found else 0
+    """Return the HTTP status in the message of an error, or 0."""
+    match = re.search(r"status code: ([0-9]{3})", str(error))
+    return int(match[1]) if match else 0
 
 
 def is_bucket_missing(error: Exception) -> bool:
-    """Return whether a server said that the bucket is missing, rather than an object in it."""
+    """Return whether a server reported that the bucket is missing, as opposed to an object in it."""
     return _code(error) in _NO_BUCKET
 
 
 def _code(error: Exception) -> str:
-    """Return the error code that the server gave, or ""."""
-    found = re.search(r"<Code>(\w{1,60})</Code>", str(error))
-    return found[1] if found else ""
+    """Return the error code in the server's response, such as "NoSuchBucket", or ""."""
+    match = re.search(r"<Code>(\w{1,60})</Code>", str(error))
+    return match[1] if match else ""
 
 
 def _status(error: Exception) -> int:
-    """Return the HTTP status of an error, also where the message of obstore leaves it out."""
+    """Return the HTTP status of an error, derived from its type if obstore's message does not contain the status."""
     if type(error).__name__ in _DENIED:
         return int(HTTPStatus.FORBIDDEN)
     return int(HTTPStatus.NOT_FOUND) if isinstance(error, FileNotFoundError) else status_of(error)
 
 
-def _said(place: Place, error: Exception, verb: str) -> str:
-    """What went wrong, and what to do."""
+def _message(place: Place, error: Exception, verb: str) -> str:
+    """Return the fact and the remedy for an error of obstore."""
     text, kind, status = str(error), type(error).__name__, status_of(error)
     code = _code(error)
     answer = f"the server answered {status}{' ' * bool(code)}{code}" if status else ""
     if isinstance(error, FileNotFoundError) or status == HTTPStatus.NOT_FOUND:
-        what = f"bucket {place.bucket!r}" if is_bucket_missing(error) else "such object"
-        return f"there is no {what}; check the address"
+        missing = f"bucket {place.bucket!r}" if is_bucket_missing(error) else "such object"
+        return f"there is no {missing}; check the address"
     if kind == "PreconditionError":
         return "it was changed in its bucket while it was read; send it again"
     if kind in _DENIED:
@@ -103,6 +104,6 @@ def _said(place: Place, error: Exception, verb: str) -> str:
 
 
 def _without_addresses(text: str) -> str:
-    """The first line of what obstore says, without the address that was asked."""
+    """Return the first line of obstore's message without URLs, at most 200 characters."""
     first = _ADDRESS.sub("...", text.partition("\n")[0]).strip()
     return first.rpartition(" - ")[2][:200] or "the connection failed"

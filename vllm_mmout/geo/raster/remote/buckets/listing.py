@@ -1,4 +1,4 @@
-"""The scenes in a folder, of a bucket or of this machine, with all folders below it."""
+"""Recursive listing of the scenes in a folder, which may be in a bucket or on the local disk."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from vllm_mmout.geo.raster.remote.buckets.odd_keys import keys_as_stored
 from vllm_mmout.geo.raster.remote.buckets.stores import Place
 
 SCENE_SUFFIXES = (*RASTER_SUFFIXES, ".png", ".jpg", ".jpeg", ".webp")
-"""What is taken for a scene where a folder is listed."""
+"""File name suffixes of the files that count as scenes when a folder is listed."""
 
 
 def scenes_below(address: str | os.PathLike[str]) -> list[str]:
-    """All rasters and pictures in a folder and in the folders below it, each one input, "B2" before "B10".
+    """Return all rasters and pictures in a folder and its subfolders, in natural order ("B2" before "B10").
 
-    What lies in hidden folders, or is hidden itself by a "." at the start of its name, is passed over. The result
-    may hold keys that obstore refuses: `address_fault` returns a message for them, and opening one raises InputError.
+    Each file is one input of a model. Hidden files and files in hidden folders (names that begin with ".") are skipped.
+    The result may contain keys that obstore rejects: `address_fault` returns a message for such a key, and opening
+    it raises InputError.
 
     Args:
-        address: of a folder in a bucket, ``s3://bucket/scenes/``, or the path of one on this machine.
+        address: the address of a folder in a bucket, such as ``s3://bucket/scenes/``, or the path of a local folder.
 
     Returns:
-        Addresses, or paths that begin as ``address`` does.
+        Addresses or paths. Each begins with ``address``.
 
     Raises:
-        InputError: there is no such folder, or it cannot be listed.
+        InputError: the folder does not exist, or it cannot be listed.
 
     """
     text = os.fspath(address)
-    found = _in_bucket(text) if in_bucket(text) else _in_folder(text)
+    all_names = _in_bucket(text) if in_bucket(text) else _in_folder(text)
     start = text.rstrip("/") + "/"
-    names = sorted((name for name in found if _is_scene(name)), key=natural_order)
+    names = sorted((name for name in all_names if _is_scene(name)), key=natural_order)
     return [start + name for name in names]
 
 
@@ -53,7 +54,10 @@ def _in_folder(folder: str) -> Iterator[str]:
 
 
 def _in_bucket(address: str) -> list[str]:
-    """Return the names within the folder; a folder without objects is not there."""
+    """Return the keys below a folder of a bucket, relative to the folder.
+
+    A bucket has no empty folders, so InputError is raised if no key begins with the folder's address.
+    """
     place = Place.of(address.rstrip("/") + "/")
     store = place.store
     import obstore
@@ -61,7 +65,7 @@ def _in_bucket(address: str) -> list[str]:
     with errors_of(place, verb="list"):
         try:
             pages = obstore.list(store, prefix=place.key.rstrip("/") or None)
-            keys = [each["path"] for objects in pages for each in objects]
+            keys = [item["path"] for items in pages for item in items]
         except obstore.exceptions.InvalidPathError as error:
             keys = keys_as_stored(place, error)
     if not keys:

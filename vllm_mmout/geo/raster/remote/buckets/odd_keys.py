@@ -1,6 +1,7 @@
-"""Keys that obstore does not list: with an empty part, "." or ".." in their path, or a control character.
+"""Listing of bucket keys that obstore rejects: an empty, "." or ".." path segment, or a control character.
 
-One such key makes obstore's listing of its whole page fail, with no way to go on. boto3 lists them as they are stored.
+A single such key makes obstore fail for the whole page of the listing, and obstore cannot resume after it.
+boto3 lists all keys as they are stored.
 """
 
 from __future__ import annotations
@@ -12,32 +13,32 @@ from vllm_mmout.geo.raster.remote.buckets.stores import Place, is_public
 
 
 def keys_as_stored(place: Place, refusal: Exception) -> list[str]:
-    """Return all keys below a folder of a bucket whose listing obstore refused.
+    """Return all keys below a folder of a bucket that obstore failed to list with the error ``refusal``.
 
     Raises:
-        InputError: they cannot be listed; the message has what obstore said, which names a key.
+        InputError: the keys cannot be listed. The message contains obstore's own message, which names a rejected key.
 
     """
-    said = str(refusal).partition("\n\n")[0].strip()
+    reason = str(refusal).partition("\n\n")[0].strip()
     remedy = "copy that object to another name, or name the scenes one by one"
     if place.scheme != "s3":
-        raise InputError(f"{place.name} cannot be listed: {said}; {remedy}")
+        raise InputError(f"{place.name} cannot be listed: {reason}; {remedy}")
     try:
         import boto3
         from botocore import UNSIGNED
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError as error:
-        raise InputError(f"{place.name} cannot be listed: {said}; pip install boto3, or {remedy}") from error
+        raise InputError(f"{place.name} cannot be listed: {reason}; pip install boto3, or {remedy}") from error
     config = Config(signature_version=UNSIGNED) if is_public() else None
-    # What boto3 does not read, and obstore does.
+    # obstore reads these two variables, boto3 does not.
     region, endpoint = os.environ.get("AWS_REGION"), os.environ.get("AWS_ENDPOINT")
     try:
         pages = boto3.client("s3", region_name=region, endpoint_url=endpoint, config=config).get_paginator(
             "list_objects_v2"
         )
-        found = pages.paginate(Bucket=place.bucket, Prefix=place.key)
-        return [each["Key"] for page in found for each in page.get("Contents", ())]
+        responses = pages.paginate(Bucket=place.bucket, Prefix=place.key)
+        return [item["Key"] for response in responses for item in response.get("Contents", ())]
     except (BotoCoreError, ClientError) as error:
         code = getattr(error, "response", {}).get("Error", {}).get("Code") or type(error).__name__
-        raise InputError(f"{place.name} cannot be listed: {said}, and boto3 says {code}; {remedy}") from None
+        raise InputError(f"{place.name} cannot be listed: {reason}, and boto3 says {code}; {remedy}") from None

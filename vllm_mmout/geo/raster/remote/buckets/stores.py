@@ -1,4 +1,4 @@
-"""Stores of obstore by address, one a process and bucket.
+"""obstore's store for an address. Each process has a single store per bucket.
 
 Credentials come from the environment of the process (AWS_*, GOOGLE_*, AZURE_*) or from the machine's role, never from
 an address.
@@ -25,23 +25,24 @@ if TYPE_CHECKING:
 _BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _WHOLE = 10
-"""Timeouts that one request may take as a whole, as long as something of its answer comes within each."""
+"""Longest duration of a request, as a multiple of the timeout. Within each timeout some bytes must arrive."""
 _LONGEST_PAUSE_S = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What an address names."""
+    """Scheme, bucket and key of an address in a bucket, or of a local path."""
 
     scheme: str
-    """s3, gs or az; file for a path on this machine."""
+    """Scheme of the address: "s3", "gs", "az", or "file" for a local path."""
     bucket: str
+    """Name of the bucket, "" for a local path."""
     key: str
-    """What stands behind the bucket, as it is stored: nothing in it is escaped. Of a folder it ends with "/"."""
+    """Part of the address after the bucket, without URL escapes. The key of a folder ends with "/"."""
 
     @classmethod
     def of(cls, address: str | os.PathLike[str]) -> Self:
-        """The place of an address in a bucket, or of a path."""
+        """Parse an address in a bucket, or a local path. Raise InputError if the address is invalid."""
         text = os.fspath(address)
         if not in_bucket(text):
             folder = "/" if text.endswith(os.sep) and Path(text).absolute() != Path("/") else ""
@@ -54,18 +55,18 @@ class Place:
             raise InputError(f"{name} names no bucket; it must be {scheme.lower()}://bucket/key")
         fault = key_fault(key) or (None if key.isprintable() else "has a character that cannot be printed")
         if fault is not None:
-            shown = name if name.isprintable() else repr(name)
-            raise InputError(f"{shown} {fault}, and cannot be reached; correct it, or copy the object to another name")
+            label = name if name.isprintable() else repr(name)
+            raise InputError(f"{label} {fault}, and cannot be reached; correct it, or copy the object to another name")
         return cls(scheme.lower(), bucket, key)
 
     @property
     def name(self) -> str:
-        """The address, as it may stand in a message."""
+        """The address, or the absolute path, without secrets. It is safe to show in a message."""
         return f"/{self.key}" if self.scheme == "file" else f"{self.scheme}://{self.bucket}/{self.key}"
 
     @property
     def store(self) -> ObjectStore:
-        """Where its bucket is read and written."""
+        """The store of obstore that reads and writes the bucket or the local disk."""
         options = FetchOptions.from_environment()
         if os.getpid() != _first_process():
             raise InputError(
@@ -77,25 +78,25 @@ class Place:
 
 
 def is_public() -> bool:
-    """Return whether the environment says that buckets of S3 are read without a signature."""
+    """Return whether AWS_SKIP_SIGNATURE is set, so that S3 buckets are read without a signature."""
     return os.environ.get("AWS_SKIP_SIGNATURE", "").strip().lower() in ("1", "true", "on", "yes", "y")
 
 
 def key_fault(key: str) -> str | None:
-    """Return the reason why obstore refuses a key, as the end of a sentence, or None."""
+    """Return the reason why obstore rejects a key, as the end of a sentence, or None."""
     if any(part in ("", ".", "..") for part in key.removesuffix("/").split("/")) and key:
         return 'has an empty part of its path, or "." or ".."'
     if _CONTROL.search(key):
         return "has a control character"
     try:
         key.encode()
-    except UnicodeEncodeError:  # the name of a file may be any bytes
+    except UnicodeEncodeError:  # a local file name may hold bytes that are not UTF-8
         return "is not UTF-8"
     return None
 
 
 def address_fault(address: str) -> str | None:
-    """Return a message if an address in a bucket is not usable, or None."""
+    """Return an error message if an address in a bucket is invalid, or None."""
     try:
         Place.of(address)
     except InputError as error:
@@ -104,14 +105,14 @@ def address_fault(address: str) -> str | None:
 
 
 def object_store(address: str | os.PathLike[str]) -> tuple[ObjectStore, str]:
-    """The store of obstore that has what an address or a path names, and the name of that in it.
+    """Return obstore's store for an address or a local path, and the key of the object in that store.
 
     Args:
-        address: of an object or a folder in a bucket, ``s3://bucket/key``, ``gs://`` or ``az://``; or a path on this
-            machine. A folder that ends with "/" keeps that at the end of its key.
+        address: the address of an object or a folder in a bucket (``s3://bucket/key``, ``gs://`` or ``az://``), or a
+            local path. If a folder's address ends with "/", so does its key.
 
     Raises:
-        InputError: it is no such address, obstore is not installed, or its settings in the environment are wrong.
+        InputError: the address is invalid, obstore is not installed, or obstore's environment variables are wrong.
 
     """
     place = Place.of(address)
@@ -120,7 +121,10 @@ def object_store(address: str | os.PathLike[str]) -> tuple[ObjectStore, str]:
 
 @functools.cache
 def _first_process() -> int:
-    """The process that used a store first; obstore's threads are those of that process alone, and forks would wait."""
+    """Return the id of the process that first used a store.
+
+    obstore's threads exist in that process only. In a fork of it a request would wait forever.
+    """
     return os.getpid()
 
 
@@ -129,11 +133,11 @@ def _store(scheme: str, bucket: str, options: FetchOptions) -> ObjectStore:
     try:
         from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
     except ImportError as error:
-        what = f"{BUCKETS[scheme]} ({scheme}://)" if scheme in BUCKETS else "a store"
-        raise InputError(f'{what} needs obstore; pip install "vllm-mmout[buckets]"') from error
+        kind_of_store = f"{BUCKETS[scheme]} ({scheme}://)" if scheme in BUCKETS else "a store"
+        raise InputError(f'{kind_of_store} needs obstore; pip install "vllm-mmout[buckets]"') from error
     if scheme == "file":
         return LocalStore()
-    # as settings of the store, not of its client: those would take the place of what the environment says of it
+    # These are settings of the store, since settings of its HTTP client would override the environment variables.
     config: Any = {
         "connect_timeout": _milliseconds(options.timeout),
         "read_timeout": _milliseconds(options.timeout),

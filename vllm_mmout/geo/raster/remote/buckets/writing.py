@@ -1,4 +1,4 @@
-"""Files written to buckets, whole or not at all, with the small ones that lie beside them."""
+"""Atomic writing of files and their sidecar files to buckets."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
 
 _PART = 8 << 20
-"""Bytes of one part of an upload."""
+"""Bytes of one part of a multipart upload."""
 _NEVER_THERE = ".vllm-mmout-is-the-bucket-there"
 _AT_ONCE = 4
-"""Parts on their way: a slow line has to carry them within the time that a request may take."""
+"""Parts uploaded concurrently. All of them must finish within the timeout of a request, also on a slow connection."""
 
 
 @contextmanager
 def uploaded(target: PurePath, sidecars: Mapping[str, bytes | None]) -> Iterator[Path]:
-    """Give a temporary name on disk; what was written there goes up at the end, as `atomic_file` has it.
+    """Yield a temporary path, and upload the file written there to ``target`` when the block ends.
 
-    The small files beside it go first, and come back as they were where the large one cannot be written; that one
-    appears at once, when all of its parts are there. After an error none of its parts stays in the bucket.
+    ``sidecars`` maps a suffix of the target's key to the content of a small file, or to None if that file is to be
+    removed. `atomic_file` has the same interface for local files. The sidecar files are uploaded first. If the upload
+    of the main file fails, they are restored to their previous content. The main file appears only when all of its
+    parts are uploaded. After an error no part of it stays in the bucket.
     """
     place = _file(target)
     with tempfile.TemporaryDirectory(prefix="mmout-") as folder:
@@ -44,29 +46,32 @@ def uploaded(target: PurePath, sidecars: Mapping[str, bytes | None]) -> Iterator
 
 
 def check_bucket(target: PurePath) -> None:
-    """Raise SaveError if a bucket is known not to be there, before a long computation is made for it."""
+    """Raise SaveError if the bucket of ``target`` does not exist. Call this before a long computation.
+
+    If the server does not reveal whether the bucket exists, no error is raised.
+    """
     place = _place(target)
     _check_bucket(place.scheme, place.bucket)
 
 
 @functools.cache
 def _check_bucket(scheme: str, bucket: str) -> None:
-    """Ask for an object that need not exist, and raise BucketError if the answer is that the bucket is missing.
+    """Request an object that should not exist, and raise BucketError if the server reports that the bucket is missing.
 
-    Nothing is listed, since one key that obstore does not take would make the listing fail.
+    The bucket is not listed, since a single key that obstore rejects would make the listing fail.
     """
     place = Place(scheme, bucket, _NEVER_THERE)
-    store, named = place.store, Place(scheme, bucket, "")
+    store, bucket_place = place.store, Place(scheme, bucket, "")
     import obstore
 
     try:
         fault = redirect_fault(place)
     except InputError as error:
-        said = str(error).replace(place.name, named.name)
-        raise BucketError(said) from OSError(said)
+        message = str(error).replace(place.name, bucket_place.name)
+        raise BucketError(message) from OSError(message)
     if fault is not None:
-        raise BucketError(f"{named.name}: {fault}") from OSError(fault)
-    with errors_of(named, SaveError, verb="write"):
+        raise BucketError(f"{bucket_place.name}: {fault}") from OSError(fault)
+    with errors_of(bucket_place, SaveError, verb="write"):
         try:
             obstore.get(store, place.key)
         except obstore.exceptions.PermissionDeniedError:  # the right to write does not imply the right to read
@@ -85,7 +90,7 @@ def _upload(place: Place, file: Path, sidecars: Mapping[str, bytes | None]) -> N
         for suffix, content in sidecars.items():
             if content is not None:
                 name = place.key + suffix
-                before[name] = bytes(obstore.get(store, name).bytes()) if _found(place, suffix) else None
+                before[name] = bytes(obstore.get(store, name).bytes()) if _head(place, suffix) else None
                 obstore.put(store, name, content)
         obstore.put(store, place.key, file, chunk_size=_PART, max_concurrency=_AT_ONCE)
     except BaseException:
@@ -94,12 +99,12 @@ def _upload(place: Place, file: Path, sidecars: Mapping[str, bytes | None]) -> N
                 obstore.delete(store, name) if content is None else obstore.put(store, name, content)
         raise
     for suffix, content in sidecars.items():
-        if content is None and _found(place, suffix):
+        if content is None and _head(place, suffix):
             obstore.delete(store, place.key + suffix)
 
 
-def _found(place: Place, suffix: str = "") -> ObjectMeta | None:
-    """What is known of an object; None where it is not there, or may not be seen."""
+def _head(place: Place, suffix: str = "") -> ObjectMeta | None:
+    """Return the metadata of an object, or None if it does not exist or access to it is denied."""
     store = place.store
     import obstore
 
@@ -110,13 +115,16 @@ def _found(place: Place, suffix: str = "") -> ObjectMeta | None:
 
 
 def identity_in_bucket(target: PurePath) -> tuple[object, ...]:
-    """What tells one version of an object from another; FileNotFoundError where there is none."""
+    """Return the ETag, the version and the size of an object. Another version of it differs in one of them.
+
+    Raises FileNotFoundError if the object does not exist.
+    """
     place = Place.of(target)
     with errors_of(place):
-        found = _found(place)
-    if found is None:
+        meta = _head(place)
+    if meta is None:
         raise FileNotFoundError(place.name)
-    return found["e_tag"], found["version"], found["size"]
+    return meta["e_tag"], meta["version"], meta["size"]
 
 
 def download(source: PurePath, path: Path) -> None:
@@ -128,7 +136,7 @@ def download(source: PurePath, path: Path) -> None:
 
 
 def remove_in_bucket(target: PurePath) -> None:
-    """Remove an object; nothing where there is none."""
+    """Remove an object if it exists."""
     place = Place.of(target)
     store = place.store
     import obstore
