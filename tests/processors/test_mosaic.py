@@ -125,7 +125,7 @@ def test_outputs_that_do_not_end_at_whole_pixels_are_refused(shape, multiple):
     """Where a tile begins between pixels of the result, the error says of what sizes must be multiples."""
     grid = TileGrid(18, 18, 16)
     tiles = [Part(index, grid.window(index), RasterOutput(np.zeros((1, *shape)))) for index in range(len(grid))]
-    with pytest.raises(DecodeError, match=f"of a tile of 16 x 16.* be multiples of {multiple}$"):
+    with pytest.raises(DecodeError, match=f"of a tile of 16 x 16.* of its window multiples of {multiple}$"):
         joined(tiles, grid)
 
 

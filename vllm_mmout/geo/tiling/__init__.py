@@ -1,1 +1,1 @@
-"""Cutting rasters into tiles, and the weights with which tiles are joined."""
+"""Tile grids of rasters, and the blending weights with which the output tiles are joined."""

@@ -1,4 +1,4 @@
-"""How overlapping tiles are blended: what each counts at a pixel, and the mean of what they say there."""
+"""Blending of overlapping tiles: the weight of each tile at a pixel, and the weighted mean of the tiles."""
 
 from __future__ import annotations
 
@@ -10,33 +10,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 _AT_ONCE = 2**18
-"""Numbers that are averaged at once: several bands of a small rectangle, one of a large."""
+"""Numbers averaged in a single step: several bands of a small rectangle, or one band of a large rectangle."""
 
 Blend: TypeAlias = Literal["cosine", "linear", "none"]
-"""The shape of the ramp from one tile to the next; "none" is a step."""
+"""Shape of the transition from a tile to the next. "none" is a hard edge."""
 
 
 def axis_weights(starts: Sequence[int], tile: int, size: int, blend: Blend) -> list[NDArray[np.float64]]:
-    """Weights of the tiles along one axis; that of a pixel is the product of its row's and its column's.
+    """Return the blending weights of the tiles along one axis.
 
-    Where two tiles share z pixels, the z / 4 at the end of each count nothing in it, since it saw little around them;
-    between lies the ramp, ``t`` or ``sin(pi t / 2) ** 2``. A ramp over all of the overlap would give such pixels weight
-    however large the overlap is, so that the result would never be that of the whole scene. At the scene's edge a tile
-    counts fully. With "none" each tile ends in the middle of what it shares.
+    A tile's weight at a pixel is the product of its weight in the pixel's row and its weight in the pixel's column.
+
+    If two tiles overlap by z pixels, each tile has weight 0 in its outermost z / 4 pixels, since the model sees too
+    little context there. The ramp lies between these quarters: ``t`` for "linear", ``sin(pi t / 2) ** 2`` for "cosine".
+    A ramp over the whole overlap would give weight to the outermost pixels, so even with a large overlap the result
+    would differ from that of the whole scene. At the edge of the scene a tile has its full weight. With "none" each
+    tile ends in the middle of the overlap.
 
     Args:
         starts: first pixel of each tile, ascending.
-        tile: pixels of a tile; one that reaches beyond ``size`` ends there.
-        size: pixels of the scene.
+        tile: length of a tile in pixels. A tile that reaches beyond ``size`` is cut off there.
+        size: length of the scene in pixels.
         blend: shape of the ramp.
 
     Returns:
-        One array a tile, of the length that it has within the scene, its positive weights in one run. At each pixel the
-        weights of all tiles sum to one.
+        An array for each tile, as long as the part of the tile within the scene. Its positive weights are contiguous.
+        At each pixel the weights of all tiles sum to 1.
 
     """
     ends = [min(start + tile, size) for start in starts]
-    borders = list(zip(starts[1:], ends[:-1], strict=True))  # what neighbours share: from the one's start to the end
+    borders = list(zip(starts[1:], ends[:-1], strict=True))  # (start, end) of the overlap of each two neighbours
     weights = []
     for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
         weight, pixels = np.ones(end - start), np.arange(start, end)
@@ -52,7 +55,7 @@ def axis_weights(starts: Sequence[int], tile: int, size: int, blend: Blend) -> l
 
 
 def _rising(pixels: NDArray[np.int_], first: int, last: int, blend: Blend) -> NDArray[np.float64]:
-    """From 0 after the first quarter of [first, last) to 1 before the last, at the centres of pixels."""
+    """Return weights at pixel centres that rise from 0 to 1 within the middle half of the overlap [first, last)."""
     if blend == "none" or first >= last:
         return (pixels >= (first + last) // 2).astype(np.float64)
     along = np.clip((4 * pixels + 2 - 3 * first - last) / (2 * (last - first)), 0.0, 1.0)
@@ -60,7 +63,7 @@ def _rising(pixels: NDArray[np.int_], first: int, last: int, blend: Blend) -> ND
 
 
 def _falling(pixels: NDArray[np.int_], first: int, last: int, blend: Blend) -> NDArray[np.float64]:
-    """From 1 to 0: the mirror image, bit by bit, of what rises there."""
+    """Return weights that fall from 1 to 0: the mirror image of `_rising`, equal bit for bit."""
     if blend == "none":
         return 1.0 - _rising(pixels, first, last, blend)
     return _rising(-1 - pixels, -last, -first, blend)
@@ -68,27 +71,28 @@ def _falling(pixels: NDArray[np.int_], first: int, last: int, blend: Blend) -> N
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What one tile says of a rectangle."""
+    """The values and weights of a tile within a rectangle of the result."""
 
     tile: int
-    """Number of the tile."""
+    """Index of the tile in its grid."""
     values: NDArray[Any]
-    """Floating point [bands, height, width]."""
+    """Floating-point values [bands, height, width]."""
     weight: NDArray[np.float64]
-    """[height, width], positive; all of a rectangle sum to one."""
+    """Positive weights [height, width]. The weights of all contributions to a rectangle sum to 1."""
     valid: NDArray[np.bool_] | None = None
-    """[height, width], False where there is no observation; None: everywhere valid."""
+    """Mask [height, width], False where an observation is missing. None means that all pixels are valid."""
 
 
 def averaged(contributions: Sequence[Contribution], nodata: float | None) -> NDArray[Any]:
-    """The weighted mean at each pixel, of the values that are known there.
+    """Return the weighted mean of the known values at each pixel.
 
-    It lies between the smallest and the largest of them: that of equal values is that value, bit by bit. Not known are
-    nodata, NaN, infinities, and what a contribution's mask hides; where nothing is known it is what the first valid
-    contribution has. Contributions come in an order of their own, since rounding depends on it.
+    Unknown are nodata, NaN, infinities, and values that a contribution's mask hides. The mean is clipped to the range
+    of the known values, so the mean of equal values is exactly that value. If no value is known at a pixel, the value
+    of the first contribution whose mask is True there is taken. Pass the contributions in a fixed order, since rounding
+    depends on it.
 
     Returns:
-        [bands, height, width] in the dtype of the values.
+        The mean [bands, height, width], in the dtype of the values.
 
     """
     values = contributions[0].values
@@ -97,53 +101,57 @@ def averaged(contributions: Sequence[Contribution], nodata: float | None) -> NDA
     mean = np.empty(values.shape, values.dtype)
     bands, height, width = values.shape
     if nodata is not None:
-        with np.errstate(over="ignore"):  # what is beyond the dtype no value equals
+        with np.errstate(over="ignore"):  # nodata beyond the dtype's range becomes infinite and equals no value
             nodata = values.dtype.type(nodata)
     step = max(1, _AT_ONCE // (height * width))
     for first in range(0, bands, step):
-        some = slice(first, first + step)
-        mean[some] = _mean([(one, one.values[some], _known(one, some, nodata)) for one in contributions])
+        chunk = slice(first, first + step)
+        mean[chunk] = _mean([(part, part.values[chunk], _known(part, chunk, nodata)) for part in contributions])
     return mean
 
 
-def _mean(of: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]]) -> NDArray[Any]:
-    if all(known.all() for _, _, known in of):
-        return _clipped_mean([(values, values, values, one.weight) for one, values, _ in of])
-    # Of what is not known -0.0 is added, which changes no number, -0.0 included.
+def _mean(parts: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]]) -> NDArray[Any]:
+    if all(mask.all() for _, _, mask in parts):
+        return _clipped_mean([(values, values, values, part.weight) for part, values, _ in parts])
+    # Unknown values are replaced by -0.0 in the sum: adding it changes no number, not even -0.0.
     filled = [
-        (*(np.where(known, values, other) for other in (-0.0, np.inf, -np.inf)), np.where(known, one.weight, 0.0))
-        for one, values, known in of
+        (*(np.where(mask, values, filler) for filler in (-0.0, np.inf, -np.inf)), np.where(mask, part.weight, 0.0))
+        for part, values, mask in parts
     ]
-    nowhere = ~np.logical_or.reduce([known for _, _, known in of])
-    filled[0][3][nowhere] = 1.0
-    return np.where(nowhere, _unknown(of), _clipped_mean(filled))
+    unknown = ~np.logical_or.reduce([mask for _, _, mask in parts])
+    filled[0][3][unknown] = 1.0
+    return np.where(unknown, _fallback(parts), _clipped_mean(filled))
 
 
-def _clipped_mean(of: Sequence[tuple[NDArray[Any], ...]]) -> NDArray[np.float64]:
-    """The mean of values that are given for the sum, for the least and for the largest, each with its weight."""
-    values, low, high, count = of[0]
-    total = values * count
-    for values, least, most, weight in of[1:]:
+def _clipped_mean(parts: Sequence[tuple[NDArray[Any], ...]]) -> NDArray[np.float64]:
+    """Return the weighted mean, clipped to the range of the values.
+
+    Each part has the values for the sum, for the minimum and for the maximum, and the weights. The three arrays of
+    values differ only where a value is unknown.
+    """
+    values, low, high, total_weight = parts[0]
+    total = values * total_weight
+    for values, minimum, maximum, weight in parts[1:]:
         total += values * weight
-        low, high, count = np.minimum(low, least), np.maximum(high, most), count + weight
-    total /= count
+        low, high, total_weight = np.minimum(low, minimum), np.maximum(high, maximum), total_weight + weight
+    total /= total_weight
     clipped: NDArray[np.float64] = np.clip(total, low, high, out=total)
     return clipped
 
 
-def _known(one: Contribution, bands: slice, nodata: float | None) -> NDArray[np.bool_]:
-    values = one.values[bands]
-    known: NDArray[np.bool_] = np.isfinite(values)
+def _known(part: Contribution, bands: slice, nodata: float | None) -> NDArray[np.bool_]:
+    values = part.values[bands]
+    mask: NDArray[np.bool_] = np.isfinite(values)
     if nodata is not None and np.isfinite(nodata):
-        known &= values != nodata
-    if one.valid is not None:
-        known &= one.valid
-    return known
+        mask &= values != nodata
+    if part.valid is not None:
+        mask &= part.valid
+    return mask
 
 
-def _unknown(of: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]]) -> NDArray[Any]:
-    """What stands where nothing is known."""
-    found = of[-1][1]
-    for one, values, _ in reversed(of):
-        found = values if one.valid is None else np.where(one.valid, values, found)
-    return found
+def _fallback(parts: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]]) -> NDArray[Any]:
+    """Return the values for pixels without a known value: those of the first contribution that is valid there."""
+    fallback = parts[-1][1]
+    for part, values, _ in reversed(parts):
+        fallback = values if part.valid is None else np.where(part.valid, values, fallback)
+    return fallback

@@ -1,4 +1,4 @@
-"""TileGrid: where the tiles of a scene lie; Plan: how they make up the result."""
+"""TileGrid, the positions of the tiles of a scene, and Plan, the layout of their outputs in the result."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from vllm_mmout.geo.tiling.blending import Blend, axis_weights
 
 @dataclass(frozen=True)
 class TileGrid:
-    """Tiles that cover a scene, numbered row by row from the upper left.
+    """Grid of the tiles that cover a scene, numbered row by row from the upper left.
 
     Raises:
         InputError: the scene has no pixels.
-        OptionError: the tile has none, or tiles share more than half a tile.
+        OptionError: a tile has no pixels, or the overlap is negative or more than half a tile.
 
     """
 
     height: int
-    """Rows of the scene."""
+    """Height of the scene in pixels."""
     width: int
-    """Columns of the scene."""
+    """Width of the scene in pixels."""
     tile: int
-    """Side of a tile in pixels; its height, where it has a ``tile_width``."""
+    """Height of a tile in pixels, also its width if ``tile_width`` is None."""
     overlap: int = 0
-    """Pixels that neighbours share at least, at most half a tile."""
+    """Smallest number of pixels that neighbouring tiles share, at most half a tile."""
     edge: Literal["shift", "pad"] = "shift"
-    """What becomes of tiles that would reach beyond the scene: moved inward, or filled up by reflection."""
+    """Treatment of tiles that would reach beyond the scene: "shift" moves them inward, "pad" mirrors the scene."""
     tile_width: int | None = None
-    """Width of a tile in pixels; None: tiles are square."""
+    """Width of a tile in pixels. If None, tiles are square."""
 
     def __post_init__(self) -> None:
         if min(self.height, self.width) < 1:
@@ -56,45 +56,47 @@ class TileGrid:
 
     @property
     def sides(self) -> tuple[int, int]:
-        """Height and width of a tile."""
+        """Height and width of a tile in pixels."""
         return self.tile, self.tile if self.tile_width is None else self.tile_width
 
     @property
     def said(self) -> str:
-        """A tile's size in words: "512", or "256 x 512" for one that is not square."""
+        """Size of a tile as text for messages: "512", or "256 x 512" if the tile is not square."""
         height, width = self.sides
         return f"{height}" if height == width else f"{height} x {width}"
 
     @cached_property
     def rows(self) -> tuple[int, ...]:
-        """First row of each row of tiles."""
+        """First pixel row of each row of tiles."""
         return self._starts(self.height, self.sides[0])
 
     @cached_property
     def cols(self) -> tuple[int, ...]:
-        """First column of each column of tiles."""
+        """First pixel column of each column of tiles."""
         return self._starts(self.width, self.sides[1])
 
     def __len__(self) -> int:
         return len(self.rows) * len(self.cols)
 
     def window(self, index: int) -> Window:
-        """Where a tile lies, without what hangs over the scene's edge."""
+        """Return the window of a tile in the scene, cut off at the scene's edge."""
         row, col = self._start(index)
         height, width = self.sides
         return Window(row, col, min(height, self.height - row), min(width, self.width - col))
 
     def padding(self, index: int) -> tuple[int, int]:
-        """How many rows below and columns to the right `reflected` adds to a tile; none where tiles are shifted."""
+        """Return the number of rows and columns that `reflected` adds below and right of a tile, (0, 0) for "shift"."""
         window = self.window(index)
         height, width = self.sides
         return (0, 0) if self.edge == "shift" else (height - window.height, width - window.width)
 
     def groups(self, columns: int) -> Iterator[list[int]]:
-        """The tiles in an order of reading: group by group of neighbouring columns, row by row within a group.
+        """Yield groups of tile indices in the order in which tiles are read.
+
+        A group consists of neighbouring columns of tiles. Within it the tiles are listed row by row.
 
         Args:
-            columns: how many columns of tiles a group has; the last one has what is left.
+            columns: number of columns of tiles in a group. The last group may have fewer.
 
         """
         across = len(self.cols)
@@ -106,7 +108,7 @@ class TileGrid:
         if size <= tile:
             return (0,)
         stride = tile - self.overlap
-        starts = range(0, size - self.overlap, stride)  # no tile of which its neighbour has all
+        starts = range(0, size - self.overlap, stride)  # without a last tile that lies entirely within its neighbour
         return (*starts[:-1], size - tile) if self.edge == "shift" else tuple(starts)
 
     def _start(self, index: int) -> tuple[int, int]:
@@ -117,52 +119,52 @@ class TileGrid:
 
 
 def reflected(array: NDArray[Any], padding: tuple[int, int]) -> NDArray[Any]:
-    """Add rows below and columns to the right that mirror those before them, the edge itself not doubled.
+    """Pad an array below and to the right by reflection, without repeating the row or column at the edge.
 
     Args:
-        array: [..., height, width].
-        padding: rows and columns to add, any number: where they are more than there are to mirror, the mirror image is
-            mirrored again. A single row or column is repeated.
+        array: array [..., height, width].
+        padding: number of rows and columns to add. If it exceeds the array's own size, the reflection is reflected
+            again. A single row or column is repeated.
 
     Returns:
-        A new array, or the same without padding.
+        A new array, or ``array`` itself if ``padding`` is (0, 0).
 
     """
     for axis, more in zip((-2, -1), padding, strict=True):
         if more:
             length = array.shape[axis]
             period = max(2 * (length - 1), 1)
-            place = np.arange(length + more) % period
-            array = array.take(np.minimum(place, period - place) if length > 1 else place, axis=axis)
+            index = np.arange(length + more) % period
+            array = array.take(np.minimum(index, period - index) if length > 1 else index, axis=axis)
     return array
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Intervals along one axis, in each of which the same tiles count."""
+    """Division of an axis of the result into intervals. The set of tiles with weight is constant within an interval."""
 
     starts: tuple[int, ...]
     """First pixel of each tile."""
     intervals: tuple[slice, ...]
-    """From the first pixel to the last."""
+    """Slice of the pixels of each interval, which together cover the axis."""
     spans: tuple[range, ...]
-    """The intervals, by number, in which each tile counts."""
+    """Range of interval indices in which each tile has weight."""
     covers: tuple[int, ...]
-    """How many tiles count in each interval."""
+    """Number of tiles with weight in each interval."""
     weights: tuple[NDArray[np.float64], ...]
-    """Of each tile, over all its pixels."""
+    """Blending weights of each tile, for each of its pixels."""
 
     @classmethod
     def cut(cls, starts: Sequence[int], tile: int, size: int, blend: Blend) -> Axis:
-        """Cut an axis; the arguments are those of `axis_weights`."""
+        """Divide an axis into intervals. The arguments are the same as for `axis_weights`."""
         weights = axis_weights(starts, tile, size, blend)
         runs = []
         for start, weight in zip(starts, weights, strict=True):
-            counting = np.flatnonzero(weight)
-            runs.append((start + int(counting[0]), start + int(counting[-1]) + 1))
+            nonzero = np.flatnonzero(weight)
+            runs.append((start + int(nonzero[0]), start + int(nonzero[-1]) + 1))
         cuts = sorted({cut for run in runs for cut in run})
-        number = {cut: place for place, cut in enumerate(cuts)}
-        spans = tuple(range(number[first], number[last]) for first, last in runs)
+        index = {cut: number for number, cut in enumerate(cuts)}
+        spans = tuple(range(index[first], index[last]) for first, last in runs)
         covers = [0] * (len(cuts) - 1)
         for span in spans:
             for interval in span:
@@ -170,41 +172,45 @@ class Axis:
         return cls(tuple(starts), tuple(slice(*cut) for cut in pairwise(cuts)), spans, tuple(covers), tuple(weights))
 
     def within(self, tile: int, interval: int) -> slice:
-        """Where an interval lies in a tile."""
+        """Return the slice of a tile's pixels that an interval covers."""
         pixels, start = self.intervals[interval], self.starts[tile]
         return slice(pixels.start - start, pixels.stop - start)
 
 
 Cell: TypeAlias = tuple[int, int]
-"""A rectangle in which the same tiles count: its number among the rows and among the columns."""
+"""A rectangle of the result with a constant set of tiles, as (row interval index, column interval index)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where tiles lie in the result, which may have more or fewer pixels than the scene."""
+    """Layout of the tiles' outputs in the result, which may have more or fewer pixels than the scene."""
 
     grid: TileGrid
     output_size: tuple[int, int]
-    """(height, width) of every tile's output."""
+    """(height, width) of every tile's output in pixels."""
     size: tuple[int, int]
-    """(height, width) of the result."""
+    """(height, width) of the result in pixels."""
     rows: Axis
     cols: Axis
 
     @classmethod
     def make(cls, grid: TileGrid, index: int, got: tuple[int, int], blend: Blend) -> Plan:
-        """Plan a raster by the (height, width) that was made of one tile, padding included."""
+        """Return the plan of a result, derived from the output size of one of its tiles.
+
+        ``got`` is the (height, width) of the output of tile ``index``, padding included. Raise DecodeError if a tile
+        would not begin and end at whole pixels of the result.
+        """
         window, padding = grid.window(index), grid.padding(index)
         fed = (window.height + padding[0], window.width + padding[1])
         axes, sizes = [], []
         along = zip((grid.rows, grid.cols), grid.sides, (grid.height, grid.width), got, fed, strict=True)
         for starts, side, size, new, old in along:
-            pixels = [place * Fraction(new, old) for place in (*starts, min(side, size), size)]
+            pixels = [position * Fraction(new, old) for position in (*starts, min(side, size), size)]
             if any(pixel.denominator > 1 for pixel in pixels):
                 raise DecodeError(
                     f"the model makes {got[0]} x {got[1]} pixels of a tile of {fed[0]} x {fed[1]}, and not all tiles"
-                    f" begin and end at a whole pixel of such a result; let tile, overlap, and the height and width of"
-                    f" the scene or of its window, be multiples of {Fraction(new, old).denominator}"
+                    f" begin and end at a whole pixel of such a result; make tile, overlap, and the height and width of"
+                    f" the scene or of its window multiples of {Fraction(new, old).denominator}"
                 )
             *firsts, tile, length = (int(pixel) for pixel in pixels)
             axes.append(Axis.cut(firsts, tile, length, blend))
@@ -212,31 +218,31 @@ class Plan:
         return cls(grid, got, (sizes[0], sizes[1]), axes[0], axes[1])
 
     def cells(self, index: int) -> Iterator[Cell]:
-        """The rectangles in which a tile counts."""
+        """Return the rectangles in which a tile has weight."""
         row, col = divmod(index, len(self.grid.cols))
         return ((down, across) for down in self.rows.spans[row] for across in self.cols.spans[col])
 
     def covers(self, cell: Cell) -> int:
-        """How many tiles count there."""
+        """Return the number of tiles with weight in a rectangle."""
         return self.rows.covers[cell[0]] * self.cols.covers[cell[1]]
 
     def place(self, cell: Cell) -> tuple[int, int, int, int]:
-        """First row and column, height and width of a rectangle in the result."""
+        """Return (first row, first column, height, width) of a rectangle, in pixels of the result."""
         rows, cols = self.rows.intervals[cell[0]], self.cols.intervals[cell[1]]
         return rows.start, cols.start, rows.stop - rows.start, cols.stop - cols.start
 
     def within(self, index: int, cell: Cell) -> tuple[slice, slice]:
-        """Where a rectangle lies in a tile's output."""
+        """Return the row and column slices of a tile's output that a rectangle covers."""
         row, col = divmod(index, len(self.grid.cols))
         return self.rows.within(row, cell[0]), self.cols.within(col, cell[1])
 
     def weight(self, index: int, cell: Cell) -> NDArray[np.float64]:
-        """What a tile counts at each pixel of a rectangle."""
+        """Return the blending weight [height, width] of a tile at each pixel of a rectangle."""
         row, col = divmod(index, len(self.grid.cols))
         rows, cols = self.within(index, cell)
         return np.multiply.outer(self.rows.weights[row][rows], self.cols.weights[col][cols])
 
     def visible(self, index: int) -> tuple[int, int]:
-        """(height, width) of what of a tile's output lies in the result."""
+        """Return the (height, width) of the part of a tile's output that lies within the result."""
         row, col = divmod(index, len(self.grid.cols))
         return len(self.rows.weights[row]), len(self.cols.weights[col])

@@ -1,1 +1,1 @@
-"""Rasters of classes as polygons, traced a band of rows at a time; knows of `raster` and `errors` alone."""
+"""Polygons traced from class rasters, a band of rows at a time. Imports only `raster` and `errors`."""

@@ -1,4 +1,4 @@
-"""Chains of linked elements, put in order without a loop over elements: list ranking, and connected components."""
+"""Vectorized list ranking and connected components, which put chains of linked elements in order."""
 
 from __future__ import annotations
 
@@ -10,28 +10,31 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chains:
-    """Elements in order, one chain after the other."""
+    """Elements sorted by chain, and within a chain by their order in it."""
 
     order: NDArray[np.int32]
-    """The elements, chain by chain, from the first to the last of each."""
+    """Indices of the elements, chain by chain, from the first element of a chain to its last."""
     starts: NDArray[np.int64]
-    """Where each chain begins in ``order``, and the number of elements at the end."""
+    """Position in ``order`` at which each chain begins, followed by the number of elements."""
     closed: NDArray[np.bool_]
-    """Of each chain whether its last element is followed by its first."""
+    """True for each chain whose last element is followed by its first."""
     chain: NDArray[np.int32]
-    """The chain of each element."""
+    """Index of the chain of each element."""
 
 
 def in_order(following: NDArray[np.int32]) -> Chains:
-    """Find the chains of elements by pointer jumping (Wyllie 1979): so many rounds as the longest chain has bits."""
+    """Find the chains of elements by pointer jumping (Wyllie 1979), in log2(longest chain) rounds.
+
+    ``following`` is the index of the element after each element, and the element itself at the end of an open chain.
+    """
     count = len(following)
     own = np.arange(count, dtype=np.int32)
-    # The lowest label of a chain is its name: that of its end if it is open, which is negative, else any.
+    # A chain is identified by its lowest label: the negative label of its end if it is open, else its lowest element.
     label = np.where(following == own, own - count, own).astype(np.int32)
     jump = following
     while True:
         lower = np.minimum(label, label[jump])
-        if np.array_equal(lower, label):  # of each window of a closed chain the lowest: of the whole chain
+        if np.array_equal(lower, label):  # every element has the lowest label of its whole chain
             break
         label, jump = lower, jump[jump]
     ends = np.where(label < 0, following == own, following == label)
@@ -51,29 +54,32 @@ def in_order(following: NDArray[np.int32]) -> Chains:
     return Chains(order, starts, label[ends] >= 0, chain)
 
 
-def connected(count: int, one: NDArray[np.intp], other: NDArray[np.intp]) -> tuple[int, NDArray[np.intp]]:
-    """Number the connected components of a graph."""
+def connected(count: int, sources: NDArray[np.intp], targets: NDArray[np.intp]) -> tuple[int, NDArray[np.intp]]:
+    """Return the number of connected components of a graph, and the component of each of its ``count`` nodes.
+
+    Edge i connects node ``sources[i]`` with node ``targets[i]``. The direction does not matter.
+    """
     parent = np.arange(count)
     while True:
-        roots = parent[one], parent[other]
+        roots = parent[sources], parent[targets]
         apart = roots[0] != roots[1]
         if not apart.any():
             break
-        one, other = one[apart], other[apart]
+        sources, targets = sources[apart], targets[apart]
         low, high = np.minimum(*roots)[apart], np.maximum(*roots)[apart]
         np.minimum.at(parent, high, low)
         while True:
-            above = parent[parent]
-            if np.array_equal(above, parent):
+            grandparent = parent[parent]
+            if np.array_equal(grandparent, parent):
                 break
-            parent = above
-    roots_of_all = parent == np.arange(count)
-    return int(roots_of_all.sum()), (np.cumsum(roots_of_all) - 1)[parent]
+            parent = grandparent
+    is_root = parent == np.arange(count)
+    return int(is_root.sum()), (np.cumsum(is_root) - 1)[parent]
 
 
 def ranges(starts: NDArray[np.intp], counts: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The numbers from each start on, so many as its count says, one range after the other."""
+    """Concatenate the ranges of integers from ``starts[i]`` to ``starts[i] + counts[i] - 1``."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
-    places: NDArray[np.intp] = np.arange(total) + np.repeat(starts - (ends - counts), counts)
-    return places
+    integers: NDArray[np.intp] = np.arange(total) + np.repeat(starts - (ends - counts), counts)
+    return integers

@@ -1,4 +1,4 @@
-"""Corners that wait for the rest of their polygon, in memory up to a budget and beyond it on disk."""
+"""Storage for the corners of unfinished polygons, in memory up to a budget and in a temporary file beyond it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import SaveError
 
 _CHUNK = 2**15
-"""Corners of a chunk."""
+"""Number of corners in a chunk."""
 _BYTES = 8
-"""Of a corner."""
+"""Bytes of a corner (two int32)."""
 
 
 class WaitingCorners:
-    """Keeps rows of two int32 until they are taken, each once.
+    """Store of corners, int32 [n, 2], each of which is put once and taken once.
 
-    Rows are kept in chunks; a chunk is forgotten, and its room on the disk used again, when all its rows were taken.
+    Corners are stored in chunks. When all corners of a chunk have been taken, the chunk is dropped and its space in
+    the file is reused. ``budget`` is in bytes, and ``folder`` is the folder of the temporary file.
     """
 
     def __init__(self, budget: int, folder: Path | None = None) -> None:
@@ -30,10 +31,10 @@ class WaitingCorners:
         self._file: IO[bytes] | None = None
         self._end = 0
         self._left: dict[int, int] = {}
-        """Chunk -> rows of it that are to be taken still, those that will be put there included."""
+        """Chunk index -> number of its corners that have not been taken yet, including corners not put yet."""
         self._memory: dict[int, NDArray[np.int32]] = {}
         self._slots: dict[int, int] = {}
-        """Chunk -> its place in the file."""
+        """Chunk index -> slot of the chunk in the file."""
         self._free: list[int] = []
 
     def __enter__(self) -> Self:
@@ -45,13 +46,13 @@ class WaitingCorners:
         self.close()
 
     def close(self) -> None:
-        """Forget all."""
+        """Drop all corners, and delete the temporary file."""
         self._memory.clear()
         if self._file is not None:
             self._file.close()
 
     def put(self, rows: NDArray[np.int32]) -> int:
-        """Keep some rows [n, 2]."""
+        """Store corners [n, 2], and return the address of the first. The others follow it."""
         address, done = self._end, 0
         while done < len(rows):
             chunk, start = divmod(self._end, _CHUNK)
@@ -66,7 +67,7 @@ class WaitingCorners:
         return address
 
     def take(self, address: int, count: int) -> NDArray[np.int32]:
-        """The rows at an address, which are forgotten here."""
+        """Return ``count`` corners [count, 2] from an address, and remove them from the store."""
         rows = np.empty((count, 2), np.int32)
         done = 0
         while done < count:
@@ -90,7 +91,7 @@ class WaitingCorners:
         part[:] = np.frombuffer(file.read(part.nbytes), np.int32).reshape(-1, 2)
 
     def _make_room(self) -> None:
-        """Write the oldest chunks to the file until another one fits the budget."""
+        """Write the oldest chunks to the file until the budget has room for another chunk."""
         while len(self._memory) >= self._most:
             chunk = next(iter(self._memory))
             slot = self._free.pop() if self._free else len(self._slots)
@@ -113,17 +114,20 @@ class WaitingCorners:
 
 
 class Segments:
-    """Stretches of waiting corners, each with the number of the one that follows it."""
+    """Linked lists of segments. A segment is a sequence of corners of an open border, stored in `WaitingCorners`."""
 
     def __init__(self, waiting: WaitingCorners) -> None:
         self._waiting = waiting
         self._table = np.zeros((256, 3), np.int64)
-        """Following stretch, address, number of corners."""
+        """Number of the next segment (-1 if there is none yet), address and number of corners of each segment."""
         self._free = np.arange(256)[::-1].copy()
         self._unused = 256
 
     def put(self, vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Keep new stretches of corners [n, 2], stretch by stretch; the number of each."""
+        """Store new segments, and return the number of each.
+
+        ``vertices`` are the corners [n, 2] of all segments in turn, ``counts`` the number of corners of each.
+        """
         while self._unused < len(counts):
             size = len(self._table)
             self._table = np.concatenate([self._table, np.zeros_like(self._table)])
@@ -137,12 +141,12 @@ class Segments:
         self._table[numbers] = np.stack([np.full(len(counts), -1), address + ends - counts, counts], axis=1)
         return numbers
 
-    def join(self, one: NDArray[np.intp], following: NDArray[np.intp]) -> None:
-        """Say what follows stretches that had none."""
-        self._table[one, 0] = following
+    def join(self, segments: NDArray[np.intp], following: NDArray[np.intp]) -> None:
+        """Set the next segment of each of some segments."""
+        self._table[segments, 0] = following
 
     def take(self, first: int) -> NDArray[np.int32]:
-        """The corners of a stretch and of all that follow it, int32 [n, 2]; they are forgotten here."""
+        """Return the corners, int32 [n, 2], of a segment and all segments that follow it, and remove them."""
         parts, numbers = [], []
         while first >= 0:
             numbers.append(first)

@@ -1,7 +1,7 @@
-"""Corners of the borders of regions in a band of rows, and which corner follows which.
+"""Corners of the borders of regions in a band of rows, and the order in which they follow each other.
 
-A border runs along the edges of pixels, counterclockwise as a picture is seen: with its region on the left hand. Pixels
-that touch with a corner alone are not connected: each has a corner of its own there.
+A border runs along the edges of pixels, counterclockwise as seen on a screen, with its region on the left. Pixels that
+touch only at a corner are not connected, so each of them has its own corner there.
 """
 
 from __future__ import annotations
@@ -14,69 +14,71 @@ from numpy.typing import NDArray
 
 FLAG_BITS = 2
 TOUCH, JUNCTION = 1, 2
-"""Flags in the low bits of a corner's column: a region may touch itself there; three borders or four meet there."""
+"""Flags in the low bits of a corner's column: a region may touch itself there, three or four borders meet there."""
 
-# What a region's border does at a point of the lattice, by the quadrant that makes it do so.
+# Kinds of corners that a region's border can have at a lattice point, named by a quadrant around the point.
 (
-    _NW, _NE, _SW, _SE,  # the region has this quadrant and neither of the two beside it: a turn to the left
-    _NOT_SE, _NOT_NW, _NOT_NE, _NOT_SW,  # it has the three others: a turn to the right
-    _EAST, _WEST, _NORTH, _SOUTH,  # it goes straight on where another border ends
+    _NW, _NE, _SW, _SE,  # the region has this quadrant and neither of the two beside it: the border turns left
+    _NOT_SE, _NOT_NW, _NOT_NE, _NOT_SW,  # the region has the three other quadrants: the border turns right
+    _EAST, _WEST, _NORTH, _SOUTH,  # the border goes straight on in this direction, and another border ends here
 ) = range(12)  # fmt: skip
 _EASTWARD = ((_NE, _NOT_SE), (_NW, _NE, _NOT_SE, _NOT_SW, _EAST))
-"""Where stretches to the east begin, and all that lies on them; they run below their region."""
+"""Kinds of corners that begin an eastward stretch, and all kinds on it. Its region is on its upper side."""
 _WESTWARD = ((_SW, _NOT_NW), (_SW, _SE, _NOT_NW, _NOT_NE, _WEST))
 _NORTHWARD = (_NW, _SW, _NOT_SE, _NOT_NE, _NORTH)
 _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
 
 
 _At: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]
-"""Rows and columns of points of the lattice."""
+"""Rows and columns of lattice points, which are the corners of pixels."""
 _Sides: TypeAlias = tuple[NDArray[np.bool_], ...]
-"""Whether there is a border above, below, to the left and to the right of each."""
+"""Four masks of lattice points: True for points with a border above, below, to the left and to the right."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verticals:
-    """Vertical stretches of borders on one side of regions, sorted by column and row."""
+    """Vertical stretches of the left or of the right borders of regions, sorted by column and row."""
 
     upper: NDArray[np.int32]
-    """The element at the upper end of each."""
+    """Element at the upper end of each stretch."""
     lower: NDArray[np.int32]
+    """Element at the lower end of each stretch."""
     key: NDArray[np.int64]
-    """Column and row of the upper end, in one number."""
+    """Column and row of the upper end, combined into a sort key."""
     top: NDArray[np.int32]
-    """Row of the upper end, from the band's first; -1 for what comes from above."""
+    """Row of the upper end relative to the band's first row, -1 if the stretch begins above the band."""
 
     height: int
-    """Rows of the band."""
+    """Number of rows of the band."""
 
     def at(self, rows: NDArray[np.intp], cols: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The stretch in each column that runs along the pixel in each row, from the band's first."""
+        """Return the index of the stretch in column ``cols[i]`` that runs along row ``rows[i]`` of the band."""
         keys = cols.astype(np.int64) * (self.height + 2) + rows + 1
         return np.searchsorted(self.key, keys, side="right") - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linked:
-    """The elements of borders in a band, and what follows them.
+    """The elements of the borders in a band, and the element that follows each.
 
-    Elements are, in this order: stretches of corners within one row; chains that come from above; ports, where borders
-    leave the band, those that come up from below first.
+    The elements are, in this order: stretches, which are corners of a border within the same row; chains that come
+    from the rows above the band; ports, where borders cross the lower edge of the band, upward ports first.
     """
 
     vertices: NDArray[np.int32]
-    """[n, 2]: column, shifted by `FLAG_BITS` with flags below, and row of corners, stretch by stretch."""
+    """Column and row of the corners [n, 2], stretch by stretch. The low `FLAG_BITS` bits of a column hold flags."""
     starts: NDArray[np.int64]
-    """Where each stretch begins in ``vertices``, and their number at the end."""
+    """Position in ``vertices`` at which each stretch begins, followed by the number of corners."""
     following: NDArray[np.int32]
-    """What follows each element, itself where a border leaves downwards."""
+    """Index of the element that follows each element. A downward port is followed by itself."""
     ports_up: NDArray[np.int32]
-    """Column of each port of borders that come up from below."""
+    """Column of each port where a border comes up into the band."""
     ports_down: NDArray[np.int32]
-    """Column of each port of borders that leave downwards."""
+    """Column of each port where a border leaves the band downwards."""
     left: Verticals
     """Left borders of regions."""
     right: Verticals
+    """Right borders of regions."""
 
 
 def link(
@@ -88,22 +90,22 @@ def link(
     *,
     junctions: bool,
 ) -> Linked:
-    """Find the corners of a band of rows and link them.
+    """Find the corners of the borders in a band of rows, and link them.
 
     Args:
-        labels: [rows + 1, columns + 2], classes of the band's pixels with the row above it, and with a column on either
-            side that is no region; below 0: no region.
-        row: number of the band's first row.
-        height: rows of the raster.
-        heads: of each chain that comes from above the column in which borders go up to its beginning.
-        tails: the column in which it comes down from its end.
-        junctions: whether borders have a corner also where they go straight on and another one ends.
+        labels: classes [rows + 1, columns + 2] of the row above the band and of the band, with an additional column on
+            either side. Values below 0 belong to no region, which includes both additional columns.
+        row: index of the band's first row in the raster.
+        height: number of rows of the raster.
+        heads: column of each open chain from above, where the border goes up to the chain's beginning.
+        tails: column of each open chain from above, where the border comes down from the chain's end.
+        junctions: True to add a corner where a border goes straight on and another border ends.
 
     """
-    at, places = _places(labels)
-    which, kind = np.nonzero(_kinds(labels, at, places, junctions=junctions))
-    lines, columns = at[0][which], at[1][which]
-    flagged = (columns << FLAG_BITS) | _flags(labels, at, places, (-row, height - row))[which]
+    at, sides_at = _lattice_points(labels)
+    points, kind = np.nonzero(_kinds(labels, at, sides_at, junctions=junctions))
+    lines, columns = at[0][points], at[1][points]
+    flagged = (columns << FLAG_BITS) | _flags(labels, at, sides_at, (-row, height - row))[points]
     stretches, starts = _stretches(kind)
     count = len(starts)
     element = np.empty(len(kind), np.int32)
@@ -119,11 +121,11 @@ def link(
         (_NORTHWARD, _NORTH, heads, ports[0], below[0]),
     ):
         chosen = np.flatnonzero(np.isin(kind, members))
-        chosen = np.repeat(chosen, np.where(kind[chosen] == straight, 2, 1))  # the end of one, and the next's beginning
-        found = np.concatenate([above, element[chosen], ids])
+        chosen = np.repeat(chosen, np.where(kind[chosen] == straight, 2, 1))  # ends a stretch and begins the next
+        elements = np.concatenate([above, element[chosen], ids])
         col = np.concatenate([top, columns[chosen], bottom])
         line = np.concatenate([np.full(len(top), -1), lines[chosen], np.full(len(bottom), len(labels) - 1)])
-        sides.append(_verticals(found, col, line, len(labels) - 1))
+        sides.append(_verticals(elements, col, line, len(labels) - 1))
     left, right = sides
     following[left.upper] = left.lower
     following[right.lower] = right.upper
@@ -131,8 +133,8 @@ def link(
     return Linked(vertices, np.append(starts, len(stretches)), following, *ports, left, right)
 
 
-def _places(labels: NDArray[np.int32]) -> tuple[_At, _Sides]:
-    """Rows and columns of the lattice where borders do not just go straight on; is one above, below, left, right?"""
+def _lattice_points(labels: NDArray[np.int32]) -> tuple[_At, _Sides]:
+    """Return the lattice points where a vertical and a horizontal border meet, and the sides with a border."""
     upright = labels[:, 1:] != labels[:, :-1]
     flat = labels[1:] != labels[:-1]
     above, below, left, right = upright[:-1], upright[1:], flat[:, :-1], flat[:, 1:]
@@ -145,9 +147,12 @@ def _quadrants(labels: NDArray[np.int32], at: _At) -> list[NDArray[np.int32]]:
     return [labels[rows, cols], labels[rows, cols + 1], labels[rows + 1, cols], labels[rows + 1, cols + 1]]
 
 
-def _kinds(labels: NDArray[np.int32], at: _At, places: _Sides, *, junctions: bool) -> NDArray[np.bool_]:
-    """What there is, bool [places, kinds], at each place, in the order in which stretches end and begin there."""
-    above, below, left, right = places
+def _kinds(labels: NDArray[np.int32], at: _At, sides: _Sides, *, junctions: bool) -> NDArray[np.bool_]:
+    """Return which kinds of corners each lattice point has, as bool [points, kinds].
+
+    The kinds are in the order in which stretches end and begin at a point.
+    """
+    above, below, left, right = sides
     nw, ne, sw, se = (quadrant >= 0 for quadrant in _quadrants(labels, at))
     kinds = np.empty((len(above), 12 if junctions else 8), np.bool_)
     kinds[:, _NW] = above & left & nw
@@ -166,20 +171,26 @@ def _kinds(labels: NDArray[np.int32], at: _At, places: _Sides, *, junctions: boo
     return kinds
 
 
-def _flags(labels: NDArray[np.int32], at: _At, places: _Sides, ends: tuple[int, int]) -> NDArray[np.intp]:
-    """The flags of each place; ``ends`` are the rows of the raster's upper and lower edge, from the band's first."""
+def _flags(labels: NDArray[np.int32], at: _At, sides: _Sides, ends: tuple[int, int]) -> NDArray[np.intp]:
+    """Return the flags of each lattice point.
+
+    ``ends`` are the raster's upper and lower edge, as rows relative to the band's first row.
+    """
     nw, ne, sw, se = _quadrants(labels, at)
-    meeting = np.sum(places, axis=0)
+    meeting = np.sum(sides, axis=0)
     touching = (meeting == 4) & (((nw == se) & (nw >= 0)) | ((ne == sw) & (ne >= 0)))
     rows, cols = at
-    # What is simplified must not lose a corner of the raster: one counts as a junction.
-    cornered = np.isin(rows, ends) & ((cols == 0) | (cols == labels.shape[1] - 2))
-    flags: NDArray[np.intp] = np.where(touching, TOUCH, 0) | np.where((meeting > 2) | cornered, JUNCTION, 0)
+    # The corners of the raster count as junctions, so that simplification keeps them.
+    raster_corner = np.isin(rows, ends) & ((cols == 0) | (cols == labels.shape[1] - 2))
+    flags: NDArray[np.intp] = np.where(touching, TOUCH, 0) | np.where((meeting > 2) | raster_corner, JUNCTION, 0)
     return flags
 
 
 def _stretches(kind: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The corners in the order of stretches within one row, and where each stretch begins in it."""
+    """Return the indices of the corners stretch by stretch, and the position at which each stretch begins.
+
+    A stretch lies within a single row.
+    """
     corners, starts, count = [], [], 0
     for (begin, members), step in ((_EASTWARD, 1), (_WESTWARD, -1)):
         chosen = np.flatnonzero(np.isin(kind, members))[::step]
@@ -196,7 +207,7 @@ def _ports(last: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32
 
 
 def _verticals(elements: NDArray[np.int32], cols: NDArray[np.intp], rows: NDArray[np.intp], height: int) -> Verticals:
-    """Pair the ends of stretches, which come from top to bottom in each column."""
+    """Pair the ends of vertical stretches. In each column, sorted by row, upper and lower ends alternate."""
     order = np.argsort(cols.astype(np.uint16) if not len(cols) or cols.max() < 2**16 else cols, kind="stable")
     upper, lower = order[::2], order[1::2]
     key = cols[upper].astype(np.int64) * (height + 2) + rows[upper] + 1

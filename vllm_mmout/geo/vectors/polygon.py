@@ -1,4 +1,4 @@
-"""Polygons and their rings: those that are whole, what tracing keeps of those that are not, and their coordinates."""
+"""Finished polygons, the borders and regions that tracing has not finished yet, and the coordinates of corners."""
 
 from __future__ import annotations
 
@@ -16,83 +16,96 @@ from vllm_mmout.geo.vectors.corners import FLAG_BITS, TOUCH
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Polygons:
-    """Some polygons, each a region of connected pixels of one class. A large one may come in several of these."""
+    """A batch of polygons, each a region of connected pixels of the same class.
+
+    A polygon with many rings may be spread over several batches.
+    """
 
     classes: NDArray[np.int32]
+    """Class of each polygon."""
     pixels: NDArray[np.int64]
-    """Of each, in its whole."""
+    """Number of pixels of each polygon, counting the whole polygon even if the batch holds only some of its rings."""
     areas: NDArray[np.float64]
-    """The sum over the pixels of each, in its whole."""
+    """Sum of the pixel areas of each polygon, also for the whole polygon."""
     rings: NDArray[np.int64]
-    """How many rings of each are here."""
+    """Number of rings of each polygon in this batch."""
     counts: NDArray[np.int64]
-    """Corners of each ring; the first ring of a polygon is its exterior, counterclockwise as a picture is seen, the
-    others are holes and run the other way."""
+    """Number of corners of each ring. The first ring of a polygon is its exterior and runs counterclockwise as seen on
+    a screen. The others are holes and run clockwise."""
     vertices: NDArray[np.int32]
-    """[n, 2]: column, with flags (`vllm_mmout.geo.vectors.corners`), and row of the corners, ring by ring."""
+    """Column and row of the corners [n, 2], ring by ring. Columns contain the flags of the module `corners`."""
     continued: bool
-    """Whether the first polygon began before."""
+    """True if the first polygon has rings in the previous batch."""
     continues: bool
-    """Whether rings of the last polygon are still to come."""
+    """True if the last polygon has more rings in the next batch."""
 
     def facts(self) -> Iterator[tuple[int, int, float, int]]:
-        """Class, pixels, area and number of rings here of each."""
+        """Iterate over (class, number of pixels, area, number of rings in this batch) of each polygon."""
         return zip(self.classes.tolist(), self.pixels.tolist(), self.areas.tolist(), self.rings.tolist(), strict=True)
 
 
 @dataclass(frozen=True, eq=False)
 class _Columns:
-    """What is known of some things, in arrays of one length."""
+    """Base class of tables whose fields are columns: arrays of equal length with an item for each row."""
 
     def some(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> Self:
-        """Those of them that are chosen."""
-        return type(self)(*(getattr(self, each.name)[which] for each in fields(self)))
+        """Return the rows selected by a mask or by indices."""
+        return type(self)(*(getattr(self, field.name)[which] for field in fields(self)))
 
     def and_(self, other: Self) -> Self:
-        """These and others."""
-        names = [each.name for each in fields(self)]
+        """Return the rows of this table followed by the rows of another."""
+        names = [field.name for field in fields(self)]
         return type(self)(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
 
 
 @dataclass(frozen=True, eq=False)
 class OpenBorders(_Columns):
-    """Borders that cross the lower edge of what was traced, with their ends there."""
+    """Table of unfinished borders, which begin and end at the lower edge of the rows traced so far."""
 
     heads: NDArray[np.int32]
-    """Column in which each comes up to its beginning."""
+    """Column where each border comes up across that edge, at its beginning."""
     tails: NDArray[np.int32]
+    """Column where each border goes down across that edge, at its end."""
     first: NDArray[np.intp]
-    """Its first segment."""
+    """Number of the first segment of each border."""
     last: NDArray[np.intp]
+    """Number of the last segment of each border."""
     region: NDArray[np.intp]
+    """Index of the region of each border."""
 
 
 @dataclass(frozen=True, eq=False)
 class Regions(_Columns):
-    """What is known of regions."""
+    """Table of regions."""
 
     classes: NDArray[np.int32]
+    """Class of each region."""
     pixels: NDArray[np.int64]
+    """Number of pixels of each region."""
     areas: NDArray[np.float64]
+    """Sum of the pixel areas of each region."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rings(_Columns):
-    """Closed borders."""
+    """Table of closed borders."""
 
     region: NDArray[np.intp]
+    """Index of the region of each ring."""
     address: NDArray[np.int64]
-    """In the spool; below 0: -1 - the place among the corners at hand."""
+    """Address of the first corner in `WaitingCorners`, or -1 - its index among the corners of the current band."""
     count: NDArray[np.int64]
+    """Number of corners of each ring."""
     hole: NDArray[np.bool_]
+    """True for rings around a hole."""
 
     def of(self, region: NDArray[np.intp]) -> Rings:
-        """The same with the new number of each region."""
+        """Return these rings with their region indices replaced: index i becomes ``region[i]``."""
         return replace(self, region=region[self.region])
 
 
 def doubled_areas(vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Twice the signed area of each ring in pixels, positive where it runs counterclockwise as a picture is seen."""
+    """Return twice the signed area of each ring in pixels, positive for rings counterclockwise as seen on a screen."""
     if not len(counts):
         return np.zeros(0, np.int64)
     ends = np.cumsum(counts)
@@ -105,13 +118,13 @@ def doubled_areas(vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDA
 def simple_rings(
     vertices: NDArray[np.int32], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.intp]]:
-    """Cut rings that pass a point twice into rings that touch each other there, as simple features (OGC 06-103r4) ask.
+    """Split rings that pass a point twice into rings that touch there, as Simple Features (OGC 06-103r4) requires.
 
-    A region lies on two opposite sides of such a point, so that what is outside lies between the two passes: parts that
-    are cut off never cross, they nest.
+    The region is on two opposite sides of such a point, and the outside is between the two passes of the ring.
+    Therefore the parts never cross, they nest.
 
     Returns:
-        Vertices and counts of the rings, and the number of the ring that each comes from.
+        Vertices and counts of the new rings, and for each the index of the original ring.
 
     """
     ring = np.repeat(np.arange(len(counts)), counts)
@@ -124,24 +137,24 @@ def simple_rings(
     twice = np.zeros(len(vertices), np.bool_)
     twice[touching[order[1:][same]]] = twice[touching[order[:-1][same]]] = True
     starts = np.cumsum(counts) - counts
-    places: list[NDArray[np.intp]] = []
+    indices: list[NDArray[np.intp]] = []
     sizes: list[int] = []
     origins: list[int] = []
-    wanted = np.unique(ring[twice])
+    rings_to_cut = np.unique(ring[twice])
     last = 0
-    for number in wanted.tolist():
+    for number in rings_to_cut.tolist():
         sizes += counts[last:number].tolist()
         origins += range(last, number)
-        places.append(np.arange(starts[last], starts[number]))
+        indices.append(np.arange(starts[last], starts[number]))
         for part in _cut(vertices, int(starts[number]), int(counts[number]), twice):
-            places.append(part)
+            indices.append(part)
             sizes.append(len(part))
             origins.append(number)
         last = number + 1
     sizes += counts[last:].tolist()
     origins += range(last, len(counts))
-    places.append(np.arange(len(vertices) - int(counts[last:].sum()), len(vertices)))
-    return vertices[np.concatenate(places)], np.array(sizes, np.int64), np.array(origins, np.intp)
+    indices.append(np.arange(len(vertices) - int(counts[last:].sum()), len(vertices)))
+    return vertices[np.concatenate(indices)], np.array(sizes, np.int64), np.array(origins, np.intp)
 
 
 def _cut(vertices: NDArray[np.int32], start: int, count: int, twice: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
@@ -162,19 +175,19 @@ def _cut(vertices: NDArray[np.int32], start: int, count: int, twice: NDArray[np.
 
 
 def without_flags(vertices: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Columns and rows alone."""
+    """Return corners [n, 2] with the flags removed from their columns."""
     bare = vertices.copy()
     bare[:, 0] >>= FLAG_BITS
     return bare
 
 
 PIXEL_TRANSFORM: Affine = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-"""Columns and rows themselves, for a raster that lies nowhere."""
+"""Identity transform, which gives columns and rows as coordinates. It is for rasters without a georeference."""
 _COMMA, _OPEN, _CLOSE = b",[]"
 
 
 class Lattice:
-    """The corners of a raster's pixels."""
+    """Converter of the pixel corners of a raster to coordinates, as numbers or as JSON text."""
 
     def __init__(self, transform: Affine, size: tuple[int, int]) -> None:
         a, b, c, d, e, f = self._transform = transform
@@ -187,22 +200,23 @@ class Lattice:
     def closed(
         self, vertices: NDArray[np.int32], counts: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Columns and rows [n, 2] of rings that end where they begin; where each begins, with their number at the end.
+        """Close rings by repeating the first corner of each at its end.
 
+        Return the column and row of each corner [n, 2], and the index of the first corner of each ring, followed by n.
         Exteriors run counterclockwise in coordinates.
         """
         starts = np.cumsum(counts) - counts
-        places = ranges(starts, counts + 1)
+        indices = ranges(starts, counts + 1)
         bounds = np.append(0, np.cumsum(counts + 1))
-        places[bounds[1:] - 1] = starts
-        if self._turned:  # counterclockwise as a picture is seen is clockwise in coordinates
-            places = places[np.repeat(bounds[1:] - 1 + bounds[:-1], counts + 1) - np.arange(len(places))]
-        rows = vertices[places]
+        indices[bounds[1:] - 1] = starts
+        if self._turned:  # rings that are counterclockwise on a screen are clockwise in coordinates: reverse them
+            indices = indices[np.repeat(bounds[1:] - 1 + bounds[:-1], counts + 1) - np.arange(len(indices))]
+        rows = vertices[indices]
         rows[:, 0] >>= FLAG_BITS
         return rows, bounds
 
     def points(self, rows: NDArray[np.int32]) -> NDArray[np.float64]:
-        """The coordinates [n, 2] of columns and rows."""
+        """Return the coordinates [n, 2] of corners that are given as columns and rows [n, 2]."""
         a, b, c, d, e, f = self._transform
         cols, lines = rows[:, 0].astype(np.float64), rows[:, 1].astype(np.float64)
         if self._tables is not None:
@@ -212,26 +226,28 @@ class Lattice:
     def text(
         self, rows: NDArray[np.int32], begins: NDArray[np.uint8], ends: NDArray[np.bool_]
     ) -> tuple[bytes, NDArray[np.int64]]:
-        """Coordinates as JSON, with brackets and commas, and where each corner begins, with the length at the end.
+        """Return the coordinates of corners as JSON text, with brackets and commas.
 
-        A ring ``begins`` with a corner as the first of a polygon (1) or as another (2), and ``ends`` with it.
+        The second result is the offset in the text at which each corner begins, followed by the length of the text.
+        ``begins`` is 1 for the first corner of a polygon's first ring, 2 for the first corner of another ring, else 0.
+        ``ends`` is True for the last corner of a ring.
         """
         x, y = self._numbers(rows)
-        wide = x.shape[1]
-        fields = np.zeros((len(rows), wide + y.shape[1] + 6), np.uint8)
+        width = x.shape[1]
+        fields = np.zeros((len(rows), width + y.shape[1] + 6), np.uint8)
         fields[:, 0] = np.where(begins == 2, _COMMA, 0)
         fields[:, 1] = np.where(begins > 0, _OPEN, 0)
         fields[:, 2] = _OPEN
-        fields[:, 3 : 3 + wide] = x
-        fields[:, 3 + wide] = _COMMA
-        fields[:, 4 + wide : -2] = y
+        fields[:, 3 : 3 + width] = x
+        fields[:, 3 + width] = _COMMA
+        fields[:, 4 + width : -2] = y
         fields[:, -2] = _CLOSE
         fields[:, -1] = np.where(ends, _CLOSE, _COMMA)
-        there = fields != 0
-        return fields[there].tobytes(), np.append(0, np.cumsum(there.sum(axis=1)))
+        used = fields != 0
+        return fields[used].tobytes(), np.append(0, np.cumsum(used.sum(axis=1)))
 
     def _numbers(self, rows: NDArray[np.int32]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """The text of the two coordinates of each corner, a row each, filled up with 0."""
+        """Return the text of the x and of the y coordinates, uint8 [n, length], padded with zeros."""
         if self._tables is None:
             points = self.points(rows)
             return _texts(points[:, 0]), _texts(points[:, 1])
@@ -239,6 +255,6 @@ class Lattice:
 
 
 def _texts(numbers: NDArray[np.floating]) -> NDArray[np.uint8]:
-    """The shortest text of each number that gives it back, uint8 [n, longest], filled up with 0."""
+    """Return the shortest text that parses back to each number, as uint8 [n, longest], padded with zeros."""
     texts = np.array([repr(number).removesuffix(".0") for number in numbers.tolist()], np.bytes_)
     return texts.view(np.uint8).reshape(len(numbers), -1)

@@ -1,8 +1,8 @@
-"""Polygons with fewer corners that still share their borders.
+"""Simplification of polygons that keeps the borders between neighbours shared.
 
-A border between two junctions (points where three regions meet, or two cross) is simplified by itself, always in the
-same direction (Douglas & Peucker 1973): both regions beside it get the same line. A ring without two junctions is cut
-at corners that depend on its shape alone.
+A junction is a point where three or four borders meet. The border between two junctions is simplified separately by
+the algorithm of Douglas & Peucker (1973), always in the same direction, so both regions beside it get the same line.
+A ring with fewer than two junctions is split at corners that depend only on its shape.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from vllm_mmout.geo.vectors.polygon import Polygons, doubled_areas, without_flag
 
 
 def simplified(polygons: Polygons, tolerance: float) -> Polygons:
-    """Leave out corners that lie near the line between their neighbours.
+    """Remove corners that are within ``tolerance`` pixels of the simplified border.
 
-    Junctions and the corners of the raster stay; so does of each border that is not straight the corner farthest from
-    the line between its ends. A ring that would lose its area or turn over all the same stays as it is; there its
-    neighbours may overlap it by the tolerance. Not guaranteed: borders that lie nearer to each other than the
-    tolerance may cross.
+    Junctions and the corners of the raster are kept. A border that is not straight also keeps the corner farthest from
+    the line between its ends. A ring that would lose its area or reverse its direction is not simplified, so
+    its neighbours may overlap it by the tolerance. Borders closer to each other than the tolerance may cross.
     """
     if not len(polygons.counts):
         return polygons
@@ -32,7 +31,7 @@ def simplified(polygons: Polygons, tolerance: float) -> Polygons:
     ring = np.repeat(np.arange(len(counts)), counts)
     anchors = _anchors(polygons.vertices, bare, starts, ring)
     first = np.flatnonzero(anchors)[np.searchsorted(np.flatnonzero(anchors), starts)]
-    # Each ring from its first anchor round to that anchor again.
+    # The corners of each ring, from its first anchor around the ring and back to that anchor.
     steps = ranges(np.zeros_like(counts), counts + 1)
     line = np.repeat(starts, counts + 1) + (np.repeat(first - starts, counts + 1) + steps) % np.repeat(
         counts, counts + 1
@@ -42,13 +41,13 @@ def simplified(polygons: Polygons, tolerance: float) -> Polygons:
     stops = np.flatnonzero(anchors[line])
     arcs = np.flatnonzero(~np.isin(stops[:-1], closing))
     _keep(bare[line], stops[arcs], stops[arcs + 1], tolerance, kept)
-    kept[closing] = False  # the first anchor once more
+    kept[closing] = False  # the repeated first anchor
     keep = np.zeros(len(bare), np.bool_)
     keep[line[kept]] = True
     for _ in range(2):
         new = np.add.reduceat(keep, starts, dtype=np.int64)
-        left = bare[keep]
-        before, after = doubled_areas(bare, counts), doubled_areas(left, new)
+        remaining = bare[keep]
+        before, after = doubled_areas(bare, counts), doubled_areas(remaining, new)
         lost = (np.sign(before) != np.sign(after)) | (new < 3)
         if not lost.any():
             break
@@ -59,17 +58,21 @@ def simplified(polygons: Polygons, tolerance: float) -> Polygons:
 def _anchors(
     vertices: NDArray[np.int32], bare: NDArray[np.int32], starts: NDArray[np.int64], ring: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """Corners that stay: junctions, and where a ring has fewer than two, its first corner and the farthest from it."""
+    """Mark the corners where rings are split: the junctions.
+
+    A ring with a single junction also gets the corner farthest from it. A ring without any gets its first corner in
+    row-column order and the corner farthest from that.
+    """
     anchors = (vertices[:, 0] & JUNCTION) > 0
-    place = bare[:, 1].astype(np.int64) << 32 | bare[:, 0]
+    key = bare[:, 1].astype(np.int64) << 32 | bare[:, 0]
     few = np.add.reduceat(anchors, starts, dtype=np.int64)[ring]
     last = np.int64(2**62)
-    lowest = np.minimum.reduceat(np.where(few == 0, place, last), starts)[ring]
-    anchors |= place == lowest
+    lowest = np.minimum.reduceat(np.where(few == 0, key, last), starts)[ring]
+    anchors |= key == lowest
     own = np.maximum.reduceat(np.where(anchors & (few < 2), np.arange(len(ring)), -1), starts)[ring]
     apart = ((bare.astype(np.int64) - bare[own]) ** 2).sum(axis=1)
     farthest = np.maximum.reduceat(apart, starts)[ring]
-    candidates = np.where((few < 2) & (apart == farthest), place, last)
+    candidates = np.where((few < 2) & (apart == farthest), key, last)
     anchors |= (candidates == np.minimum.reduceat(candidates, starts)[ring]) & (few < 2)
     return anchors
 
@@ -81,7 +84,10 @@ def _keep(
     tolerance: float,
     kept: NDArray[np.bool_],
 ) -> None:
-    """Mark the points that stay of some borders, each from its first point to its last."""
+    """Simplify borders, and set ``kept`` to True for the points that stay.
+
+    Border i consists of the points from ``first[i]`` to ``last[i]``, both included.
+    """
     counts = last - first + 1
     places = ranges(first, counts)
     ends = points[first].astype(np.int64), points[last].astype(np.int64)

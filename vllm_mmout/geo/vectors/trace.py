@@ -1,4 +1,4 @@
-"""The polygons of a raster of classes, read and traced a band of rows at a time."""
+"""Tracing of the polygons of a class raster, a band of rows at a time."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from vllm_mmout.geo.vectors.polygon import OpenBorders, Polygons, Regions, Rings
 from vllm_mmout.geo.vectors.simplify import simplified
 
 BLOCK = 2**17
-"""Corners that are handed over at once, about."""
+"""Approximate number of corners in a batch of polygons."""
 BAND = 2**20
-"""Pixels that are traced at once: some 60 bytes each where every pixel differs from its neighbours."""
+"""Number of pixels traced at a time. A pixel needs about 60 bytes if all pixels differ from their neighbours."""
 BUDGET = 2**25
-"""Bytes of corners that wait in memory."""
+"""Bytes of memory for the corners of unfinished polygons."""
 
 
 def trace_polygons(
@@ -35,38 +35,39 @@ def trace_polygons(
     budget: int = BUDGET,
     folder: Path | None = None,
 ) -> Iterator[Polygons]:
-    """Trace the 4-connected regions of equal class of a raster of (height, width), whose rows come from the top.
+    """Trace the 4-connected regions of equal class in a raster, and yield them in batches.
 
-    Classes below 0 and ``nodata`` are no regions. ``areas``, [height], are those of a pixel in each row (None: 1);
-    ``simplify`` is how far borders may move, in pixels. As many rows as suit the width, or a ``band``, are traced at
-    once; beyond a ``budget`` of bytes corners wait in a temporary file in ``folder``.
+    ``rows`` yields blocks of rows from the top, ``size`` is (height, width). Pixels below 0 or equal to ``nodata``
+    belong to no region. ``areas`` [height] is the area of a pixel in each row, 1 if None. ``simplify`` is the distance
+    in pixels that borders may move. ``band`` rows are traced at a time, by default as many as suit the width.
+    If the corners of unfinished polygons exceed ``budget`` bytes, a temporary file in ``folder`` holds the rest.
     """
     step = band or max(1, BAND // size[1])
     with WaitingCorners(budget, folder) as waiting:
         tracer = Tracer(size, waiting, junctions=simplify > 0)
         row = 0
-        for some in rows:
-            for start in range(0, len(some), step):
-                part = some[start : start + step]
+        for block in rows:
+            for start in range(0, len(block), step):
+                part = block[start : start + step]
                 labels = part.astype(np.int32)
                 if nodata is not None:
                     labels[part == nodata] = -1
                 weights = None if areas is None else areas[row : row + len(part)]
-                for found in tracer.add(labels, weights):
-                    yield simplified(found, simplify) if simplify > 0 else found
+                for polygons in tracer.add(labels, weights):
+                    yield simplified(polygons, simplify) if simplify > 0 else polygons
                 row += len(part)
 
 
 class Tracer:
-    """Traces one raster: give it the rows in order, and it gives each polygon when its last row has come.
+    """Tracer of a raster whose rows are added in order. It yields each polygon after the polygon's last row.
 
-    Borders are joined along runs of pixels, so that no image of labels exists, which would be as large as the raster.
-    A region is 4-connected: pixels of one class that share an edge. Two chains of a border belong to one region where a
-    row of its pixels runs from one to the other; that connects all borders of a region, those of its holes included:
-    where two such rows lie one above the other, they share a stretch of border, or have ends in line.
+    A region is 4-connected: its pixels have the same class and share edges. Borders are joined along horizontal runs of
+    pixels, so no image of region labels is needed, which would be as large as the raster. The two chains of border at
+    the ends of a run belong to the same region. This connects all borders of a region, including those of its holes,
+    since runs in adjacent rows that touch share a stretch of border, or their ends are in the same column.
 
-    In memory are the open borders, some 50 bytes a closed one of a region that goes on, 24 bytes for each stretch that
-    a band added to an open one; their corners are in `WaitingCorners`.
+    Memory holds the open borders, about 50 bytes for each closed border of an unfinished region, and 24 bytes for each
+    segment that a band added to an open border. The corners themselves are in `WaitingCorners`.
     """
 
     def __init__(self, size: tuple[int, int], waiting: WaitingCorners, *, junctions: bool = False) -> None:
@@ -76,14 +77,17 @@ class Tracer:
         self._segments = Segments(waiting)
         self._row = 0
         self._above = np.full(self._width + 2, -1, np.int32)
-        none = np.zeros(0, np.int64)
-        some = np.zeros(0, np.int32)
-        self._open = OpenBorders(some, some, none, none, none)
-        self._regions = Regions(some, none, np.zeros(0))
-        self._rings = Rings(none, none, none, np.zeros(0, np.bool_))
+        empty64 = np.zeros(0, np.int64)
+        empty32 = np.zeros(0, np.int32)
+        self._open = OpenBorders(empty32, empty32, empty64, empty64, empty64)
+        self._regions = Regions(empty32, empty64, np.zeros(0))
+        self._rings = Rings(empty64, empty64, empty64, np.zeros(0, np.bool_))
 
     def add(self, labels: NDArray[np.int32], areas: NDArray[np.float64] | None = None) -> Iterator[Polygons]:
-        """Trace the next rows of classes, below 0 no region; what comes must be consumed before further rows go in."""
+        """Trace the next rows, and yield the polygons that end in them. Classes below 0 belong to no region.
+
+        Consume the iterator completely before adding more rows.
+        """
         band = self._framed(labels)
         linked = link(band, self._row, self._height, self._open.heads, self._open.tails, junctions=self._junctions)
         self._row += len(labels)
@@ -105,7 +109,7 @@ class Tracer:
         yield from self._polygons(regions.some(ended), done.of(np.cumsum(ended) - 1), vertices)
 
     def _framed(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The rows with the row above them, what is beside the raster, and below the last of all what is there."""
+        """Return the rows with the row above and a column of -1 on either side, and after the last rows a row of -1."""
         rows = len(labels)
         last = self._row + rows == self._height
         band = np.full((rows + 1 + last, self._width + 2), -1, np.int32)
@@ -116,13 +120,16 @@ class Tracer:
     def _joined(
         self, band: NDArray[np.int32], linked: Linked, chains: Chains, areas: NDArray[np.float64] | None
     ) -> tuple[NDArray[np.intp], Regions]:
-        """The region of each chain, and what is known of all of them; of those before, in their place the new ones."""
+        """Return the region of each chain, and the table of all unfinished regions, updated by the band.
+
+        Regions of earlier rows get new indices. In ``self._rings`` they are replaced here.
+        """
         rows, cols = np.nonzero(band[1:, 1:] != band[1:, :-1])
         runs = np.flatnonzero(band[rows + 1, cols + 1] >= 0)
         rows, cols, ends = rows[runs], cols[runs], cols[runs + 1] if len(runs) else cols[runs]
         lefts, rights = linked.left.at(rows, cols), linked.right.at(rows, ends)
         chain = chains.chain[linked.left.upper[lefts]]
-        # A run whose left border comes straight down to it links no more than the runs above it and borders between.
+        # If a run's left border comes straight down, the runs above it have already connected the chains at its ends.
         new = linked.left.top[lefts] == rows
         count, old = len(chains.closed), self._regions
         first = len(linked.starts) - 1
@@ -146,7 +153,7 @@ class Tracer:
         return number[:count], Regions(classes, pixels.astype(np.int64), sums)
 
     def _closed(self, linked: Linked, chains: Chains, region: NDArray[np.intp]) -> tuple[NDArray[np.int32], Rings]:
-        """The corners of borders that were closed, and where each lies among them; open ones are kept."""
+        """Return the corners of the borders that the band closes, and the table of these rings. Store open borders."""
         stretches = len(linked.starts) - 1
         counts = np.zeros(len(chains.order), np.int64)
         counts[:stretches] = np.diff(linked.starts)
@@ -158,10 +165,10 @@ class Tracer:
         alone = chains.closed & (opened == 0)
         sizes = np.diff(ends)
         inside = np.repeat(alone, sizes)
-        found, of = self._continued(linked, chains, region, alone, vertices[~inside])
-        corners = np.concatenate([vertices[inside], *found])
-        numbers = np.concatenate([np.flatnonzero(alone), np.array(of, np.int64)])
-        lengths = np.concatenate([sizes[alone], np.array([len(ring) for ring in found], np.int64)])
+        rings, ring_chains = self._continued(linked, chains, region, alone, vertices[~inside])
+        corners = np.concatenate([vertices[inside], *rings])
+        numbers = np.concatenate([np.flatnonzero(alone), np.array(ring_chains, np.int64)])
+        lengths = np.concatenate([sizes[alone], np.array([len(ring) for ring in rings], np.int64)])
         corners, lengths, origin = simple_rings(corners, lengths)
         starts = np.cumsum(lengths) - lengths
         bare = corners >> np.array([2, 0], np.int32)
@@ -175,9 +182,9 @@ class Tracer:
         alone: NDArray[np.bool_],
         vertices: NDArray[np.int32],
     ) -> tuple[list[NDArray[np.int32]], list[int]]:
-        """Join open borders with what the band adds to them; give those that it closes, and their chains.
+        """Join open borders with the segments that the band adds. Return the borders that it closes, and their chains.
 
-        Chains that are ``alone`` are closed, with no part outside the band; ``vertices`` are the corners of the others.
+        Chains marked in ``alone`` are closed and entirely within the band. ``vertices`` are the corners of the others.
         """
         stretches, before = len(linked.starts) - 1, self._open
         order = chains.order[~alone[chains.chain[chains.order]]]
@@ -186,29 +193,31 @@ class Tracer:
         earlier = order >= stretches
         starts = np.ones(len(order), np.bool_)
         starts[1:] = earlier[1:] | earlier[:-1] | (chain[1:] != chain[:-1])
-        # Items: open borders, and stretches of the band that follow each other.
-        item, of, old = np.flatnonzero(starts), chain[starts], earlier[starts]
+        # An item is an open border from above, or consecutive stretches of the band.
+        item, item_chain, old = np.flatnonzero(starts), chain[starts], earlier[starts]
         counts = np.zeros(len(order), np.int64)
         counts[~earlier] = np.diff(linked.starts)[order[~earlier]]
         sizes = np.add.reduceat(counts, item) if len(item) else counts
         first = np.empty(len(item), np.intp)
         last = np.empty(len(item), np.intp)
-        earlier_ones = order[item[old]] - stretches
-        first[old], last[old] = before.first[earlier_ones], before.last[earlier_ones]
+        border = order[item[old]] - stretches
+        first[old], last[old] = before.first[border], before.last[border]
         first[~old] = last[~old] = self._segments.put(vertices, sizes[~old])
-        follows = np.flatnonzero(of[1:] == of[:-1])
+        follows = np.flatnonzero(item_chain[1:] == item_chain[:-1])
         self._segments.join(last[follows], first[follows + 1])
-        begin = np.ones(len(of), np.bool_)
-        begin[1:] = of[1:] != of[:-1]
-        end = np.append(begin[1:], True)[: len(of)]
+        begin = np.ones(len(item_chain), np.bool_)
+        begin[1:] = item_chain[1:] != item_chain[:-1]
+        end = np.append(begin[1:], True)[: len(item_chain)]
         ends = np.zeros((4, len(chains.closed)), np.intp)
-        ends[0, of[begin]], ends[1, of[end]] = first[begin], last[end]
+        ends[0, item_chain[begin]], ends[1, item_chain[end]] = first[begin], last[end]
         ports = stretches + len(before.heads)
         up, down = np.split(chains.chain[ports:], [len(linked.ports_up)])
         ends[2, up], ends[3, down] = linked.ports_up, linked.ports_down
         heads, tails = ends[2:].astype(np.int32)
-        still = np.flatnonzero(~chains.closed)
-        self._open = OpenBorders(heads[still], tails[still], ends[0, still], ends[1, still], region[still])
+        unclosed = np.flatnonzero(~chains.closed)
+        self._open = OpenBorders(
+            heads[unclosed], tails[unclosed], ends[0, unclosed], ends[1, unclosed], region[unclosed]
+        )
         closed = np.flatnonzero(chains.closed & ~alone).tolist()
         return [self._segments.take(int(ends[0, number])) for number in closed], closed
 
@@ -220,7 +229,7 @@ class Tracer:
         return rings
 
     def _polygons(self, regions: Regions, rings: Rings, vertices: NDArray[np.int32]) -> Iterator[Polygons]:
-        """Regions that have ended, in pieces of about `BLOCK` corners."""
+        """Yield the finished regions in batches of about `BLOCK` corners."""
         rings = rings.some(np.lexsort([rings.hole, rings.region]))
         before = np.cumsum(rings.count) - rings.count
         cuts = np.append(np.flatnonzero(np.diff(before // BLOCK, prepend=-1)), len(before)).tolist()
