@@ -110,7 +110,7 @@ def test_a_bucket_that_refuses_is_said(bucket, s3) -> None:  # noqa: F811
 
 WRONG = {
     "s3://no-such-bucket-here/a.png": "there is no bucket 'no-such-bucket-here'",
-    "s3://bucket/a": "no suffix tells the format",
+    "s3://bucket/a": "the name has no suffix",
     "s3://bucket/../a.png": "cannot write s3://bucket/../a.png has an empty part",
     "s3://user:SECRET@bucket/a.png?SECRET=.png": "must have no user",
 }

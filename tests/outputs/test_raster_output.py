@@ -200,7 +200,7 @@ def test_a_result_without_nodata_gets_one_that_is_no_value(array: np.ndarray, no
 
 def test_a_taken_value_cannot_become_nodata() -> None:
     """Where the largest integer is a value of the result, the error says so."""
-    with pytest.raises(InputError, match="has no nodata, and uses 255"):
+    with pytest.raises(InputError, match="without a nodata value, and uses 255"):
         RasterOutput(IDS).placed(Source(valid=np.zeros((2, 3), bool)))
 
 

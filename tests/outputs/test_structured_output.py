@@ -120,7 +120,7 @@ def test_without_a_picture_the_error_says_what_to_do(tmp_path: Path, output: Cou
 def test_other_formats_are_refused(tmp_path: Path) -> None:
     """An unknown suffix, format or option is an error that lists the known ones; nothing is written."""
     with pytest.raises(
-        SaveError, match=r"suffix '\.txt' is that of no format \(known: \.json, \.png, \.webp, \.jpg, \.jpeg.*\)"
+        SaveError, match=r"suffix '\.txt' is unknown \(known: \.json, \.png, \.webp, \.jpg, \.jpeg.*\)"
     ):
         Count(ships=1).save(tmp_path / "a.txt")
     with pytest.raises(SaveError, match=r"Count cannot be written as 'xml' \(known: json, png, webp, jpeg.*\)"):

@@ -1,4 +1,4 @@
-"""The objects that results come as; each is imported when it is first used, none needs torch or vLLM."""
+"""Classes of results. Each is imported at its first use, and none needs torch or vLLM."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ _HOMES = {
     "vllm_mmout.outputs.tensor": "TensorOutput",
     "vllm_mmout.outputs.video": "VideoOutput",
 }
-"""Module -> the public names that it defines."""
+"""Module path -> the public names defined in that module, separated by spaces."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

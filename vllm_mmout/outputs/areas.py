@@ -1,4 +1,4 @@
-"""AreasOutput: how much of a raster each class covers."""
+"""AreasOutput, the area that each class of a raster covers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vllm_mmout.outputs.raster import check_classes, class_rows
 from vllm_mmout.outputs.rendering import class_colour
 from vllm_mmout.outputs.structured import StructuredOutput
 
-from pydantic import BaseModel, PrivateAttr  # isort: skip - the module above says what is missing without it
+from pydantic import BaseModel, PrivateAttr  # isort: skip - structured.py, imported above, raises a helpful error without pydantic
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -24,24 +24,26 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = 2**20
-"""Pixels that are counted at once: numpy makes int64 of them."""
+"""Number of pixels counted in a single call. NumPy converts them to int64."""
 
 
 class ClassArea(BaseModel):
-    """One class of a raster."""
+    """The area of a class of a raster."""
 
     id: int
-    """As the model counts, from 0."""
+    """Index of the class in the model, from 0."""
     name: str | None
+    """Name of the class, or None."""
     pixels: int
+    """Number of pixels of the class."""
     share: float
-    """Of all pixels that have a class, from 0 to 1."""
+    """Share of all pixels with a class, from 0 to 1."""
     area_m2: float | None
-    """Square metres, as `vllm_mmout.geo.pixel_areas` has them; None where they cannot be told."""
+    """Area in square metres by `vllm_mmout.geo.pixel_areas`, or None if it is unknown."""
 
 
 class AreasOutput(StructuredOutput):
-    """How much of a raster each class covers: those that have a name or occur, by their numbers."""
+    """The area of each class of a raster. Classes that occur or have a name are listed, ordered by id."""
 
     output_kinds: ClassVar[tuple[str, ...]] = ("areas", *StructuredOutput.output_kinds)
     formats: ClassVar[dict[str, str]] = {**formats_of("areas"), **StructuredOutput.formats}
@@ -53,14 +55,20 @@ class AreasOutput(StructuredOutput):
 
     @classmethod
     def of(cls, raster: RasterOutput) -> Self:
-        """Count the pixels of a raster of classes, one band of uint8 or uint16 (else InputError), in one pass."""
+        """Count the pixels of each class of a raster in a single pass.
+
+        Raises InputError unless the raster is a single band of uint8 or uint16.
+        """
         areas = cls(classes=_counted(raster))
         areas._palette = raster.palette
         return areas
 
     @classmethod
     def taking(cls, raster: RasterOutput) -> Self:
-        """The same of a raster that serves nothing else: one on disk is closed, one in memory kept until `placed`."""
+        """Count the pixels of each class of a raster that has no other use.
+
+        A raster on disk is closed. A raster in memory is kept until `placed`, which counts it again.
+        """
         from vllm_mmout.outputs.stored import StoredRaster
 
         areas = cls.of(raster)
@@ -71,31 +79,34 @@ class AreasOutput(StructuredOutput):
         return areas
 
     def placed(self, source: Source) -> Self:
-        """The same of the part of the input that was observed, with areas where its place is known."""
+        """Return the areas within the observed part of the input, in square metres if its georeference is known."""
         counted = self if self._raster is None else self.of(self._raster.placed(source))
         return super(AreasOutput, counted).placed(source)
 
     def colour_of(self, number: int) -> tuple[int, int, int]:
-        """Red, green and blue of a class, as the raster of the classes has them."""
+        """Return the (red, green, blue) colour of a class, from 0 to 255, as in pictures of the raster."""
         if self._palette is None or number >= len(self._palette):
             return class_colour(number)
         red, green, blue = self._palette[number].tolist()
         return red, green, blue
 
-    def __getitem__(self, which: int | str) -> ClassArea:
-        """Return the class of a number or a name; KeyError where none or several have the name."""
-        found = [one for one in self.classes if which in (one.id, one.name)]
-        if len(found) > 1:
-            raise KeyError(f"{which!r} names the classes {', '.join(str(one.id) for one in found)}; take one by its id")
-        if not found:
-            raise KeyError(which)
-        return found[0]
+    def __getitem__(self, key: int | str) -> ClassArea:
+        """Return the class with an id or a name. Raise KeyError if no class or several classes match."""
+        matches = [area for area in self.classes if key in (area.id, area.name)]
+        if len(matches) > 1:
+            raise KeyError(
+                f"{key!r} names the classes {', '.join(str(area.id) for area in matches)}; take one by its id"
+            )
+        if not matches:
+            raise KeyError(key)
+        return matches[0]
 
     def draw(self, picture: Image) -> Image:
-        """Write the classes that occur into the lower left corner, the largest first, in their colours."""
-        there = sorted((one for one in self.classes if one.pixels), key=lambda one: -one.pixels)
+        """Write the classes that occur into the lower left corner of a picture, the largest first, with colours."""
+        areas = sorted((area for area in self.classes if area.pixels), key=lambda area: -area.pixels)
         return draw_caption(
-            picture, [Line(f"{one.share:.1%} {one.name or f'class {one.id}'}", self.colour_of(one.id)) for one in there]
+            picture,
+            [Line(f"{area.share:.1%} {area.name or f'class {area.id}'}", self.colour_of(area.id)) for area in areas],
         )
 
 
@@ -109,10 +120,10 @@ def _counted(raster: RasterOutput) -> list[ClassArea]:
     row = 0
     for rows in class_rows(raster):
         for start in range(0, len(rows), step):
-            found = np.bincount(rows[start : start + step].ravel())
-            counts[: len(found)] += found
+            part = np.bincount(rows[start : start + step].ravel())
+            counts[: len(part)] += part
             if areas is not None and not even:
-                sums[: len(found)] += found * areas[row + start]
+                sums[: len(part)] += part * areas[row + start]
         row += len(rows)
     if areas is not None and even:
         sums = counts * areas[0]
@@ -123,7 +134,7 @@ def _table(raster: RasterOutput, counts: NDArray[np.int64], areas: NDArray[np.fl
     names = raster.class_names or ()
     if raster.nodata is not None and raster.nodata in range(len(counts)):
         counts[int(raster.nodata)] = 0
-    listed = np.flatnonzero(counts).tolist()
+    occurring = np.flatnonzero(counts).tolist()
     total = max(1, int(counts.sum()))
     return [
         ClassArea(
@@ -133,5 +144,5 @@ def _table(raster: RasterOutput, counts: NDArray[np.int64], areas: NDArray[np.fl
             share=int(counts[number]) / total,
             area_m2=None if areas is None else float(areas[number]),
         )
-        for number in sorted({*listed, *range(len(names))})
+        for number in sorted({*occurring, *range(len(names))})
     ]

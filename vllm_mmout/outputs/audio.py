@@ -1,4 +1,4 @@
-"""AudioOutput: a sound."""
+"""AudioOutput, a result that is sound."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from vllm_mmout.outputs.formats.sounds import MOST_CHANNELS
 
 
 class AudioOutput(MediaOutput):
-    """A sound of one channel or several.
+    """A sound with one or several channels.
 
-    Files are .wav, .flac, .mp3, .opus, .ogg (Vorbis) and .pcm: signed 16 bits, little endian, channels interleaved, no
-    header. WAV and FLAC have 16 bits a sample, with ``subtype="PCM_24"`` 24; WAV with ``subtype="FLOAT"`` the samples
-    as they are. All others clip samples outside [-1, 1]. Opus, which is of 8000, 12000, 16000, 24000 or 48000 Hz, ends
-    with up to 12 ms of silence. All but .pcm need the extra: ``pip install "vllm-mmout[audio]"``.
+    File formats are .wav, .flac, .mp3, .opus, .ogg (Vorbis) and .pcm (signed 16-bit samples, little endian, channels
+    interleaved, no header). WAV and FLAC have 16 bits per sample, or 24 with ``subtype="PCM_24"``. WAV with
+    ``subtype="FLOAT"`` stores the samples unchanged. All other formats clip samples outside [-1, 1]. Opus supports only
+    8000, 12000, 16000, 24000 and 48000 Hz, and its files end with up to 12 ms of silence. All formats except .pcm need
+    ``pip install "vllm-mmout[audio]"``.
 
     Args:
-        samples: float32 [channels, n], or [n] of one channel; full scale is [-1, 1].
-        rate: samples of a channel in a second, Hz.
+        samples: float32 [channels, n], or [n] for a single channel. Full scale is [-1, 1].
+        rate: sample rate in Hz.
 
     Raises:
-        InputError: the samples have another dtype or shape, are empty or not finite, or the rate is no whole number
+        InputError: the samples have a wrong dtype or shape, are empty or not finite, or the rate is not an integer
             above 0.
 
     """
@@ -36,17 +37,17 @@ class AudioOutput(MediaOutput):
     formats: ClassVar[dict[str, str]] = formats_of("audio", first="wav")
 
     def __init__(self, samples: NDArray[np.float32], rate: int) -> None:
-        given = as_numpy(samples)
-        shaped = given[np.newaxis] if given.ndim == 1 else given
+        array = as_numpy(samples)
+        shaped = array[np.newaxis] if array.ndim == 1 else array
         if shaped.dtype != np.float32 or shaped.ndim != 2 or shaped.size == 0:
             raise InputError(
                 "AudioOutput takes float32 [channels, n] or [n], not empty;"
-                f" got {given.dtype} {list(given.shape)}{_remedy(given)}"
+                f" got {array.dtype} {list(array.shape)}{_remedy(array)}"
             )
         if shaped.shape[0] > MOST_CHANNELS:
             raise InputError(
                 f"AudioOutput takes float32 [channels, n] of up to {MOST_CHANNELS} channels;"
-                f" got {list(given.shape)}; transpose it where the channels come last"
+                f" got {list(array.shape)}; transpose it if the channels come last"
             )
         _check_finite(shaped)
         if isinstance(rate, bool) or not isinstance(rate, int | np.integer) or rate < 1:
@@ -62,12 +63,12 @@ class AudioOutput(MediaOutput):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the samples, from shape and dtype."""
+        """Number of bytes of the samples, computed from shape and dtype."""
         return self.samples.nbytes
 
     @property
     def duration(self) -> float:
-        """Seconds."""
+        """Duration in seconds."""
         return float(self.samples.shape[1] / self.rate)
 
     def __repr__(self) -> str:
@@ -80,17 +81,17 @@ class AudioOutput(MediaOutput):
         return f'<audio controls src="data:audio/wav;base64,{data}"></audio>'
 
 
-def _remedy(given: NDArray[Any]) -> str:
-    if given.dtype.kind == "i":
-        return f"; divide it by {2 ** (8 * given.dtype.itemsize - 1)} as float32"
-    return '; convert it with .astype("float32")' if given.dtype.kind == "f" and given.dtype != np.float32 else ""
+def _remedy(array: NDArray[Any]) -> str:
+    if array.dtype.kind == "i":
+        return f"; divide it by {2 ** (8 * array.dtype.itemsize - 1)} as float32"
+    return '; convert it with .astype("float32")' if array.dtype.kind == "f" and array.dtype != np.float32 else ""
 
 
 def _check_finite(samples: NDArray[np.float32]) -> None:
     wrong = ~np.isfinite(samples)
     if wrong.any():
-        channel, place = np.unravel_index(int(wrong.argmax()), samples.shape)
+        channel, index = np.unravel_index(int(wrong.argmax()), samples.shape)
         raise InputError(
-            f"{int(wrong.sum())} of {samples.size} samples are NaN or infinite, the first is sample {place} of channel"
+            f"{int(wrong.sum())} of {samples.size} samples are NaN or infinite, the first is sample {index} of channel"
             f" {channel}; run the decoder in float32, or replace them with numpy.nan_to_num"
         )

@@ -1,4 +1,4 @@
-"""What all outputs have in common: a file by the suffix of its name, and the input that they were made from."""
+"""Base classes of all outputs, which save a result to a file, and Source, the input of a result."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 
 
 class Savable:
-    """What can be written to a file and to bytes."""
+    """Base class of results that can be written to a file or to bytes."""
 
     output_kinds: ClassVar[tuple[str, ...]] = ()
-    """What it is, as `vllm_mmout.outputs.formats.Format.writers` call it, the most special first."""
+    """Kinds of output that the class belongs to, the most specific first. They are keys of `Format.writers`."""
     formats: ClassVar[dict[str, str]] = {}
-    """Suffix of a file name -> name of the format, the usual one first."""
+    """Suffix of a file name -> name of the format. The default format comes first."""
 
     def save(self, path: str | PurePath, **options: Any) -> PurePath:
-        """Write the result to a file; the format follows from the suffix.
+        """Write the result to a file. The suffix of its name selects the format.
 
-        The file appears when it is whole: after an error there is none, and an older one is left as it was. Beside a
-        GeoTIFF of classes lies an ``.aux.xml``, where GDAL and QGIS look for their names; one that described an older
-        file goes with it.
+        The file appears only when it is complete. After an error an existing file is unchanged, and no new file is
+        left. A GeoTIFF of classes gets a second file, ``.aux.xml``, from which GDAL and QGIS read the names of the
+        classes. If a file is overwritten, its old ``.aux.xml`` is replaced or removed.
 
         Args:
-            path: where to, also in a bucket (``s3://bucket/mask.tif``, ``gs://``, ``az://``); a folder on this
-                machine must exist.
+            path: path of the file, or its address in a bucket (``s3://bucket/mask.tif``, ``gs://``, ``az://``). A local
+                folder must exist.
             options: options of the format, as in `to_bytes`.
 
         Returns:
-            The path, or of an address in a bucket what has its name and suffix, and as text is that.
+            The path. For an address in a bucket, a path object with the name, suffix and text of the address.
 
         Raises:
-            SaveError: the suffix is unknown (the known ones are listed), the format cannot hold the result, or the
-                file cannot be written.
+            SaveError: the suffix is unknown (the message lists the known suffixes), the format cannot hold the result,
+                or the file cannot be written.
 
         """
         target = place_of(path)
@@ -58,84 +58,88 @@ class Savable:
         return target
 
     def to_bytes(self, format: str | None = None, **options: Any) -> bytes:  # noqa: A002 - Pillow's word for it
-        """The result as the bytes of a file, of a format or suffix as "png", None for the usual one.
+        """Return the result as the bytes of a file.
 
-        SaveError: the format is unknown or cannot hold the result.
+        ``format`` is a name or a suffix such as "png". None selects the default format of the class. Raises SaveError
+        if the format is unknown or cannot hold the result.
         """
         return self._encode(self._format(format), options)
 
     def write_to(self, file: BinaryIO, format: str | None = None, **options: Any) -> None:  # noqa: A002 - as to_bytes
-        """Write the bytes of `to_bytes` to an open file, piece by piece where the format allows it.
+        """Write the result to an open file, in pieces if the format supports that. The arguments are as in `to_bytes`.
 
-        SaveError: the format is unknown or cannot hold the result.
+        Raises SaveError if the format is unknown or cannot hold the result.
         """
         name = self._format(format)
-        if type(self)._encode is Savable._encode:  # noqa: SLF001 - of this class: formats of an author's override it
+        if type(self)._encode is Savable._encode:  # noqa: SLF001 - classes with formats of their own override it
             self._formatted(file, name, options)
         else:
             file.write(self._encode(name, options))
 
-    def _format(self, asked: str | None) -> str:
+    def _format(self, text: str | None) -> str:
         names = dict.fromkeys(self.formats.values())
-        if asked is None:
+        if text is None:
             return next(iter(names))
-        form = format_named(asked)
-        name = self.formats.get(f".{asked.lower().removeprefix('.')}", asked.lower() if form is None else form.name)
+        form = format_named(text)
+        name = self.formats.get(f".{text.lower().removeprefix('.')}", text.lower() if form is None else form.name)
         if name not in names:
-            raise SaveError(f"{type(self).__name__} cannot be written as {asked!r} (known: {', '.join(names)})")
+            raise SaveError(f"{type(self).__name__} cannot be written as {text!r} (known: {', '.join(names)})")
         return name
 
     def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
-        """Write the result to a new file; a format that need not be whole in memory overrides this."""
+        """Write the result to a new file. Classes that can write a format in pieces override this."""
         path.write_bytes(self._encode(name, options))
 
     def _sidecars(self, name: str) -> Mapping[str, bytes | None]:
-        """What lies beside a file of that format: suffix behind its name -> content, None for a file of another one."""
+        """Return the sidecar files of a file in the format ``name``.
+
+        The result maps a suffix, appended to the file's name, to the content, or to None for a file to be removed.
+        """
         return {}
 
     def _encode(self, name: str, options: dict[str, Any]) -> bytes:
-        """The bytes of the result in a format of `formats`; formats of an author's own override this."""
+        """Return the result as bytes in a format of `formats`. Subclasses with formats of their own override this."""
         buffer = BytesIO()
         self._formatted(buffer, name, options)
         return buffer.getvalue()
 
     def _formatted(self, file: BinaryIO, name: str, options: dict[str, Any]) -> None:
-        """Write the result in a format of the table to an open file."""
+        """Write the result to an open file, in a format of the table `FORMATS`."""
         if name not in FORMATS:
             raise NotImplementedError(f"{type(self).__name__} must define _encode(name, options)")
         FORMATS[name].write(self, file, options)
 
 
 class MediaOutput(Savable):
-    """A result that is pixels or numbers; two outputs are equal only if they are the same object."""
+    """Base class of results that consist of pixels or numbers. An output is equal only to itself."""
 
     path: str | None = None
-    """The file that holds the result, where the request asked for one."""
+    """Path of the file with the result, or None if the request did not ask for a file."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the values as arrays, from shape and dtype; 0 if the result has no arrays."""
+        """Number of bytes of the values as arrays, computed from shape and dtype. It is 0 without arrays."""
         return 0
 
     partial: bool = False
-    """Whether the stream of tokens ended inside it: it holds what had come until then."""
+    """True if the model's tokens ended before the result was complete. It holds the part decoded until then."""
     span: tuple[int, int] | None = None
-    """The output tokens that it was decoded from, ``token_ids[start:stop]``, text inside it among them; None: it was
-    not decoded from tokens."""
+    """(start, stop) of the output tokens that the result was decoded from, including text tokens between them.
+    None if it was not decoded from tokens."""
     assumed: tuple[str, ...] = ()
-    """What was assumed about the input: sentences that name the fact, what was taken, and how to say it otherwise."""
+    """Assumptions about the input. Each sentence names the fact, the assumed value, and how to set another."""
 
 
 def unknown_suffix(target: PurePath, formats: Iterable[str], hint: str = "") -> SaveError:
-    """The error of a file name that tells none of the known formats; ``hint`` says what else could be done."""
-    wrong = f"suffix {target.suffix!r} is that of no format" if target.suffix else "no suffix tells the format"
-    return SaveError(f"cannot save {target}: {wrong} (known: {', '.join(formats)}{hint})")
+    """Return the error for a file name whose suffix selects no format. ``hint`` is added to the list of formats."""
+    fault = f"suffix {target.suffix!r} is unknown" if target.suffix else "the name has no suffix"
+    return SaveError(f"cannot save {target}: {fault} (known: {', '.join(formats)}{hint})")
 
 
 def as_numpy(value: Any) -> NDArray[Any]:
-    """An array of what a decoder hands over, sharing its memory where it can; torch is not imported.
+    """Return a NumPy array of a tensor or array, sharing its memory if possible. torch is not imported.
 
-    bfloat16, which NumPy does not have, becomes float32, exactly.
+    bfloat16 becomes float32, which is exact, since NumPy has no bfloat16.
     """
     if hasattr(value, "detach") and hasattr(value, "cpu"):
         value = value.detach().cpu()
@@ -147,31 +151,31 @@ def as_numpy(value: Any) -> NDArray[Any]:
 _NOT_OF_THE_RESULT = frozenset(
     {"TIFFTAG_SOFTWARE", "TIFFTAG_IMAGEDESCRIPTION", "TIFFTAG_DOCUMENTNAME", "TIFFTAG_HOSTCOMPUTER"}
 )
-"""Items that speak of the input's file, not of what was observed."""
+"""Names of metadata items that describe the file of the input. They are not copied to the result."""
 
 
 ASSUMED = "MMOUT_ASSUMED"
-"""The metadata item of an output that tells what was assumed about its input, one sentence a line."""
+"""Name of the metadata item that lists the assumptions about an output's input, a sentence on each line."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """What an output needs to know to be laid on its input; two are equal only if they are the same object."""
+    """Facts about an input that are needed to place an output on it. Equal only to itself."""
 
     size: tuple[int, int] | None = None
-    """(height, width) of the input in pixels, as the user gave it; that of ``valid`` if left out. None: no pixels."""
+    """(height, width) of the user's input in pixels, by default the shape of ``valid``. None if it has no pixels."""
     seen: tuple[int, int] | None = None
-    """(height, width) of what the model saw, where it was resized on the way; None: the same as ``size``."""
+    """(height, width) of the input after it was resized for the model. None if it was not resized."""
     georeference: Georeference | None = None
-    """Where the input's pixels lie."""
+    """Georeference of the input's pixels."""
     valid: NDArray[np.bool_] | None = None
-    """[height, width], False where the input has no observation; None: everywhere valid."""
+    """Mask [height, width], False where the input has no observation. None if all pixels are valid."""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """Items of the input (date, sensor) that its outputs carry on."""
+    """Metadata items of the input (date, sensor) that are copied to its outputs."""
     picture: Callable[[], Image] | None = None
-    """Draws the input (RGB, of ``size``) for outputs that are shown over it; called when one is shown."""
+    """Function that returns an RGB picture of the input, of ``size``. It is called when an output is drawn over it."""
     assumed: tuple[str, ...] = ()
-    """What was assumed about the input, see `MediaOutput.assumed`."""
+    """Assumptions about the input, see `MediaOutput.assumed`."""
 
     def __post_init__(self) -> None:
         for name in ("size", "seen"):
@@ -188,15 +192,16 @@ class Source:
             )
 
     def made_by(self, model: str, processor: str) -> Source:
-        """Return the source with items that name model and processor, and tell what was assumed, for its outputs."""
-        own = {"MMOUT_MODEL": model, "MMOUT_PROCESSOR": processor}
+        """Return a copy with metadata items for the model, the processor and the assumptions about the input."""
+        items = {"MMOUT_MODEL": model, "MMOUT_PROCESSOR": processor}
         if self.assumed:
-            own[ASSUMED] = "\n".join(self.assumed)
-        others = {name: text for name, text in self.metadata.items() if name != ASSUMED}  # of the model before
-        return replace(self, metadata={**others, **own})
+            items[ASSUMED] = "\n".join(self.assumed)
+        # An input that is itself a model's output may have assumptions already, which do not apply here.
+        others = {name: text for name, text in self.metadata.items() if name != ASSUMED}
+        return replace(self, metadata={**others, **items})
 
     def lay(self, output: Any) -> Any:
-        """Return an output laid on the input, if its class can be; it knows what was assumed about the input."""
+        """Return an output placed on this input if its class has `placed`, and set its ``assumed``."""
         if hasattr(output, "placed"):
             output = output.placed(self)
         if isinstance(output, MediaOutput):
@@ -205,9 +210,10 @@ class Source:
 
 
 def masked(array: NDArray[Any], nodata: float | None, valid: NDArray[np.bool_]) -> tuple[NDArray[Any], float | None]:
-    """A copy of [bands, height, width] with nodata where ``valid``, bool [height, width], is False; and its nodata.
+    """Return a copy of ``array`` [bands, height, width] with nodata where ``valid`` is False, and the nodata value.
 
-    Without a nodata one is found that no pixel has.
+    ``valid`` is bool [height, width]. If ``nodata`` is None, a value is chosen that no pixel has. If all pixels are
+    valid, ``array`` itself and ``nodata`` are returned.
     """
     if valid.all():
         return array, nodata
@@ -218,7 +224,7 @@ def masked(array: NDArray[Any], nodata: float | None, valid: NDArray[np.bool_]) 
 
 
 def resized_mask(valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """A mask [height, width] of the same extent in another size: each pixel takes the one that its centre lies in."""
+    """Resize a mask [height, width] to ``size``. Each new pixel takes the value of the old pixel at its centre."""
     if valid.shape == size:
         return valid
     rows, cols = (_nearest(old, new) for old, new in zip(valid.shape, size, strict=True))
@@ -226,7 +232,7 @@ def resized_mask(valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.
 
 
 def merged(source: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """The items of the input that hold for the result as well, under those of the result."""
+    """Return the result's metadata items, with the input's items that also apply to the result."""
     return {**{name: text for name, text in source.items() if name not in _NOT_OF_THE_RESULT}, **own}
 
 
@@ -243,18 +249,18 @@ def _is_count(number: object) -> bool:
 
 
 def _nearest(old: int, new: int) -> NDArray[np.intp]:
-    """For each of ``new`` pixels along an axis the one of ``old`` that its centre lies in, in exact arithmetic."""
+    """Return, for each of ``new`` pixels along an axis, the index of the old pixel at its centre. Exact."""
     return (2 * np.arange(new) + 1) * old // (2 * new)
 
 
 def _free_value(pixels: NDArray[Any]) -> float:
-    """A value that can mean nodata: NaN, or the largest integer if no pixel has it."""
+    """Return a value to use as nodata: NaN for floating point, else the largest integer if no pixel has it."""
     if pixels.dtype.kind == "f":
         return math.nan
     largest = int(np.iinfo(pixels.dtype).max)
     if (pixels == largest).any():
         raise InputError(
-            f"the result is {pixels.dtype}, has no nodata, and uses {largest}, which would mean it;"
+            f"the result is {pixels.dtype} without a nodata value, and uses {largest}, which would become nodata;"
             " give the output a nodata of its own"
         )
     return largest

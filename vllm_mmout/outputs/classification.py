@@ -1,4 +1,4 @@
-"""ClassificationOutput: the classes of an input, with their scores."""
+"""ClassificationOutput, the classes of an input with their scores."""
 
 from __future__ import annotations
 
@@ -8,42 +8,43 @@ from vllm_mmout.outputs.drawing import Line, draw_caption
 from vllm_mmout.outputs.rendering import class_colour
 from vllm_mmout.outputs.structured import StructuredOutput
 
-from pydantic import BaseModel, computed_field  # isort: skip - the module above says what is missing without it
+from pydantic import BaseModel, computed_field  # isort: skip - structured.py, imported above, raises a helpful error without pydantic
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
 class ClassScore(BaseModel):
-    """One class of an input."""
+    """A class of an input with its score."""
 
     id: int
-    """As the model counts, from 0."""
+    """Index of the class in the model, from 0."""
     label: str
+    """Name of the class."""
     score: float
-    """From 0 to 1."""
+    """Score of the class, from 0 to 1."""
 
 
 class ClassificationOutput(StructuredOutput):
-    """The classes that an input was given, the most probable first."""
+    """The classes assigned to an input, the most probable first."""
 
     classes: list[ClassScore]
-    """Sorted by score; empty where no class reached the threshold."""
+    """Classes sorted by descending score. The list is empty if no class reached the threshold."""
 
-    @computed_field  # type: ignore[prop-decorator] # pydantic's way, which mypy does not know
+    @computed_field  # type: ignore[prop-decorator] # mypy does not support pydantic's computed_field on a property
     @property
     def label(self) -> str | None:
-        """The best class, None if there is none."""
+        """Name of the best class, or None if ``classes`` is empty."""
         return self.classes[0].label if self.classes else None
 
-    @computed_field  # type: ignore[prop-decorator] # as above
+    @computed_field  # type: ignore[prop-decorator] # mypy does not support pydantic's computed_field on a property
     @property
     def score(self) -> float | None:
-        """The score of the best class, None if there is none."""
+        """Score of the best class, or None if ``classes`` is empty."""
         return self.classes[0].score if self.classes else None
 
     def draw(self, picture: Image) -> Image:
-        """Write the classes into the lower left corner, a line each, scores first: long names are cut."""
+        """Write the score and the name of each class on a line in the lower left corner. Long names are shortened."""
         return draw_caption(
-            picture, [Line(f"{one.score:.2f} {one.label}", class_colour(one.id)) for one in self.classes]
+            picture, [Line(f"{item.score:.2f} {item.label}", class_colour(item.id)) for item in self.classes]
         )

@@ -1,4 +1,4 @@
-"""Rasters as xarray has them, by the conventions of rioxarray."""
+"""Conversion of rasters to xarray, with the conventions of rioxarray."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _EXTRA = 'pip install "vllm-mmout[xarray]"'
 
 
 def data_array(raster: RasterOutput) -> DataArray:
-    """What `RasterOutput.to_xarray` gives.
+    """Convert a raster to an xarray ``DataArray``, for `RasterOutput.to_xarray`.
 
-    Coordinates x and y are the middles of pixels; a transform that is rotated has none, as it needs both for each.
+    Coordinates x and y are pixel centres. They are left out for a rotated transform, for which x and y both depend on
+    row and column.
     """
     try:
         from xarray import DataArray
@@ -31,24 +32,24 @@ def data_array(raster: RasterOutput) -> DataArray:
         coordinates["y"] = e * (np.arange(raster.height) + 0.5) + f
         coordinates["x"] = a * (np.arange(raster.width) + 0.5) + c
     array = raster.array
-    pixels = array.view(np.uint8) if array.dtype == np.bool_ else array  # as a GeoTIFF stores it
+    pixels = array.view(np.uint8) if array.dtype == np.bool_ else array  # GeoTIFFs store bool as uint8 too
     return DataArray(pixels, coordinates, ("band", "y", "x"), attrs=_attributes(raster, pixels.dtype))
 
 
 def _place(raster: RasterOutput) -> dict[str, Any]:
-    """The attributes of ``spatial_ref``: the system by the CF conventions and as WKT, the transform in GDAL's order."""
-    place: dict[str, Any] = {}
+    """Return the attributes of ``spatial_ref``: coordinate system (CF and WKT), and transform in GDAL's order."""
+    attributes: dict[str, Any] = {}
     if raster.crs is not None:
         try:
             system = proj_crs(raster.crs)
         except ImportError as error:
             raise ModuleNotFoundError(f"to_xarray of a coordinate system needs pyproj; {_EXTRA}") from error
-        place |= system.to_cf()
-        place["spatial_ref"] = place["crs_wkt"]
+        attributes |= system.to_cf()
+        attributes["spatial_ref"] = attributes["crs_wkt"]
     if raster.transform is not None:
         a, b, c, d, e, f = raster.transform
-        place["GeoTransform"] = " ".join(map(repr, map(float, (c, a, b, f, d, e))))
-    return place
+        attributes["GeoTransform"] = " ".join(map(repr, map(float, (c, a, b, f, d, e))))
+    return attributes
 
 
 def _attributes(raster: RasterOutput, dtype: np.dtype[Any]) -> dict[str, Any]:

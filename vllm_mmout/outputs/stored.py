@@ -1,4 +1,4 @@
-"""StoredRaster: a raster output that lies on disk and is read by windows."""
+"""StoredRaster, a raster output that is stored on disk and read by windows."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 
 
 class StoredRaster(RasterOutput):
-    """A raster that lies on disk as a GeoTIFF: a result that need not fit into memory.
+    """A raster stored on disk as a GeoTIFF, for results that may not fit into memory.
 
-    All of `RasterOutput`, with these differences: `array`, `valid` and an ``.npz`` read the whole raster, `read` a
-    part of it; pictures are at most 2048 pixels wide and high. Threads may use one at the same time. A copy, or one
-    that was pickled, reads the same file and does not own it. Reading, copying and saving raise `InputError` where the
-    file is gone, or was replaced by another.
+    It has everything that `RasterOutput` has, with these differences: `array`, `valid` and saving as ``.npz`` read
+    the whole raster, `read` reads only the window, and pictures are at most 2048 pixels wide and high. It is
+    thread-safe. A copied or unpickled object reads the same file and does not own it. Reading, copying and saving
+    raise `InputError` if the file was removed or replaced.
 
     Args:
-        path: a GeoTIFF that holds pixels and all that is known of them.
-        owned: whether the file is temporary: it is moved by the first `save` as GeoTIFF, and else removed by `close`,
-            when this object is collected, or when the process ends normally; one that is killed leaves it.
-        known: what `RasterOutput` takes beside the array. What is not given is unknown, whatever the file says.
+        path: a GeoTIFF with the pixels and their metadata.
+        owned: True if the file is temporary. The first `save` as GeoTIFF moves it. Otherwise it is removed by `close`,
+            when this object is garbage-collected, or at the normal end of the process. A killed process leaves it.
+        known: the keyword arguments of `RasterOutput`. An omitted argument is unknown, even if the file states it.
 
     Raises:
-        InputError: the file cannot be read, or the names or the palette have another shape or dtype.
+        InputError: the file cannot be read, or the names or the palette have a wrong shape or dtype.
 
     """
 
@@ -67,7 +67,7 @@ class StoredRaster(RasterOutput):
 
     @classmethod
     def from_blocks(cls, blocks: GeoTiffBlocks, **known: Unpack[RasterMetadata]) -> StoredRaster:
-        """Finish a file of blocks, all written, and own it; after an error nothing is left on the disk."""
+        """Finish a file whose blocks are all written, and return the raster that owns it. On error, remove the file."""
         try:
             path = blocks.finish(**known)
             return cls(path, owned=True, **known)
@@ -76,8 +76,8 @@ class StoredRaster(RasterOutput):
             raise
 
     @property
-    def array(self) -> NDArray[Any]:  # type: ignore[override]  # what lies on disk can only be read
-        """All pixels, [bands, height, width], read anew each time."""
+    def array(self) -> NDArray[Any]:  # type: ignore[override]  # read-only, unlike in the base class
+        """All pixels [bands, height, width], read from disk at each access."""
         with self._open() as raster:
             return raster.read().array
 
@@ -86,21 +86,21 @@ class StoredRaster(RasterOutput):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the pixels."""
+        """Dtype of the pixels."""
         return self._dtype
 
     @property
     def valid(self) -> NDArray[np.bool_] | None:
-        """False where a band is nodata or NaN, bool [height, width]; None if every pixel is valid."""
+        """Mask, bool [height, width], False where a band is nodata or NaN. None if every pixel is valid."""
         with self._open() as raster:
             return valid_mask(raster, self.nodata)
 
     @property
     def image(self) -> Image:
-        """A picture as `RasterOutput.image`, its longer side at most 2048 pixels.
+        """Picture of the raster as in `RasterOutput.image`, with at most 2048 pixels on its longer side.
 
-        Where pixels become one, measurements are the mean of the valid ones, and classes (integers that have names or
-        colours) that of the one in the middle.
+        If the raster is reduced, a pixel is the mean of the valid pixels that it covers. For classes (integers with
+        names or colours) it is the pixel in the middle of the covered pixels.
         """
         if max(self.height, self.width) <= PREVIEW:
             return super().image
@@ -114,11 +114,11 @@ class StoredRaster(RasterOutput):
             return raster.read(window).array
 
     def save(self, path: str | PurePath, **options: Any) -> PurePath:
-        """Write the result to a file, as `RasterOutput.save`.
+        """Write the result to a file, as `Savable.save` does.
 
-        The first GeoTIFF takes the temporary file over, and the raster is read from there afterwards, from a bucket
-        too; a further one is a copy, and over its own file nothing is written. InputError: the raster is closed, or its
-        file is gone or was replaced.
+        The first GeoTIFF is the moved temporary file, and the raster is read from the new path afterwards, also from a
+        bucket. Further GeoTIFFs are copies. Saving to the raster's own path writes nothing. Raises InputError if the
+        raster is closed, or if its file was removed or replaced.
         """
         target = place_of(path)
         tiff = self.formats.get(target.suffix.lower()) == "tiff"
@@ -133,11 +133,14 @@ class StoredRaster(RasterOutput):
         return target
 
     def placed(self, source: Source) -> StoredRaster:
-        """This raster, which was laid on its input while it was written."""
+        """Return this raster unchanged, since it was placed on its input when it was written."""
         return self
 
     def close(self) -> None:
-        """Remove the temporary file, if there is one; the raster cannot be read any more. Again: nothing."""
+        """Remove the temporary file if the raster owns it. After that the raster cannot be read.
+
+        May be called more than once.
+        """
         with self._lock:
             self._closed = True
             if self._remove is not None:
@@ -158,8 +161,8 @@ class StoredRaster(RasterOutput):
     def _check_file(self) -> None:
         if self._closed:
             tiff = self.path is not None and self.formats.get(Path(self.path).suffix.lower()) == "tiff"
-            kept = f"read {self.path} itself" if tiff else "read it, or save it as GeoTIFF, before"
-            raise InputError(f"the raster was closed; {kept}")
+            remedy = f"read {self.path} itself" if tiff else "read it, or save it as GeoTIFF, before"
+            raise InputError(f"the raster was closed; {remedy}")
         try:
             identity = _identity(self._file)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -201,28 +204,28 @@ class StoredRaster(RasterOutput):
 
 
 def _identity(file: Path | BucketPath) -> tuple[object, ...]:
-    """What tells a file from another that takes its place."""
+    """Return a key that changes when the file at a path, or in a bucket, is replaced."""
     if not isinstance(file, Path):
         return identity_in_bucket(file)
-    found = file.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    status = file.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _linked(file: Path, path: Path) -> bool:
-    """Give a file a second name, and the rights that a new one would have there; False where that cannot be."""
+    """Hard-link a file to ``path`` with the permissions of a new file there. Return False if that is not possible."""
     path.touch()
     mode = path.stat().st_mode
     path.unlink()
     try:
         os.link(file, path)
-    except OSError:  # another file system, or one without links
+    except OSError:  # the path is on another file system, or the file system has no hard links
         return False
     path.chmod(mode)
     return True
 
 
 def _remove(file: Path, process: int) -> None:
-    """Remove a temporary file, in the process that made it alone: a fork has the same objects."""
+    """Remove a temporary file if this is the process that made it. A forked process has a copy of the finalizer."""
     if os.getpid() == process:
         with contextlib.suppress(OSError):
             file.unlink(missing_ok=True)
