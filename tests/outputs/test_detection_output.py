@@ -137,7 +137,7 @@ def test_nothing_found_is_a_collection_without_features() -> None:
         (
             Source(georeference=Georeference(transform=UTM, crs="EPSG:32614")),
             {"units": "relative"},
-            r"needs the input's size, which is not known; lay the result on it with placed\(Source\(size=...\)\)",
+            r"needs the input's size, which is unknown; set it with placed\(Source\(size=...\)\)",
         ),
     ],
 )

@@ -102,13 +102,13 @@ def test_pictures_are_saved_in_the_format_of_the_suffix(tmp_path: Path, suffix: 
 @pytest.mark.parametrize(
     ("output", "why"),
     [
-        (Count(ships=1), "it lies on no input"),
+        (Count(ships=1), "it has no input"),
         (Count(ships=1).placed(Source(size=(3, 4))), "its input has no picture"),
     ],
 )
 def test_without_a_picture_the_error_says_what_to_do(tmp_path: Path, output: Count, why: str) -> None:
     """Image and files of pictures name what is missing and the ways out; nothing is written."""
-    words = rf"this Count cannot be drawn: {why}; lay it on one with placed\(Source\(picture=...\)\), or save it as"
+    words = rf"this Count cannot be drawn: {why}; give it an input with placed\(Source\(picture=...\)\), or save it as"
     with pytest.raises(SaveError, match=words):
         _ = output.image
     with pytest.raises(SaveError, match=words):
@@ -119,9 +119,7 @@ def test_without_a_picture_the_error_says_what_to_do(tmp_path: Path, output: Cou
 
 def test_other_formats_are_refused(tmp_path: Path) -> None:
     """An unknown suffix, format or option is an error that lists the known ones; nothing is written."""
-    with pytest.raises(
-        SaveError, match=r"suffix '\.txt' is unknown \(known: \.json, \.png, \.webp, \.jpg, \.jpeg.*\)"
-    ):
+    with pytest.raises(SaveError, match=r"suffix '\.txt' is unknown \(known: \.json, \.png, \.webp, \.jpg, \.jpeg.*\)"):
         Count(ships=1).save(tmp_path / "a.txt")
     with pytest.raises(SaveError, match=r"Count cannot be written as 'xml' \(known: json, png, webp, jpeg.*\)"):
         Count(ships=1).to_bytes("xml")

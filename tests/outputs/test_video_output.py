@@ -169,5 +169,5 @@ def test_without_pyav_an_mp4_says_what_to_install(monkeypatch) -> None:
 
 def test_what_h264_cannot_hold_is_said() -> None:
     """An error of the encoder's names the sizes, and no half of a file is left."""
-    with pytest.raises(SaveError, match=r"no H\.264 of 1 frames of 20000 x 2"):
+    with pytest.raises(SaveError, match=r"cannot write H\.264 of 1 frames of 20000 x 2"):
         VideoOutput(np.zeros((1, 2, 20000, 3), np.uint8), 8).to_bytes("mp4")

@@ -148,7 +148,7 @@ WRONG = [
     ({"path": "s3://served/outer/mask.tif"}, "path", "--mmout-write-to"),
     ({"path": "s3://served/out/"}, "path", "--mmout-write-to"),
     ({"path": "s3://served/out/../in/mask.tif"}, "path", 'or "." or ".."'),
-    ({"path": "s3://served/out/mask.xyz"}, "path", "is unknown"),
+    ({"path": "s3://served/out/mask.xyz"}, "path", "suffix '.xyz' is unknown"),
     ({"path": "s3://served/out/mask.tif", "stream": True}, "stream", "leave stream out"),
     ({"path": "s3://served/out/mask.tif", "response_format": "url"}, "response_format", "leave response_format out"),
 ]

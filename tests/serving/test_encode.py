@@ -302,7 +302,7 @@ def test_structured_results_as_data_and_drawn():
         ("raster", FormatChoice(accept="geojson"), "output_format", "cannot be 'geojson'"),
         ("image", FormatChoice("npz"), "output_format", f"cannot be 'npz'; it can be {', '.join(PICTURES)}, tiff"),
         ("classification", FormatChoice("tiff"), "output_format", f"it can be {', '.join(PICTURES)}, json"),
-        ("classification", FormatChoice("png"), "output_format", "it lies on no input; this result can be png"),
+        ("classification", FormatChoice("png"), "output_format", "it has no input; this result can be png"),
         (
             "polygons",
             FormatChoice("png"),

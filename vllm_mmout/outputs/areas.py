@@ -65,7 +65,7 @@ class AreasOutput(StructuredOutput):
 
     @classmethod
     def taking(cls, raster: RasterOutput) -> Self:
-        """Count the pixels of each class of a raster that has no other use.
+        """Count the pixels of each class of a raster that the caller does not use any more.
 
         A raster on disk is closed. A raster in memory is kept until `placed`, which counts it again.
         """

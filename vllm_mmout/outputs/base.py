@@ -127,7 +127,7 @@ class MediaOutput(Savable):
     """(start, stop) of the output tokens that the result was decoded from, including text tokens between them.
     None if it was not decoded from tokens."""
     assumed: tuple[str, ...] = ()
-    """Assumptions about the input. Each sentence names the fact, the assumed value, and how to set another."""
+    """Assumptions about the input. Each sentence names the fact, the assumed value, and how to state another value."""
 
 
 def unknown_suffix(target: PurePath, formats: Iterable[str], hint: str = "") -> SaveError:
@@ -163,13 +163,13 @@ class Source:
     """Facts about an input that are needed to place an output on it. Equal only to itself."""
 
     size: tuple[int, int] | None = None
-    """(height, width) of the user's input in pixels, by default the shape of ``valid``. None if it has no pixels."""
+    """(height, width) of the user's input in pixels, by default the shape of ``valid``. None without pixels."""
     seen: tuple[int, int] | None = None
     """(height, width) of the input after it was resized for the model. None if it was not resized."""
     georeference: Georeference | None = None
     """Georeference of the input's pixels."""
     valid: NDArray[np.bool_] | None = None
-    """Mask [height, width], False where the input has no observation. None if all pixels are valid."""
+    """Mask [height, width], False where the input lacks an observation. None if all pixels are valid."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata items of the input (date, sensor) that are copied to its outputs."""
     picture: Callable[[], Image] | None = None

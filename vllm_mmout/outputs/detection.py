@@ -1,4 +1,4 @@
-"""DetectionOutput: objects found in an input, as boxes."""
+"""DetectionOutput, the objects detected in an input, as boxes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vllm_mmout.outputs.formats.geojson import feature_collection
 from vllm_mmout.outputs.rendering import class_colour
 from vllm_mmout.outputs.structured import StructuredOutput
 
-from pydantic import BaseModel, Field  # isort: skip - the module above says what is missing without it
+from pydantic import BaseModel, Field  # isort: skip - structured.py, imported above, raises a helpful error without pydantic
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -20,102 +20,101 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.base import Source
 
 Box: TypeAlias = tuple[float, float, float, float]
-"""xmin, ymin, xmax, ymax."""
+"""A box as (xmin, ymin, xmax, ymax)."""
 
 
 class Detection(BaseModel):
-    """One object that was found."""
+    """A detected object."""
 
     id: int
-    """Of its class, as the model counts, from 0."""
+    """Index of the object's class in the model, from 0."""
     label: str
+    """Name of the object's class."""
     score: float
-    """From 0 to 1."""
+    """Score of the detection, from 0 to 1."""
     box: tuple[float, float, float, float]
-    """xmin, ymin, xmax, ymax in ``units`` of the output. Edges, not centres of pixels, count: (0, 0) is the upper left
-    corner of the upper left pixel, and the box of a whole picture is 0, 0, width, height."""
+    """Box as (xmin, ymin, xmax, ymax) in ``units`` of the output. Coordinates refer to pixel edges, not centres: (0, 0)
+    is the upper left corner of the upper left pixel, and the box of a whole picture is (0, 0, width, height)."""
 
 
 class DetectionOutput(StructuredOutput):
-    """The objects that were found in an input, the most certain first."""
+    """The objects detected in an input, the highest score first."""
 
     output_kinds: ClassVar[tuple[str, ...]] = ("boxes", *StructuredOutput.output_kinds)
     formats: ClassVar[dict[str, str]] = {**StructuredOutput.formats, **formats_of("boxes")}
 
     detections: list[Detection]
-    """Sorted by score; may be empty."""
+    """Detections sorted by descending score. May be empty."""
     units: Literal["pixels", "relative"] = "pixels"
-    """What boxes are measured in: pixels, or, where the input's size is not known, parts of its width and height."""
+    """Unit of the boxes: pixels or, if the input's size is unknown, fractions of its width and height."""
     size: tuple[int, int] | None = None
-    """(height, width) of the input, in whose pixels the boxes are; None: in those of what the model saw."""
+    """(height, width) of the input whose pixels the boxes refer to. None means the input as resized for the model."""
     omitted: Annotated[int, Field(ge=0, exclude_if=lambda count: count == 0)] = 0
-    """How many more objects had a score above the threshold and were left out, since a limit allows no more. JSON has
-    the field where it is not 0."""
+    """Number of objects above the score threshold that a limit on the number of detections left out. JSON has this
+    field only if it is not 0."""
 
     keeps_flat: Annotated[bool, Field(exclude=True, repr=False)] = False
-    """Whether boxes without an area within the input are kept; JSON does not have the field."""
+    """True to keep boxes without an area within the input. JSON does not have this field."""
 
     def placed(self, source: Source) -> Self:
-        """The same result with boxes in pixels of the input, cut off at its edges; boxes outside are left out.
+        """Return the result with boxes in pixels of the input, clipped to the input. Boxes outside are left out.
 
-        Boxes in pixels are taken for those of ``size``, without it of what the model saw.
+        Boxes that are in pixels already are scaled from ``size`` or, if that is None, from the size that the model saw.
         """
         placed = super().placed(source)
         if source.size is None:
             return placed
         height, width = source.size
         old = (1, 1) if self.units == "relative" else self.size or source.seen or source.size
-        found = self.detections if old == source.size else _scaled(self.detections, width / old[1], height / old[0])
-        detections = within(found, width, height, keep_flat=self.keeps_flat)
+        scaled = self.detections if old == source.size else _scaled(self.detections, width / old[1], height / old[0])
+        detections = within(scaled, width, height, keep_flat=self.keeps_flat)
         return placed.model_copy(update={"detections": detections, "units": "pixels", "size": source.size})
 
     @property
     def geojson(self) -> dict[str, Any]:
-        """A FeatureCollection of the boxes in the coordinate system of the input, also where that is rotated.
+        """GeoJSON FeatureCollection of the boxes in the input's coordinate system. The input may be rotated.
 
-        SaveError: the input has no georeference of the kind that GeoJSON can name, or its size is not known.
+        Raises SaveError if GeoJSON cannot express the georeference of the input, or the input's size is unknown.
         """
         source = self._source
         georeference = None if source is None else source.georeference
         if georeference is not None and self.units == "relative":
-            raise SaveError(
-                "GeoJSON needs the input's size, which is not known; lay the result on it with placed(Source(size=...))"
-            )
+            raise SaveError("GeoJSON needs the input's size, which is unknown; set it with placed(Source(size=...))")
         features = feature_collection(
-            ((one.box, {"label": one.label, "id": one.id, "score": one.score}) for one in self.detections),
+            ((item.box, {"label": item.label, "id": item.id, "score": item.score}) for item in self.detections),
             georeference,
         )
         return {**features, "omitted": self.omitted} if self.omitted else features
 
     def draw(self, picture: Image) -> Image:
-        """Outline the boxes in the colours of their classes, with label and score."""
+        """Draw the outline, label and score of each box on a picture, in the colour of its class."""
         height, width = (1, 1) if self.units == "relative" else self.size or (picture.height, picture.width)
-        marked = _scaled(self.detections, picture.width / width, picture.height / height)
+        scaled = _scaled(self.detections, picture.width / width, picture.height / height)
         return draw_boxes(
-            picture, [MarkedBox(one.box, f"{one.label} {one.score:.2f}", class_colour(one.id)) for one in marked]
+            picture, [MarkedBox(item.box, f"{item.label} {item.score:.2f}", class_colour(item.id)) for item in scaled]
         )
 
 
 def within(detections: Iterable[Detection], width: float, height: float, *, keep_flat: bool = False) -> list[Detection]:
-    """Return the detections with boxes cut off at the edges of a picture, in their unit.
+    """Return the detections with boxes clipped to a picture, whose width and height are in the unit of the boxes.
 
-    Detections without an area within the picture are left out, unless ``keep_flat`` is true.
+    Detections without an area within the picture are left out, unless ``keep_flat`` is True.
     """
     edges = (0.0, 0.0, float(width), float(height))
-    boxes = ((one, cut_box(one.box, edges, keep_flat=keep_flat)) for one in detections)
-    return [one.model_copy(update={"box": box}) for one, box in boxes if box is not None]
+    boxes = ((item, cut_box(item.box, edges, keep_flat=keep_flat)) for item in detections)
+    return [item.model_copy(update={"box": box}) for item, box in boxes if box is not None]
 
 
 def cut_box(box: Box, edges: Box, *, keep_flat: bool = False) -> Box | None:
-    """Return a box cut off at edges, or None if it has no area within them and ``keep_flat`` is false."""
-    left, right = (min(max(at, edges[0]), edges[2]) for at in box[0::2])
-    top, bottom = (min(max(at, edges[1]), edges[3]) for at in box[1::2])
+    """Return a box clipped to ``edges``, or None if the result is empty or flat and ``keep_flat`` is False."""
+    left, right = (min(max(x, edges[0]), edges[2]) for x in box[0::2])
+    top, bottom = (min(max(y, edges[1]), edges[3]) for y in box[1::2])
     return (left, top, right, bottom) if keep_flat or (left < right and top < bottom) else None
 
 
 def _scaled(detections: Iterable[Detection], cols: float, rows: float) -> list[Detection]:
     scale = (cols, rows, cols, rows)
     return [
-        one.model_copy(update={"box": tuple(edge * by for edge, by in zip(one.box, scale, strict=True))})
-        for one in detections
+        item.model_copy(update={"box": tuple(edge * by for edge, by in zip(item.box, scale, strict=True))})
+        for item in detections
     ]

@@ -1,4 +1,4 @@
-"""Text and boxes on pictures: legible on any of them, in sizes that follow the picture's own."""
+"""Drawing of text and boxes on pictures, legible on any background and scaled with the picture."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ if TYPE_CHECKING:
 
 Colour: TypeAlias = tuple[int, int, int]
 Rectangle: TypeAlias = tuple[int, int, int, int]
-"""First column and row, last column and row, in pixels; both within."""
+"""(first column, first row, last column, last row) in pixels. Both ends are included."""
 
 _BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
 _SMALLEST_TEXT = 10
-"""Pixels: below this the font cannot be read."""
+"""Smallest font size in pixels. Smaller text cannot be read."""
 _LONGEST_TEXT = 200
+"""Longest text in characters that is drawn in full."""
 _SHADE = 0.7
-"""How much of the picture the ground of a caption hides: white text stands out even on white."""
+"""Opacity of a caption's black background, so that white text is legible even on a white picture."""
 _MOST_CAPTION, _MOST_LABELS = 0.5, 0.3
-"""Part of the picture that text may cover; the first line and the first label are always there."""
+"""Share of the picture's height for a caption and of its area for labels. The first of each is always drawn."""
 _ELLIPSIS = "…"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a caption."""
+    """A line of a caption."""
 
     text: str
+    """Text of the line."""
     colour: Colour | None = None
-    """Of a square before the text, None for none."""
+    """Colour of a square before the text, or None for no square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,32 +46,37 @@ class MarkedBox:
     """A rectangle with a label."""
 
     edges: tuple[float, float, float, float]
-    """xmin, ymin, xmax, ymax in pixels, where (0, 0) is the upper left corner of the picture."""
+    """(xmin, ymin, xmax, ymax) in pixels, where (0, 0) is the upper left corner of the picture."""
     text: str
+    """Text of the label."""
     colour: Colour
+    """Colour of the outline, and of the label's background."""
 
 
 def draw_caption(picture: Image, lines: Sequence[Line]) -> Image:
-    """Write lines, the most important first, on a darkened ground into the lower left corner of an RGB picture."""
+    """Write lines on a darkened background into the lower left corner of an RGB picture, and return the picture.
+
+    Give the most important line first, since lines without room are left out.
+    """
     from PIL import Image, ImageDraw
 
     font = _font(_text_size(picture))
     step, pad = _line_height(font), max(1, round(font.size / 3))
-    shown = [line for line in lines if line.text.strip()][
+    drawn = [line for line in lines if line.text.strip()][
         : max(1, int(picture.height * _MOST_CAPTION - 2 * pad) // step)
     ]
-    if not shown:
+    if not drawn:
         return picture
     square = round(font.size * 0.75)
-    indent = square + pad if any(line.colour for line in shown) else 0
-    texts = [_fitted(line.text, font, picture.width - 2 * pad - indent) for line in shown]
+    indent = square + pad if any(line.colour for line in drawn) else 0
+    texts = [_fitted(line.text, font, picture.width - 2 * pad - indent) for line in drawn]
     width = min(picture.width, math.ceil(max(map(font.getlength, texts))) + 2 * pad + indent)
-    height = min(picture.height, step * len(shown) + 2 * pad)
+    height = min(picture.height, step * len(drawn) + 2 * pad)
     top = picture.height - height
-    ground = picture.crop((0, top, width, picture.height))
-    picture.paste(Image.blend(ground, Image.new("RGB", ground.size, _BLACK), _SHADE), (0, top))
+    background = picture.crop((0, top, width, picture.height))
+    picture.paste(Image.blend(background, Image.new("RGB", background.size, _BLACK), _SHADE), (0, top))
     draw = ImageDraw.Draw(picture)
-    for number, (line, text) in enumerate(zip(shown, texts, strict=True)):
+    for number, (line, text) in enumerate(zip(drawn, texts, strict=True)):
         y = top + pad + number * step
         if line.colour is not None:
             edge = y + (step - square) // 2
@@ -79,7 +86,10 @@ def draw_caption(picture: Image, lines: Sequence[Line]) -> Image:
 
 
 def draw_boxes(picture: Image, boxes: Sequence[MarkedBox]) -> Image:
-    """Outline and label rectangles, the most important first, on an RGB picture; labels without room are left out."""
+    """Draw the outlines and labels of rectangles on an RGB picture, and return the picture.
+
+    Give the most important rectangle first, since labels without room are left out.
+    """
     from PIL import ImageDraw
 
     draw = ImageDraw.Draw(picture)
@@ -103,7 +113,7 @@ def draw_boxes(picture: Image, boxes: Sequence[MarkedBox]) -> Image:
 
 
 def _scale(picture: Image) -> float:
-    """The side of a square as large as the picture, in pixels."""
+    """Return the side, in pixels, of a square with the same area as the picture."""
     return math.sqrt(picture.width * picture.height)
 
 
@@ -112,16 +122,16 @@ def _text_size(picture: Image) -> int:
 
 
 def _font(size: int) -> FreeTypeFont:
-    """Pillow's own font, so that a picture does not depend on the machine."""
+    """Return the font that is part of Pillow, so that pictures are the same on every machine."""
     from PIL import ImageFont
 
-    without = SaveError("drawing text needs a Pillow built with FreeType; install Pillow anew")
+    missing = SaveError("drawing text needs a Pillow built with FreeType; reinstall Pillow")
     try:
         font = ImageFont.load_default(size)
     except ImportError as error:
-        raise without from error
+        raise missing from error
     if not isinstance(font, ImageFont.FreeTypeFont):
-        raise without
+        raise missing
     return font
 
 
@@ -131,22 +141,22 @@ def _line_height(font: FreeTypeFont) -> int:
 
 
 def _fitted(text: str, font: FreeTypeFont, width: int) -> str:
-    shown = _drawable(text[:_LONGEST_TEXT])
-    if len(text) <= _LONGEST_TEXT and font.getlength(shown) <= width:
-        return shown
-    while shown and font.getlength(shown + _ELLIPSIS) > width:
-        shown = shown[:-1]
-    return shown.rstrip() + _ELLIPSIS if shown else ""
+    fitted = _drawable(text[:_LONGEST_TEXT])
+    if len(text) <= _LONGEST_TEXT and font.getlength(fitted) <= width:
+        return fitted
+    while fitted and font.getlength(fitted + _ELLIPSIS) > width:
+        fitted = fitted[:-1]
+    return fitted.rstrip() + _ELLIPSIS if fitted else ""
 
 
 def _drawable(text: str) -> str:
-    """ASCII that comes near the text: accents are left out, what has no likeness becomes a question mark."""
-    plain = "".join(sign for sign in unicodedata.normalize("NFKD", text) if not unicodedata.combining(sign))
-    return "".join(sign if " " <= sign <= "~" else " " if sign.isspace() else "?" for sign in plain)
+    """Return a text in ASCII: accents are removed, and characters without an ASCII equivalent become "?"."""
+    plain = "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
+    return "".join(char if " " <= char <= "~" else " " if char.isspace() else "?" for char in plain)
 
 
 def _pixels(edges: tuple[float, float, float, float], width: int, height: int) -> Rectangle:
-    """The pixels that a rectangle covers, at least one."""
+    """Return the rectangle of pixels that ``edges`` cover within the picture, at least a single pixel."""
     left, top = min(max(math.floor(edges[0]), 0), width - 1), min(max(math.floor(edges[1]), 0), height - 1)
     right, bottom = min(math.ceil(edges[2]) - 1, width - 1), min(math.ceil(edges[3]) - 1, height - 1)
     return left, top, max(right, left), max(bottom, top)
@@ -155,9 +165,9 @@ def _pixels(edges: tuple[float, float, float, float], width: int, height: int) -
 def _outline(draw: ImageDraw, frame: Rectangle, colour: Colour, width: int) -> None:
     left, top, right, bottom = frame
     rim, narrow = max(1, width // 2), min(right - left, bottom - top) + 1
-    if narrow <= 2 * width:  # Pillow would draw beyond the edges
+    if narrow <= 2 * width:  # Pillow would draw outside the rectangle
         draw.rectangle(frame, fill=colour)
-    elif narrow <= 4 * (width + 2 * rim):  # the rim would fill it
+    elif narrow <= 4 * (width + 2 * rim):  # the contrasting rim would fill the rectangle
         draw.rectangle(frame, outline=colour, width=width)
     else:
         draw.rectangle(frame, outline=_contrast(colour), width=width + 2 * rim)
@@ -165,7 +175,7 @@ def _outline(draw: ImageDraw, frame: Rectangle, colour: Colour, width: int) -> N
 
 
 def _contrast(colour: Colour) -> Colour:
-    """Black or white, whichever stands out more (luma of ITU-R BT.601)."""
+    """Return black or white, whichever contrasts more with a colour (luma of ITU-R BT.601)."""
     red, green, blue = colour
     return _BLACK if 0.299 * red + 0.587 * green + 0.114 * blue > 128 else _WHITE
 
@@ -173,7 +183,7 @@ def _contrast(colour: Colour) -> Colour:
 def _free_place(
     frame: Rectangle, size: tuple[int, int], picture: tuple[int, int], taken: Sequence[Rectangle]
 ) -> Rectangle | None:
-    """Where the label of a rectangle goes: above it, below it, or within it, where no label is yet."""
+    """Return a free place for the label of a rectangle: above, below or inside it. Return None if all are taken."""
     width, height = size
     left = max(0, min(frame[0], picture[0] - width))
     for top in (frame[1] - height, frame[3] + 1, frame[1], frame[3] + 1 - height):
@@ -183,5 +193,5 @@ def _free_place(
     return None
 
 
-def _overlap(one: Rectangle, other: Rectangle) -> bool:
-    return one[0] <= other[2] and other[0] <= one[2] and one[1] <= other[3] and other[1] <= one[3]
+def _overlap(a: Rectangle, b: Rectangle) -> bool:
+    return a[0] <= b[2] and b[0] <= a[2] and a[1] <= b[3] and b[1] <= a[3]

@@ -1,4 +1,4 @@
-"""ImageOutput: a picture."""
+"""ImageOutput, a result that is a picture."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MODES = {3: "RGB", 4: "RGBA"}
 
 
 class ImageOutput(MediaOutput):
-    """A picture of 8 bits a sample.
+    """A picture with 8 bits per sample.
 
     Args:
         array: uint8 [height, width] (grey), [height, width, 3] (RGB) or [height, width, 4] (RGBA).
 
     Raises:
-        InputError: the array has another dtype or shape, or is empty.
+        InputError: the array has a wrong dtype or shape, or is empty.
 
     """
 
@@ -33,8 +33,8 @@ class ImageOutput(MediaOutput):
 
     def __init__(self, array: NDArray[np.uint8]) -> None:
         samples = as_numpy(array)
-        known = samples.ndim == 2 or (samples.ndim == 3 and samples.shape[2] in _MODES)
-        if samples.dtype != np.uint8 or not known or samples.size == 0:
+        shape_is_valid = samples.ndim == 2 or (samples.ndim == 3 and samples.shape[2] in _MODES)
+        if samples.dtype != np.uint8 or not shape_is_valid or samples.size == 0:
             raise InputError(
                 "ImageOutput takes uint8 [height, width], [height, width, 3] or [height, width, 4], not empty;"
                 f" got {samples.dtype} {list(samples.shape)}"
@@ -44,14 +44,14 @@ class ImageOutput(MediaOutput):
 
     @property
     def image(self) -> Image:
-        """The picture as Pillow has it: mode L, RGB or RGBA."""
+        """Pillow image of mode L, RGB or RGBA."""
         from PIL import Image
 
         return Image.fromarray(np.ascontiguousarray(self.array))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the samples, from shape and dtype."""
+        """Number of bytes of the samples, computed from shape and dtype."""
         return self.array.nbytes
 
     @property
@@ -66,7 +66,7 @@ class ImageOutput(MediaOutput):
 
     @property
     def mode(self) -> str:
-        """Pillow's name of the kind: "L", "RGB" or "RGBA"."""
+        """Pillow's mode of the picture: "L" (grey), "RGB" or "RGBA"."""
         return "L" if self.array.ndim == 2 else _MODES[self.array.shape[2]]
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""KeypointsOutput: points found in an input."""
+"""KeypointsOutput, the points found in an input."""
 
 from __future__ import annotations
 
@@ -10,61 +10,63 @@ from vllm_mmout.outputs.formats.geojson import feature_collection
 from vllm_mmout.outputs.rendering import class_colour
 from vllm_mmout.outputs.structured import StructuredOutput
 
-from pydantic import BaseModel  # isort: skip - the module above says what is missing without it
+from pydantic import BaseModel  # isort: skip - structured.py, imported above, raises a helpful error without pydantic
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 _HALF = 0.004
-"""Half the side of a drawn point, of the longer side of the picture."""
+"""Half the side of the square drawn for a point, as a fraction of the picture's longer side."""
 
 
 class Keypoint(BaseModel):
-    """One point that was found."""
+    """A point found in an input."""
 
     x: float
+    """Horizontal position in pixels of the input, from its left edge."""
     y: float
-    """In pixels of the input, from its upper left corner."""
+    """Vertical position in pixels of the input, from its upper edge."""
     score: float
-    """From 0 to 1."""
+    """Score of the point, from 0 to 1."""
     id: int = 0
-    """What it is of, as the model counts: the joint of a pose; 0 of models whose points are all alike."""
+    """Index of the kind of point in the model, such as a joint of a pose. 0 if the model has a single kind of point."""
     label: str = ""
+    """Name of the kind of point."""
     object: int = 0
-    """Which of the request's objects it belongs to, from 0."""
+    """Index of the object that the point belongs to, from 0, in the order of the request's objects."""
 
 
 class KeypointsOutput(StructuredOutput):
-    """The points that were found in an input, in the order of the model."""
+    """The points found in an input, in the order of the model."""
 
     output_kinds: ClassVar[tuple[str, ...]] = ("boxes", *StructuredOutput.output_kinds)
     formats: ClassVar[dict[str, str]] = {**StructuredOutput.formats, **formats_of("boxes")}
 
     keypoints: list[Keypoint]
     size: tuple[int, int]
-    """(height, width) of the input, in whose pixels the points are."""
+    """(height, width) in pixels of the input that the points refer to."""
 
     @property
     def geojson(self) -> dict[str, Any]:
-        """A FeatureCollection of points in the coordinate system of the input.
+        """GeoJSON FeatureCollection of the points in the input's coordinate system.
 
-        SaveError: the input has no georeference of the kind that GeoJSON can name.
+        Raises SaveError if GeoJSON cannot express the georeference of the input.
         """
         georeference = None if self._source is None else self._source.georeference
         return feature_collection(
-            (((one.x, one.y), one.model_dump(exclude={"x", "y"})) for one in self.keypoints), georeference
+            (((point.x, point.y), point.model_dump(exclude={"x", "y"})) for point in self.keypoints), georeference
         )
 
     def draw(self, picture: Image) -> Image:
-        """Mark the points, in the colours of what they are of."""
+        """Draw a labelled square at each point, in the colour of the kind of point."""
         cols, rows = picture.width / self.size[1], picture.height / self.size[0]
         half = max(1.0, _HALF * max(picture.size))
         marked = [
             MarkedBox(
-                (one.x * cols - half, one.y * rows - half, one.x * cols + half, one.y * rows + half),
-                one.label,
-                class_colour(one.id),
+                (point.x * cols - half, point.y * rows - half, point.x * cols + half, point.y * rows + half),
+                point.label,
+                class_colour(point.id),
             )
-            for one in self.keypoints
+            for point in self.keypoints
         ]
         return draw_boxes(picture, marked)

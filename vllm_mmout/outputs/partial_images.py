@@ -1,4 +1,4 @@
-"""Pictures of a raster while its tiles are joined, and how somebody asks for one."""
+"""Partial pictures of a raster while its tiles are joined, and requests for such pictures."""
 
 from __future__ import annotations
 
@@ -19,51 +19,55 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.raster import RasterOutput
 
 _STRIP = 64
-"""Rows that are coloured at once: what that takes in between is several times as large as they are."""
+"""Number of rows coloured at a time, since colouring needs temporary arrays several times the size of the rows."""
 
 
 def moments(wanted: int, total: int) -> list[int]:
-    """After how many of ``total`` parts or steps each of the ``wanted`` pictures is due: none twice or at the end."""
+    """Return after how many of ``total`` parts or steps each of ``wanted`` pictures is due.
+
+    The numbers are ascending and distinct. ``total`` itself is left out, since the result is complete then.
+    """
     return sorted({-(-number * total // (wanted + 1)) for number in range(1, wanted + 1)} - {total})
 
 
 class PreviewRequest:
-    """Asks for pictures of one request, any number of times and from any thread.
+    """Flag that any thread can set to ask for a partial picture of a request.
 
-    A picture comes at the next tile that is joined; what was asked several times until then is asked once. What is
-    asked after the last tile is forgotten: the result comes next.
+    A picture is made when the next tile is joined. Asking several times before that makes a single picture. Asking
+    after the last tile has no effect, since the result comes next.
     """
 
     def __init__(self) -> None:
         self._asked = False
 
     def ask(self) -> None:
-        """Ask for a picture; never waits."""
+        """Ask for a picture. Never blocks."""
         self._asked = True
 
     def taken(self) -> bool:
-        """Whether a picture was asked for since the last call; for the one thread that joins."""
+        """Return whether a picture was asked for since the last call. Call this only in the thread that joins tiles."""
         if not self._asked:
             return False
-        self._asked = False  # who asks between the two lines gets the picture that is made now
+        self._asked = False  # a thread that asks between these two lines gets the picture made now
         return True
 
 
 class PartialImages:
-    """Keeps the picture of a raster that is being joined, and takes copies of it at given moments and when asked.
+    """The picture of a raster whose tiles are being joined. It makes copies when they are due or asked for.
 
-    It has the size of the result's ``image``, the longer side at most `PREVIEW` pixels. Pixels that are finished equal
-    those of ``image``, all others are transparent, but for two things that are known at the end alone: grey and
-    colours that are stretched go from the smallest to the largest value *so far*, and of a larger raster that has no
-    classes each pixel is that in the middle of those that become one, not their mean.
+    The picture has the size of the result's ``image``, at most `PREVIEW` pixels on the longer side. Finished pixels
+    equal the pixels of ``image``, and all others are transparent. There are two exceptions, since they depend on the
+    whole raster: stretched grey and colours range from the smallest to the largest value *so far*, and in a reduced
+    picture of a raster without classes each pixel is the middle pixel of the covered pixels, not their mean.
 
-    In memory are the bands that the picture shows and one byte a pixel, and of each copy that nobody took the bands
-    and one bit a pixel, until the last copy was taken, or `close`; with a ``watch``, which asks for copies at any
-    tile, until the last tile is joined. Of copies that were asked for only the newest waits to be taken.
+    Memory holds the bands of the picture and a byte per pixel, and for each copy not taken yet the bands and a bit per
+    pixel. The picture is freed after the last due copy was made, or by `close`. With a ``watch``, which can ask for a
+    copy at any tile, it is freed after the last tile. Of the copies that were asked for, only the newest is kept.
 
-    Of ``wanted`` copies the k-th is due when ``k / (wanted + 1)`` of the ``total`` tiles are joined; none is due
-    twice, or with the last tile. ``notify`` is called in the one thread that joins; any other may take copies, and
-    ask. What they share has locks of C alone.
+    The k-th of ``wanted`` copies is due when ``k / (wanted + 1)`` of the ``total`` tiles are joined. No copy is due
+    with the last tile, and no two copies are due with the same tile. ``notify`` is called, after each copy, in the
+    thread that joins tiles. Any other thread may take copies and ask for copies. The shared objects are only locked
+    within C code.
     """
 
     def __init__(
@@ -76,15 +80,15 @@ class PartialImages:
         self._watch = watch
         self._copies: deque[PartialImage] = deque()
         self._picture: tuple[NDArray[Any], NDArray[np.bool_]] | None = None
-        """The bands, and which pixels are seen; None before the first tile, and when no copy can come any more."""
+        """Bands and the mask of visible pixels. None before the first tile, and after the last copy."""
         self._middles: tuple[NDArray[np.intp], NDArray[np.intp]]
         self._palette: NDArray[np.uint8] | None = None
         self.awaited = True
-        """Whether somebody waits for copies. Of those taken while nobody does only the newest is kept: a slow client
-        must neither hold up a scene nor fill the memory with pictures."""
+        """True while a client waits for copies. While no client waits, only the newest copy is kept, so that a slow
+        client neither delays the scene nor fills the memory with pictures."""
 
     def begin(self, size: tuple[int, int], pixel: RasterOutput) -> None:
-        """Say what is joined: (height, width) of the raster, and any finished pixels of it."""
+        """Set the raster's (height, width), and take palette, band count and dtype from ``pixel``, any part of it."""
         longer = max(size)
         reduced = size if longer <= PREVIEW else tuple(max(1, round(side * PREVIEW / longer)) for side in size)
         middles = [(2 * np.arange(new) + 1) * old // (2 * new) for old, new in zip(size, reduced, strict=True)]
@@ -95,23 +99,23 @@ class PartialImages:
             self._picture = bands, np.zeros(reduced, np.bool_)
 
     def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
-        """Take a rectangle that is finished; nodata stands where ``valid``, bool [height, width], is False."""
+        """Add a finished rectangle. Pixels where ``valid``, bool [height, width], is False are nodata."""
         if (picture := self._picture) is None:
             return
         bands, seen = picture
-        rows, these_rows = _picked(self._middles[0], row, output.height)
-        cols, these_cols = _picked(self._middles[1], col, output.width)
-        pixels = _stored(output.array)[:, these_rows][:, :, these_cols]
+        rows, source_rows = _picked(self._middles[0], row, output.height)
+        cols, source_cols = _picked(self._middles[1], col, output.width)
+        pixels = _stored(output.array)[:, source_rows][:, :, source_cols]
         if not pixels.size:
             return
         bands[:, rows, cols] = pixels[: len(bands)]
         observed = Raster(pixels, nodata=output.nodata).valid()
         seen[rows, cols] = True if observed is None else observed
         if valid is not None:
-            seen[rows, cols] &= valid[these_rows][:, these_cols]
+            seen[rows, cols] &= valid[source_rows][:, source_cols]
 
     def joined(self) -> None:
-        """Count a tile of which all was taken that is finished; a copy may be due."""
+        """Count a joined tile after its finished pixels were added, and make a copy if it is due or was asked for."""
         self._joined += 1
         if (picture := self._picture) is None:
             return
@@ -129,47 +133,48 @@ class PartialImages:
             return
         if not self.awaited:
             self._copies.clear()
-        with suppress(IndexError):  # nothing waits, or it was taken in between
+        with suppress(IndexError):  # the queue is empty, or another thread took its last copy meanwhile
             if self._copies[-1].asked:
                 self._copies.pop()
         bands, seen = picture
-        if not ended:  # else the last copy is the picture itself
+        if not ended:  # the last copy may share the arrays of the picture, which do not change any more
             bands = bands.copy()
         self._copies.append(PartialImage(self._joined, bands, np.packbits(seen, axis=1), self._palette, asked=not due))
         self._notify()
 
     def take(self) -> PartialImage | None:
-        """The oldest copy that is left, or None; it is the caller's."""
+        """Remove and return the oldest copy, or return None."""
         with suppress(IndexError):
             return self._copies.popleft()
         return None
 
     def close(self) -> None:
-        """Forget all; whoever joins may go on."""
+        """Drop the picture and all copies. The thread that joins tiles may continue."""
         self._picture = None
         self._copies.clear()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialImage:
-    """The picture of a raster at one moment."""
+    """A copy of the picture of an unfinished raster."""
 
     tiles: int
-    """Tiles that had been joined."""
+    """Number of tiles that had been joined."""
     bands: NDArray[Any]
-    """[1 or 3, height, width]."""
+    """Bands of the picture [1 or 3, height, width]."""
     shown: NDArray[np.uint8]
-    """Which pixels are seen, eight of a row in each byte."""
+    """Mask of the visible pixels, packed by ``numpy.packbits`` along rows."""
     palette: NDArray[np.uint8] | None
+    """Colours of the classes, uint8 [n, 3], or None."""
     asked: bool = False
-    """Whether it is there since somebody asked, and a newer one may take its place."""
+    """True if the copy was asked for and not due. A newer copy that was asked for may replace it."""
 
     def image(self) -> ImageOutput:
-        """The picture, RGBA: of what is not finished, and of nodata, nothing is seen."""
+        """Return the picture as RGBA. Unfinished pixels and nodata are transparent."""
         count, height, width = self.bands.shape
         coloured = self.palette is not None and count == 1 and self.bands.dtype.kind in "iu"
-        as_it_is = count == 3 and self.bands.dtype == np.uint8
-        strip = _STRIP if coloured or as_it_is else height  # others are stretched alike everywhere
+        unchanged = count == 3 and self.bands.dtype == np.uint8
+        strip = _STRIP if coloured or unchanged else height  # stretching needs the range of the whole picture
         picture = np.empty((height, width, 4), np.uint8)
         for row in range(0, height, strip):
             rows = slice(row, row + strip)
@@ -180,7 +185,10 @@ class PartialImage:
 
 
 def _picked(middles: NDArray[np.intp], start: int, length: int) -> tuple[slice, slice | NDArray[np.intp]]:
-    """The pixels of the picture whose middles lie in a stretch of an axis, and where these lie in the stretch."""
+    """Return the slice of picture pixels within a range of an axis, and their positions in that range.
+
+    ``middles`` are the positions of the picture's pixels along the axis.
+    """
     first, last = np.searchsorted(middles, (start, start + length)).tolist()
     return slice(first, last), slice(None) if last - first == length else middles[first:last] - start
 

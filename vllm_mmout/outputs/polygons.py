@@ -1,4 +1,4 @@
-"""PolygonsOutput: the regions of a raster of classes as polygons."""
+"""PolygonsOutput, the regions of a class raster as polygons."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ if TYPE_CHECKING:
 
 
 class PolygonsOutput(MediaOutput):
-    """The regions of a raster of classes as polygons, traced each time they are asked for.
+    """The regions of a class raster as polygons, which are traced again at each use.
 
-    A region is what pixels of one class that share an edge make up; nodata is none. Its polygon follows the edges of
-    the pixels, with holes, and is valid in the sense of OGC simple features: rasterised again, the polygons are the
-    raster. Each has the properties ``class`` (number), ``name``, ``pixels`` and ``area_m2`` (that of its pixels; None
-    where it cannot be told, see `vllm_mmout.geo.pixel_areas`).
+    A region consists of pixels of the same class that share edges. Nodata forms no region. A polygon follows the edges
+    of the pixels, may have holes, and is valid by OGC Simple Features. Rasterising the polygons gives the raster
+    again. Each polygon has the properties ``class`` (number), ``name``, ``pixels`` (count) and ``area_m2`` (total area
+    of its pixels, None if unknown, see `vllm_mmout.geo.pixel_areas`).
 
-    The raster is read and traced in bands of rows, files are written as polygons are finished: memory does not grow
-    with the raster, but for the longest border (some 100 bytes a corner) and, in a GeoParquet, the largest polygon.
+    The raster is read and traced in bands of rows, and files are written while polygons are finished. Therefore memory
+    use depends only on the longest border (about 100 bytes per corner) and, for GeoParquet, on the largest polygon.
 
     Args:
-        classes: one band of classes, uint8 or uint16, in memory or on disk.
-        simplify: how far borders may move to have fewer corners, in pixels. Polygons beside each other keep one border,
-            without gaps; points where three meet, and the edges of the raster, stay. Regions smaller than the distance
-            keep enough corners to have an area; borders that lie nearer to each other than the distance may cross.
+        classes: raster of a single band of classes, uint8 or uint16, in memory or on disk.
+        simplify: distance in pixels that borders may move in order to have fewer corners. Neighbouring polygons keep
+            a common border without gaps. Points where three polygons meet and the edges of the raster are kept. Regions
+            smaller than the distance keep enough corners to have an area. Borders that are closer to each other than
+            the distance may cross.
 
     Raises:
-        InputError: the raster is none of classes.
-        OptionError: ``simplify`` is no distance.
+        InputError: the raster is not a class raster.
+        OptionError: ``simplify`` is negative or not finite.
 
     """
 
@@ -61,33 +62,34 @@ class PolygonsOutput(MediaOutput):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the raster of classes, from shape and dtype."""
+        """Number of bytes of the class raster, computed from shape and dtype."""
         return self.classes.nbytes
 
     @property
     def areas(self) -> AreasOutput:
-        """The pixels and the area of each class, counted each time."""
+        """Number of pixels and area of each class, counted at each access."""
         from vllm_mmout.outputs.areas import AreasOutput
 
         return AreasOutput.of(self.classes)
 
     @property
     def image(self) -> Image:
-        """The picture of the raster of classes."""
+        """Picture of the class raster."""
         return self.classes.image
 
     def features(self) -> Iterator[dict[str, Any]]:
-        """Each polygon as a feature of GeoJSON in plain data, in the order in which they end from top to bottom.
+        """Iterate over the polygons as GeoJSON features (dicts), ordered by the last row of each polygon.
 
-        Coordinates are those of the raster's system; without a transform columns and rows, from its upper left corner.
+        Coordinates are in the raster's coordinate system, or columns and rows from its upper left corner if the raster
+        has no transform.
         """
         return self.traced().features()
 
     def to_geodataframe(self) -> GeoDataFrame:
-        """The polygons as geopandas has them, a row each, with the columns of the GeoParquet.
+        """Return a geopandas ``GeoDataFrame`` with a row for each polygon and the columns of the GeoParquet file.
 
-        All are in memory, for a moment twice. Needs the extra: ``pip install "vllm-mmout[geopandas]"``; else it is a
-        ModuleNotFoundError. SaveError: as `save` as GeoParquet.
+        All polygons are in memory, for a moment twice. Needs ``pip install "vllm-mmout[geopandas]"``, otherwise raises
+        ModuleNotFoundError. Raises SaveError in the same cases as saving a GeoParquet file.
         """
         try:
             import geopandas
@@ -98,11 +100,11 @@ class PolygonsOutput(MediaOutput):
         return geopandas.read_parquet(BytesIO(self.to_bytes("geoparquet")))
 
     def placed(self, source: Source) -> PolygonsOutput:
-        """The same result laid on the input it was made from."""
+        """Return the result placed on its input, so that polygons are in the input's coordinate system."""
         return PolygonsOutput(self.classes.placed(source), simplify=self.simplify)
 
     def close(self) -> None:
-        """Free what the raster of classes holds on disk."""
+        """Close the class raster, which removes its temporary file."""
         self.classes.close()
 
     def __repr__(self) -> str:
@@ -114,11 +116,11 @@ class PolygonsOutput(MediaOutput):
         return self.classes.to_bytes("png")
 
     def save(self, path: str | PurePath, **options: Any) -> PurePath:
-        """Write the polygons to a file, .geojson, .parquet, .gpkg or .fgb; or the raster of classes, .tif.
+        """Write the polygons to a file (.geojson, .parquet, .gpkg or .fgb), or the class raster to a .tif file.
 
-        GeoJSON names the coordinate system in the member ``crs`` of 2008, as GDAL does: RFC 7946 knows longitude and
-        latitude alone. GeoParquet needs the extra ``geoparquet``, GeoPackage and FlatGeobuf ``vector``. SaveError, too,
-        where the raster lies nowhere that GeoJSON could name.
+        GeoJSON names the coordinate system in the member ``crs`` of GeoJSON 2008, as GDAL does, since RFC 7946 allows
+        only longitude and latitude. GeoParquet needs the extra ``geoparquet``, GeoPackage and FlatGeobuf need
+        ``vector``. Raises SaveError as `Savable.save` does, and if GeoJSON cannot express the raster's georeference.
         """
         target = PurePath(path)
         if self.formats.get(target.suffix.lower()) == "tiff":
@@ -126,7 +128,7 @@ class PolygonsOutput(MediaOutput):
         return super().save(path, **options)
 
     def traced(self, folder: Path | None = None) -> TracedPolygons:
-        """Trace the raster, for writers of formats; polygons that are not whole yet may wait in ``folder``."""
+        """Trace the raster, for functions that write a format. ``folder`` holds a temporary file if one is needed."""
         raster = self.classes
         pieces = trace_polygons(
             class_rows(raster),
@@ -149,21 +151,22 @@ class TracedPolygons:
     """The polygons of a raster while they are traced, once."""
 
     pieces: Iterable[Polygons]
-    """Some at a time, in corners of pixels."""
+    """Batches of polygons, whose corners are pixel corners (column, row)."""
     lattice: Lattice
-    """Where these lie."""
+    """Converter of pixel corners to coordinates."""
     georeference: Georeference | None
+    """Georeference of the raster."""
     names: Sequence[str] | None
-    """Of each class, from 0."""
+    """Names of the classes from 0, or None."""
     measured: bool
-    """Whether areas are known, in square metres."""
+    """True if areas are in square metres, False if they are unknown."""
 
     def name(self, number: int) -> str | None:
-        """Of a class, None for one without."""
+        """Return the name of a class, or None."""
         return self.names[number] if self.names is not None and number < len(self.names) else None
 
     def properties(self, number: int, pixels: int, area: float) -> dict[str, Any]:
-        """Of one polygon, as plain data."""
+        """Return the properties of a polygon of class ``number`` as a dict for JSON."""
         return {
             "class": number,
             "name": self.name(number),
@@ -172,17 +175,17 @@ class TracedPolygons:
         }
 
     def features(self) -> Iterator[dict[str, Any]]:
-        """Each polygon as a feature of GeoJSON, in plain data."""
+        """Yield each polygon as a GeoJSON feature (dict)."""
         rings: list[Any] = []
         for piece in self.pieces:
             rows, bounds = self.lattice.closed(piece.vertices, piece.counts)
             points = self.lattice.points(rows).tolist()
             ends = bounds.tolist()
             ring = 0
-            for place, (number, pixels, area, count) in enumerate(piece.facts(), start=1):
-                rings += [points[ends[one] : ends[one + 1]] for one in range(ring, ring + count)]
+            for position, (number, pixels, area, count) in enumerate(piece.facts(), start=1):
+                rings += [points[ends[index] : ends[index + 1]] for index in range(ring, ring + count)]
                 ring += count
-                if place == len(piece.rings) and piece.continues:
+                if position == len(piece.rings) and piece.continues:
                     break
                 yield {
                     "type": "Feature",

@@ -1,4 +1,4 @@
-"""RasterOutput: bands of pixels that may know their place on Earth."""
+"""RasterOutput, a result that consists of bands of pixels, with or without a georeference."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.base import Source
 
 _ROWS = 512
-"""Rows of classes that are read at once: a row of blocks."""
+"""Number of rows of classes read at a time, which is a row of the blocks of a file."""
 
 
 class RasterOutput(MediaOutput):
-    """A raster: classes, probabilities, measurements.
+    """A raster of classes, probabilities or measurements.
 
     Args:
-        array: [bands, height, width]; numbers or bool.
-        nodata: value that means "nothing known here".
-        georeference: where the raster lies; a processor leaves it out, the engine sets it by `placed`.
-        band_names: one a band, or none.
-        units: unit of each band's values ("Mg/ha"), or none.
+        array: pixels [bands, height, width], numbers or bool.
+        nodata: value of pixels without data.
+        georeference: georeference of the raster. A processor omits it, since the engine sets it by `placed`.
+        band_names: name of each band, or empty.
+        units: unit of each band's values ("Mg/ha"), or empty.
         class_names: name of each class, from 0.
-        palette: uint8 [n, 3], colour of each class, from 0.
-        metadata: items that go into the file.
+        palette: colour of each class from 0, uint8 [n, 3].
+        metadata: metadata items that are written to the file.
 
     Raises:
-        InputError: the array, the names or the palette have another shape or dtype.
+        InputError: the array, the names or the palette have a wrong shape or dtype.
 
     """
 
@@ -83,7 +83,7 @@ class RasterOutput(MediaOutput):
         self.path = None
         for name, texts in (("band_names", self.band_names), ("units", self.units)):
             if texts and len(texts) != self.count:
-                raise InputError(f"{name} must be one a band, {self.count}, got {len(texts)}")
+                raise InputError(f"{name} must have an item for each band, {self.count}, got {len(texts)}")
 
     @property
     def count(self) -> int:
@@ -105,39 +105,39 @@ class RasterOutput(MediaOutput):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the pixels."""
+        """Dtype of the pixels."""
         return self.array.dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the pixels, from shape and dtype."""
+        """Number of bytes of the pixels, computed from shape and dtype."""
         return self.count * self.height * self.width * self.dtype.itemsize
 
     @property
     def crs(self) -> str | None:
-        """Coordinate system as "EPSG:n" or WKT, None if unknown."""
+        """Coordinate system as "EPSG:n" or WKT, or None if unknown."""
         return self.georeference.crs if self.georeference is not None else None
 
     @property
     def transform(self) -> Affine | None:
-        """Pixel corner to coordinates, (a, b, c, d, e, f) as rasterio's ``Affine``; None if unknown."""
+        """Affine transform (a, b, c, d, e, f) from (column, row) to coordinates, as in rasterio. None if unknown."""
         return self.georeference.transform if self.georeference is not None else None
 
     @property
     def valid(self) -> NDArray[np.bool_] | None:
-        """False where a band is nodata or NaN, bool [height, width]; None if every pixel is valid."""
+        """Mask, bool [height, width], False where a band is nodata or NaN. None if every pixel is valid."""
         return Raster(self.array, nodata=self.nodata).valid()
 
     @property
     def image(self) -> Image:
-        """A picture: the palette's colours, or grey from the smallest to the largest value; nodata is transparent."""
+        """Picture in the palette's colours, or grey from the smallest to the largest value. Nodata is transparent."""
         return render(self.array, self.valid, self.palette)
 
     def read(self, window: Window | Sequence[int] | None = None) -> NDArray[Any]:
-        """The pixels of a rectangle, [bands, height, width]; all without one.
+        """Return the pixels [bands, height, width] of a window, or of the whole raster if it is None.
 
-        It is a `vllm_mmout.processors.Window` or (row, col, height, width) in pixels; InputError where it is
-        malformed, reaches outside the raster, or is empty.
+        The window is a `vllm_mmout.processors.Window` or (row, col, height, width) in pixels. Raises InputError if the
+        window is malformed, empty, or not within the raster.
         """
         if window is None:
             return self.array
@@ -147,11 +147,12 @@ class RasterOutput(MediaOutput):
         return self.array[:, window.rows, window.cols]
 
     def placed(self, source: Source) -> RasterOutput:
-        """The same result laid on the input it was made from; one of another size covers the same extent.
+        """Return the raster placed on its input, with the input's georeference, mask and metadata.
 
-        Where the input's ``valid`` is False there is nodata here. A raster without a nodata of its own then gets one:
-        NaN for floating point, the largest value of an integer dtype if no pixel has it (else InputError). bool
-        becomes uint8. Of its ``metadata``, items that the raster has as well are left out.
+        A raster of another size than the input covers the same extent. Pixels where the input's ``valid`` is False
+        become nodata. If the raster has no nodata value, it is NaN for floating point and the largest value of an
+        integer dtype. InputError is raised if a pixel has that value already. With a mask, bool becomes uint8. Metadata
+        items of the raster take precedence over items of the input.
         """
         size = (self.height, self.width)
         array, nodata, georeference = self.array, self.nodata, source.georeference
@@ -166,22 +167,22 @@ class RasterOutput(MediaOutput):
 
     @property
     def described(self) -> RasterMetadata:
-        """All that is known beside the pixels."""
+        """Everything that is known about the raster except the pixels, as keyword arguments of `RasterOutput`."""
         return cast("RasterMetadata", {name: getattr(self, name) for name in RasterMetadata.__annotations__})
 
     def to_xarray(self) -> DataArray:
-        """The raster as xarray has it, with dimensions band, y, x, as rioxarray reads its GeoTIFF.
+        """Return an xarray ``DataArray`` with dimensions band, y, x, as rioxarray would read the raster's GeoTIFF.
 
-        Coordinate system and transform stand in the coordinate ``spatial_ref``, nodata in the attribute
-        ``_FillValue``, so that ``.rio`` finds them. Needs the extra: ``pip install "vllm-mmout[xarray]"``. All pixels
-        are in memory; they are not copied. InputError: the coordinate system is unknown to PROJ.
+        The coordinate ``spatial_ref`` holds the coordinate system and the transform, and the attribute ``_FillValue``
+        holds nodata, so that ``.rio`` finds them. All pixels are in memory and not copied. Needs
+        ``pip install "vllm-mmout[xarray]"``. Raises InputError if PROJ does not know the coordinate system.
         """
         from vllm_mmout.outputs.data_array import data_array
 
         return data_array(self)
 
     def close(self) -> None:
-        """Free what the raster holds on disk; one in memory holds nothing."""
+        """Remove the raster's temporary file. This does nothing for a raster in memory."""
 
     def __repr__(self) -> str:
         size = f"{self.count} x {self.height} x {self.width} {self.dtype}"
@@ -204,8 +205,8 @@ class RasterOutput(MediaOutput):
         else:
             super()._write(path, name, options)
 
-    def _checked_window(self, given: Window | Sequence[int]) -> Window:
-        window = as_window(given)
+    def _checked_window(self, rectangle: Window | Sequence[int]) -> Window:
+        window = as_window(rectangle)
         if not window.within((self.height, self.width)):
             raise InputError(
                 f"window of {window.height} rows from {window.row} and {window.width} columns from {window.col} is not"
@@ -215,7 +216,7 @@ class RasterOutput(MediaOutput):
 
 
 def check_classes(raster: RasterOutput) -> None:
-    """Refuse a raster that is none of classes: one band of uint8 or uint16."""
+    """Raise InputError unless a raster has a single band of classes, uint8 or uint16."""
     if raster.count != 1 or raster.dtype.name not in ("uint8", "uint16"):
         raise InputError(
             "polygons and areas are made of one band of classes, uint8 or uint16; got"
@@ -224,7 +225,7 @@ def check_classes(raster: RasterOutput) -> None:
 
 
 def class_rows(raster: RasterOutput) -> Iterator[NDArray[np.unsignedinteger]]:
-    """The classes from the top, [rows, width], some rows at a time."""
+    """Yield blocks of rows of a class raster, [rows, width], from top to bottom."""
     for row in range(0, raster.height, _ROWS):
         yield raster.read(Window(row, 0, min(_ROWS, raster.height - row), raster.width))[0]
 

@@ -218,7 +218,7 @@ def _linked(file: Path, path: Path) -> bool:
     path.unlink()
     try:
         os.link(file, path)
-    except OSError:  # the path is on another file system, or the file system has no hard links
+    except OSError:  # the path is on another file system, or the file system does not support hard links
         return False
     path.chmod(mode)
     return True

@@ -1,4 +1,4 @@
-"""StructuredOutput: fields with types, as a pydantic model that can be drawn over its input."""
+"""StructuredOutput, a result with typed fields (a pydantic model) that can be drawn over its input."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """Holds the source, which is no part of the result: results with equal fields are equal wherever they lie."""
+    """Holder of the source that comparisons ignore, so results with equal fields but different inputs are equal."""
 
     source: Source | None = field(default=None, compare=False, repr=False)
 
 
 class StructuredOutput(Savable, BaseModel):
-    """Base of results that are data rather than media: subclass it and declare the fields.
+    """Base class of results that are data, not media. Subclass it and declare the fields.
 
-    Files are JSON of the fields, or the picture of `image`. To say how the result is drawn, override `draw`.
+    It is saved as JSON of the fields or as the picture `image`. Override `draw` to change how the result is drawn.
     """
 
     output_kinds: ClassVar[tuple[str, ...]] = ("structured",)
@@ -44,7 +44,7 @@ class StructuredOutput(Savable, BaseModel):
 
     @property
     def path(self) -> str | None:
-        """The file that holds the result, where the request asked for one."""
+        """Path of the file with the result, or None if the request did not ask for a file."""
         return self._path
 
     @path.setter
@@ -53,35 +53,38 @@ class StructuredOutput(Savable, BaseModel):
 
     @property
     def _source(self) -> Source | None:
-        """The input that the result was made from, where `placed` has laid it on one."""
+        """The input of the result as set by `placed`, or None."""
         return self._input.source
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What was assumed about the input, see `MediaOutput.assumed`."""
+        """Assumptions about the input, see `MediaOutput.assumed`."""
         return () if self._source is None else self._source.assumed
 
     def placed(self, source: Source) -> Self:
-        """The same result, which knows the input it was made from."""
+        """Return a copy of the result that refers to its input."""
         placed = self.model_copy()
-        placed._input = _Input(source)  # noqa: SLF001 - of our own copy
+        placed._input = _Input(source)  # noqa: SLF001 - an object of this class
         return placed
 
     @property
     def image(self) -> Image:
-        """The result drawn over the picture of its input, RGB; SaveError where there is none."""
+        """RGB picture of the input with the result drawn over it. Raises SaveError if the input has no picture."""
         if (source := self._source) is None or source.picture is None:
-            why = "it lies on no input" if source is None else "its input has no picture"
+            reason = "it has no input" if source is None else "its input has no picture"
             raise SaveError(
-                f"this {type(self).__name__} cannot be drawn: {why}; lay it on one with"
+                f"this {type(self).__name__} cannot be drawn: {reason}; give it an input with"
                 " placed(Source(picture=...)), or save it as .json"
             )
         picture = source.picture()
-        # The input's picture may be shared: a copy is drawn upon.
+        # The input's picture may be shared, so a copy is drawn on.
         return self.draw(picture.copy() if picture.mode == "RGB" else picture.convert("RGB"))
 
     def draw(self, picture: Image) -> Image:
-        """Draw over ``picture``, an RGB copy that may be drawn upon; by default the fields become a caption."""
+        """Draw the result on ``picture``, an RGB copy of the input's picture, and return the picture.
+
+        By default the fields are written as a caption.
+        """
         return draw_caption(picture, [Line(f"{name}: {getattr(self, name)}") for name in type(self).model_fields])
 
     def _repr_png_(self) -> bytes | None:

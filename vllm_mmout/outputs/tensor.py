@@ -1,4 +1,4 @@
-"""TensorOutput: arrays as the model gave them."""
+"""TensorOutput, the model's output as unprocessed arrays."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _ALONE = "output"
 
 
 class TensorOutput(MediaOutput):
-    """One array, or several by name.
+    """A single array, or several arrays by name.
 
-    Files are .npz, .npy of one array, or .json: an object of nested lists by name ("output" is that of one alone), null
-    for what is no number.
+    File formats are .npz, .npy for a single array, and .json (an object that maps names to nested lists). The name of
+    a single array is "output". In JSON, NaN and infinities are null.
 
     Args:
-        data: an array (or torch tensor; bfloat16 becomes float32), or a mapping of names to arrays.
+        data: an array, a torch tensor (bfloat16 becomes float32), or a mapping of names to arrays.
 
     Raises:
         InputError: the mapping is empty, a name is not text, or an array holds Python objects.
@@ -44,12 +44,12 @@ class TensorOutput(MediaOutput):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays, from shape and dtype."""
+        """Number of bytes of all arrays, computed from shape and dtype."""
         return sum(array.nbytes for array in self.arrays.values())
 
     @property
     def array(self) -> NDArray[Any]:
-        """The array, where there is one only; else InputError."""
+        """The only array. Raises InputError if the output has several arrays."""
         if len(self.arrays) > 1:
             raise InputError(
                 f"the output has {len(self.arrays)} arrays ({', '.join(self.arrays)}); choose from .arrays"

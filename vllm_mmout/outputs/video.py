@@ -1,4 +1,4 @@
-"""VideoOutput: pictures of one size, one after the other."""
+"""VideoOutput, a result that is a video without sound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FPS = (0.01, 1000.0)
 _BROADCAST = [Fraction(whole * 1000, 1001) for whole in (24, 30, 48, 60, 120)]
-"""Rates that people round when they write them."""
+"""Broadcast frame rates (such as 30000/1001) that people write as rounded decimals (29.97)."""
 _CHANNELS = 3
 _AXES = 4  # frames, rows, columns, channels
 
@@ -26,16 +26,17 @@ _AXES = 4  # frames, rows, columns, channels
 class VideoOutput(MediaOutput):
     """A video without sound.
 
-    Files are .mp4 (H.264, with the extra: ``pip install "vllm-mmout[video]"``), .webp and .gif, which browsers play as
-    pictures, and .npz with ``frames`` and ``fps``. H.264 has even sides: the last row or column of an odd one is there
-    twice. It and GIF's 256 colours are lossy. GIF and WebP count time in steps of 10 ms and 1 ms.
+    File formats are .mp4 (H.264, needs ``pip install "vllm-mmout[video]"``), .webp and .gif, which browsers play as
+    animated pictures, and .npz with ``frames`` and ``fps``. H.264 needs even sides, so an odd side gets its last row or
+    column twice. H.264 and the 256 colours of GIF are lossy. The duration of a frame is a multiple of 10 ms in GIF and
+    of 1 ms in WebP.
 
     Args:
-        frames: uint8 [frames, height, width, 3], RGB.
-        fps: frames a second, 0.01 to 1000; 29.97 and the like are taken as they are meant (30000/1001).
+        frames: RGB frames, uint8 [frames, height, width, 3].
+        fps: frames per second, 0.01 to 1000. A rounded broadcast rate such as 29.97 means the exact rate (30000/1001).
 
     Raises:
-        InputError: the frames have another dtype or shape, or are empty, or ``fps`` is out of range.
+        InputError: the frames have a wrong dtype or shape, or are empty, or ``fps`` is out of range.
 
     """
 
@@ -43,36 +44,36 @@ class VideoOutput(MediaOutput):
     formats: ClassVar[dict[str, str]] = formats_of("video", first="mp4")
 
     def __init__(self, frames: NDArray[np.uint8], fps: float) -> None:
-        given = as_numpy(frames)
-        if given.dtype != np.uint8 or given.ndim != _AXES or given.shape[3] != _CHANNELS or given.size == 0:
+        array = as_numpy(frames)
+        if array.dtype != np.uint8 or array.ndim != _AXES or array.shape[3] != _CHANNELS or array.size == 0:
             raise InputError(
-                f"VideoOutput takes uint8 [frames, height, width, 3], not empty; got {given.dtype} {list(given.shape)}"
+                f"VideoOutput takes uint8 [frames, height, width, 3], not empty; got {array.dtype} {list(array.shape)}"
             )
-        self.frames: NDArray[np.uint8] = given
+        self.frames: NDArray[np.uint8] = array
         self.fps = checked_fps(fps)
         self.path = None
 
     @property
     def image(self) -> Image:
-        """The first frame as Pillow has it: mode RGB."""
+        """The first frame, as a Pillow image of mode RGB."""
         from PIL import Image
 
         return Image.fromarray(np.ascontiguousarray(self.frames[0]))
 
     @property
     def rate(self) -> Fraction:
-        """The same as ``fps``, exactly."""
+        """Exact frame rate as a fraction. It is a broadcast rate if ``fps`` is within 0.005 of it."""
         near = Fraction(self.fps).limit_denominator(1001)
         return next((rate for rate in _BROADCAST if abs(self.fps - rate) < 0.005), near)
 
     @property
     def duration(self) -> float:
-        """Seconds."""
+        """Duration in seconds."""
         return float(len(self.frames) / self.rate)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the frames, from shape and dtype."""
+        """Number of bytes of the frames, computed from shape and dtype."""
         return self.frames.nbytes
 
     @property
@@ -95,8 +96,8 @@ class VideoOutput(MediaOutput):
 
 
 def checked_fps(fps: object) -> float:
-    """Frames a second, checked."""
-    number = isinstance(fps, int | float | Fraction | np.integer | np.floating) and not isinstance(fps, bool)
-    if not number or not _FPS[0] <= float(fps) <= _FPS[1]:  # type: ignore[arg-type] # NaN is not
+    """Return frames per second as float. Raise InputError unless it is a number from 0.01 to 1000."""
+    is_number = isinstance(fps, int | float | Fraction | np.integer | np.floating) and not isinstance(fps, bool)
+    if not is_number or not _FPS[0] <= float(fps) <= _FPS[1]:  # type: ignore[arg-type] # NaN fails the comparison
         raise InputError(f"fps must be a number of {_FPS[0]} to {_FPS[1]:g} frames a second, got {fps!r}")
     return float(fps)  # type: ignore[arg-type]

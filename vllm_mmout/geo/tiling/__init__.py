@@ -1,1 +1,1 @@
-"""Tile grids of rasters, and the blending weights with which the output tiles are joined."""
+"""Tile grids of rasters, and the blending of output tiles."""

@@ -150,7 +150,7 @@ def _known(part: Contribution, bands: slice, nodata: float | None) -> NDArray[np
 
 
 def _fallback(parts: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]]) -> NDArray[Any]:
-    """Return the values for pixels without a known value: those of the first contribution that is valid there."""
+    """Return values for pixels without a known value, taken from the first contribution that is valid there."""
     fallback = parts[-1][1]
     for part, values, _ in reversed(parts):
         fallback = values if part.valid is None else np.where(part.valid, values, fallback)

@@ -36,7 +36,7 @@ class TileGrid:
     overlap: int = 0
     """Smallest number of pixels that neighbouring tiles share, at most half a tile."""
     edge: Literal["shift", "pad"] = "shift"
-    """Treatment of tiles that would reach beyond the scene: "shift" moves them inward, "pad" mirrors the scene."""
+    """Treatment of tiles that would reach beyond the scene: "shift" moves them inward, "pad" fills by reflection."""
     tile_width: int | None = None
     """Width of a tile in pixels. If None, tiles are square."""
 
@@ -91,7 +91,7 @@ class TileGrid:
         return (0, 0) if self.edge == "shift" else (height - window.height, width - window.width)
 
     def groups(self, columns: int) -> Iterator[list[int]]:
-        """Yield groups of tile indices in the order in which tiles are read.
+        """Yield the indices of the tiles in groups, ordered for reading.
 
         A group consists of neighbouring columns of tiles. Within it the tiles are listed row by row.
 
@@ -148,7 +148,7 @@ class Axis:
     intervals: tuple[slice, ...]
     """Slice of the pixels of each interval, which together cover the axis."""
     spans: tuple[range, ...]
-    """Range of interval indices in which each tile has weight."""
+    """Range of the indices of the intervals where each tile has weight."""
     covers: tuple[int, ...]
     """Number of tiles with weight in each interval."""
     weights: tuple[NDArray[np.float64], ...]
@@ -178,7 +178,7 @@ class Axis:
 
 
 Cell: TypeAlias = tuple[int, int]
-"""A rectangle of the result with a constant set of tiles, as (row interval index, column interval index)."""
+"""A rectangle of the result that the same tiles cover, as (index of the row interval, index of the column interval)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class Plan:
 
     @classmethod
     def make(cls, grid: TileGrid, index: int, got: tuple[int, int], blend: Blend) -> Plan:
-        """Return the plan of a result, derived from the output size of one of its tiles.
+        """Return the plan of a result, derived from the output size of a single tile.
 
         ``got`` is the (height, width) of the output of tile ``index``, padding included. Raise DecodeError if a tile
         would not begin and end at whole pixels of the result.
@@ -218,7 +218,7 @@ class Plan:
         return cls(grid, got, (sizes[0], sizes[1]), axes[0], axes[1])
 
     def cells(self, index: int) -> Iterator[Cell]:
-        """Return the rectangles in which a tile has weight."""
+        """Return the rectangles of the result where a tile has weight."""
         row, col = divmod(index, len(self.grid.cols))
         return ((down, across) for down in self.rows.spans[row] for across in self.cols.spans[col])
 

@@ -15,7 +15,7 @@ class Chains:
     order: NDArray[np.int32]
     """Indices of the elements, chain by chain, from the first element of a chain to its last."""
     starts: NDArray[np.int64]
-    """Position in ``order`` at which each chain begins, followed by the number of elements."""
+    """Position in ``order`` of the first element of each chain, followed by the number of elements."""
     closed: NDArray[np.bool_]
     """True for each chain whose last element is followed by its first."""
     chain: NDArray[np.int32]

@@ -19,7 +19,7 @@ _BYTES = 8
 
 
 class WaitingCorners:
-    """Store of corners, int32 [n, 2], each of which is put once and taken once.
+    """Store of corners, int32 [n, 2]. Each corner is put once and taken once.
 
     Corners are stored in chunks. When all corners of a chunk have been taken, the chunk is dropped and its space in
     the file is reused. ``budget`` is in bytes, and ``folder`` is the folder of the temporary file.
@@ -119,7 +119,7 @@ class Segments:
     def __init__(self, waiting: WaitingCorners) -> None:
         self._waiting = waiting
         self._table = np.zeros((256, 3), np.int64)
-        """Number of the next segment (-1 if there is none yet), address and number of corners of each segment."""
+        """Row of each segment: number of the next segment (-1 if not known yet), address, number of corners."""
         self._free = np.arange(256)[::-1].copy()
         self._unused = 256
 

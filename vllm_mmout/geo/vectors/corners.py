@@ -1,4 +1,4 @@
-"""Corners of the borders of regions in a band of rows, and the order in which they follow each other.
+"""Corners of the borders of regions in a band of rows, and their order along the borders.
 
 A border runs along the edges of pixels, counterclockwise as seen on a screen, with its region on the left. Pixels that
 touch only at a corner are not connected, so each of them has its own corner there.
@@ -23,8 +23,9 @@ TOUCH, JUNCTION = 1, 2
     _EAST, _WEST, _NORTH, _SOUTH,  # the border goes straight on in this direction, and another border ends here
 ) = range(12)  # fmt: skip
 _EASTWARD = ((_NE, _NOT_SE), (_NW, _NE, _NOT_SE, _NOT_SW, _EAST))
-"""Kinds of corners that begin an eastward stretch, and all kinds on it. Its region is on its upper side."""
+"""Kinds of corners where an eastward stretch begins, and all kinds that it can contain. Its region is above it."""
 _WESTWARD = ((_SW, _NOT_NW), (_SW, _SE, _NOT_NW, _NOT_NE, _WEST))
+"""Kinds of corners where a westward stretch begins, and all kinds that it can contain. Its region is below it."""
 _NORTHWARD = (_NW, _SW, _NOT_SE, _NOT_NE, _NORTH)
 _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
 
@@ -68,7 +69,7 @@ class Linked:
     vertices: NDArray[np.int32]
     """Column and row of the corners [n, 2], stretch by stretch. The low `FLAG_BITS` bits of a column hold flags."""
     starts: NDArray[np.int64]
-    """Position in ``vertices`` at which each stretch begins, followed by the number of corners."""
+    """Position in ``vertices`` of the first corner of each stretch, followed by the number of corners."""
     following: NDArray[np.int32]
     """Index of the element that follows each element. A downward port is followed by itself."""
     ports_up: NDArray[np.int32]
@@ -187,7 +188,7 @@ def _flags(labels: NDArray[np.int32], at: _At, sides: _Sides, ends: tuple[int, i
 
 
 def _stretches(kind: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the indices of the corners stretch by stretch, and the position at which each stretch begins.
+    """Return the indices of the corners stretch by stretch, and the positions of the first corners of stretches.
 
     A stretch lies within a single row.
     """

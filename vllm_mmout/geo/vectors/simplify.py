@@ -58,10 +58,10 @@ def simplified(polygons: Polygons, tolerance: float) -> Polygons:
 def _anchors(
     vertices: NDArray[np.int32], bare: NDArray[np.int32], starts: NDArray[np.int64], ring: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """Mark the corners where rings are split: the junctions.
+    """Return a mask of the corners where rings are split into borders.
 
-    A ring with a single junction also gets the corner farthest from it. A ring without any gets its first corner in
-    row-column order and the corner farthest from that.
+    These are the junctions. A ring with a single junction is also split at the corner farthest from it. A ring without
+    junctions is split at its first corner in row-column order and at the corner farthest from that.
     """
     anchors = (vertices[:, 0] & JUNCTION) > 0
     key = bare[:, 1].astype(np.int64) << 32 | bare[:, 0]

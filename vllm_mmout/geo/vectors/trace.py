@@ -109,7 +109,7 @@ class Tracer:
         yield from self._polygons(regions.some(ended), done.of(np.cumsum(ended) - 1), vertices)
 
     def _framed(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the rows with the row above and a column of -1 on either side, and after the last rows a row of -1."""
+        """Return the rows with a frame: the row above, a column of -1 on either side, and -1 below the last row."""
         rows = len(labels)
         last = self._row + rows == self._height
         band = np.full((rows + 1 + last, self._width + 2), -1, np.int32)

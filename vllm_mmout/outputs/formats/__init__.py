@@ -1,7 +1,7 @@
-"""Formats of files: the one table of what outputs are saved and sent as.
+"""The table of the file formats for saving and sending outputs.
 
-A new format is a row of `FORMATS` and a function that writes it, in a module beside this one. Suffixes of `save`, the
-field ``output_format``, the header ``Accept``, ``/openapi.json`` and the command line follow from the row.
+To add a format, add a row to `FORMATS` and a function that writes it to a module of this package. The suffixes of
+`save`, the field ``output_format``, the header ``Accept``, ``/openapi.json`` and the command line use the table.
 """
 
 from __future__ import annotations
@@ -22,64 +22,73 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of files."""
+    """A file format."""
 
     name: str
-    """As ``to_bytes``, ``output_format`` and ``--output-format`` take it."""
+    """Name of the format for ``to_bytes``, ``output_format`` and ``--output-format``."""
     title: str
-    """As people write it."""
+    """Name of the format for messages and documentation, such as "GeoTIFF"."""
     suffixes: tuple[str, ...]
-    """Of file names, the usual one first."""
+    """Suffixes of file names, the default first."""
     media_type: str
+    """Media type for HTTP, such as "image/png"."""
     writers: Mapping[str, str]
-    """Kind of output -> "module:function" of this package, called with the output, where to, this row, and options."""
+    """Kind of output -> "module:function" of this package. The function is called with output, target (an open file or
+    a path), this row, and the options as keyword arguments."""
     options: tuple[str, ...] = ()
-    """What ``save`` and ``to_bytes`` take beside."""
+    """Names of the options that ``save`` and ``to_bytes`` accept for the format."""
     aliases: tuple[str, ...] = ()
-    """Other names, beside the suffixes."""
+    """Further names of the format, in addition to the suffixes."""
     check: str | None = None
-    """"module:function" that refuses a georeference, called with it, this row, and the suffix of another format."""
+    """Optional "module:function" that raises SaveError for a georeference that the format cannot express. It is called
+    with the georeference, this row, and the suffix of another format to suggest."""
     extra: str | None = None
-    """The extra of this package that brings what writes it."""
+    """Name of this package's pip extra that installs the dependencies of the format, or None."""
     transparent: bool = False
-    """Whether pixels may be transparent."""
+    """True if pixels can be transparent."""
     usual: bool = True
-    """Whether a server may send it where nothing is asked for."""
+    """True if a server may choose the format when the request does not name a format."""
 
     @property
     def picture(self) -> bool:
-        """Whether whatever can be drawn can be written as it."""
+        """True if the format can hold a picture of any output that can be drawn."""
         return {"image", "structured"} <= self.writers.keys()
 
     @property
     def sound(self) -> bool:
-        """Whether it holds sounds."""
+        """True if the format holds sounds."""
         return "audio" in self.writers
 
     @property
     def lossy(self) -> bool:
-        """Whether there is a quality to choose."""
+        """True if the format has an option ``quality``."""
         return "quality" in self.options
 
     @property
     def install(self) -> str:
-        """The command that installs what writes it."""
+        """The pip command that installs the dependencies of the format."""
         return f'pip install "vllm-mmout[{self.extra}]"'
 
     def write(self, output: Savable, target: Path | BinaryIO, options: Mapping[str, Any]) -> None:
-        """Write an output."""
+        """Write an output to a path or an open file."""
         self.check_options(options, output.formats)
         kind = next(kind for kind in output.output_kinds if kind in self.writers)
-        given = {option: value for option, value in options.items() if option in self.options}
-        _function(self.writers[kind])(output, target, self, **given)
+        known_options = {option: value for option, value in options.items() if option in self.options}
+        _function(self.writers[kind])(output, target, self, **known_options)
 
     def check_place(self, georeference: Georeference | None, instead: str) -> None:
-        """Refuse a place that the format cannot name, or that a package is missing for, before there is an output."""
+        """Raise SaveError if the format cannot express a georeference, or a package for it is not installed.
+
+        This can be called before there is an output. ``instead`` is the suffix of another format to suggest.
+        """
         if self.check is not None:
             _function(self.check)(georeference, self, instead)
 
     def check_options(self, options: Mapping[str, Any], formats: Mapping[str, str]) -> None:
-        """Refuse options that the format does not have; None is the usual of those that another has."""
+        """Raise SaveError for options that the format does not have.
+
+        An option of another format in ``formats`` is accepted if its value is None.
+        """
         for option in options.keys() - set(self.options):
             forms = [form for name, form in FORMATS.items() if name in formats.values() and option in form.options]
             if not forms and not self.options:
@@ -103,7 +112,7 @@ _VIDEO = {"video": "videos:write_mp4"}
 _SOUND = {"audio": "sounds:write"}
 _QUALITY, _SUBTYPE = ("quality",), ("subtype",)
 
-# Media types that are registered nowhere: of NumPy's files, FlatGeobuf, and samples that are little endian.
+# The media types of NumPy files, FlatGeobuf and little-endian samples are not registered with IANA.
 # fmt: off
 _ROWS = (
     Format("png", "PNG", (".png",), "image/png", _PICTURE, transparent=True),
@@ -132,20 +141,20 @@ _ROWS = (
 )
 # fmt: on
 FORMATS: Mapping[str, Format] = {row.name: row for row in _ROWS}
-"""Name -> format, in the order in which they are listed for users."""
+"""Name -> format, in the order shown to users."""
 
 SENT = {name: form for name, form in FORMATS.items() if not form.sound}
-"""Those that results are sent as; sounds have a route of their own."""
+"""Name -> format of the results that a server sends. Sounds are left out, since they have a separate route."""
 
 
 def formats_of(*kinds: str, first: str = "") -> dict[str, str]:
-    """The formats of outputs of some kinds."""
+    """Return a dict of suffix -> format name for some kinds of output. The format ``first`` comes first."""
     rows = sorted(FORMATS.values(), key=lambda form: form.name != first)
     return {suffix: form.name for form in rows if form.writers.keys() & set(kinds) for suffix in form.suffixes}
 
 
 def format_named(text: str) -> Format | None:
-    """The format of a name, a suffix with or without its dot, or another name, in any case."""
+    """Return the format with a name, alias or suffix, or None. Case and a leading dot are ignored."""
     word = text.lower().removeprefix(".")
     for form in FORMATS.values():
         if word == form.name or f".{word}" in form.suffixes or word in form.aliases:
@@ -154,13 +163,13 @@ def format_named(text: str) -> Format | None:
 
 
 def other_suffix(formats: Mapping[str, str], name: str) -> str:
-    """The suffix of another format of an output, for errors that say what to do."""
+    """Return a suffix of ``formats`` that belongs to another format than ``name``, for error messages."""
     return next((suffix for suffix, other in formats.items() if other != name), "another format")
 
 
 @contextmanager
 def opened(target: Path | BinaryIO) -> Iterator[tuple[BinaryIO, Path | None]]:
-    """Where to write as an open file, and the folder of one that is made for it."""
+    """Open ``target`` for writing if it is a path, and yield the open file and the folder of the path, else None."""
     if isinstance(target, Path):
         with target.open("wb") as file:
             yield file, target.parent
@@ -169,11 +178,11 @@ def opened(target: Path | BinaryIO) -> Iterator[tuple[BinaryIO, Path | None]]:
 
 
 def listed(names: Iterable[str], last: str = "or") -> str:
-    """Words in a sentence: "png, webp or jpeg"."""
+    """Join words for a sentence, as in "png, webp or jpeg"."""
     *others, end = names
     return f"{', '.join(others)} {last} {end}" if others else end
 
 
-def _function(where: str) -> Any:
-    module, _, name = where.partition(":")
+def _function(reference: str) -> Any:
+    module, _, name = reference.partition(":")
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)

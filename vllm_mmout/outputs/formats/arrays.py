@@ -1,4 +1,4 @@
-"""Arrays by name, as NumPy's archives and as JSON, and the fields of structured results, as JSON and as a table."""
+"""Writers of named arrays (.npz, .npy, JSON) and of the fields of structured results (JSON, CSV)."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.tensor import TensorOutput
 
 _AT_ONCE = 1 << 15
-"""Numbers that become JSON at once: a millisecond or two."""
+"""Number of values encoded as JSON at a time, which takes one or two milliseconds."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """Characters that begin a formula in spreadsheets. The last four are full-width."""
 _NUMPYS_OWN = frozenset({"file", "allow_pickle"})
-"""Names that numpy.savez takes for its own arguments."""
+"""Names of numpy.savez's own parameters, which an array cannot have."""
 
 
 def write_npz(output: TensorOutput, file: BinaryIO, _form: Format) -> None:
-    """Write all arrays, compressed."""
+    """Write all arrays to a compressed .npz file."""
     save_arrays(file, output.arrays)
 
 
 def write_raster_npz(output: RasterOutput, file: BinaryIO, _form: Format) -> None:
-    """Write the pixels as ``array``, and what is known beside them as arrays of their own."""
-    known = {
+    """Write a raster to a compressed .npz file: the pixels as ``array``, each known item of metadata as an array."""
+    metadata = {
         "nodata": output.nodata,
         "crs": output.crs,
         "transform": output.transform,
@@ -44,19 +44,19 @@ def write_raster_npz(output: RasterOutput, file: BinaryIO, _form: Format) -> Non
         "class_names": output.class_names,
         "palette": output.palette,
     }
-    told = {name: np.asarray(value) for name, value in known.items() if value is not None}
-    save_arrays(file, {"array": output.array, **told})
+    arrays = {name: np.asarray(value) for name, value in metadata.items() if value is not None}
+    save_arrays(file, {"array": output.array, **arrays})
 
 
 def write_npy(output: TensorOutput, file: BinaryIO, _form: Format) -> None:
-    """Write the one array."""
+    """Write the only array to an .npy file. Raise SaveError if the output has several arrays."""
     if len(output.arrays) > 1:
         raise SaveError(f".npy holds one array, the output has {len(output.arrays)}; save it as .npz")
     np.save(file, output.array, allow_pickle=False)
 
 
 def write_json(output: TensorOutput, file: BinaryIO, _form: Format) -> None:
-    """Write an object of nested lists by name, piece by piece; null for what is no number."""
+    """Write a JSON object that maps names to nested lists, in pieces. NaN and infinities become null."""
     opening = b"{"
     for name, array in output.arrays.items():
         if array.dtype.kind not in "biufUS":
@@ -68,7 +68,7 @@ def write_json(output: TensorOutput, file: BinaryIO, _form: Format) -> None:
 
 
 def _lists(array: NDArray[Any]) -> Iterator[bytes]:
-    """An array as nested lists; few numbers at a time, as no other thread runs while they are made."""
+    """Yield pieces of an array's JSON, nested lists. Pieces are small, since encoding a piece holds the GIL."""
     if array.size <= _AT_ONCE:
         yield msgspec.json.encode(array.tolist())
         return
@@ -85,7 +85,7 @@ def _lists(array: NDArray[Any]) -> Iterator[bytes]:
 
 
 def save_arrays(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays by name, compressed."""
+    """Write named arrays to a compressed .npz file. Raise SaveError for a name that .npz cannot hold."""
     for name in arrays:
         if name in _NUMPYS_OWN or "/" in name or "\\" in name:
             raise SaveError(f"an .npz cannot hold an array named {name!r}; rename it")
@@ -93,12 +93,12 @@ def save_arrays(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def write_fields(output: StructuredOutput, file: BinaryIO, _form: Format) -> None:
-    """Write all fields."""
+    """Write the fields of a result as indented JSON."""
     file.write(output.model_dump_json(indent=2).encode())
 
 
 def _as_cell(value: Any) -> Any:
-    """Return a value as a cell of a table, with an apostrophe before text that spreadsheets would run.
+    """Return a value as a CSV cell. Text that a spreadsheet would run as a formula gets a leading apostrophe.
 
     The characters and the apostrophe follow OWASP's page on CSV injection.
     """
@@ -106,12 +106,12 @@ def _as_cell(value: Any) -> Any:
 
 
 def write_areas(output: AreasOutput, file: BinaryIO, _form: Format) -> None:
-    """Write a row of column names and a row for each class. Texts are quoted, and none runs as a formula."""
-    from vllm_mmout.outputs.areas import ClassArea  # with pydantic
+    """Write a CSV table with a header and a row for each class. Texts are quoted and never run as formulas."""
+    from vllm_mmout.outputs.areas import ClassArea  # imports pydantic, which may be missing
 
     text = StringIO()
     names = csv.writer(text, lineterminator="\n")
     names.writerow(ClassArea.model_fields)
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerows(map(_as_cell, one.model_dump().values()) for one in output.classes)
+    writer.writerows(map(_as_cell, area.model_dump().values()) for area in output.classes)
     file.write(text.getvalue().encode())

@@ -1,4 +1,4 @@
-"""Polygons as batches of Apache Arrow, and of these GeoParquet 1.1 (https://geoparquet.org/releases/v1.1.0)."""
+"""Polygons as Apache Arrow record batches, and GeoParquet 1.1 files (https://geoparquet.org/releases/v1.1.0)."""
 
 from __future__ import annotations
 
@@ -23,18 +23,23 @@ if TYPE_CHECKING:
 
 
 _ROWS = 2**15
+"""Number of polygons in a full batch."""
 _BYTES = 2**24
-"""Polygons, and bytes of them, that make a batch."""
+"""Bytes of geometry above which a batch is full."""
 _POLYGON = struct.Struct("<BII")
-"""Well-known binary (OGC 06-103r4, 8.2): byte order, the type 3, number of rings."""
+"""Header of a polygon in well-known binary (OGC 06-103r4, 8.2): byte order, geometry type 3, number of rings."""
 _POINT = 16
-"""Bytes of a corner."""
+"""Bytes of a corner in well-known binary."""
 _MOST = 2**31 - 1
-"""Bytes of geometry that a batch can hold."""
+"""Largest number of bytes of geometry in a batch."""
 
 
 class ArrowPolygons:
-    """The polygons of a raster in batches of bounded size; a polygon larger than one is a batch alone."""
+    """Iterable of the polygons of a raster as Arrow record batches of bounded size.
+
+    A polygon that is larger than the bound makes the batch larger. After the iteration ``low`` and ``high`` are the
+    bounds of all polygons.
+    """
 
     def __init__(self, traced: TracedPolygons, form: Format) -> None:
         self._traced = traced
@@ -51,16 +56,16 @@ class ArrowPolygons:
         )
         self._arrow = arrow
         self.low, self.high = np.full(2, math.inf), np.full(2, -math.inf)
-        """Of x and y, of the polygons that were given."""
+        """Smallest and largest x and y of the polygons so far."""
         self._facts: list[tuple[Any, ...]] = []
-        """Of each polygon that is whole all columns but the last."""
+        """Values of each complete polygon in the batch for all columns except the geometry."""
         self._data = bytearray()
         self._ends = [0]
         self._rings = 0
-        """Of the polygon that is not whole yet."""
+        """Number of rings so far of the polygon that is not complete yet."""
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches, once."""
+        """Yield the record batches. This is possible only once."""
         lattice = self._traced.lattice
         for piece in self._traced.pieces:
             corners, bounds = lattice.closed(piece.vertices, piece.counts)
@@ -71,22 +76,22 @@ class ArrowPolygons:
             yield self._batch()
 
     def _add(self, piece: Polygons, points: NDArray[np.float64], bounds: Sequence[int]) -> Iterator[Any]:
-        """Take polygons, or parts of them; what is given back is full."""
+        """Add polygons, or parts of them, and yield the batches that become full."""
         data = memoryview(points.astype("<f8").tobytes())
         traced, ring = self._traced, 0
-        for place, (number, pixels, area, more) in enumerate(piece.facts(), start=1):
+        for position, (number, pixels, area, count) in enumerate(piece.facts(), start=1):
             if self._rings == 0:
                 self._data += _POLYGON.pack(1, 3, 0)
-            for one in range(ring, ring + more):
-                self._data += struct.pack("<I", bounds[one + 1] - bounds[one])
-                self._data += data[_POINT * bounds[one] : _POINT * bounds[one + 1]]
-            ring += more
-            self._rings += more
+            for index in range(ring, ring + count):
+                self._data += struct.pack("<I", bounds[index + 1] - bounds[index])
+                self._data += data[_POINT * bounds[index] : _POINT * bounds[index + 1]]
+            ring += count
+            self._rings += count
             if len(self._data) > _MOST:
                 raise SaveError(
                     f"a polygon of more than 2 GiB cannot be written to {self._form.title}; save it as .geojson"
                 )
-            if place == len(piece.rings) and piece.continues:
+            if position == len(piece.rings) and piece.continues:
                 break
             struct.pack_into("<I", self._data, self._ends[-1] + _POLYGON.size - 4, self._rings)
             self._facts.append((number, traced.name(number), pixels, area if traced.measured else None))
@@ -99,7 +104,7 @@ class ArrowPolygons:
         arrow = self._arrow
         columns = [
             arrow.array(values, field.type)
-            for values, field in zip(zip(*self._facts, strict=True), self.schema, strict=False)  # all but geometries
+            for values, field in zip(zip(*self._facts, strict=True), self.schema, strict=False)  # without the geometry
         ]
         buffers = [None, arrow.py_buffer(np.array(self._ends, np.int32)), arrow.py_buffer(self._data)]
         columns.append(arrow.Array.from_buffers(arrow.binary(), len(self._facts), buffers))
@@ -108,7 +113,7 @@ class ArrowPolygons:
 
 
 def pyarrow(form: Format) -> Any:
-    """Apache Arrow."""
+    """Import and return pyarrow. Raise SaveError with the pip command if it is not installed."""
     try:
         import pyarrow as pa
     except ModuleNotFoundError as error:
@@ -117,7 +122,10 @@ def pyarrow(form: Format) -> Any:
 
 
 def system_of(georeference: Georeference | None, form: Format) -> Any:
-    """The coordinate system of polygons: pyproj's ``CRS``, None where there is none to name."""
+    """Return the coordinate system of polygons as pyproj's ``CRS``, or None without a transform or a known system.
+
+    Raise SaveError if the system cannot be read or named, or pyproj is not installed.
+    """
     if georeference is None or georeference.transform is None:
         return None
     if georeference.unread_keys:
@@ -139,19 +147,19 @@ _NUMBERS = ["pixels", "area_m2"]
 
 
 def check(georeference: Georeference | None, form: Format, _instead: str) -> None:
-    """Refuse a coordinate system that has no PROJJSON, and packages that are not installed."""
+    """Raise SaveError if a coordinate system has no PROJJSON, or a needed package is not installed."""
     pyarrow(form)
     system_of(georeference, form)
 
 
 def write_geoparquet(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None:
-    """Write polygons in row groups of bounded size; in memory are one, and what pyarrow makes of it."""
+    """Write polygons as GeoParquet, in row groups of bounded size. Memory holds a single row group and its encoding."""
     system = system_of(output.classes.georeference, form)
     with opened(target) as (file, folder):
         polygons = ArrowPolygons(output.traced(folder), form)
         from pyarrow import parquet
 
-        # A dictionary and statistics of geometries are of no use, and hold each of them once more.
+        # A dictionary and statistics of the geometries would be useless, and would copy each geometry.
         plain = {"use_dictionary": _NAMED, "write_statistics": _NAMED + _NUMBERS}
         with parquet.ParquetWriter(file, polygons.schema, compression="zstd", **plain) as writer:
             for batch in polygons:

@@ -24,35 +24,35 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.polygons import PolygonsOutput, TracedPolygons
 
 _LON_LAT = "urn:ogc:def:crs:OGC:1.3:CRS84"
-"""WGS 84 as longitude, latitude: as a raster's transform gives it, while EPSG:4326 has latitude first."""
+"""WGS 84 with longitude first, as in the transform of a raster. EPSG:4326 has latitude first."""
 _TEXT = 2**16
-"""Corners that are turned into text at once."""
+"""Number of corners that are converted to text at a time."""
 
 
 def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None:
-    """Write a FeatureCollection as it is traced, a feature a line."""
+    """Write polygons as a FeatureCollection, each feature on a line, while they are traced."""
     crs, _ = placement(output.classes.georeference, instead=other_suffix(output.formats, form.name))
     with opened(target) as (file, folder):
         _write_features(file, output.traced(folder), crs)
 
 
 def write_boxes(output: DetectionOutput | KeypointsOutput, file: BinaryIO, _form: Format) -> None:
-    """Write a FeatureCollection of boxes or points."""
+    """Write boxes or points as a FeatureCollection."""
     file.write(json.dumps(output.geojson, allow_nan=False).encode())
 
 
 def check(georeference: Georeference | None, _form: Format, instead: str) -> None:
-    """Refuse a place that has no name in GeoJSON."""
+    """Raise SaveError if GeoJSON cannot express a georeference. ``instead`` is another suffix to suggest."""
     placement(georeference, instead=instead)
 
 
 def feature_collection(
     shapes: Iterable[tuple[tuple[float, ...], Mapping[str, Any]]], georeference: Georeference | None
 ) -> dict[str, Any]:
-    """A FeatureCollection of boxes (xmin, ymin, xmax, ymax in pixels) or points (x, y) with their properties.
+    """Return a FeatureCollection of boxes (xmin, ymin, xmax, ymax in pixels) or points (x, y) with their properties.
 
-    The coordinate system stands in the member ``crs`` of the GeoJSON of 2008, which GDAL writes and reads: RFC 7946
-    knows longitude and latitude alone.
+    The coordinate system is named in the member ``crs`` of GeoJSON 2008, which GDAL reads and writes, since RFC 7946
+    allows only longitude and latitude.
     """
     name, transform = placement(georeference, instead=".json")
     features = [
@@ -71,7 +71,10 @@ def feature_collection(
 
 
 def placement(georeference: Georeference | None, *, instead: str) -> tuple[str, Affine]:
-    """The name of a raster's coordinate system, and the transform into it."""
+    """Return the URN of a raster's coordinate system, and the transform from pixels to its coordinates.
+
+    Raise SaveError, which suggests the suffix ``instead``, if GeoJSON cannot express the georeference.
+    """
     if georeference is None:
         raise SaveError(f"GeoJSON needs a georeferenced input, this result's has no georeference; save it as {instead}")
     if georeference.transform is None:
@@ -81,16 +84,16 @@ def placement(georeference: Georeference | None, *, instead: str) -> tuple[str, 
         )
     code = None if georeference.crs is None else epsg_code(georeference.crs)
     if code is None:
-        has = georeference.why_no_crs if georeference.crs is None else "a coordinate system without an EPSG code"
+        fault = georeference.why_no_crs if georeference.crs is None else "a coordinate system without an EPSG code"
         raise SaveError(
-            f"GeoJSON names a coordinate system by its EPSG code, this result's input has {has}; reproject it first"
+            f"GeoJSON names a coordinate system by its EPSG code, this result's input has {fault}; reproject it first"
             f" (gdalwarp -t_srs EPSG:n), or save the result as {instead}"
         )
     return _LON_LAT if code == 4326 else f"urn:ogc:def:crs:EPSG::{code}", georeference.transform
 
 
 def _geometry(shape: tuple[float, ...], transform: Affine) -> dict[str, Any]:
-    """A box or a point in coordinates."""
+    """Return the GeoJSON geometry of a box or a point that is given in pixels."""
     if len(shape) == 2:
         (point,) = _placed([(shape[0], shape[1])], transform)
         return {"type": "Point", "coordinates": point}
@@ -104,11 +107,11 @@ def _placed(points: Iterable[tuple[float, float]], transform: Affine) -> list[li
 
 
 def _ring(edges: tuple[float, float, float, float], transform: Affine) -> list[list[float]]:
-    """The closed outline of a rectangle in coordinates, counterclockwise as RFC 7946 wants it."""
+    """Return the closed ring of a box in coordinates, counterclockwise as RFC 7946 requires."""
     a, b, _, d, e, _ = transform
     left, top, right, bottom = edges
     corners = [(left, top), (left, bottom), (right, bottom), (right, top)]
-    if a * e - b * d > 0:  # the transform does not turn over: what is counterclockwise in rows and columns is not here
+    if a * e - b * d > 0:  # the transform keeps the direction: counterclockwise on a screen is clockwise in coordinates
         corners.reverse()
     ring = _placed(corners, transform)
     return [*ring, ring[0]]
@@ -139,21 +142,21 @@ def _write_block(file: BinaryIO, polygons: Polygons, traced: TracedPolygons, hea
     starts = bounds[firsts]
     begins[starts[polygons.continued :]] = 1
     ends[bounds[1:] - 1] = True
-    place, opened = 0, polygons.continued
+    polygon, opened = 0, polygons.continued
     stops = np.append(starts[1:], len(rows)).tolist()
     for low in range(0, len(rows), _TEXT):
         high = min(len(rows), low + _TEXT)
-        text, at = traced.lattice.text(rows[low:high], begins[low:high], ends[low:high])
-        here = low
-        while here < high:
+        text, offsets = traced.lattice.text(rows[low:high], begins[low:high], ends[low:high])
+        corner = low
+        while corner < high:
             if not opened:
-                file.write(heads[place])
+                file.write(heads[polygon])
                 opened = True
-            there = min(high, stops[place])
-            file.write(memoryview(text)[at[here - low] : at[there - low]])
-            if there == stops[place]:
-                place += 1
+            stop = min(high, stops[polygon])
+            file.write(memoryview(text)[offsets[corner - low] : offsets[stop - low]])
+            if stop == stops[polygon]:
+                polygon += 1
                 opened = False
-                if place < len(stops) or not polygons.continues:
+                if polygon < len(stops) or not polygons.continues:
                     file.write(b"]}}")
-            here = there
+            corner = stop

@@ -1,8 +1,8 @@
-"""GeoTIFFs of rasters, and the files beside them: GDAL's PAM with the names of classes, and what must not stay there.
+"""Writing of GeoTIFFs and their sidecar files.
 
-GDAL's GTiff driver has no place for category names in the file itself; it reads them from ``NAME.tif.aux.xml``
-(https://gdal.org/drivers/raster/gtiff.html, "Metadata"). It would also take ``NAME.tif.ovr`` and ``NAME.tif.msk`` of an
-older file for overviews and mask of the new one.
+GDAL's GTiff driver cannot store category names in the GeoTIFF. It reads them from the PAM file ``NAME.tif.aux.xml``
+(https://gdal.org/drivers/raster/gtiff.html, "Metadata"). It would also read overviews from ``NAME.tif.ovr`` and the
+mask from ``NAME.tif.msk``, so such files of a replaced GeoTIFF are removed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.raster import RasterOutput
 
 PAM = ".aux.xml"
-"""What GDAL appends to a file's name for what the file cannot hold."""
+"""Suffix of GDAL's PAM file, which holds metadata that the raster's own file cannot hold."""
 _OTHERS = (".ovr", ".msk")
 
 
 def write(output: RasterOutput, target: Path | BinaryIO, _form: Format) -> None:
-    """Write a raster that is in memory, to an open file or a new one."""
+    """Write a raster that is in memory as a GeoTIFF, to an open file or a new file."""
     if isinstance(target, Path):
         write_geotiff_here(target, output.array, **output.described)
     else:
@@ -33,26 +33,26 @@ def write(output: RasterOutput, target: Path | BinaryIO, _form: Format) -> None:
 
 
 def write_classes(output: PolygonsOutput, file: BinaryIO, form: Format) -> None:
-    """Write the raster that polygons are traced in."""
+    """Write the class raster that the polygons are traced from as a GeoTIFF."""
     file.write(output.classes.to_bytes(form.name))
 
 
 def geotiff_sidecars(class_names: Sequence[str] | None) -> dict[str, bytes | None]:
-    """What lies beside a GeoTIFF: suffix behind the file's name -> content; None for a file that must not be there."""
+    """Return the sidecar files of a GeoTIFF: suffix appended to its name -> content, or None for a file to remove."""
     return {PAM: _categories(class_names) if class_names else None, **dict.fromkeys(_OTHERS)}
 
 
 def remove_saved(path: str | PurePath) -> None:
-    """Remove a file that `save` wrote, and what it wrote beside it; nothing where there is none."""
+    """Remove a file that `save` wrote and its ``.aux.xml``, if they exist."""
     saved = place_of(path)
-    names = [saved]
+    files = [saved]
     if saved.suffix.lower() in FORMATS["tiff"].suffixes:
-        names.append(saved.with_name(saved.name + PAM))
-    for name in names:
-        if isinstance(name, Path):
-            name.unlink(missing_ok=True)
+        files.append(saved.with_name(saved.name + PAM))
+    for file in files:
+        if isinstance(file, Path):
+            file.unlink(missing_ok=True)
         else:
-            remove_in_bucket(name)
+            remove_in_bucket(file)
 
 
 def _categories(names: Sequence[str]) -> bytes:

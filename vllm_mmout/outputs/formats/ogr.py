@@ -1,7 +1,7 @@
-"""Polygons as GeoPackage and FlatGeobuf, written by GDAL (pyogrio) in a process of its own.
+"""Writing of polygons as GeoPackage and FlatGeobuf by GDAL (pyogrio), in a child process.
 
-At the end GDAL makes the spatial index and holds Python's lock for it, seconds of a large scene: in this process all
-other requests would wait. The batches go there through a pipe, so that neither process has the whole in memory.
+At the end GDAL builds the spatial index and holds the GIL meanwhile, for seconds if the scene is large. In this process
+that would block all other requests. Batches are sent through a pipe, so neither process holds all polygons in memory.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ with pyarrow.ipc.open_stream(sys.stdin.buffer) as batches:
 
 
 def check(georeference: Georeference | None, form: Format, _instead: str) -> None:
-    """Refuse a coordinate system that PROJ does not know, and packages that are not installed."""
+    """Raise SaveError if PROJ does not know a coordinate system, or a needed package is not installed."""
     arrow.check(georeference, form, "")
     if importlib.util.find_spec("pyogrio") is None:
         raise SaveError(f"saving {form.title} needs pyogrio; {form.install}")
 
 
 def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None:
-    """Write polygons as a layer of that name, with a spatial index.
+    """Write polygons as a layer named "polygons", with a spatial index.
 
-    The index of a FlatGeobuf is in memory, some 200 bytes a polygon.
+    The index of a FlatGeobuf is held in memory and takes about 200 bytes per polygon.
     """
     check(output.classes.georeference, form, "")
     system = arrow.system_of(output.classes.georeference, form)
     parent = target.parent if isinstance(target, Path) else None
-    # GDAL makes other files beside this one, which go with the folder.
+    # GDAL makes further files next to this file. They are removed with the folder.
     with tempfile.TemporaryDirectory(prefix=".polygons-", dir=parent) as folder:
         file = Path(folder, f"{_LAYER}{form.suffixes[0]}")
         polygons = arrow.ArrowPolygons(output.traced(Path(folder)), form)
@@ -64,8 +64,8 @@ def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None
 
 def _written(file: Path, driver: str, crs: str, polygons: arrow.ArrowPolygons) -> None:
     command = [sys.executable, "-P", "-W", "ignore", "-c", _CHILD, str(file), driver, _LAYER, crs]
-    with tempfile.TemporaryFile() as said:
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)  # noqa: S603 - our own code
+    with tempfile.TemporaryFile() as log:
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log)  # noqa: S603 - fixed code
         try:
             _send(polygons, cast("IO[bytes]", child.stdin))
         except BaseException:
@@ -74,13 +74,13 @@ def _written(file: Path, driver: str, crs: str, polygons: arrow.ArrowPolygons) -
         finally:
             status = child.wait()
         if status:
-            said.seek(0)
-            why = said.read().decode(errors="replace").strip().rpartition("\n")[2] or f"it ended with status {status}"
-            raise SaveError(f"GDAL cannot write {file.suffix}: {why}") from OSError(errno.EIO, why)
+            log.seek(0)
+            reason = log.read().decode(errors="replace").strip().rpartition("\n")[2] or f"it ended with status {status}"
+            raise SaveError(f"GDAL cannot write {file.suffix}: {reason}") from OSError(errno.EIO, reason)
 
 
 def _send(polygons: arrow.ArrowPolygons, pipe: IO[bytes]) -> None:
-    """Write the polygons to a process; one that ends before says itself why."""
+    """Write the polygons to the child's pipe. If the child ends early, return, since it reports the reason."""
     from pyarrow import ipc
 
     with contextlib.suppress(BrokenPipeError), pipe, ipc.new_stream(pipe, polygons.schema) as stream:

@@ -1,4 +1,4 @@
-"""Pictures, encoded by Pillow."""
+"""Writing of pictures by Pillow."""
 
 from __future__ import annotations
 
@@ -15,31 +15,35 @@ if TYPE_CHECKING:
 
 _QUALITY = 90
 _COMPRESSION_LEVEL = 1
-"""PNG is written on the way of a request: level 1 takes a third of the time of level 6, for some tenths more bytes."""
+"""zlib level of PNG. A request waits for the encoding, and level 1 takes a third of the time of level 6 for files that
+are some tenths larger."""
 
 
 def write(output: Any, file: BinaryIO, form: Format, **options: Any) -> None:
-    """Write the ``image`` of an output; ``quality`` of lossy formats is 1 to 100, 90 by default."""
+    """Write the ``image`` of an output. Lossy formats have the option ``quality``, 1 to 100, by default 90."""
     file.write(encode_picture(output.image, form.name, **options))
 
 
 def write_raster(output: Any, file: BinaryIO, form: Format, **options: Any) -> None:
-    """The same of a raster, black where nothing is known in formats without transparency."""
+    """Write the ``image`` of a raster, with black nodata in formats without transparency.
+
+    Lossy formats have the option ``quality``, 1 to 100, by default 90.
+    """
     image = output.image if form.transparent else flattened(output.image)
     file.write(encode_picture(image, form.name, **options))
 
 
 def encode_picture(image: Image, name: str, quality: object = None) -> bytes:
-    """The bytes of a picture file; ``quality`` of lossy formats is 1 to 100, None for 90."""
+    """Return the bytes of a picture file. ``quality`` is for lossy formats, 1 to 100, 90 if None."""
     form = FORMATS[name]
     if form.picture and not form.transparent and "A" in image.getbands():
-        can = listed(one.title for one in FORMATS.values() if one.transparent)
-        raise SaveError(f"{form.title} has no transparency, the picture has an alpha channel; save it as {can}")
+        others = listed(other.title for other in FORMATS.values() if other.transparent)
+        raise SaveError(f"{form.title} has no transparency, the picture has an alpha channel; save it as {others}")
     buffer = BytesIO()
     try:
         image.save(buffer, format=name.upper(), **settings_of(form, quality))
     except KeyError:
-        raise SaveError(f"writing {name} needs a Pillow built with it; install Pillow anew") from None
+        raise SaveError(f"writing {name} needs a Pillow built with it; reinstall Pillow") from None
     except (OSError, ValueError) as error:
         raise SaveError(
             f"{name} cannot hold a picture of {image.width} x {image.height}: {error}; save it as PNG"
@@ -48,19 +52,19 @@ def encode_picture(image: Image, name: str, quality: object = None) -> bytes:
 
 
 def flattened(image: Image, colour: str = "black") -> Image:
-    """The picture without alpha, of one colour where it was transparent."""
+    """Return a picture without an alpha channel. Transparent pixels are blended with ``colour``."""
     if "A" not in image.getbands():
         return image
     from PIL import Image as Pillow
 
     plain = image.convert(image.mode.removesuffix("A"))
-    ground = Pillow.new(plain.mode, plain.size, colour)
-    ground.paste(plain, mask=image.getchannel("A"))
-    return ground
+    background = Pillow.new(plain.mode, plain.size, colour)
+    background.paste(plain, mask=image.getchannel("A"))
+    return background
 
 
 def settings_of(form: Format, quality: object) -> dict[str, Any]:
-    """What Pillow is told beside a picture, or an animation, of a format."""
+    """Return the keyword arguments for Pillow's ``save``. Raise SaveError unless ``quality`` is 1 to 100 or None."""
     if not form.lossy:
         return {"compress_level": _COMPRESSION_LEVEL} if form.name == "png" else {}
     if quality is None:

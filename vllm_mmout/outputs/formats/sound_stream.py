@@ -1,4 +1,4 @@
-"""SoundStream: a sound file whose bytes come while its samples do."""
+"""SoundStream, an encoder of a sound file that returns bytes while samples arrive."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _UNKNOWN = 0xFFFFFFFF
-"""The size in the header of a WAV whose end is not known, as players take it: all that comes."""
+"""Size in the header of a WAV file of unknown length. Players then play until the data ends."""
 
 
 class SoundStream:
-    """Writes a file in "wav", "pcm", "flac", "mp3", "opus" or "ogg", piece by piece.
+    """Streaming encoder of a sound file in "wav", "pcm", "flac", "mp3", "opus" or "ogg".
 
-    What a file says of its whole in its beginning (its length, a checksum) is left unknown.
+    Header fields that depend on the whole sound (its length, a checksum) are set to unknown.
 
     Args:
-        name: the format.
-        rate: samples of a channel in a second, Hz.
+        name: name of the format.
+        rate: sample rate in Hz.
         channels: number of channels.
 
     Raises:
@@ -35,23 +35,23 @@ class SoundStream:
 
     def __init__(self, name: str, rate: int, channels: int) -> None:
         if name not in FORMATS or "audio" not in FORMATS[name].writers:
-            raise SaveError(f"no sound is written as {name!r}")
+            raise SaveError(f"a sound cannot be written as {name!r}")
         self._name, self._rate, self._channels = name, rate, channels
         self._sent = _Sent()
         self._samples = 0
         self._plain = name in {"wav", "pcm"}
-        # Of an MP3 without a table of its whole, readers take its length from its first frame's bit rate.
+        # Without a table of the whole MP3, readers compute its length from the bit rate of the first frame.
         options: dict[str, Any] = {"bitrate_mode": "CONSTANT", "compression_level": 0.5} if name == "mp3" else {}
         self._sound: Any = None
         if name != "pcm":
             self._sound = opened(self._sent, FORMATS[name], rate, channels, **options)
-        if name == "wav":  # libsndfile would write an empty sound's sizes, and those of the whole when it is closed
+        if name == "wav":  # libsndfile would write the size of an empty sound, and correct it only when it is closed
             self._sound.close()
             self._sent = _Sent()
             self._sent.write(_wav_header(rate, channels))
 
     def write(self, samples: NDArray[np.float32]) -> bytes:
-        """The bytes that are there when these float32 [channels, n] have come, maybe none."""
+        """Encode samples, float32 [channels, n], and return the bytes that are ready, which may be empty."""
         self._samples += samples.shape[1]
         if self._plain:
             self._sent.write(as_pcm(samples))
@@ -60,18 +60,18 @@ class SoundStream:
         return self._sent.take()
 
     def close(self) -> bytes:
-        """The bytes that are left at the end."""
+        """Finish the file, and return its last bytes."""
         if not self._plain:
             silence = ending(self._name, self._samples, self._rate, self._channels)
             if silence is not None:
                 self._sound.write(silence)
-            with suppress(RuntimeError):  # of what it would write anew in the bytes that were sent
+            with suppress(RuntimeError):  # libsndfile may fail when it rewrites the header, which was sent already
                 self._sound.close()
         return self._sent.take()
 
 
 class _Sent:
-    """A file whose bytes are taken out as they are written; what is written again where they were is dropped."""
+    """File object whose written bytes are taken out by `take`. Later writes to bytes already taken are dropped."""
 
     def __init__(self) -> None:
         self._taken = 0
@@ -103,7 +103,7 @@ class _Sent:
         return data
 
     def take(self) -> bytes:
-        """All bytes since the last call."""
+        """Return the bytes written since the last call."""
         data = bytes(self._bytes)
         self._taken += len(data)
         self._bytes.clear()
@@ -111,7 +111,7 @@ class _Sent:
 
 
 def _wav_header(rate: int, channels: int) -> bytes:
-    """Of 16 bits a sample; see http://soundfile.sapp.org/doc/WaveFormat/."""
+    """Return the WAV header for 16-bit samples and unknown length (http://soundfile.sapp.org/doc/WaveFormat/)."""
     frame = 2 * channels
     form = struct.pack("<HHIIHH", 1, channels, rate, rate * frame, frame, 16)
     return (

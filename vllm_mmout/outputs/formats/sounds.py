@@ -1,4 +1,4 @@
-"""Encoding sounds: raw samples with NumPy, files with soundfile (libsndfile)."""
+"""Encoding of sounds: raw samples by NumPy, files by soundfile (libsndfile)."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.formats import Format
 
 MOST_CHANNELS = 1024
-"""Channels that libsndfile holds in any format."""
+"""Largest number of channels that libsndfile supports in any format."""
 _BLOCK = 1 << 14
-"""Frames that are written at once: libvorbis puts what it gets on the stack (xiph/vorbis issue 99)."""
+"""Number of frames written in a single call, since libvorbis copies them to the stack (xiph/vorbis issue 99)."""
 _BITS = {"PCM_16": 16, "PCM_24": 24}
-"""Subtypes of whole numbers; all others take float32."""
+"""Integer subtypes -> bits per sample. All other subtypes are written from float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
     container: str
-    """libsndfile's name of it."""
+    """libsndfile's name of the file format."""
     subtypes: tuple[str, ...]
-    """libsndfile's names of the codings of a sample, the usual one first."""
+    """libsndfile's names of the sample encodings that the format supports, the default first."""
     channels: int
-    """The most that it holds."""
+    """Largest number of channels."""
     rates: Sequence[int]
-    """Hz."""
+    """Supported sample rates in Hz."""
 
     @property
-    def said(self) -> str:
-        """The rates in words."""
-        whole = isinstance(self.rates, range)
-        return f"{self.rates[0]} to {self.rates[-1]}" if whole else ", ".join(map(str, self.rates))
+    def rates_text(self) -> str:
+        """The supported rates as text for messages."""
+        is_range = isinstance(self.rates, range)
+        return f"{self.rates[0]} to {self.rates[-1]}" if is_range else ", ".join(map(str, self.rates))
 
 
 _LIMITS = {
     "wav": _Limits("WAV", ("PCM_16", "PCM_24", "FLOAT"), MOST_CHANNELS, range(1, 2**31)),
-    # RFC 9639, 9.1: 20 bits of a rate, 3 of a number of channels; libFLAC takes no rate above 655350.
+    # RFC 9639, 9.1: 20 bits for the rate and 3 for the number of channels. libFLAC rejects rates above 655350.
     "flac": _Limits("FLAC", ("PCM_16", "PCM_24"), 8, range(1, 655351)),
     "mp3": _Limits("MP3", ("MPEG_LAYER_III",), 2, (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)),
-    # More than two channels are loudspeakers to Opus and Vorbis: the fourth or sixth may be one for bass alone.
+    # Opus and Vorbis assign more than two channels to loudspeakers, and the fourth or sixth may be for bass only.
     "opus": _Limits("OGG", ("OPUS",), 2, (8000, 12000, 16000, 24000, 48000)),
-    # libvorbis has settings for these rates, and may end the process at others (python-soundfile issue 187).
+    # libvorbis has settings for these rates. With other rates it may crash the process (python-soundfile issue 187).
     "ogg": _Limits("OGG", ("VORBIS",), 2, range(8000, 192001)),
 }
 
 
 def write(output: AudioOutput, file: BinaryIO, form: Format, subtype: str | None = None) -> None:
-    """Write a sound file; what is outside [-1, 1] is clipped, but in ``FLOAT``.
+    """Write a sound file. Samples outside [-1, 1] are clipped, except with subtype "FLOAT".
 
-    Opus gets up to 12 ms of silence at its end, see `_silence`. ``subtype`` of WAV and FLAC is "PCM_16", the usual
-    one, or "PCM_24"; of WAV also "FLOAT".
+    ``subtype`` is "PCM_16" (the default) or "PCM_24" for WAV and FLAC, or "FLOAT" for WAV. Opus gets up to 12 ms of
+    silence at the end, see `_silence`.
     """
     samples, rate, name = output.samples, output.rate, form.name
     if name == "pcm":
@@ -72,34 +72,37 @@ def write(output: AudioOutput, file: BinaryIO, form: Format, subtype: str | None
             if silence is not None:
                 sound.write(silence)
     except (RuntimeError, ValueError) as error:
-        raise _unwritten(error, name, rate, list(samples.shape)) from error
+        raise _save_error(error, name, rate, list(samples.shape)) from error
 
 
 def opened(file: Any, form: Format, rate: int, channels: int, subtype: str | None = None, **options: Any) -> Any:
-    """A ``soundfile.SoundFile`` of a format but "pcm" that writes to a file; ``options`` are soundfile's.
+    """Open a ``soundfile.SoundFile`` that writes to ``file``, in any format except "pcm".
 
-    A SaveError: the format holds no such sound.
+    ``options`` are passed to soundfile. Raise SaveError if the format cannot hold such a sound.
     """
     limits = _LIMITS[form.name]
     coding = _coding(form.name, limits, channels, rate, subtype)
     soundfile = _soundfile(form)
     try:
         return soundfile.SoundFile(file, "w", rate, channels, subtype=coding, format=limits.container, **options)
-    except (RuntimeError, ValueError) as error:  # ValueError: a libsndfile that was built without the format
-        raise _unwritten(error, form.name, rate, [channels, 0]) from error
+    except (RuntimeError, ValueError) as error:  # ValueError if libsndfile was built without the format
+        raise _save_error(error, form.name, rate, [channels, 0]) from error
 
 
 def as_pcm(samples: NDArray[np.float32]) -> bytes:
-    """Samples [channels, n] as signed 16 bits, little endian, interleaved."""
+    """Return samples [channels, n] as signed 16-bit integers, little endian, with channels interleaved."""
     return _levels(samples, 16).astype("<i2").tobytes()
 
 
 def ending(name: str, frames: int, rate: int, channels: int) -> NDArray[np.float32] | None:
-    """What a file of a format has behind so many frames: float32 [n, channels]."""
+    """Return the silence, float32 [n, channels], to write at the end of an Opus file of ``frames`` frames.
+
+    Return None for other formats.
+    """
     return np.zeros((_silence(frames, rate), channels), np.float32) if name == "opus" else None
 
 
-def _unwritten(error: Exception, name: str, rate: int, shape: list[int]) -> SaveError:
+def _save_error(error: Exception, name: str, rate: int, shape: list[int]) -> SaveError:
     reason = getattr(error, "error_string", error)
     return SaveError(
         f"libsndfile writes no {name} of {shape[0]} x {shape[1]} samples at {rate} Hz ({reason});"
@@ -113,7 +116,7 @@ def _blocks(samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
 
 
 def _frames(samples: NDArray[np.float32], subtype: str) -> NDArray[Any]:
-    """Samples as soundfile takes them, [frames, channels]: float32, or int32 whose upper bits count."""
+    """Convert samples to soundfile's input [frames, channels]: float32, or int32 with the sample in the upper bits."""
     if subtype in _BITS:
         bits = _BITS[subtype]
         return np.left_shift(_levels(samples, bits), 32 - bits)
@@ -122,19 +125,19 @@ def _frames(samples: NDArray[np.float32], subtype: str) -> NDArray[Any]:
 
 
 def _levels(samples: NDArray[np.float32], bits: int) -> NDArray[np.int32]:
-    """The nearest of 2**bits levels, int32 [frames, channels]; 1 is the highest, as there is no level for it."""
+    """Quantize samples to 2**bits levels, int32 [frames, channels]. 1.0 becomes the highest level, 2**(bits-1) - 1."""
     full = np.float32(1 << (bits - 1))
     levels = np.rint(np.ascontiguousarray(samples.T).clip(-1, 1) * full)
-    whole: NDArray[np.int32] = np.minimum(levels, full - 1).astype(np.int32)
-    return whole
+    integers: NDArray[np.int32] = np.minimum(levels, full - 1).astype(np.int32)
+    return integers
 
 
 def _silence(frames: int, rate: int) -> int:
-    """Frames of silence behind an Opus file's sound, after which libsndfile ends it well.
+    """Return the number of frames of silence to append to an Opus file, so that it ends without a click.
 
-    What is in its last block of 20 ms, and the 6.5 ms by which the encoder looks ahead, have to fit into one packet:
-    otherwise libsndfile 1.2.2 encodes that block twice (``ogg_opus_flush``), which is heard as a click. They have to
-    take more than half of it: a shorter packet is of another mode, with a click where the mode changes.
+    The sound in the last block of 20 ms and the encoder's lookahead of 6.5 ms must fit into a single packet. Otherwise
+    libsndfile 1.2.2 encodes that block twice (``ogg_opus_flush``), which is heard as a click. They must also fill more
+    than half of the packet, since a shorter packet has another mode, and the change of mode is heard as a click.
     """
     block = rate // 50
     last = (frames - 1) % block + 1
@@ -144,13 +147,15 @@ def _silence(frames: int, rate: int) -> int:
     return (block // 4 - last) % block
 
 
-def _coding(name: str, limits: _Limits, channels: int, rate: int, asked: str | None) -> str:
-    """The coding of a sample, where the format can hold the sound."""
-    coding = limits.subtypes[0] if asked is None else asked
+def _coding(name: str, limits: _Limits, channels: int, rate: int, subtype: str | None) -> str:
+    """Return libsndfile's subtype for a sound. Raise SaveError if the format cannot hold the sound."""
+    coding = limits.subtypes[0] if subtype is None else subtype
     if coding not in limits.subtypes:
-        raise SaveError(f"{name} has no subtype {asked!r} (known: {', '.join(limits.subtypes)})")
+        raise SaveError(f"{name} has no subtype {subtype!r} (known: {', '.join(limits.subtypes)})")
     if rate not in limits.rates:
-        raise SaveError(f"{name} takes rates of {limits.said} Hz, got {rate}; save it as .wav, or resample it before")
+        raise SaveError(
+            f"{name} takes rates of {limits.rates_text} Hz, got {rate}; save it as .wav, or resample it before"
+        )
     if channels > limits.channels:
         raise SaveError(f"{name} takes up to {limits.channels} channels, got {channels}; save it as .wav")
     return coding

@@ -1,4 +1,4 @@
-"""Videos: MP4 by PyAV (FFmpeg), animated pictures by Pillow, and frames as arrays."""
+"""Writing of videos: MP4 by PyAV (FFmpeg), animated pictures by Pillow, and .npz with all frames."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 _CODEC = "libx264"
 _X264 = {"crf": "18", "preset": "medium"}
-"""A loss that is hardly seen."""
+"""Options of the x264 encoder, for a loss that is hardly visible."""
 _BT709 = 1
-"""ITU-T H.273: colour primaries, transfer and matrix of BT.709."""
+"""Code of BT.709 in ITU-T H.273, for colour primaries, transfer function and matrix."""
 _TICKS = {"gif": 100, "webp": 1000}
-"""Steps of a second in which the duration of a frame is counted."""
+"""Format -> ticks per second. The duration of a frame is a whole number of ticks."""
 
 
 def write_mp4(output: VideoOutput, file: BinaryIO, form: Format) -> None:
-    """Write H.264 with 8 bits and half the resolution of colours (4:2:0), which everything plays."""
+    """Write H.264 with 8 bits per sample and 4:2:0 chroma subsampling, which every player supports."""
     av = _av(form)
     frames = output.frames
     try:
@@ -43,15 +43,15 @@ def write_mp4(output: VideoOutput, file: BinaryIO, form: Format) -> None:
             for frame in frames:
                 container.mux(stream.encode(_in_yuv(av, frame)))
             container.mux(stream.encode())
-    except (av.FFmpegError, ValueError) as error:  # ValueError: an FFmpeg that was built without the codec
+    except (av.FFmpegError, ValueError) as error:  # ValueError if FFmpeg was built without the codec
         raise SaveError(
-            f"FFmpeg writes no H.264 of {len(frames)} frames of {output.width} x {output.height}: {error}; save it as"
-            " .webp or .npz"
+            f"FFmpeg cannot write H.264 of {len(frames)} frames of {output.width} x {output.height}: {error}; save it"
+            " as .webp or .npz"
         ) from error
 
 
 def write_animation(output: VideoOutput, file: BinaryIO, form: Format, **options: Any) -> None:
-    """Write an animated GIF or WebP that plays for ever; ``quality`` of WebP as of pictures."""
+    """Write an animated GIF or WebP that loops forever. WebP has the option ``quality``, 1 to 100, by default 90."""
     first, *others = _pictures(output)
     try:
         first.save(
@@ -63,19 +63,19 @@ def write_animation(output: VideoOutput, file: BinaryIO, form: Format, **options
             loop=0,
             **settings_of(form, options.get("quality")),
         )
-    except (KeyError, OSError, ValueError) as error:  # KeyError: a Pillow that was built without it
+    except (KeyError, OSError, ValueError) as error:  # KeyError if Pillow was built without the format
         raise SaveError(
             f"{form.title} cannot hold a video of {output.width} x {output.height}: {error}; save it as .mp4 or .npz"
         ) from error
 
 
 def write_npz(output: VideoOutput, file: BinaryIO, _form: Format) -> None:
-    """Write ``frames`` and ``fps``, compressed."""
+    """Write ``frames`` and ``fps`` to a compressed .npz file."""
     save_arrays(file, {"frames": output.frames, "fps": np.asarray(output.fps)})
 
 
 def _in_yuv(av: Any, frame: NDArray[np.uint8]) -> Any:
-    """One frame as the encoder takes it, odd sides continued by their last row or column."""
+    """Convert a frame to YUV 4:2:0 for the encoder. An odd side is made even by repeating its last row or column."""
     height, width = frame.shape[:2]
     if height % 2 or width % 2:
         frame = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
@@ -94,7 +94,7 @@ def _pictures(output: VideoOutput) -> Iterator[Image]:
 
 
 def _durations(output: VideoOutput, form: Format) -> list[int]:
-    """Milliseconds of each frame, of which none is too far from its time."""
+    """Return the duration of each frame in milliseconds, rounded so that rounding errors do not add up."""
     ticks = _TICKS[form.name]
     ends = [round(number * ticks / output.rate) for number in range(len(output.frames) + 1)]
     return [max(1, end - start) * 1000 // ticks for start, end in pairwise(ends)]

@@ -156,9 +156,10 @@ class BlockCache:
             self._read.move_to_end(run)
 
     def _claim(self, index: int, last: int, *, ahead: bool) -> _Run:
-        """Register a run of uncached blocks, from ``index`` up to at least ``last``, that the caller then fetches.
+        """Register and return a run of uncached blocks that begins at ``index`` and that the caller must fetch.
 
-        The run ends before the next cached block, and at the largest size of a request. The caller holds the lock.
+        It extends to ``last`` or, if reading continues after a cached block, further. It ends before the next cached
+        block and does not exceed the largest size of a request. The caller holds the lock.
         """
         end = last + 1
         if index - 1 in self._runs:

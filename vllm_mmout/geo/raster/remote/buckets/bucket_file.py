@@ -55,7 +55,10 @@ def open_in_bucket(address: str | os.PathLike[str], limit: int | None = None) ->
 
 
 def _part(place: Place, start: int, stop: int, version: str | None) -> tuple[ObjectMeta, memoryview]:
-    """Return the object's metadata and its bytes from ``start`` to ``stop``, of a given version unless that is None."""
+    """Return an object's metadata and its bytes from ``start`` to ``stop``.
+
+    Raise InputError if the object's ETag differs from ``version``, unless that is None.
+    """
     store = place.store  # raises InputError with a remedy if obstore is not installed
     import obstore
 
