@@ -178,9 +178,9 @@ class PartialImage:
         picture = np.empty((height, width, 4), np.uint8)
         for row in range(0, height, strip):
             rows = slice(row, row + strip)
-            shown = np.unpackbits(self.shown[rows], axis=1, count=width).view(np.bool_)
-            picture[rows] = np.asarray(render(self.bands[:, rows], shown, self.palette).convert("RGBA"))
-            picture[rows][~shown] = 0
+            visible = np.unpackbits(self.shown[rows], axis=1, count=width).view(np.bool_)
+            picture[rows] = np.asarray(render(self.bands[:, rows], visible, self.palette).convert("RGBA"))
+            picture[rows][~visible] = 0
         return ImageOutput(picture)
 
 

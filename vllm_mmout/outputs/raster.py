@@ -160,10 +160,10 @@ class RasterOutput(MediaOutput):
             array, nodata = masked(array, nodata, resized_mask(source.valid, size))
         if georeference is not None and source.size is not None:
             georeference = georeference.resized(source.size, size)
-        known = self.described
-        known["nodata"], known["georeference"] = nodata, georeference
-        known["metadata"] = merged(source.metadata, self.metadata)
-        return RasterOutput(array, **known)
+        described = self.described
+        described["nodata"], described["georeference"] = nodata, georeference
+        described["metadata"] = merged(source.metadata, self.metadata)
+        return RasterOutput(array, **described)
 
     @property
     def described(self) -> RasterMetadata:

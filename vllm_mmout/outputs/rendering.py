@@ -186,8 +186,8 @@ def _means(
 def _coloured(ids: NDArray[Any], palette: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return the colour of each pixel's class, uint8 [height, width, 3]."""
     table = np.concatenate([palette, np.zeros((1, 3), np.uint8)])
-    known = (ids >= 0) & (ids < len(palette))
-    coloured: NDArray[np.uint8] = table[np.where(known, ids, len(palette)).astype(np.intp)]
+    in_palette = (ids >= 0) & (ids < len(palette))
+    coloured: NDArray[np.uint8] = table[np.where(in_palette, ids, len(palette)).astype(np.intp)]
     return coloured
 
 

@@ -141,7 +141,7 @@ def reflected(array: NDArray[Any], padding: tuple[int, int]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Division of an axis of the result into intervals. The set of tiles with weight is constant within an interval."""
+    """Division of an axis of the result into intervals, each with a fixed set of tiles that have weight there."""
 
     starts: tuple[int, ...]
     """First pixel of each tile."""

@@ -28,17 +28,17 @@ def in_order(following: NDArray[np.int32]) -> Chains:
     ``following`` is the index of the element after each element, and the element itself at the end of an open chain.
     """
     count = len(following)
-    own = np.arange(count, dtype=np.int32)
+    elements = np.arange(count, dtype=np.int32)
     # A chain is identified by its lowest label: the negative label of its end if it is open, else its lowest element.
-    label = np.where(following == own, own - count, own).astype(np.int32)
+    label = np.where(following == elements, elements - count, elements).astype(np.int32)
     jump = following
     while True:
         lower = np.minimum(label, label[jump])
         if np.array_equal(lower, label):  # every element has the lowest label of its whole chain
             break
         label, jump = lower, jump[jump]
-    ends = np.where(label < 0, following == own, following == label)
-    jump = np.where(ends, own, following)
+    ends = np.where(label < 0, following == elements, following == label)
+    jump = np.where(ends, elements, following)
     distance = (~ends).astype(np.int32)
     while True:
         further = distance[jump]
@@ -50,7 +50,7 @@ def in_order(following: NDArray[np.int32]) -> Chains:
     starts = np.zeros(int(ends.sum()) + 1, np.int64)
     np.cumsum(np.bincount(chain, minlength=len(starts) - 1), out=starts[1:])
     order = np.empty(count, np.int32)
-    order[starts[chain + 1] - 1 - distance] = own
+    order[starts[chain + 1] - 1 - distance] = elements
     return Chains(order, starts, label[ends] >= 0, chain)
 
 

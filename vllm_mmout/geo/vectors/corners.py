@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 FLAG_BITS = 2
 TOUCH, JUNCTION = 1, 2
-"""Flags in the low bits of a corner's column: a region may touch itself there, three or four borders meet there."""
+"""Flags in the low bits of a corner's column. TOUCH: a region may touch itself at the corner. JUNCTION: three or four
+borders meet at the corner."""
 
 # Kinds of corners that a region's border can have at a lattice point, named by a quadrant around the point.
 (

@@ -63,9 +63,9 @@ class OpenBorders(_Columns):
     """Table of unfinished borders, which begin and end at the lower edge of the rows traced so far."""
 
     heads: NDArray[np.int32]
-    """Column where each border comes up across that edge, at its beginning."""
+    """Column where each border begins, coming up across the lower edge of the traced rows."""
     tails: NDArray[np.int32]
-    """Column where each border goes down across that edge, at its end."""
+    """Column where each border ends, going down across the lower edge of the traced rows."""
     first: NDArray[np.intp]
     """Number of the first segment of each border."""
     last: NDArray[np.intp]

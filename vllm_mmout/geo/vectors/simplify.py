@@ -69,8 +69,8 @@ def _anchors(
     last = np.int64(2**62)
     lowest = np.minimum.reduceat(np.where(few == 0, key, last), starts)[ring]
     anchors |= key == lowest
-    own = np.maximum.reduceat(np.where(anchors & (few < 2), np.arange(len(ring)), -1), starts)[ring]
-    apart = ((bare.astype(np.int64) - bare[own]) ** 2).sum(axis=1)
+    ring_anchor = np.maximum.reduceat(np.where(anchors & (few < 2), np.arange(len(ring)), -1), starts)[ring]
+    apart = ((bare.astype(np.int64) - bare[ring_anchor]) ** 2).sum(axis=1)
     farthest = np.maximum.reduceat(apart, starts)[ring]
     candidates = np.where((few < 2) & (apart == farthest), key, last)
     anchors |= (candidates == np.minimum.reduceat(candidates, starts)[ring]) & (few < 2)

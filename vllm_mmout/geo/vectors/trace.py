@@ -158,8 +158,8 @@ class Tracer:
         counts = np.zeros(len(chains.order), np.int64)
         counts[:stretches] = np.diff(linked.starts)
         order = chains.order
-        own = order[order < stretches]
-        vertices = linked.vertices[ranges(linked.starts[own], counts[own])]
+        band_elements = order[order < stretches]
+        vertices = linked.vertices[ranges(linked.starts[band_elements], counts[band_elements])]
         ends = np.append(0, np.cumsum(counts[order]))[chains.starts]
         opened = np.bincount(chains.chain[stretches : stretches + len(self._open.heads)], minlength=len(chains.closed))
         alone = chains.closed & (opened == 0)

@@ -49,7 +49,7 @@ class BlockFile(ManyReadersFile):
             raise ValueError("read of closed file")
         count = min(count, self.size - at)
         if count > self._limit:
-            raise too_large(self.name, f"{count} bytes of it are needed at once", self._limit)
+            raise too_large(self.name, f"{count} bytes are needed at once", self._limit)
         return self._blocks.view_at(at, count)
 
     def fetch(self, at: int, count: int) -> None:

@@ -22,7 +22,8 @@ class FetchOptions:
     """Timeout, retries and size limit of requests to a file server."""
 
     timeout: float = 30.0
-    """Seconds to wait for a connection and for the next piece of a response; also the period of the speed check."""
+    """Seconds to wait for a connection and for the next bytes of a response. A response that is slower than 1 KiB/s
+    over such a period also times out."""
     retries: int = 3
     """Number of retries after a temporary failure of a request."""
     limit: int = 4 * 2**30

@@ -123,8 +123,10 @@ class Fetcher:
     def _followed(self, url: Url, headers: dict[str, str]) -> BaseHTTPResponse:
         limit = self.options.redirects
         for _ in range(limit + 1):
-            own = (url.scheme, url.host, url.port) == (self._origin.scheme, self._origin.host, self._origin.port)
-            response = self._connections.request(url.url, {**self._headers, **headers, **(self._secret if own else {})})
+            at_origin = (url.scheme, url.host, url.port) == (self._origin.scheme, self._origin.host, self._origin.port)
+            response = self._connections.request(
+                url.url, {**self._headers, **headers, **(self._secret if at_origin else {})}
+            )
             location = response.headers.get("Location")
             if response.status not in _REDIRECTED or location is None:
                 if response.status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
@@ -140,11 +142,11 @@ class Fetcher:
         raise InputError(f"{self.name} redirects more than {limit} times, at last to {without_secrets(url.url)}")
 
     def _redirected(self, url: Url, location: str) -> Url:
-        what = f"{self.name} redirects to an address that"
+        subject = f"{self.name} redirects to an address that"
         try:
-            target = _parsed(urljoin(url.url, location), what)
+            target = _parsed(urljoin(url.url, location), subject)
         except ValueError:  # of urljoin
-            raise _not_understood(what) from None
+            raise _not_understood(subject) from None
         if url.scheme == "https" and target.scheme != "https":
             raise InputError(
                 f"{self.name} redirects from https to {without_secrets(target.url)}, which is not followed"
@@ -254,7 +256,7 @@ def timeout_phrase(error: HTTPError, connect_s: float, read_s: float) -> str | N
         return None
     if isinstance(error, ConnectTimeoutError):
         return f"no connection within {connect_s:g} s"
-    return f"no answer, or next to nothing of it, within {read_s:g} s"
+    return f"no answer, or too little of it, within {read_s:g} s"
 
 
 def certificate_fault(error: HTTPError) -> str | None:

@@ -57,7 +57,7 @@ class Part:
         ``If-Range`` is not sent instead, since responses to it may leave out these headers.
         """
         pairs = [(self.size, other.size), (self.etag, other.etag), (self.modified, other.modified)]
-        return all(mine == others for mine, others in pairs if mine is not None and others is not None)
+        return all(a == b for a, b in pairs if a is not None and b is not None)
 
 
 class HttpFile(BlockFile):
@@ -96,7 +96,7 @@ class HttpFile(BlockFile):
     def _expected(self, response: BaseHTTPResponse, at: int, stop: int) -> Part:
         if response.status != HTTPStatus.PARTIAL_CONTENT:
             raise InputError(
-                f"{self.name} was changed on its server while it was read, or is no longer given in parts: asked for"
+                f"{self.name} was changed while it was read, or its server ignores range requests now: asked for"
                 f" bytes {at} to {stop} of {self.size}, the server answered {response.status}; send it again"
             )
         part = Part.of(response)
@@ -126,9 +126,9 @@ def read_into(data: bytearray, response: BaseHTTPResponse, part: Part, name: str
         raise _contradiction(name, part, "more")
 
 
-def _contradiction(name: str, part: Part, given: str) -> InputError:
+def _contradiction(name: str, part: Part, received: str) -> InputError:
     return InputError(
-        f"{name}: the server says that it gives bytes {part.start} to {part.stop}, and gives {given}; download the file"
+        f"{name}: the server announced bytes {part.start} to {part.stop}, but sent {received}; download the file"
         " and give its path"
     )
 
@@ -157,12 +157,12 @@ def open_remote(
 
 
 def _begin(fetcher: Fetcher) -> HttpFile | BinaryIO | None:
-    """Request the first block and open the file; return None if its range or the file's size is unusable."""
+    """Request the first block and open the file. Return None if the response lacks a usable range or file size."""
     with fetcher.answer((0, BLOCK)) as response:
         if response.status == HTTPStatus.OK:
             return _downloaded(fetcher, response)
         if response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            raise InputError(f"{fetcher.name} is empty, or its server gives no first byte of it (416)")
+            raise InputError(f"{fetcher.name} is empty, or its server refuses to send its first byte (416)")
         part = Part.of(response)
         if part is None or part.start != 0 or part.size is None or part.stop > BLOCK:
             return None
@@ -185,7 +185,7 @@ def _downloaded(fetcher: Fetcher, response: BaseHTTPResponse) -> BinaryIO:
     limit = fetcher.options.limit
     length = response.headers.get("Content-Length", "")
     if length.isascii() and length.isdigit() and len(length) < 19 and int(length) > limit:
-        raise too_large(fetcher.name, f"it has {length} bytes, and its server gives no parts of it", limit)
+        raise too_large(fetcher.name, f"it has {length} bytes, and its server ignores range requests", limit)
     file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - it is the caller's
     try:
         for piece in _pieces(fetcher, response, limit):
@@ -205,6 +205,6 @@ def _pieces(fetcher: Fetcher, response: BaseHTTPResponse, limit: int) -> Iterato
     while piece := response.read(_PIECE):
         size += len(piece)
         if size > limit:
-            fact = f"{size} bytes have come without an end, and its server gives no parts of it"
+            fact = f"{size} bytes were received without an end, and its server ignores range requests"
             raise too_large(fetcher.name, fact, limit)
         yield piece
