@@ -1,6 +1,6 @@
 """Georeferenced rasters, their tiles and their polygons: a library that knows nothing of torch or vLLM.
 
-The other layers import the names of this package, and none of its submodules.
+The other layers import names from this package, never from its submodules.
 """
 
 from __future__ import annotations

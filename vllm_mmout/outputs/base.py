@@ -35,7 +35,7 @@ class Savable:
 
         The file appears only when it is complete. After an error an existing file is unchanged, and no new file is
         left. A GeoTIFF of classes gets a second file, ``.aux.xml``, from which GDAL and QGIS read the names of the
-        classes. If a file is overwritten, its old ``.aux.xml`` is replaced or removed.
+        classes. If a GeoTIFF is overwritten, its old ``.aux.xml`` is replaced or removed.
 
         Args:
             path: path of the file, or its address in a bucket (``s3://bucket/mask.tif``, ``gs://``, ``az://``). A local

@@ -235,7 +235,7 @@ def _not_understood(what: str) -> InputError:
 
 
 def status_phrase(status: int) -> str:
-    """Return an HTTP status with its standard phrase, such as "404 Not Found", or only the number if it has none."""
+    """Return an HTTP status with its standard phrase, such as "404 Not Found", or only the number if it is unknown."""
     try:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
