@@ -107,7 +107,7 @@ def test_what_one_request_brought_is_not_copied():
 
 def test_a_place_before_the_file():
     """Is refused, as files do."""
-    with pytest.raises(ValueError, match="no place -1"):
+    with pytest.raises(ValueError, match="negative offset -1"):
         BlockCache(lambda start, stop: DATA[start:stop], len(DATA)).view_at(-1, 3)
 
 

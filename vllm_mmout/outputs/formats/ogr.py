@@ -33,7 +33,8 @@ with pyarrow.ipc.open_stream(sys.stdin.buffer) as batches:
     pyogrio.write_arrow(batches, path, driver=driver, layer=layer, crs=crs or None,
                         geometry_name="geometry", geometry_type="Polygon")
 """
-"""pyogrio imports geopandas, pandas and shapely where they are installed, which takes longer than all else."""
+"""Code of the child process. pyogrio would import geopandas, pandas and shapely if they are installed, which takes
+longer than the rest, so their import is blocked."""
 
 
 def check(georeference: Georeference | None, form: Format, _instead: str) -> None:
