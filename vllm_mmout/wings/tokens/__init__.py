@@ -1,4 +1,4 @@
-"""Media that a model writes as tokens: how they lie among the text, their decoders, the engine and the routes."""
+"""Pictures and sounds that a model generates as tokens: layouts, decoders, engine classes and server routes."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ _HOMES = {
     "vllm_mmout.wings.tokens.processors.codec_audio": "CodecAudioProcessor",
     "vllm_mmout.wings.tokens.processors.vq_image": "VQImageProcessor",
 }
-"""Module -> the public names that it defines."""
+"""Public names that each module defines, separated by spaces."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

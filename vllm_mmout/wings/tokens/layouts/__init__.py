@@ -1,6 +1,6 @@
-"""Tokens that are codes of a picture or a sound: how they lie in a stream, and how they are found in it.
+"""Layouts of the tokens that encode pictures and sounds, and the parser that finds them in a stream.
 
-Neither torch nor vLLM is needed.
+This package needs neither torch nor vLLM.
 """
 
 from vllm_mmout.wings.tokens.layouts.layout import TokenLayout

@@ -1,4 +1,4 @@
-"""Bodies: the codes of one medium while they come, without its markers; here of orders that go frame by frame."""
+"""Body, the base class that collects the codes of one medium, and the body of the frame-by-frame orders."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 
 class Fit(NamedTuple):
-    """Tokens that fit next: the ids ``first`` to ``stop`` - 1."""
+    """A range of token ids that may come next: ``first`` to ``stop`` - 1."""
 
     first: int
     stop: int
     after: int
-    """The fewest tokens with which what has begun can be whole after one of these."""
+    """Minimum number of further tokens that complete the medium after one of these."""
 
 
 class Body(ABC):
-    """Takes the tokens between two markers one by one; each order of codes has one."""
+    """A collector of the tokens between the markers of one medium. Each order of codes has its own subclass."""
 
     over: bool
-    """Whether no further token can fit: the medium has all that its grid, or its own codes, say that it has."""
+    """Whether the medium has all its codes, so that no further token fits. The grid or the codes tell its size."""
 
     def __init__(self, layout: TokenLayout) -> None:
         self.over = False
@@ -35,49 +35,52 @@ class Body(ABC):
         self._grid = layout.grid
         self._frame_count = layout.grid and layout.grid[0] * layout.grid[1]
         self._image = layout.modality == "image"
-        self._tokens = array("q")  # codes, and padding where the order has it; no row ends
+        self._tokens = array("q")  # codes and padding, without row ends
 
     @abstractmethod
     def take(self, token: int) -> bool:
-        """Take a token if it fits here, and say whether it did."""
+        """Accept a token if it fits here. Return whether it fits."""
 
     @property
     @abstractmethod
     def expected(self) -> str:
-        """What fits here, in words."""
+        """Return a description of the tokens that fit here, for error messages."""
 
     @property
     @abstractmethod
     def fits(self) -> list[Fit]:
-        """What `take` takes next; none where the body is ``over``."""
+        """Return the tokens that `take` accepts next. The list is empty if the body is ``over``."""
 
     @property
     @abstractmethod
     def may_end(self) -> bool:
-        """Whether an end marker fits here."""
+        """Return whether an end marker fits here."""
 
     @property
     def least(self) -> int:
-        """The fewest tokens with which it may end."""
+        """Return the minimum number of further tokens after which the medium may end."""
         return 0 if self.may_end else 1 + min(fit.after for fit in self.fits)
 
     @property
     def filled(self) -> bool:
-        """Whether the last code has come, so that only row ends and markers can follow."""
+        """Return whether the last code has come, so that only row ends and markers can follow."""
         return self.over
 
     @property
     def whole(self) -> bool:
-        """Whether all rows or frames that have begun are whole, for a medium that says nowhere how many it has."""
+        """Return whether each row or frame that has begun is complete, for a medium that does not declare its size."""
         return self.may_end
 
     @property
     def columns(self) -> int | None:
-        """Columns of an image; None as long as they are not known."""
+        """Return the number of columns of an image, or None if it is not known yet."""
         return self._grid and self._grid[1]
 
     def codes(self) -> tuple[NDArray[np.int64], ...]:
-        """The codes of all whole rows or frames, a codebook each: of an image [rows, columns], of a sound [n_k]."""
+        """Return the codes of all complete rows or frames, one int64 array per codebook.
+
+        The arrays are [rows, columns] for an image, and [n_k] for a sound.
+        """
         frames = self._frames()
         if self._image:
             columns = self.columns or 0
@@ -91,21 +94,21 @@ class Body(ABC):
 
     @property
     def ready(self) -> int:
-        """How many rows of an image, or frames of a sound, are whole."""
+        """Return the number of complete rows of an image, or of complete frames of a sound."""
         return len(self._frames()) // ((self.columns or len(self._tokens) + 1) if self._image else 1)
 
     @abstractmethod
     def _frames(self) -> NDArray[np.int64]:
-        """The tokens of all whole frames: [frames, slots]."""
+        """Return the tokens of all complete frames: [frames, slots]."""
 
 
 def tokens_as_array(tokens: array[int], shape: tuple[int, int]) -> NDArray[np.int64]:
-    """The first tokens as an array of a shape."""
+    """Return the first tokens as an int64 array of ``shape``."""
     return np.array(tokens[: shape[0] * shape[1]], np.int64).reshape(shape)
 
 
 class FramesBody(Body):
-    """The orders "flattened" and "interleaved", and any order of one codebook."""
+    """The body of the orders "flattened" and "interleaved", and of any order with a single codebook."""
 
     def __init__(self, layout: TokenLayout) -> None:
         super().__init__(layout)
@@ -113,17 +116,17 @@ class FramesBody(Body):
         self._range = next(self._ranges)
         self._row_end = layout.row_end
         self._rows_ended = 0
-        self._row: int | None = None  # codes of a row, once known
-        self._all: int | None = None  # codes of the whole
+        self._row: int | None = None  # codes in a row, once known
+        self._all: int | None = None  # codes in the whole image; None without a grid
         if layout.grid:
             rows, columns = layout.grid
             self._row = columns * len(self._slots)
             self._all = rows * self._row
         self._limit = self._row if self._row_end is not None else self._all
-        """As many codes as there may be before something else: the end of the row, or of the medium."""
+        """Number of codes after which a row end must come, or the medium is complete. None if unknown."""
 
     def take(self, token: int) -> bool:
-        """Take a code where a code is due, or the end of a row where that is."""
+        """Accept a code where a code is due, or a row end where a row may end."""
         tokens = self._tokens
         first, stop = self._range
         if first <= token < stop and len(tokens) != self._limit:
@@ -135,33 +138,33 @@ class FramesBody(Body):
 
     @property
     def expected(self) -> str:
-        """What fits here, in words."""
+        """Return a description of the tokens that fit here, for error messages."""
         if self._row_ends_here:
             return f"the end of row {self._rows_ended} (token {self._row_end})"
-        place = len(self._tokens) % len(self._slots)
-        said = f"{self._slots[place].said} in {self._where}"
-        if self._row_end is not None and self._row is None and self._tokens and not place:
-            said += f", or the end of row 0 (token {self._row_end})"
-        return said
+        slot = len(self._tokens) % len(self._slots)
+        description = f"{self._slots[slot].said} in {self._where}"
+        if self._row_end is not None and self._row is None and self._tokens and not slot:
+            description += f", or the end of row 0 (token {self._row_end})"
+        return description
 
     @property
     def fits(self) -> list[Fit]:
-        """See `Body.fits`."""
+        """Return the tokens that `take` accepts next. See `Body.fits`."""
         if self.over:
             return []
         taken = len(self._tokens)
-        found = []
+        fits = []
         if taken != self._limit:
-            found.append(Fit(*self._range, self._rest(taken + 1, self._rows_ended)))
-        begun = self._row is None and taken and not taken % len(self._slots)
-        if self._row_end is not None and (begun or self._row_ends_here):
+            fits.append(Fit(*self._range, self._rest(taken + 1, self._rows_ended)))
+        first_row_may_end = self._row is None and taken and not taken % len(self._slots)
+        if self._row_end is not None and (first_row_may_end or self._row_ends_here):
             after = self._rest(taken, self._rows_ended + 1) if self._row is not None else 0
-            found.append(Fit(self._row_end, self._row_end + 1, after))
-        return found
+            fits.append(Fit(self._row_end, self._row_end + 1, after))
+        return fits
 
     @property
     def may_end(self) -> bool:
-        """Whether an end marker fits here: after a frame, of an image after a row."""
+        """Return whether an end marker fits here: after a row of an image, or after a frame of a sound."""
         if self._all is not None:
             return self.over
         if self._row_end is not None:
@@ -170,18 +173,18 @@ class FramesBody(Body):
 
     @property
     def filled(self) -> bool:
-        """Whether the last cell has come."""
+        """Return whether the last cell of the grid has come."""
         return len(self._tokens) == self._all
 
     @property
     def whole(self) -> bool:
-        """Whether the last frame, or row, is whole."""
+        """Return whether the last row of an image, or the last frame of a sound, is complete."""
         unit = self._row if self._image else len(self._slots)
         return bool(unit and self._tokens) and len(self._tokens) % (unit or 1) == 0
 
     @property
     def columns(self) -> int | None:
-        """Columns of an image; None as long as its first row has not ended."""
+        """Return the number of columns of an image, or None before the end of its first row if it has no grid."""
         return self._row and self._row // len(self._slots)
 
     @property
@@ -197,7 +200,7 @@ class FramesBody(Body):
         return f"row {row}, column {column}"
 
     def _rest(self, taken: int, rows: int) -> int:
-        """The fewest tokens that make it whole after so many codes and row ends."""
+        """Return the minimum number of tokens that complete the medium after ``taken`` codes and ``rows`` row ends."""
         if self._all is not None:
             ends = self._all // (self._row or 1) - rows if self._row_end is not None else 0
             return self._all - taken + ends
@@ -206,7 +209,7 @@ class FramesBody(Body):
         return -taken % len(self._slots) + (self._row_end is not None)
 
     def _end_row(self) -> bool:
-        """End a row, if it may end here."""
+        """End the current row if it may end here. Return whether it ended."""
         if self._row is None:
             if not self._tokens or len(self._tokens) % len(self._slots):
                 return False

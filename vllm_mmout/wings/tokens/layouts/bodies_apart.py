@@ -1,4 +1,4 @@
-"""Bodies of the orders in which a frame's codes stand apart: "delayed" and "sequential"."""
+"""Bodies of the orders "delayed" and "sequential", in which the codes of a frame are not adjacent."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 
 class DelayedBody(Body):
-    """The order "delayed": step t has for codebook k the code of frame t - k, or padding.
+    """The body of the order "delayed": step t holds the code of frame t - k for codebook k, or padding.
 
-    See MusicGen, https://arxiv.org/abs/2306.05284, figure 1. The first padding of codebook 0 tells how many frames
-    there are, where no grid does.
+    See MusicGen, https://arxiv.org/abs/2306.05284, figure 1. Without a grid, the first padding of codebook 0 tells the
+    number of frames.
     """
 
     def __init__(self, layout: TokenLayout) -> None:
@@ -21,7 +21,7 @@ class DelayedBody(Body):
         self._pad = layout.pad
 
     def take(self, token: int) -> bool:
-        """Take a code or padding where it is due."""
+        """Accept a code or padding, whichever is due. Return whether the token fits."""
         step, book = divmod(len(self._tokens), self._books)
         slot = self._slots[book]
         if self._pads(step, book):
@@ -39,7 +39,7 @@ class DelayedBody(Body):
 
     @property
     def expected(self) -> str:
-        """What fits here, in words."""
+        """Return a description of the tokens that fit here, for error messages."""
         step, book = divmod(len(self._tokens), self._books)
         pad = f"padding (token {self._pad})"
         if self._pads(step, book):
@@ -48,34 +48,34 @@ class DelayedBody(Body):
 
     @property
     def fits(self) -> list[Fit]:
-        """See `Body.fits`."""
+        """Return the tokens that `take` accepts next. See `Body.fits`."""
         if self.over:
             return []
         step, book = divmod(len(self._tokens), self._books)
         pad = self._pad or 0
         if self._pads(step, book):
             return [Fit(pad, pad + 1, self._rest(self._frame_count or step + 1))]
-        found = [Fit(*self._slots[book][1:], self._rest(self._frame_count or step + 1))]
+        fits = [Fit(*self._slots[book][1:], self._rest(self._frame_count or step + 1))]
         if self._may_stop(step, book):
-            found.append(Fit(pad, pad + 1, self._rest(step)))
-        return found
+            fits.append(Fit(pad, pad + 1, self._rest(step)))
+        return fits
 
     @property
     def may_end(self) -> bool:
-        """Whether an end marker fits here: when the last codebook has its last code."""
+        """Return whether an end marker fits here, that is, after the last code of the last codebook."""
         return self.over
 
     def _rest(self, frames: int) -> int:
-        """The fewest tokens after the next one, of so many frames."""
+        """Return the number of tokens after the next token in a medium of ``frames`` frames."""
         return (frames + self._books - 1) * self._books - len(self._tokens) - 1
 
     def _pads(self, step: int, book: int) -> bool:
-        """Whether nothing but padding fits."""
+        """Return whether only padding fits for a codebook in a step."""
         frame = step - book
         return frame < 0 or (self._frame_count is not None and frame >= self._frame_count)
 
     def _may_stop(self, step: int, book: int) -> bool:
-        """Whether padding would say that all frames have begun."""
+        """Return whether padding fits here as the sign that all frames have begun."""
         return book == 0 and step > 0 and self._frame_count is None
 
     def _frames(self) -> NDArray[np.int64]:
@@ -86,10 +86,10 @@ class DelayedBody(Body):
 
 
 class SequentialBody(Body):
-    """The order "sequential": as many codes of each codebook.
+    """The body of the order "sequential": all codes of codebook 0, then as many of codebook 1, and so on.
 
-    How many there are is said by the grid, or where each codebook has token ids of its own, by the first code of
-    codebook 1; otherwise the end tells.
+    The grid tells the number of codes per codebook. Without a grid, the first code of codebook 1 tells it if each
+    codebook has its own token ids. Otherwise the end of the medium tells it.
     """
 
     def __init__(self, layout: TokenLayout) -> None:
@@ -97,7 +97,7 @@ class SequentialBody(Body):
         self._apart = not isinstance(layout.first, int)
 
     def take(self, token: int) -> bool:
-        """Take a code of the codebook that is due."""
+        """Accept a code of the codebook that is due. Return whether the token fits."""
         taken = len(self._tokens)
         if self._next_book_may_begin and self._slots[1].first <= token < self._slots[1].stop:
             self._frame_count = taken
@@ -111,32 +111,32 @@ class SequentialBody(Body):
 
     @property
     def expected(self) -> str:
-        """What fits here, in words."""
+        """Return a description of the tokens that fit here, for error messages."""
         taken, count = len(self._tokens), self._frame_count
         book, frame = divmod(taken, count) if count else (0, taken)
         if self._frame_count is None and not self._apart:
             slot = self._slots[0]
             return f"a code ({slot.first} to {slot.stop - 1})"
-        said = f"{self._slots[book].said} in frame {frame}"
-        return f"{said}, or {self._slots[1].said}" if self._next_book_may_begin else said
+        description = f"{self._slots[book].said} in frame {frame}"
+        return f"{description}, or {self._slots[1].said}" if self._next_book_may_begin else description
 
     @property
     def fits(self) -> list[Fit]:
-        """See `Body.fits`."""
+        """Return the tokens that `take` accepts next. See `Body.fits`."""
         if self.over:
             return []
         taken, count = len(self._tokens), self._frame_count
         if count is None and not self._apart:
             return [Fit(*self._slots[0][1:], -(taken + 1) % self._books)]
         slot = self._slots[taken // count if count else 0]
-        found = [Fit(*slot[1:], (count or taken + 1) * self._books - taken - 1)]
+        fits = [Fit(*slot[1:], (count or taken + 1) * self._books - taken - 1)]
         if self._next_book_may_begin:
-            found.append(Fit(*self._slots[1][1:], taken * self._books - taken - 1))
-        return found
+            fits.append(Fit(*self._slots[1][1:], taken * self._books - taken - 1))
+        return fits
 
     @property
     def may_end(self) -> bool:
-        """Whether an end marker fits here: after as many codes of each codebook."""
+        """Return whether an end marker fits here, that is, after equally many codes of each codebook."""
         if self._frame_count is None and not self._apart:
             return bool(self._tokens) and len(self._tokens) % self._books == 0
         return self.over
@@ -146,7 +146,7 @@ class SequentialBody(Body):
         return self._frame_count is None and self._apart and bool(self._tokens)
 
     def _frames(self) -> NDArray[np.int64]:
-        """The tokens of the frames of which the last codebook has come: [frames, codebooks]."""
+        """Return the tokens of all frames whose code of the last codebook has come: [frames, codebooks]."""
         taken = len(self._tokens)
         if self._frame_count is None:
             count = taken // self._books if self.may_end else 0

@@ -1,4 +1,4 @@
-"""TokenLayout: which token ids are codes of a picture or a sound, and in which order they come."""
+"""TokenLayout: the token ids that encode a picture or a sound, and their order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vllm_mmout.wings.tokens.layouts.validation import check, checked_names, che
 
 
 class Slot(NamedTuple):
-    """A place of a frame: the token ids ``first`` to ``stop`` - 1 are the codes of a codebook there."""
+    """A position in a frame. The token ids ``first`` to ``stop`` - 1 are the codes of ``codebook`` at this position."""
 
     codebook: int
     first: int
@@ -24,17 +24,17 @@ class Slot(NamedTuple):
 
     @property
     def said(self) -> str:
-        """What may stand here, in words."""
+        """Return a description of the codes that fit here, for error messages."""
         return f"a code of codebook {self.codebook} ({self.first} to {self.stop - 1})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLayout:
-    """How a model writes pictures or sounds as tokens.
+    """The layout of the tokens that encode pictures or sounds in a model's output.
 
-    A frame is a step of a sound, or a cell of an image; the cells of an image follow row by row. Each frame has a
-    code of each codebook, in slots. Names of orders are those of MusicGen, https://arxiv.org/abs/2306.05284, where it
-    has them.
+    A frame is a time step of a sound, or a cell of an image. The cells of an image follow row by row. The slots of a
+    frame hold its codes of each codebook. Orders have the names of MusicGen, https://arxiv.org/abs/2306.05284, if it
+    defines them.
 
     Raises:
         OptionError: a field has a wrong type, or the fields contradict one another.
@@ -42,39 +42,42 @@ class TokenLayout:
     """
 
     modality: Literal["image", "audio"]
-    """What the tokens are."""
+    """Kind of media that the tokens encode."""
     first: int | tuple[int, ...]
-    """The token id of code 0: one for all slots, or one a slot. One alone is shared by all codebooks, so that only the
-    place tells which codebook a token is of; but where ``order`` is "interleaved", slot i begins at ``first`` + the
-    sizes of the slots before it."""
+    """Token id of code 0: one number for all slots, or one number per slot. With one number, all codebooks share one
+    range of token ids, and the position of a token tells its codebook. Only the order "interleaved" then has a separate
+    range for each slot: slot i begins at ``first`` plus the sizes of the slots before it."""
     size: int | tuple[int, ...]
-    """How many codes a codebook has: one number for all, or one a codebook."""
+    """Number of codes in a codebook: one number for all codebooks, or one number per codebook."""
     codebooks: int = 1
-    """How many codebooks there are."""
+    """Number of codebooks."""
     order: Literal["flattened", "interleaved", "delayed", "sequential"] = "flattened"
-    """flattened: frame by frame, in each the codebooks 0, 1, ...; interleaved: the same, but each slot has ids of its
-    own; delayed: step t has for codebook k the code of frame t - k, or ``pad``, so that F frames are F + K - 1 steps;
-    sequential: all codes of codebook 0, then all of codebook 1, ..."""
+    """Order of the codes. "flattened": frame by frame, each with the codes of codebooks 0, 1, ... "interleaved": like
+    "flattened", but each slot has its own token ids. "delayed": step t holds the code of frame t - k for codebook k, or
+    ``pad``, so F frames of K codebooks take F + K - 1 steps. "sequential": all codes of codebook 0, then all of
+    codebook 1, and so on."""
     pattern: tuple[int, ...] | None = None
-    """interleaved: the codebook of each slot of a frame, such as SNAC's (0, 1, 2, 2, 1, 2, 2); None: 0, 1, ..."""
+    """Codebook of each slot of a frame, such as (0, 1, 2, 2, 1, 2, 2) for SNAC. Only for the order "interleaved". None
+    means 0, 1, ..."""
     pad: int | None = None
-    """delayed: the token where there is no code."""
+    """Token that fills the positions without a code. Only for the order "delayed"."""
     grid: tuple[int, int] | None = None
-    """Rows and columns of an image; None: as ``row_end`` says."""
+    """Rows and columns of an image. None if ``row_end`` marks the rows instead."""
     row_end: int | None = None
-    """The token after each row of an image, the last included."""
+    """Token after each row of an image, including the last row."""
     begin: tuple[int, ...] = ()
-    """The tokens before a medium; none: it begins with its first code."""
+    """Tokens of the marker before a medium. If empty, a medium begins with its first code."""
     end: tuple[int, ...] = ()
-    """The tokens after a medium; none: it ends with the last cell of its grid, or before the first token that is no
-    code."""
+    """Tokens of the marker after a medium. If empty, a medium ends with the last cell of its grid, or before the first
+    token that is not a code."""
     opened: bool = False
-    """Whether each prompt ends with ``begin``, or with whole frames after it: the output begins inside a medium, of
-    which what the prompt has is no part, but where it begins with text. A prompt that ends with ``begin`` has the same
-    effect where this is not set."""
+    """Whether each prompt ends with ``begin``, or with ``begin`` and whole frames. The output then begins inside a
+    medium, unless it begins with text. Frames in the prompt are not part of that medium. A prompt that ends with
+    ``begin`` has the same effect if this is False."""
     text_inside: bool = False
-    """Whether text may stand among the codes of a sound, such as OuteTTS' words: it is text as elsewhere, and the sound
-    goes on after it. Without ``end`` the sound then goes on to the end of the answer, or to the next ``begin``."""
+    """Whether text may come between the codes of a sound, such as the words of OuteTTS. This text is part of the
+    answer's text, and the sound continues after it. Without ``end``, the sound then continues until the end of the
+    answer or the next ``begin``."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -86,13 +89,13 @@ class TokenLayout:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> TokenLayout:
-        """Make a layout of what a ``config.json`` or an engine argument says.
+        """Create a layout from a mapping, such as a table in ``config.json`` or an engine argument.
 
         Args:
-            mapping: field names to values; lists stand for tuples.
+            mapping: field names and their values. Lists are accepted in place of tuples.
 
         Raises:
-            OptionError: a field is unknown (the known ones are listed), missing or wrong.
+            OptionError: a field is unknown (the message lists the known fields), missing or wrong.
 
         """
         checked_names(mapping, cls)
@@ -100,7 +103,7 @@ class TokenLayout:
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
-        """The slots of a frame; where the order is "delayed" or "sequential", one a codebook."""
+        """Return the slots of a frame. The orders "delayed" and "sequential" have one slot per codebook."""
         books = self.pattern or tuple(range(self.codebooks))
         sizes = (self.size,) * self.codebooks if isinstance(self.size, int) else self.size
         if not isinstance(self.first, int):
@@ -113,38 +116,38 @@ class TokenLayout:
 
     @cached_property
     def token_ids(self) -> frozenset[int]:
-        """All token ids that are media: codes, padding, row ends and markers."""
+        """Return all token ids that belong to media: codes, padding, row ends and markers."""
         single = {token for token in (self.pad, self.row_end) if token is not None}
         codes = (range(first, stop) for first, stop in {(slot.first, slot.stop) for slot in self.slots})
         return frozenset(chain(single, self.begin, self.end, *codes))
 
     def opened_by(self, prompt: Sequence[int]) -> bool:
-        """Whether the answer to a prompt begins inside a medium: ``opened``, or since that ends with ``begin``."""
+        """Return whether the answer begins inside a medium: ``opened`` is set, or ``prompt`` ends with ``begin``."""
         return self.opened or self.ends_with_begin(prompt)
 
     def ends_with_begin(self, tokens: Sequence[int]) -> bool:
-        """Whether tokens end with the ``begin`` of a medium; never without such a marker."""
+        """Return whether ``tokens`` end with the ``begin`` marker. Always False if the layout has no such marker."""
         return bool(self.begin) and tuple(tokens[-len(self.begin) :]) == self.begin
 
     @property
     def delay(self) -> int:
-        """Steps that a medium has more than frames."""
+        """Return the number of steps that a medium has in addition to its frames."""
         return self.codebooks - 1 if self.order == "delayed" else 0
 
     def tokens_of(self, rows: int, columns: int, *, opened: bool = False) -> int:
-        """How many tokens an image takes with its markers.
+        """Return the number of tokens that encode an image, including its markers.
 
         Args:
             rows: rows of cells, 1 or more.
             columns: columns of cells, 1 or more.
-            opened: whether the prompt has the begin marker.
+            opened: whether the prompt has the begin marker, which is then not counted.
 
         Raises:
-            OptionError: the layout is of audio, or of images of another grid, or there are no cells.
+            OptionError: the layout is for audio or for images of another grid, or the image has no cells.
 
         """
         if self.modality != "image":
-            raise OptionError(f'tokens_of is for images, this layout is of "{self.modality}"; use tokens_of_frames')
+            raise OptionError(f"tokens_of is for images, but this layout is for {self.modality}; use tokens_of_frames")
         if min(rows, columns) < 1 or self.grid not in (None, (rows, columns)):
             raise OptionError(
                 f"an image of this layout has {_said(self.grid)}, got {rows} rows and {columns} columns;"
@@ -154,34 +157,34 @@ class TokenLayout:
         return self._tokens(rows * columns, opened=opened) + row_ends
 
     def tokens_of_frames(self, frames: int, *, opened: bool = False) -> int:
-        """How many tokens a sound takes with its markers, and without text inside it.
+        """Return the number of tokens that encode a sound, including its markers but not text inside it.
 
         Args:
             frames: frames of codes, 1 or more.
-            opened: whether the prompt has the begin marker.
+            opened: whether the prompt has the begin marker, which is then not counted.
 
         Raises:
-            OptionError: the layout is of images, or there are no frames.
+            OptionError: the layout is for images, or the sound has no frames.
 
         """
         if self.modality != "audio":
-            raise OptionError(f'tokens_of_frames is for audio, this layout is of "{self.modality}"; use tokens_of')
+            raise OptionError(f"tokens_of_frames is for audio, but this layout is for {self.modality}; use tokens_of")
         if frames < 1:
             raise OptionError(f"frames must be 1 or more, got {frames}")
         return self._tokens(frames, opened=opened)
 
     def build(self, codes: Sequence[ArrayLike], *, opened: bool = False) -> list[int]:
-        """Write the codes of one medium as tokens, with its markers.
+        """Return the tokens that encode the codes of one medium, including its markers.
 
         Args:
-            codes: integers, one array a codebook: of an image [rows, columns], of a sound [n_k].
+            codes: integers, one array per codebook: [rows, columns] for an image, [n_k] for a sound.
             opened: whether the prompt has the begin marker, which is then left out.
 
         Returns:
             The token ids.
 
         Raises:
-            TokenError: the codes do not fit: their shapes, their number, or a code that the codebook has not.
+            TokenError: the number or shapes of the arrays do not fit, or a code is not in its codebook.
 
         """
         books = _checked(self, codes)
@@ -196,8 +199,8 @@ class TokenLayout:
             tokens = np.concatenate((rows, ends), axis=1).ravel()
         else:
             tokens = frames.ravel()
-        inside: list[int] = tokens.tolist()
-        return [*(() if opened else self.begin), *inside, *self.end]
+        body: list[int] = tokens.tolist()
+        return [*(() if opened else self.begin), *body, *self.end]
 
     def _tokens(self, frames: int, *, opened: bool) -> int:
         markers = len(self.end) + (0 if opened else len(self.begin))
@@ -209,14 +212,14 @@ def _said(grid: tuple[int, int] | None) -> str:
 
 
 def _frames(layout: TokenLayout, books: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """The token ids of each frame: [frames, slots]."""
+    """Return the token ids of each frame: [frames, slots]."""
     order = [slot.codebook for slot in layout.slots]
     rates = [order.count(book) for book in range(layout.codebooks)]
     counts = {divmod(codes.size, rate) for codes, rate in zip(books, rates, strict=True)}
     (frames, rest), *others = counts
     if others or rest:
         sizes = [codes.size for codes in books]
-        raise TokenError(f"codes of {rates} a frame must be of one number of whole frames, got {sizes} codes")
+        raise TokenError(f"codebooks must have equally many whole frames, of {rates} codes each, got {sizes} codes")
     by_frame = [codes.reshape(frames, rate) for codes, rate in zip(books, rates, strict=True)]
     columns = [
         by_frame[slot.codebook][:, order[:place].count(slot.codebook)] + slot.first
@@ -226,7 +229,7 @@ def _frames(layout: TokenLayout, books: list[NDArray[np.int64]]) -> NDArray[np.i
 
 
 def _delayed(layout: TokenLayout, frames: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Each codebook one step later than the one before it: [frames + codebooks - 1, codebooks]."""
+    """Shift codebook k by k steps, and fill the gaps with padding: [frames + codebooks - 1, codebooks]."""
     count, books = frames.shape
     steps = np.full((count + layout.delay, books), layout.pad, np.int64)
     for book in range(books):
@@ -235,11 +238,11 @@ def _delayed(layout: TokenLayout, frames: NDArray[np.int64]) -> NDArray[np.int64
 
 
 def _checked(layout: TokenLayout, codes: Sequence[ArrayLike]) -> list[NDArray[np.int64]]:
-    """The codes as int64 arrays."""
+    """Check the codes, and return them as int64 arrays."""
     arrays = [np.asarray(book) for book in codes]
     shapes = [list(array.shape) for array in arrays]
     if len(arrays) != layout.codebooks:
-        raise TokenError(f"codes must be one array a codebook, {layout.codebooks} in all, got {len(arrays)}")
+        raise TokenError(f"codes must be one array per codebook, {layout.codebooks} in all, got {len(arrays)}")
     image = layout.modality == "image"
     if any(array.ndim != (2 if image else 1) or array.size == 0 for array in arrays):
         raise TokenError(f"codes must be {'[rows, columns]' if image else '[n]'} and not empty, got {shapes}")

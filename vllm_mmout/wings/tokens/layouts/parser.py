@@ -1,4 +1,4 @@
-"""StreamParser: tells text from media while tokens come, and makes media of those that are codes."""
+"""StreamParser, which separates text from media in a stream of tokens, and Medium, the codes of one medium."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 
 class Next(NamedTuple):
-    """What may come next in a stream whose media are to be whole."""
+    """The tokens that may come next in a stream in which every medium must be complete."""
 
     fits: tuple[Fit, ...] = ()
-    """Tokens of media; ``after`` counts those of the medium, its end marker included."""
+    """Media tokens that may come next. Their ``after`` includes the tokens of the end marker."""
     text: int | None = None
-    """The fewest tokens with which the medium that is open is whole after a token of text; None: no text fits."""
+    """Minimum number of tokens that complete the open medium after a token of text. None if text does not fit here."""
     may_end: bool = False
     """Whether the stream may end here."""
 
 
 class StreamParser:
-    """Follows the output tokens of one request.
+    """A parser of the output tokens of one request.
 
-    ``opened``: the first token is inside a medium; None: as the layout says. Where the answer begins with text all the
-    same, there is no such medium.
+    ``opened`` says whether the first token is inside a medium. With None, the layout decides. If the answer begins with
+    text nevertheless, no medium is opened.
     """
 
     error: TokenError | None
-    """Names the first token that does not fit; those after it are ignored."""
+    """Error that names the first token that does not fit. Later tokens are ignored. None if all tokens fit."""
     seen: int
-    """How many tokens were taken."""
+    """Number of tokens fed so far."""
 
     def __init__(self, layout: TokenLayout, *, opened: bool | None = None) -> None:
         self.error = None
@@ -45,20 +45,20 @@ class StreamParser:
         self._layout = layout
         self._media = layout.token_ids
         self._done: list[Medium] = []
-        self._start: int | None = None  # of the medium that has begun
-        self._body: Body | None = None  # its codes, once its begin marker is whole
-        self._due: tuple[int, ...] = ()  # what is left of a marker that has begun, or that alone may follow
-        self._stop = 0  # one past the last token of the medium that has begun; 0: of that of the prompt there is none
-        self._complete = False  # whether that medium is complete when its end marker is
+        self._start: int | None = None  # first token of the open medium; None outside media
+        self._body: Body | None = None  # codes of the open medium, once its begin marker is complete
+        self._due: tuple[int, ...] = ()  # remaining tokens of the marker that has begun or must follow
+        self._stop = 0  # one past the last token of the open medium; 0 if only the prompt has opened it
+        self._complete = False  # whether the open medium is complete once its end marker is
         self._last = -1  # position of the token that ended the stream
         if layout.opened if opened is None else opened:
             self._start = 0
             self._body = _body_of(layout)
 
     def feed(self, token_ids: Sequence[int], *, stopped: bool = False) -> list[bool]:
-        """Take the tokens of a step; for each whether it is text.
+        """Take the tokens of a step. Return for each token whether it is text.
 
-        ``stopped``: the last of them ended the stream, an EOS or a stop token: where it does not fit, this is no error.
+        ``stopped`` says that the last token, an EOS or a stop token, ended the stream. It then need not fit the layout.
         """
         at = self.seen
         self.seen += len(token_ids)
@@ -70,50 +70,54 @@ class StreamParser:
 
     @property
     def inside(self) -> bool:
-        """Whether a medium has begun that is not whole."""
+        """Return whether a medium has begun and is not complete."""
         return self._start is not None
 
     @property
     def next(self) -> Next:
-        """What may come next, so that each medium is whole; where an error stands, nothing."""
+        """Return the tokens that may come next if each medium must be complete. After an error no token may come."""
         layout, body = self._layout, self._body
         if self.error is not None:
             return Next()
         if self._due:
-            begins = _body_of(layout).least + len(layout.end) if body is None else 0
-            return Next((Fit(self._due[0], self._due[0] + 1, len(self._due) - 1 + begins),))
+            body_tokens = _body_of(layout).least + len(layout.end) if body is None else 0
+            return Next((Fit(self._due[0], self._due[0] + 1, len(self._due) - 1 + body_tokens),))
         if body is None:
             return Next(self._beginning, text=0, may_end=True)
         fits = [fit._replace(after=fit.after + len(layout.end)) for fit in body.fits]
         if layout.end and body.may_end:
             fits.append(Fit(layout.end[0], layout.end[0] + 1, len(layout.end) - 1))
-        ends = self._is_run and body.may_end
+        may_end = self._is_run and body.may_end
         if layout.text_inside:
-            return Next(tuple(fits), text=body.least + len(layout.end), may_end=ends)
-        return Next(tuple(fits), text=0 if ends else None, may_end=ends)
+            return Next(tuple(fits), text=body.least + len(layout.end), may_end=may_end)
+        return Next(tuple(fits), text=0 if may_end else None, may_end=may_end)
 
     def take(self) -> list[Medium]:
-        """The media that have ended since the last call."""
+        """Return the media that ended since the last call."""
         done, self._done = self._done, []
         return done
 
     @property
     def begun(self) -> tuple[int, int] | None:
-        """Of the medium that has not ended its first token, and how many whole rows or frames it has."""
+        """Return the start of the open medium and its number of complete rows or frames, or None without such a medium.
+
+        The result is also None before the begin marker is complete, and after an error.
+        """
         if self._body is None or self._start is None or self.error is not None:
             return None
         return self._start, self._body.ready
 
     def so_far(self) -> Medium:
-        """The medium that has not ended, as it is."""
+        """Return the open medium with the codes that have come so far."""
         if self._body is None or self._start is None:
             raise TokenError("no medium has begun; ask begun first")
         return Medium(self._start, self._stop, self._body.codes(), complete=False, grid=self._layout.grid)
 
     def finish(self) -> list[Medium]:
-        """End the stream; gives what was not taken yet.
+        """End the stream, and return the media that were not taken yet.
 
-        A medium inside which the stream ended has ``complete`` False and its whole rows or frames, if there are any.
+        If the stream ended inside a medium, its ``complete`` is False, and it has only its whole rows or frames. It is
+        left out if it has no whole row or frame.
         """
         if self._body is not None:
             self._close(complete=self._all_came(self._body))
@@ -121,7 +125,7 @@ class StreamParser:
         return self.take()
 
     def _take_token(self, token: int, at: int) -> bool:
-        """Take one token, and say whether it is text."""
+        """Take one token. Return whether it is text."""
         body = self._body
         if body is not None and not self._due and self.error is None:
             if body.take(token):
@@ -135,7 +139,7 @@ class StreamParser:
         return self._take_outside(token, at) if self._start is None else self._take_marker(token, at)
 
     def _take_outside(self, token: int, at: int) -> bool:
-        """Take a token where no medium has begun."""
+        """Take a token outside media. Return whether it is text."""
         if token not in self._media:
             return True
         begin = self._layout.begin
@@ -155,7 +159,7 @@ class StreamParser:
         return False
 
     def _take_marker(self, token: int, at: int) -> bool:
-        """Take a token where a marker is due."""
+        """Take a token where a token of a marker is due. Return whether it is text."""
         if token != self._due[0]:
             side = "begin" if self._body is None else "end"
             return self._refuse(token, at, f"token {self._due[0]} of the marker {side}")
@@ -169,7 +173,7 @@ class StreamParser:
         return False
 
     def _take_after(self, body: Body, token: int, at: int) -> bool:
-        """Take a token that is none of the medium's body."""
+        """Take a token that does not fit the body of the open medium. Return whether it is text."""
         end, begin = self._layout.end, self._layout.begin
         if token in end[:1]:
             self._due, self._complete = end, body.may_end
@@ -179,17 +183,17 @@ class StreamParser:
         if (self._is_run or not self._stop) and (token not in self._media or token in begin[:1]):
             self._close(complete=body.whole)
             return self._take_outside(token, at)
-        said = f", or token {end[0]}, which ends the medium" if end else ""
-        return self._refuse(token, at, body.expected + said)
+        or_end = f", or token {end[0]}, which ends the medium" if end else ""
+        return self._refuse(token, at, body.expected + or_end)
 
     def _fill(self) -> None:
-        """A medium has all of its codes: its end marker is due, if it has one."""
+        """Complete the open medium, which has all its codes. Close it, or wait for its end marker."""
         self._due, self._complete = self._layout.end, True
         if not self._due:
             self._close(complete=True)
 
     def _close(self, *, complete: bool) -> None:
-        """End the medium that has begun, and keep it if one row or frame is whole."""
+        """End the open medium. Keep it if it has at least one whole row or frame."""
         body, start = self._body, self._start
         self._body, self._start, self._due = None, None, ()
         if body is None or start is None:
@@ -203,17 +207,17 @@ class StreamParser:
             self._done.append(Medium(start, self._stop, codes, complete, grid))
 
     def _all_came(self, body: Body) -> bool:
-        """Whether a medium after which the stream ends has all of its codes."""
+        """Return whether the open medium has all its codes at the end of the stream."""
         return self._complete if self._due else body.filled or (self._is_run and body.whole)
 
     @property
     def _is_run(self) -> bool:
-        """Whether nothing but the first token that is no code ends a medium."""
+        """Return whether a token that is not a code ends a medium, as the layout has neither end marker nor grid."""
         return not self._layout.end and self._layout.grid is None
 
     @cached_property
     def _beginning(self) -> tuple[Fit, ...]:
-        """What begins a medium."""
+        """Return the tokens that may begin a medium."""
         layout = self._layout
         body, begin = _body_of(layout), layout.begin
         if not begin:
@@ -221,27 +225,27 @@ class StreamParser:
         return (Fit(begin[0], begin[0] + 1, len(begin) - 1 + body.least + len(layout.end)),)
 
     def _refuse(self, token: int, at: int, expected: str) -> bool:
-        """Keep the error that a token does not fit; one that ended the stream is text instead."""
+        """Record the error that a token does not fit, unless it ended the stream. Return whether the token is text."""
         if at == self._last:
             return True
         self.error = TokenError(
             f"token {token} at position {at} of the output does not fit the token layout: expected {expected};"
-            " take the layout of this model, or have only tokens that fit sampled"
+            " use the layout of this model, or restrict sampling to tokens that fit"
         )
         return False
 
 
 def parse(layout: TokenLayout, token_ids: Sequence[int]) -> tuple[list[int], list[Medium]]:
-    """Part a whole stream into tokens of text and media; raises a TokenError where a token does not fit."""
+    """Split a whole stream into text tokens and media. Raise a TokenError if a token does not fit."""
     parser = StreamParser(layout)
-    text = [token for token, said in zip(token_ids, parser.feed(token_ids), strict=True) if said]
+    text = [token for token, is_text in zip(token_ids, parser.feed(token_ids), strict=True) if is_text]
     if parser.error is not None:
         raise parser.error
     return text, parser.finish()
 
 
 def _body_of(layout: TokenLayout) -> Body:
-    """What takes the codes of one medium."""
+    """Create the body that collects the codes of one medium."""
     if layout.codebooks == 1 or layout.order in {"flattened", "interleaved"}:
         return FramesBody(layout)
     return DelayedBody(layout) if layout.order == "delayed" else SequentialBody(layout)
@@ -249,19 +253,19 @@ def _body_of(layout: TokenLayout) -> Body:
 
 @dataclass(frozen=True, eq=False)
 class Medium:
-    """The codes of one picture or sound, and the tokens that it takes."""
+    """The codes of one picture or sound, and the range of output tokens that encode it."""
 
     start: int
-    """The first output token that it takes, its begin marker included."""
+    """Index of its first output token, which belongs to the begin marker if there is one."""
     stop: int
-    """One past the last, its end marker included: ``output_token_ids[start:stop]``; where the layout has text inside
-    media, also that between them."""
+    """Index after its last output token: ``output_token_ids[start:stop]``, including the end marker. If the layout has
+    text inside media, the range includes that text."""
     codes: tuple[NDArray[np.int64], ...]
-    """One array a codebook: of an image [rows, columns], of a sound [n_k]; whole rows and whole frames only."""
+    """One int64 array per codebook: [rows, columns] for an image, [n_k] for a sound. Only whole rows and frames."""
     complete: bool
-    """False: the stream ended, or left it, before it was whole."""
+    """Whether the medium has all its codes. False if the stream ended, or continued with text, too early."""
     grid: tuple[int, int] | None = None
-    """Rows and columns that an image has when it is whole; None: not known, or a sound."""
+    """Rows and columns of the whole image. None if they are unknown, or for a sound."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Medium):
@@ -272,4 +276,4 @@ class Medium:
             and all(map(np.array_equal, self.codes, other.codes))
         )
 
-    __hash__ = None  # type: ignore[assignment]  # arrays have none either
+    __hash__ = None  # type: ignore[assignment]  # not hashable, like its arrays

@@ -1,4 +1,4 @@
-"""What a layout must not say: wrong types, unknown fields, and fields that contradict one another."""
+"""Checks of a TokenLayout: unknown fields, wrong types, and fields that contradict each other."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 _MOST = 1 << 22
-"""As many codes as all slots of a layout may have; no vocabulary is near it."""
+"""Maximum number of codes in all slots of a layout together, far more than any vocabulary has."""
 
 _LAST = (1 << 31) - 1
-"""The greatest token id: engines keep them in 32 bits."""
+"""Largest token id. Engines keep token ids in 32 bits."""
 
 
 def checked_names(mapping: Mapping[str, Any], layout: type[TokenLayout]) -> None:
-    """Check the names of the fields that a mapping sets."""
-    known = {field.name: field.default for field in fields(layout)}
+    """Check that a mapping has only known fields of a layout, and all required fields."""
+    field_defaults = {field.name: field.default for field in fields(layout)}
     if not isinstance(mapping, Mapping):
         raise OptionError(f"a token layout must be a table of fields, got {mapping!r}")
     for name in mapping:
-        if name not in known:
-            from vllm_mmout.messages import unknown  # what reads streams loads nothing else of this package
+        if name not in field_defaults:
+            from vllm_mmout.messages import unknown  # lazy: reading streams must not load more of this package
 
-            raise unknown(name, known, kind="field", where=" of a token layout")
-    for name, default in known.items():
+            raise unknown(name, field_defaults, kind="field", where=" of a token layout")
+    for name, default in field_defaults.items():
         if default is MISSING and name not in mapping:
             raise OptionError(f"a token layout must have {name}, got {', '.join(mapping) or 'nothing'}", param=name)
 
@@ -53,13 +53,13 @@ def checked_types(layout: TokenLayout) -> None:
 
 @cache
 def _struct(layout: type[TokenLayout]) -> type[msgspec.Struct]:
-    """The fields of a layout, with nothing that checks them but their types."""
+    """Return a msgspec Struct with the fields of a layout, which checks only their types."""
     hints = get_type_hints(layout)
     return msgspec.defstruct("Fields", [(field.name, hints[field.name]) for field in fields(layout)])
 
 
 def check(layout: TokenLayout) -> None:
-    """Check that the fields of a layout, each of its type, agree."""
+    """Check that the fields of a layout do not contradict each other. Their types must be correct."""
     _check_codebooks(layout)
     _check_order(layout)
     _check_modality(layout)
@@ -72,23 +72,21 @@ def _wrong(field: str, fact: str, value: object, remedy: str) -> OptionError:
 
 
 def _check_codebooks(layout: TokenLayout) -> None:
-    """Numbers that must be positive, and one a codebook."""
+    """Check the number of codebooks, and their sizes."""
     if layout.codebooks < 1:
-        raise _wrong(
-            "codebooks", "must be 1 or more", layout.codebooks, "count the arrays of codes that the decoder takes"
-        )
+        raise _wrong("codebooks", "must be 1 or more", layout.codebooks, "set it to the decoder's number of codebooks")
     sizes = (layout.size,) if isinstance(layout.size, int) else layout.size
     if not isinstance(layout.size, int) and len(sizes) != layout.codebooks:
-        remedy = f"give {layout.codebooks} of them, or one number for all"
-        raise _wrong("size", "must be one number, or one a codebook", list(sizes), remedy)
+        remedy = f"give {layout.codebooks} numbers, or one number for all"
+        raise _wrong("size", "must be one number, or one number per codebook", list(sizes), remedy)
     if min(sizes) < 1 or max(sizes) * max(layout.codebooks, len(layout.pattern or ())) > _MOST:
         raise _wrong(
-            "size", f"must be 1 or more codes, {_MOST} at most in all slots", layout.size, "take the decoder's"
+            "size", f"must be 1 or more codes, {_MOST} at most in all slots", layout.size, "use the decoder's size"
         )
 
 
 def _check_order(layout: TokenLayout) -> None:
-    """What goes with one order only, and what an order needs."""
+    """Check the fields that only one order has, and the fields that an order requires."""
     order, books = layout.order, layout.codebooks
     if layout.pattern is not None:
         if order != "interleaved":
@@ -99,63 +97,63 @@ def _check_order(layout: TokenLayout) -> None:
             remedy = f"name each of 0 to {books - 1}, or correct codebooks"
             raise _wrong("pattern", "must name every codebook and no other", list(layout.pattern), remedy)
         if layout.modality == "image" and len(layout.pattern) != books:
-            remedy = "a cell of an image has one code of each"
+            remedy = "remove repeated codebooks"
             raise _wrong("pattern", "of an image must name each codebook once", list(layout.pattern), remedy)
     if layout.pad is not None and order != "delayed":
         raise _wrong("pad", 'goes with order "delayed" only', f"{layout.pad} with order {order!r}", "leave pad out")
     if order == "delayed" and layout.pad is None:
-        raise _wrong("pad", 'is needed by order "delayed"', None, "set the token that stands where there is no code")
+        raise _wrong("pad", 'is required by order "delayed"', None, "set the token that fills positions without a code")
     if order == "delayed" and books == 1:
         raise _wrong("order", '"delayed" needs 2 or more codebooks', "codebooks=1", "leave order and pad out")
     unequal = not isinstance(layout.size, int) and len(set(layout.size)) > 1
     if order == "sequential" and unequal and isinstance(layout.first, int) and layout.grid is None:
-        remedy = "give one first a codebook: without them nothing tells where a codebook ends"
+        remedy = "give one first per codebook, so that a token tells its codebook"
         raise _wrong("size", 'of order "sequential" with one first must be equal', list(layout.size), remedy)  # type: ignore[arg-type]
 
 
 def _check_modality(layout: TokenLayout) -> None:
-    """What only images have, and what they need."""
+    """Check the fields that only images or only sounds have, and the fields that images require."""
     if layout.modality == "audio":
         for field in ("grid", "row_end"):
             if getattr(layout, field) is not None:
                 remedy = 'leave it out, or set modality to "image"'
-                raise _wrong(field, "is of images only", f"{getattr(layout, field)} with audio", remedy)
+                raise _wrong(field, "is for images only", f"{getattr(layout, field)} with audio", remedy)
         return
     if layout.text_inside:
-        raise _wrong("text_inside", "is of audio only", "true with images", "leave it out")
+        raise _wrong("text_inside", "is for audio only", "true with images", "leave it out")
     if layout.grid is not None and min(layout.grid) < 1:
         raise _wrong(
-            "grid", "must be 1 or more rows and columns", list(layout.grid), "take those of the decoder's codes"
+            "grid", "must be 1 or more rows and columns", list(layout.grid), "use those of the decoder's codes"
         )
     if layout.row_end is not None and layout.order not in {"flattened", "interleaved"}:
         remedy = "leave row_end out and set grid"
-        raise _wrong("row_end", "needs the rows one after another", f"order {layout.order!r}", remedy)
+        raise _wrong("row_end", "requires an order that writes row by row", f"order {layout.order!r}", remedy)
     if layout.grid is None and layout.row_end is None:
         remedy = "set grid to (rows, columns), or row_end to the token after each row"
-        raise _wrong("grid", "or row_end is needed by an image", "neither", remedy)
+        raise _wrong("grid", "or row_end is required for an image", "neither", remedy)
 
 
 def _check_ranges(layout: TokenLayout) -> None:
-    """The token ids of the codes."""
+    """Check the token ids of the codes."""
     firsts = (layout.first,) if isinstance(layout.first, int) else layout.first
     slots = len(layout.pattern or ()) or layout.codebooks
     if not isinstance(layout.first, int) and len(firsts) != slots:
-        remedy = f"give {slots} of them, or one number"
-        raise _wrong("first", "must be one token id, or one a slot", list(firsts), remedy)
+        remedy = f"give {slots} token ids, or one"
+        raise _wrong("first", "must be one token id, or one token id per slot", list(firsts), remedy)
     if min(firsts) < 0 or max(firsts) > _LAST - _MOST:
-        raise _wrong("first", "must be a token id, 0 or more", layout.first, "take the token id of code 0")
+        raise _wrong("first", "must be a token id, 0 or more", layout.first, "use the token id of code 0")
     if isinstance(layout.first, int):
         return
     ordered = sorted(enumerate(layout.slots), key=lambda entry: entry[1].first)
     for (left, low), (right, high) in pairwise(ordered):
         if high.first < low.stop:
-            remedy = "set them apart, or, where all slots share one range, give first as one number"
+            remedy = "separate the ranges, or give first as one number if all slots share one range"
             spans = f"{low.first} to {low.stop - 1} and {high.first} to {high.stop - 1}"
             raise _wrong("first", f"gives slots {left} and {right} ranges that overlap", spans, remedy)
 
 
 def _check_single_tokens(layout: TokenLayout) -> None:
-    """Markers, row ends and padding: neither codes nor one another."""
+    """Check that markers, row ends and padding are neither codes nor equal to each other."""
     seen: dict[int, str] = {}
     marks = [(field, token) for field in ("begin", "end") for token in getattr(layout, field)]
     marks += [(field, token) for field in ("row_end", "pad") if (token := getattr(layout, field)) is not None]
@@ -164,7 +162,7 @@ def _check_single_tokens(layout: TokenLayout) -> None:
             raise _wrong(field, "must be a token id, 0 or more", token, "take it from the tokenizer")
         if token in seen:
             raise _wrong(
-                field, "must differ from other markers", f"{token}, which {seen[token]} has", "correct one of them"
+                field, "must differ from other markers", f"{token}, which {seen[token]} also has", "correct one of them"
             )
         seen[token] = field
         for place, slot in enumerate(layout.slots):
