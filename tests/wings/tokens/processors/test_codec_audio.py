@@ -207,22 +207,22 @@ class TestSnac:
     @pytest.mark.parametrize(
         ("layout", "says"),
         [
-            (FLAT, "layout has 4 codebooks of 32 codes, decoder .* has 3 of 32; correct"),
+            (FLAT, "layout has 4 codebooks of 32 codes, but decoder .* has 3 of 32; correct"),
             (
                 TokenLayout(modality="audio", first=100, size=CODES, codebooks=3),
-                "codebooks of 1 : 1 : 1 codes a frame, decoder .* takes 1 : 2 : 4",
+                "has 1 : 1 : 1 codes per frame in its codebooks, decoder .* needs 1 : 2 : 4",
             ),
             (
                 TokenLayout(
                     modality="audio", first=100, size=CODES, codebooks=3, order="interleaved", pattern=(0, 1, 2, 2)
                 ),
-                "codebooks of 1 : 1 : 2 codes a frame, decoder .* takes 1 : 2 : 4",
+                "has 1 : 1 : 2 codes per frame in its codebooks, decoder .* needs 1 : 2 : 4",
             ),
             (
                 TokenLayout(
                     modality="audio", first=100, size=CODES, codebooks=2, order="interleaved", pattern=(0, 1, 1)
                 ),
-                "layout has 2 codebooks of 32 codes, decoder .* has 3 of 32; correct",
+                "layout has 2 codebooks of 32 codes, but decoder .* has 3 of 32; correct",
             ),
         ],
     )
@@ -265,18 +265,22 @@ class TestMisfits:
         order = {"order": "interleaved"} if isinstance(fields.get("size"), tuple) else {}
         layout = TokenLayout(**{"modality": "audio", "first": 100, "size": CODES, **fields, **order})
         with pytest.raises(
-            OptionError, match=rf"{says}, decoder .*{name} \({name}\) has 4 of 32 and decodes with fewer"
+            OptionError, match=rf"{says}, but decoder .*{name} \({name}\) has 4 of 32, and also accepts fewer"
         ):
             processor_of(decoder_folder(name), layout)
 
     def test_the_one_codebook_must_agree(self, decoder_folder):
         """X-Codec 2 has a code for each vector of levels."""
-        with pytest.raises(OptionError, match=r"4 codebooks of 32 codes, decoder .*xcodec2 \(xcodec2\) has 1 of 32"):
+        with pytest.raises(
+            OptionError, match=r"4 codebooks of 32 codes, but decoder .*xcodec2 \(xcodec2\) has 1 of 32"
+        ):
             processor_of(decoder_folder("xcodec2"), FLAT)
 
     def test_rates_must_agree(self, decoder_folder):
         """Mimi's codebooks have one rate; the layout of SNAC is none of its."""
-        with pytest.raises(OptionError, match=r"1 : 2 : 4 codes a frame, decoder .* takes 1 : 1 : 1"):
+        with pytest.raises(
+            OptionError, match=r"1 : 2 : 4 codes per frame in its codebooks, decoder .* needs 1 : 1 : 1"
+        ):
             processor_of(decoder_folder("mimi"), ORPHEUS)
 
     def test_a_decoder_of_pictures_makes_no_sounds(self, decoder_folder):
@@ -287,7 +291,7 @@ class TestMisfits:
     def test_a_layout_of_pictures_is_refused(self):
         """The layout must be of sounds."""
         layout = {"modality": "image", "first": 5, "size": 9, "grid": [2, 2]}
-        with pytest.raises(OptionError, match="layout is of image, output processor 'codec_audio' makes audio"):
+        with pytest.raises(OptionError, match="layout is for image, but output processor 'codec_audio' makes audio"):
             CodecAudioProcessor(layout=layout, decoder="x")
 
 

@@ -39,7 +39,7 @@ def test_a_default_may_be_any_text():
     ("text", "modality", "message"),
     [
         (3, "image", "must be a text with {prompt} in it, got 3"),
-        ("a lake", "image", "no place for what a client asks; put {prompt}"),
+        ("a lake", "image", "no place for the client's text; add {prompt}"),
         ("{input}", "image", "unknown place {input} .known: {prompt}, {rows}, {columns}"),
         ("{prompt}", "audio", "known: {input}, {voice}, {instructions}"),
         ("{prompt} {", "image", "a single '{' at 9; double it"),

@@ -146,7 +146,7 @@ def test_a_decoder_that_hears_everything_is_refused(decoder_folder):
     layout = TokenLayout(modality="audio", first=100, size=CODES)
     processor = CodecAudioProcessor.from_config({}, {"layout": layout, "decoder": decoder_folder("xcodec2")})
     for _ in range(2):
-        with pytest.raises(OptionError, match="makes no sound in chunks; leave chunk_seconds out") as raised:
+        with pytest.raises(OptionError, match="so it cannot decode in chunks; leave chunk_seconds out") as raised:
             processor.begin(IN_CHUNKS)
         assert raised.value.param == "chunk_seconds"
 
@@ -197,7 +197,9 @@ def test_a_context_that_is_none_is_refused(context):
         CodecAudioProcessor(layout=FLAT, decoder=Blurred(), context=context)
 
 
-@pytest.mark.parametrize(("made", "says"), [((7, 7, 7), "no frame has samples"), ((16, 33, 47), "no frame has")])
+@pytest.mark.parametrize(
+    ("made", "says"), [((7, 7, 7), "number per frame is not constant"), ((16, 33, 47), "per frame is not")]
+)
 def test_lengths_that_do_not_grow_evenly_are_refused(made, says):
     """There is no telling which samples are whose."""
     decoder, lengths = Blurred(), iter(made)

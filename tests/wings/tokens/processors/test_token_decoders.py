@@ -119,13 +119,13 @@ class TestFolders:
     )
     def test_a_config_that_transformers_refuses_is_named(self, decoder_folder, tmp_path, entries):
         """What the class of the config does not take is an error of the decoder's folder."""
-        with pytest.raises(OptionError, match=r"config.json of decoder .*copy is no mimi: "):
+        with pytest.raises(OptionError, match=r"config.json of decoder .*copy is not a mimi config: "):
             processor_of(copied(decoder_folder("mimi"), tmp_path, **entries))
 
     @pytest.mark.parametrize("name", ["encodec", "xcodec"])
     def test_a_config_without_bandwidths_is_named(self, decoder_folder, tmp_path, name):
         """The number of codebooks follows from the bandwidths: without any there is none."""
-        with pytest.raises(OptionError, match=rf"is no {name}: |has 0 of 32"):
+        with pytest.raises(OptionError, match=rf"is not a {name} config: |has 0 of 32"):
             processor_of(copied(decoder_folder(name), tmp_path, target_bandwidths=[0.0]))
 
 
@@ -256,7 +256,7 @@ class TestPlacing:
     def test_a_device_that_is_not_there_is_named(self, decoder_folder):
         """Whether there is such a device shows when the decoder is loaded."""
         processor = processor_of(decoder_folder("mimi"), device="cuda:99")
-        with pytest.raises(OptionError, match=r"cannot be moved to device 'cuda:99': .*; choose another one"):
+        with pytest.raises(OptionError, match=r"cannot be moved to device 'cuda:99': .*; choose another device"):
             processor.load()
 
     def test_dtypes_reach_the_weights(self, decoder_folder):
@@ -343,8 +343,8 @@ class TestNamedClasses:
     @pytest.mark.parametrize(
         ("path", "error", "says"),
         [
-            ("bent_decoders.Bent", OptionError, 'must read "package.module:Class", got'),
-            (5, OptionError, 'must read "package.module:Class", got 5'),
+            ("bent_decoders.Bent", OptionError, 'must be "package.module:Class", got'),
+            (5, OptionError, 'must be "package.module:Class", got 5'),
             ("bent_decoders:Absent", RegistrationError, "cannot import decoder class .* has no 'Absent'"),
             ("absent_decoders:Bent", RegistrationError, "cannot import decoder class"),
             ("bent_decoders:Mute", OptionError, "decoder class bent_decoders:Mute has no decode; it needs"),
@@ -370,7 +370,7 @@ class TestNamedClasses:
 
     def test_a_class_for_an_object_is_refused(self):
         """An object needs no class to load it."""
-        with pytest.raises(OptionError, match="decoder is an object, and decoder_class names what would load one"):
+        with pytest.raises(OptionError, match="decoder is an object, so decoder_class is not used to load it"):
             processor_of(torch.nn.Identity(), decoder_class="bent_decoders:Bent")
 
     def test_what_cannot_decode_is_refused(self):

@@ -195,13 +195,13 @@ class TestGreyLevels:
             ({"mean": 0.5}, "mean and std belong together"),
             ({"std": 0.5}, "mean and std belong together"),
             ({"mean": 0.5, "std": 0}, "std must be above 0, got 0"),
-            ({"mean": "half", "std": 0.5}, "mean must be a finite number, or one a channel, got 'half'"),
+            ({"mean": "half", "std": 0.5}, "mean must be a finite number, or one per channel, got 'half'"),
             ({"mean": [], "std": 0.5}, "mean must be a finite number"),
             ({"mean": True, "std": 0.5}, "mean must be a finite number"),
             ({"value_range": (1, 0)}, "value_range must be two finite numbers, the lower first"),
             ({"value_range": 1}, "value_range must be 2 finite numbers, got 1"),
             ({"value_range": (0, float("inf"))}, "value_range must be 2 finite numbers"),
-            ({"value_range": (0, 1), "mean": 0.5, "std": 0.5}, "say the same twice"),
+            ({"value_range": (0, 1), "mean": 0.5, "std": 0.5}, "value_range cannot be combined with mean or std"),
         ],
     )
     def test_contradictions_are_refused(self, options, says):
@@ -297,7 +297,7 @@ class TestOwnDecoders:
     def test_means_of_other_channels_are_refused(self):
         """Three means do not fit four channels."""
         processor = VQImageProcessor(layout=EMU3, decoder=Painter(4), mean=[0.5] * 3, std=[0.5] * 3)
-        with pytest.raises(DecodeError, match="made 4 channels, mean and std have 3 and 3 values"):
+        with pytest.raises(DecodeError, match="made 4 channels, but mean and std have 3 and 3 values"):
             processor.decode(medium(2, 5), ANY)
 
     def test_a_model_of_transformers_is_called_as_its_kind_is(self, decoder_folder):
@@ -315,14 +315,16 @@ class TestMisfits:
         """Another codebook size is refused before anything starts; both are named."""
         layout = TokenLayout(modality="image", first=100, size=32, row_end=90)
         with pytest.raises(
-            OptionError, match=r"layout has 1 codebook of 32 codes, decoder .*emu3 \(emu3_vqgan\) has 1"
+            OptionError, match=r"layout has 1 codebook of 32 codes, but decoder .*emu3 \(emu3_vqgan\) has 1"
         ):
             processor_of("emu3", decoder_folder("emu3"), layout=layout)
 
     def test_the_number_of_codebooks_must_agree(self, decoder_folder):
         """A picture of two codebooks is none of Emu3's."""
         layout = TokenLayout(modality="image", first=100, size=CODES, codebooks=2, row_end=90)
-        with pytest.raises(OptionError, match=r"layout has 2 codebooks of 64 codes, decoder .* has 1 of 64; correct"):
+        with pytest.raises(
+            OptionError, match=r"layout has 2 codebooks of 64 codes, but decoder .* has 1 of 64; correct"
+        ):
             processor_of("emu3", decoder_folder("emu3"), layout=layout)
 
     @pytest.mark.parametrize(
@@ -335,12 +337,12 @@ class TestMisfits:
     @pytest.mark.parametrize("name", ["janus", "whole_janus"])
     def test_the_grid_must_be_that_of_the_decoder(self, decoder_folder, layout, given, name):
         """A decoder of one size takes no other grid."""
-        with pytest.raises(OptionError, match=rf"layout has {given}, decoder .* set grid=\[4, 4\]"):
+        with pytest.raises(OptionError, match=rf"layout has {given}, but decoder .* set grid=\[4, 4\]"):
             processor_of("janus", decoder_folder(name), layout=layout)
 
     def test_the_config_says_the_grid(self, decoder_folder, tmp_path):
         """The grid is read from config.json, not from the weights."""
-        with pytest.raises(OptionError, match=r"decodes 6 rows of 6 codes only"):
+        with pytest.raises(OptionError, match=r"decodes only 6 rows of 6 codes"):
             processor_of("janus", changed(decoder_folder("janus"), tmp_path, num_patches=6))
 
     def test_a_processor_made_without_a_config_is_checked_when_loaded(self, decoder_folder):
@@ -352,7 +354,7 @@ class TestMisfits:
 
     def test_a_codec_makes_no_pictures(self, decoder_folder):
         """A decoder of sounds is refused with the processor that takes it."""
-        with pytest.raises(OptionError, match=r"\(mimi\) is one of audio.* set output_processor='codec_audio'"):
+        with pytest.raises(OptionError, match=r"\(mimi\) decodes audio.* set output_processor='codec_audio'"):
             processor_of("emu3", decoder_folder("mimi"))
 
     @pytest.mark.parametrize(
@@ -364,7 +366,7 @@ class TestMisfits:
             ({"layout": {"modality": "image", "frist": 1}, "decoder": "x"}, "frist"),
             (
                 {"layout": {"modality": "audio", "first": 5, "size": 9}, "decoder": "x"},
-                "layout is of audio, output processor 'vq_image' makes image",
+                "layout is for audio, but output processor 'vq_image' makes image",
             ),
         ],
     )

@@ -1,1 +1,1 @@
-"""Decoders of token models: what turns codes into pixels or samples, one a file, loaded from local folders."""
+"""Decoders that turn the codes of token models into pixels or samples. They are loaded from local folders."""

@@ -1,4 +1,4 @@
-"""TokenDecoder: what all decoders have in common, what is known before weights are read, and where they run."""
+"""TokenDecoder, the base class of decoders, DecoderFacts, and helpers for devices, dtypes and files of weights."""
 
 from __future__ import annotations
 
@@ -24,25 +24,29 @@ if TYPE_CHECKING:
 
 
 class TokenDecoder(ABC):
-    """A decoder that was found and whose config.json was read; its weights come with ``load``."""
+    """A decoder whose folder or object is known. ``load`` reads its weights."""
 
     kind: ClassVar[str]
-    """What it is called in messages."""
+    """Name of the kind of decoder in messages."""
 
     facts: DecoderFacts | None = None
-    """What it takes; None: not known, so that nothing can be checked."""
+    """Facts that a layout is checked against. None if they are unknown; then no layout is refused."""
 
     sampling_rate: int | None = None
-    """Samples of a channel in a second, Hz, where it says so without further facts."""
+    """Samples per channel and second in Hz, if the decoder declares them but has no ``facts``."""
 
     folder: Path | None = None
-    """Where the weights lie; None: they are in ``model``."""
+    """Folder of the weights. None if ``model`` was given as an object."""
 
     model: Any = None
-    """What decodes: loaded, or handed in."""
+    """Object that decodes. It is loaded from ``folder``, or was given by the user."""
 
     def load(self, device: str | None, dtype: str | None) -> None:
-        """Load the weights; None: on the CPU in float32, or as a model that was handed in has them."""
+        """Load the weights.
+
+        With None, weights from a folder are loaded on the CPU in float32, and a model given as an object keeps its
+        device and dtype.
+        """
         import torch
 
         if self.folder is not None:
@@ -52,95 +56,108 @@ class TokenDecoder(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the codes must lie; known once the weights are loaded."""
+        """Return the device on which codes must be. It is known once the weights are loaded."""
         return device_of(self.model)
 
     def read(self, folder: Path, dtype: torch.dtype) -> Any:
-        """Read the weights; raises a ModelError where they are damaged, or not all there."""
+        """Read the weights from a folder. Raise a ModelError if they are damaged or incomplete."""
         raise NotImplementedError(f"{type(self).__name__} has a folder and must define read(folder, dtype)")
 
     def causal(self) -> CausalChunks | None:
-        """Begin a sound whose layers remember what they need; None: chunks are decoded with the frames around them."""
+        """Begin a sound whose chunks continue from the state of the decoder's layers.
+
+        Return None if the decoder does not support this. Each chunk is then decoded with the frames around it.
+        """
         return None
 
     def unit(self, rates: Sequence[int]) -> int:
-        """Frames, of so many codes a codebook, that are decoded together: a part must begin at a multiple of them."""
+        """Return the number of frames that are decoded together. A chunk must begin at a multiple of it.
+
+        ``rates`` holds the codes per frame of each codebook.
+        """
         return 1
 
     @abstractmethod
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Decode codes of several media of one shape.
+        """Decode the codes of several media of the same shape.
 
         Args:
-            codes: int64, one a codebook: [n, rows, columns] of pictures, [n, codes] of sounds.
+            codes: int64, one tensor per codebook: [n, rows, columns] for pictures, [n, codes] for sounds.
 
         Returns:
-            Floating point: [n, channels, height, width], [n, channels, samples] or [n, samples].
+            A floating-point tensor: pixels [n, channels, height, width], or samples [n, channels, samples] or
+            [n, samples].
 
         """
 
 
 @dataclass(frozen=True)
 class DecoderFacts:
-    """What is known of a decoder before its weights are read."""
+    """Facts about a decoder that are known before its weights are read."""
 
     modality: Literal["image", "audio"]
-    """What it makes."""
+    """Kind of media that the decoder makes."""
     codebooks: int
-    """Codebooks that it has."""
+    """Number of codebooks."""
     codebook_size: int
-    """Codes of each."""
+    """Number of codes in each codebook."""
     fewer: bool = False
-    """Whether it decodes with its first codebooks alone."""
+    """Whether the decoder also works with only its first codebooks."""
     strides: tuple[int, ...] | None = None
-    """Steps of the finest codebook that a code of each codebook stands for; None: all have one rate."""
+    """Steps of the finest codebook that one code of each codebook spans. None if all codebooks have the same rate."""
     grid: tuple[int, int] | None = None
-    """Rows and columns of the only picture that it decodes; None: any."""
+    """Rows and columns of codes, if the decoder has a fixed picture size. None for any size."""
     sampling_rate: int | None = None
-    """Samples of a channel in a second, Hz."""
+    """Samples per channel and second, in Hz."""
 
-    def check_fit(self, layout: TokenLayout, said: str) -> None:
-        """Refuse a layout whose codes would not be taken as they are meant; ``said`` is as "decoder mimi/ (mimi)"."""
-        self._check_codebooks(layout, said)
-        self._check_rates(layout, said)
+    def check_fit(self, layout: TokenLayout, decoder_name: str) -> None:
+        """Raise an OptionError if the decoder cannot decode the codes of ``layout``.
+
+        ``decoder_name`` names the decoder in the message, such as "decoder mimi/ (mimi)".
+        """
+        self._check_codebooks(layout, decoder_name)
+        self._check_rates(layout, decoder_name)
         if self.grid is not None and layout.grid != self.grid:
             rows, columns = self.grid
-            given = f"grid {list(layout.grid)}" if layout.grid else "no fixed grid"
+            layout_grid = f"grid {list(layout.grid)}" if layout.grid else "no fixed grid"
             raise OptionError(
-                f"layout has {given}, {said} decodes {rows} rows of {columns} codes only; set grid=[{rows}, {columns}],"
-                " or name the decoder that the model was trained with",
+                f"layout has {layout_grid}, but {decoder_name} decodes only {rows} rows of {columns} codes; set"
+                f" grid=[{rows}, {columns}], or name the decoder that the model was trained with",
                 param="layout",
             )
 
-    def _check_codebooks(self, layout: TokenLayout, said: str) -> None:
+    def _check_codebooks(self, layout: TokenLayout, decoder_name: str) -> None:
         sizes = {slot.stop - slot.first for slot in layout.slots}
         enough = layout.codebooks <= self.codebooks if self.fewer else layout.codebooks == self.codebooks
         if enough and sizes == {self.codebook_size}:
             return
         codes = " and ".join(map(str, sorted(sizes)))
-        also = " and decodes with fewer codebooks, not with more or with others" if self.fewer else ""
+        fewer_note = ", and also accepts fewer codebooks, but not more or different ones" if self.fewer else ""
         raise OptionError(
-            f"layout has {_counted(layout.codebooks)} of {codes} codes, {said} has {self.codebooks} of"
-            f" {self.codebook_size}{also}; correct the layout's codebooks and size, or name the decoder that the model"
-            " was trained with",
+            f"layout has {_counted(layout.codebooks)} of {codes} codes, but {decoder_name} has {self.codebooks} of"
+            f" {self.codebook_size}{fewer_note}; correct the layout's codebooks and size, or name the decoder that the"
+            " model was trained with",
             param="layout",
         )
 
-    def _check_rates(self, layout: TokenLayout, said: str) -> None:
+    def _check_rates(self, layout: TokenLayout, decoder_name: str) -> None:
         slots = Counter(slot.codebook for slot in layout.slots)
-        given = _reduced([slots[codebook] for codebook in range(layout.codebooks)])
+        layout_rates = _reduced([slots[codebook] for codebook in range(layout.codebooks)])
         finest = math.lcm(*self.strides) if self.strides else 1
-        taken = _reduced([finest // stride for stride in self.strides] if self.strides else [1] * layout.codebooks)
-        if given != taken:
+        decoder_rates = _reduced(
+            [finest // stride for stride in self.strides] if self.strides else [1] * layout.codebooks
+        )
+        if layout_rates != decoder_rates:
             raise OptionError(
-                f"layout has codebooks of {_listed(given)} codes a frame, {said} takes {_listed(taken)}; correct the"
-                " layout's order and pattern, or name the decoder that the model was trained with",
+                f"layout has {_listed(layout_rates)} codes per frame in its codebooks, {decoder_name} needs"
+                f" {_listed(decoder_rates)}; correct the layout's order and pattern, or name the decoder that the model"
+                " was trained with",
                 param="layout",
             )
 
 
 def _reduced(counts: list[int]) -> list[int]:
-    """Counts in lowest terms: only their ratio matters."""
+    """Divide the counts by their greatest common divisor, as only their ratio matters."""
     common = math.gcd(*counts)
     return [count // common for count in counts]
 
@@ -155,18 +172,18 @@ def _counted(codebooks: int) -> str:
 
 _WEIGHTS = ("*.safetensors", "*.bin")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
-"""Names that the option ``dtype`` takes."""
+"""Values that the option ``dtype`` accepts."""
 
 
 def checked_dtype(dtype: object) -> str | None:
-    """An option ``dtype``."""
+    """Check the option ``dtype``, and return it."""
     if dtype is not None and dtype not in DTYPES:
         raise OptionError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}", param="dtype")
     return None if dtype is None else str(dtype)
 
 
 def checked_device(device: object) -> str | None:
-    """An option ``device``; whether there is such a device shows when the decoder is loaded."""
+    """Check the form of the option ``device``, and return it. Loading the decoder shows whether the device exists."""
     import torch
 
     if device is None:
@@ -178,38 +195,38 @@ def checked_device(device: object) -> str | None:
 
 
 def torch_dtype(dtype: str | None) -> torch.dtype:
-    """The dtype of a name, float32 without one."""
+    """Return the torch dtype with a name, or float32 for None."""
     import torch
 
-    found: torch.dtype = getattr(torch, dtype or "float32")
-    return found
+    value: torch.dtype = getattr(torch, dtype or "float32")
+    return value
 
 
 def moved(module: nn.Module, device: str | None, dtype: str | None) -> nn.Module:
-    """A module for evaluation; moved, or of another dtype, only where something is said."""
+    """Return a module in evaluation mode, on ``device`` and in ``dtype``. None keeps the module's own."""
     module = module if dtype is None else module.to(torch_dtype(dtype))
     try:
         return (module if device is None else module.to(device)).eval()
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
         raise OptionError(
-            f"the decoder cannot be moved to device {device!r}: {error}; choose another one", param="device"
+            f"the decoder cannot be moved to device {device!r}: {error}; choose another device", param="device"
         ) from error
 
 
 def device_of(module: object) -> torch.device:
-    """Where the weights of a module lie; the CPU for one without."""
+    """Return the device of a module's weights, or the CPU if it has no weights."""
     import torch
 
     for kind in ("parameters", "buffers"):
-        found = next(iter(getattr(module, kind, list)()), None)
-        if isinstance(found, torch.Tensor):
-            return found.device
+        tensor = next(iter(getattr(module, kind, list)()), None)
+        if isinstance(tensor, torch.Tensor):
+            return tensor.device
     return torch.device("cpu")
 
 
 @contextmanager
 def decoder_threads(count: int | None) -> Iterator[None]:
-    """Have torch use so many threads for what this thread runs, and as many as before afterwards; None: as it is."""
+    """Make torch use ``count`` threads inside the context, for work of this thread. None changes nothing."""
     import torch
 
     before = torch.get_num_threads()
@@ -224,7 +241,7 @@ def decoder_threads(count: int | None) -> Iterator[None]:
 
 
 def read_table(path: Path) -> Mapping[str, Any]:
-    """The table of a JSON file."""
+    """Read a JSON file that holds a table (object)."""
     try:
         table = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -235,7 +252,7 @@ def read_table(path: Path) -> Mapping[str, Any]:
 
 
 def check_weights(folder: Path) -> None:
-    """Refuse a folder without a file of weights; none is read."""
+    """Raise an OptionError if a folder has no file of weights. The weights are not read."""
     if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
         raise OptionError(
             f"decoder folder {folder} has no weights ({' or '.join(_WEIGHTS)}); save them there with save_pretrained,"

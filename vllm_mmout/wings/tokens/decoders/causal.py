@@ -1,4 +1,4 @@
-"""CausalChunks: sounds of decoders that never look ahead; each chunk goes on from what their layers remember."""
+"""CausalChunks: chunked decoding with causal decoders, which continues from the state of their layers."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 
 class CausalChunks(SoundChunks):
-    """Chunks of ``EncodecModel`` or ``MimiModel`` of transformers.
+    """Chunked decoding of a sound with ``EncodecModel`` or ``MimiModel`` of transformers.
 
-    Each layer gets its new inputs behind those that it had last, so that it computes what it does of the whole.
+    Each layer gets its last inputs again before the new ones, so its outputs equal those for the whole sound.
     """
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self._kept: dict[nn.Module, Any] = {}
-        """What a layer remembers: its last inputs [n, channels, k], or the state of an LSTM."""
+        """State of each layer: its last inputs [n, channels, k], or the state of an LSTM."""
         self._attended: Any = None
-        """Keys and values of a transformer."""
+        """Past keys and values of the decoder's transformer."""
         self._made = 0
         config = model.config
         self.first = int(config.kernel_size) if config.pad_mode == "reflect" else 1
-        """Frames that the first chunk takes: what is reflected at a sound's beginning must have come."""
+        """Minimum number of frames of the first chunk. Reflection padding at the start of a sound needs them."""
 
     def take(self, codes: Codes, *, ended: bool) -> NDArray[np.float32] | None:
-        """See `SoundChunks.take`."""
+        """Decode the codes that are new since the last call. See `SoundChunks.take`."""
         import torch
 
         frames = codes[0].size
@@ -48,14 +48,14 @@ class CausalChunks(SoundChunks):
         return samples
 
     def _decoded(self, codes: torch.Tensor) -> torch.Tensor:
-        """Samples [1, channels, n] of new codes [1, codebooks, frames]."""
+        """Decode new codes [1, codebooks, frames] to samples [1, channels, n]."""
         model = self._model
         if not hasattr(model, "decoder_transformer"):
             return self._through(model.decoder.layers, model.quantizer.decode(codes.transpose(0, 1)))
         inputs = self._layer(model.upsample, model.quantizer.decode(codes)).transpose(1, 2)
-        seen = model.decoder_transformer(inputs, past_key_values=self._attended, use_cache=True, return_dict=True)
-        self._attended = seen.past_key_values
-        return self._through(model.decoder.layers, seen.last_hidden_state.transpose(1, 2))
+        outputs = model.decoder_transformer(inputs, past_key_values=self._attended, use_cache=True, return_dict=True)
+        self._attended = outputs.past_key_values
+        return self._through(model.decoder.layers, outputs.last_hidden_state.transpose(1, 2))
 
     def _through(self, layers: Any, inputs: torch.Tensor) -> torch.Tensor:
         for layer in layers:
@@ -69,18 +69,18 @@ class CausalChunks(SoundChunks):
             return self._remembered(layer, inputs)
         if hasattr(layer, "trim_right_ratio"):
             return self._upsampled(layer, inputs)
-        made: torch.Tensor = self._convolved(layer, inputs) if hasattr(layer, "conv") else layer(inputs)
-        return made
+        outputs: torch.Tensor = self._convolved(layer, inputs) if hasattr(layer, "conv") else layer(inputs)
+        return outputs
 
     def _remembered(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
-        """An LSTM, whose inputs are added."""
+        """Run an LSTM, and add its inputs to its outputs."""
         steps = inputs.permute(2, 0, 1)
-        made, self._kept[layer] = layer.lstm(steps, self._kept.get(layer))
-        whole: torch.Tensor = made + steps
-        return whole.permute(1, 2, 0)
+        outputs, self._kept[layer] = layer.lstm(steps, self._kept.get(layer))
+        summed: torch.Tensor = outputs + steps
+        return summed.permute(1, 2, 0)
 
     def _convolved(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
-        """A convolution of stride 1, whose first inputs are padded as of a whole sound."""
+        """Run a convolution of stride 1. At the start of a sound, its inputs are padded as for a whole sound."""
         import torch
 
         pad = int(layer.padding_total)
@@ -92,7 +92,7 @@ class CausalChunks(SoundChunks):
         return layer.conv(inputs)  # type: ignore[no-any-return]
 
     def _upsampled(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
-        """A transposed convolution, whose outputs are made of a few inputs before as well."""
+        """Run a transposed convolution, whose outputs also depend on a few earlier inputs."""
         import torch
 
         kernel, stride = layer.conv.kernel_size[0], layer.conv.stride[0]
@@ -100,13 +100,13 @@ class CausalChunks(SoundChunks):
         length = inputs.shape[-1]
         if before is not None:
             inputs = torch.cat([before, inputs], dim=-1)
-        known = inputs.shape[-1] - length
+        earlier = inputs.shape[-1] - length
         self._kept[layer] = inputs[..., max(0, inputs.shape[-1] - (math.ceil(kernel / stride) - 1)) :]
-        return layer.conv(inputs)[..., known * stride : (known + length) * stride]  # type: ignore[no-any-return]
+        return layer.conv(inputs)[..., earlier * stride : (earlier + length) * stride]  # type: ignore[no-any-return]
 
 
 def is_causal(model: Any) -> bool:
-    """Whether a model's config says that nothing looks ahead, and nothing is taken over the whole sound."""
+    """Return whether a model neither looks ahead nor normalises over the whole sound, according to its config."""
     config = model.config
     whole = getattr(config, "norm_type", "weight_norm") != "weight_norm"
     return bool(config.use_causal_conv) and config.trim_right_ratio == 1.0 and not whole

@@ -1,4 +1,4 @@
-"""SoundChunks: one sound that is decoded piece by piece while its codes come, and how far a decoder hears around it."""
+"""SoundChunks: chunked decoding of a sound while its codes come. Probe: measures the context that a decoder needs."""
 
 from __future__ import annotations
 
@@ -13,64 +13,65 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import OptionError
 
 Codes: TypeAlias = Sequence[NDArray[np.int64]]
-"""One array [n_k] a codebook."""
+"""Codes of a sound, one int64 array [n_k] per codebook."""
 Decode: TypeAlias = Callable[[Codes], NDArray[np.float32]]
-"""Makes samples [channels, n] of codes."""
+"""Function that decodes codes to float32 samples [channels, n]."""
 
 _TRIED = (64, 256, 1024)
-"""Frames by which a decoder is measured: the longer ones where it hears all of the shorter."""
+"""Lengths, in frames, of the sounds that measure a decoder's context. Longer ones follow if shorter ones do not do."""
 _FEW = 16
-"""Frames by whose samples a frame's are counted."""
+"""Number of frames with which the samples per frame are measured."""
 _TRIALS = 3
-"""Random sounds of each length: in one a change may be lost by chance."""
+"""Number of random sounds of each length. In a single sound a change may have no effect by chance."""
 
 
 class SoundChunks(ABC):
-    """What is remembered between the chunks of one sound."""
+    """The state that is kept between the chunks of one sound."""
 
     @abstractmethod
     def take(self, codes: Codes, *, ended: bool) -> NDArray[np.float32] | None:
-        """Decode what is new.
+        """Decode the codes that are new since the last call.
 
         Args:
-            codes: all codes of the sound so far, whole frames.
-            ended: whether the sound has no more.
+            codes: all codes of the sound so far, whole frames only.
+            ended: whether the sound has no more codes.
 
         Returns:
-            Samples [channels, n] that follow those of the call before; None where more codes must come first. All
-            samples of a sound, joined, are those of its decode as a whole, up to the rounding of the decoder's sums.
+            Samples [channels, n] that follow those of the last call, or None if more codes must come first. The
+            samples of all calls, joined, equal those of decoding the whole sound at once, up to rounding.
 
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """How a decoder decodes sounds in chunks."""
+    """The parameters with which a decoder decodes sounds in chunks."""
 
     frame_samples: int
-    """Samples of a channel that a frame adds."""
+    """Samples per channel that each frame adds."""
     ahead: int
-    """Frames that must have come after one before it can be decoded."""
+    """Number of later frames that must have come before a frame can be decoded."""
     first: int
-    """Frames that the first chunk takes at least, unless the sound has fewer."""
+    """Minimum number of frames of the first chunk, unless the sound has fewer."""
     begin: Callable[[], SoundChunks]
-    """Begins a sound."""
+    """Function that begins a sound."""
     rates: Sequence[int] = (1,)
-    """Codes of a frame, one number a codebook."""
+    """Codes per frame of each codebook."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Frames on either side of one that its samples depend on."""
+    """The number of frames before and after a frame that affect its samples."""
 
     left: int
     right: int
 
 
 class WindowedChunks(SoundChunks):
-    """Chunks of a decoder that hears a limited time: each is decoded with the frames around it, which are cut off.
+    """Chunked decoding with a decoder whose context is limited.
 
-    ``unit``: frames that a window begins at a multiple of.
+    Each chunk is decoded with the frames around it, whose samples are then cut off. A window must begin at a multiple
+    of ``unit`` frames.
     """
 
     def __init__(self, decode: Decode, rates: Sequence[int], frame_samples: int, context: Context, unit: int) -> None:
@@ -80,42 +81,44 @@ class WindowedChunks(SoundChunks):
         self._context = context
         self._unit = unit
         self._made = 0
-        """Frames whose samples were given."""
+        """Number of frames whose samples have been returned."""
 
     def take(self, codes: Codes, *, ended: bool) -> NDArray[np.float32] | None:
-        """See `SoundChunks.take`."""
+        """Decode the codes that are new since the last call. See `SoundChunks.take`."""
         frames = codes[0].size // self._rates[0]
         until = frames if ended else frames - self._context.right
         if until <= self._made and not ended:
             return None
-        # What the last call decodes has one frame at least: some decoders make samples behind the last one.
+        # The last call decodes at least one frame, as some decoders make samples after the last frame.
         start = max(0, min(self._made - self._context.left, frames - 1)) // self._unit * self._unit
         window = [ids[start * rate : frames * rate] for ids, rate in zip(codes, self._rates, strict=True)]
         samples = self._decode(window)
         first = (self._made - start) * self._frame_samples
-        last = samples.shape[1] if ended else (until - start) * self._frame_samples  # the end may have more, or less
+        last = (
+            samples.shape[1] if ended else (until - start) * self._frame_samples
+        )  # the last frame may have more or fewer samples
         self._made = until
         return samples[:, first:last]
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Finds out by trying how a decoder makes samples of frames."""
+    """A probe that runs a decoder to measure how it turns frames into samples."""
 
     decode: Decode
-    """The same codes must give the same samples."""
+    """Function that decodes codes. Equal codes must give equal samples."""
     rates: Sequence[int]
-    """Codes of a frame, one number a codebook."""
+    """Codes per frame of each codebook."""
     size: int
-    """Codes that each codebook has at least."""
+    """Number of codes in the smallest codebook."""
     unit: int
-    """Frames that are decoded together."""
+    """Number of frames that are decoded together."""
 
     def lengths(self) -> tuple[int, int]:
-        """Samples that a frame adds, and those that a sound has beyond them, which may be less than none.
+        """Return the samples that each frame adds, and the surplus samples of a sound (negative if some are missing).
 
         Raises:
-            OptionError: lengths do not grow evenly.
+            OptionError: the number of samples does not grow evenly with the frames.
 
         """
         few = -(-_FEW // self.unit) * self.unit
@@ -123,35 +126,35 @@ class Probe:
         added, rest = divmod(lengths[1] - lengths[0], few)
         if rest or added < 1 or lengths[2] - lengths[1] != lengths[1] - lengths[0]:
             raise OptionError(
-                f"the decoder makes {lengths} samples of {few}, {2 * few} and {3 * few} frames, so that no frame has"
-                " samples of its own; leave chunk_seconds out",
+                f"the decoder makes {lengths} samples of {few}, {2 * few} and {3 * few} frames, so the number"
+                " per frame is not constant; leave chunk_seconds out",
                 param="chunk_seconds",
             )
         return added, lengths[0] - few * added
 
     def context(self, frame_samples: int) -> Context:
-        """How many frames around one its samples depend on: one is changed, to see which samples change.
+        """Return the context of a frame, measured by changing one frame and comparing the samples.
 
         Raises:
-            OptionError: samples depend on the whole sound.
+            OptionError: samples depend on frames that are too far away.
 
         """
         half = 0
         for frames in _TRIED:
             half = -(-frames // (2 * self.unit)) * self.unit
             places = {half, half + self.unit - 1}
-            found = [self._heard(frame_samples, 2 * half, at, trial) for trial in range(_TRIALS) for at in places]
-            left, right = max(one.left for one in found), max(one.right for one in found)
+            contexts = [self._heard(frame_samples, 2 * half, at, trial) for trial in range(_TRIALS) for at in places]
+            left, right = max(context.left for context in contexts), max(context.right for context in contexts)
             if max(left, right) + 2 * self.unit < half:
-                return Context(left and left + 1, right and right + 1)  # the faintest is lost in rounding
+                return Context(left and left + 1, right and right + 1)  # one more: rounding hides the faintest effects
         raise OptionError(
-            f"the decoder's samples depend on codes that are {half} frames away or more, so that it makes no sound in"
+            f"the decoder's samples depend on codes that are {half} frames away or more, so it cannot decode in"
             " chunks; leave chunk_seconds out",
             param="chunk_seconds",
         )
 
     def _heard(self, frame_samples: int, frames: int, at: int, trial: int) -> Context:
-        """How far the change of a frame is heard: what it does to later ones is their left context."""
+        """Return the reach of a change in one frame. Its effect on later frames is their left context."""
         codes = self._random(frames, trial)
         changed = [ids.copy() for ids in codes]
         for ids, rate in zip(changed, self.rates, strict=True):

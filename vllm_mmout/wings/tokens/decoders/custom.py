@@ -1,4 +1,4 @@
-"""Decoders of others: any object with ``decode(codes)``, and classes named by their path."""
+"""Decoders of users: any object with ``decode(codes)``, and classes named by their import path."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class CustomDecoder(TokenDecoder):
-    """A decoder of which nothing is known but how it is called; one that makes sounds may have a ``sampling_rate``.
+    """A decoder given as an object with ``decode(codes)``. A decoder of sounds may have a ``sampling_rate`` in Hz.
 
-    ``decode`` is given int64 [n, rows, columns] of a picture (with several codebooks [n, codebooks, rows, columns]),
-    [n, codebooks, frames] of a sound, or a list of [n, codes] where the codebooks have different rates; it returns a
-    tensor, or a mapping or tuple whose first entry is one.
+    ``decode`` gets int64 codes: [n, rows, columns] for pictures, or [n, codebooks, rows, columns] with several
+    codebooks; [n, codebooks, frames] for sounds, or a list of [n, codes] if the codebooks have different rates. It
+    returns a tensor, or a mapping or tuple whose first entry is a tensor.
     """
 
     kind: ClassVar[str] = "own"
@@ -33,7 +33,7 @@ class CustomDecoder(TokenDecoder):
         self.sampling_rate = rate if isinstance(rate, int) else None
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Decode codes of several media of one shape, as `TokenDecoder.decode`."""
+        """Decode the codes of several media of the same shape. See `TokenDecoder.decode`."""
         import torch
 
         result = self.model.decode(_shaped(codes))
@@ -48,7 +48,7 @@ class CustomDecoder(TokenDecoder):
 
 
 def _shaped(codes: Sequence[torch.Tensor]) -> Any:
-    """Codes as one tensor where all codebooks have one rate."""
+    """Return the codes as one tensor if all codebooks have the same shape, else as a list."""
     import torch
 
     if codes[0].ndim == 3 and len(codes) == 1:
@@ -62,9 +62,9 @@ _RATES = ("sampling_rate", "sample_rate")
 
 
 class CustomClassDecoder(CustomDecoder):
-    """A decoder of a class that an installed package has, "package.module:Class"; it is called as a `CustomDecoder` is.
+    """A decoder of a class "package.module:Class" in an installed package. It is called like a `CustomDecoder`.
 
-    The ``sampling_rate`` in the folder's config.json, if there is one, counts.
+    ``sampling_rate`` (or ``sample_rate``) is read from the folder's config.json if that file exists.
     """
 
     kind: ClassVar[str] = "named"
@@ -73,7 +73,7 @@ class CustomClassDecoder(CustomDecoder):
         from vllm_mmout.importing import import_path, is_path
 
         if not isinstance(path, str) or not is_path(path):
-            raise OptionError(f'decoder_class must read "package.module:Class", got {path!r}', param="decoder_class")
+            raise OptionError(f'decoder_class must be "package.module:Class", got {path!r}', param="decoder_class")
         self._class: Any = import_path(path, "decoder class")
         for method in ("from_pretrained", "decode"):
             if not callable(getattr(self._class, method, None)):
@@ -95,6 +95,6 @@ class CustomClassDecoder(CustomDecoder):
 
         try:
             model = self._class.from_pretrained(str(folder))
-        except Exception as error:  # an author's code: whatever it raises says that there is no decoder
+        except Exception as error:  # user code may raise any error
             raise ModelError(f"decoder class {self._path} cannot load {folder}: {type_and_message(error)}") from error
         return model.to(dtype) if isinstance(model, torch.nn.Module) else model

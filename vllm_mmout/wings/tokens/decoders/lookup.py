@@ -1,4 +1,4 @@
-"""Which decoder a folder, as ``save_pretrained`` leaves it, or an object is: by ``model_type``, or by what SNAC has."""
+"""Lookup of the decoder class for a folder from ``save_pretrained``, or for an object, by its config."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ KINDS = {
     "xcodec": "XcodecDecoder",
     "xcodec2": "Xcodec2Decoder",
 }
-"""``model_type`` of config.json -> class in `transformers_models`; of the two whole models it is the decoder inside."""
+"""Class in `transformers_models` for each ``model_type``. For the whole models "emu3" and "janus" it is the decoder."""
 
 _SNAC_ALONE = "vq_strides"
-"""SNAC's config.json has no ``model_type``, but this."""
+"""Key by which SNAC's config.json is recognised, as it has no ``model_type``."""
 
 
 def located(decoder: str | os.PathLike[str], model: object) -> Path:
-    """Where a decoder lies: a relative folder is looked for in the model's (``_name_or_path`` of its config)."""
+    """Return the folder of a decoder. A relative path is resolved in the model's folder, ``model``, if that exists."""
     path = Path(decoder).expanduser()
-    beside = isinstance(model, str) and model and Path(model).is_dir() and not path.is_absolute()
-    return Path(str(model)) / path if beside else path
+    in_model_folder = isinstance(model, str) and model and Path(model).is_dir() and not path.is_absolute()
+    return Path(str(model)) / path if in_model_folder else path
 
 
 def config_in(path: Path) -> Mapping[str, Any]:
-    """A decoder's config.json."""
+    """Read a decoder's config.json. Raise an OptionError if it is missing."""
     if not path.is_dir():
         raise OptionError(
             f"decoder folder {path.absolute()} does not exist; decoders are never downloaded: fetch it first (hf"
@@ -56,11 +56,11 @@ def config_in(path: Path) -> Mapping[str, Any]:
 
 
 def decoder_of(source: str | os.PathLike[str] | object, decoder_class: str | None) -> TokenDecoder:
-    """Find out what an option ``decoder`` means, without reading weights."""
+    """Return the decoder for the options ``decoder`` and ``decoder_class``, without reading weights."""
     if not isinstance(source, str | os.PathLike):
         if decoder_class is not None:
             raise OptionError(
-                "decoder is an object, and decoder_class names what would load one; leave one of them out",
+                "decoder is an object, so decoder_class is not used to load it; leave one of them out",
                 param="decoder_class",
             )
         return _handed(source)
@@ -76,9 +76,9 @@ def decoder_of(source: str | os.PathLike[str] | object, decoder_class: str | Non
 
         return SnacDecoder.from_folder(folder, config)
     if not isinstance(kind, str) or kind not in KINDS:
-        given = f"model_type {kind!r}" if kind and isinstance(kind, str) else "no model_type"
+        model_type = f"model_type {kind!r}" if kind and isinstance(kind, str) else "no model_type"
         raise OptionError(
-            f"decoder {folder} has {given} in its config.json, which is none of those known ({', '.join(KINDS)}, and"
+            f"decoder {folder} has {model_type} in its config.json, which is not supported (known: {', '.join(KINDS)},"
             ' snac); name its class with decoder_class="package.module:Class"',
             param="decoder",
         )
@@ -86,7 +86,7 @@ def decoder_of(source: str | os.PathLike[str] | object, decoder_class: str | Non
 
 
 def _handed(module: Any) -> TokenDecoder:
-    """A decoder that someone else has loaded; one of a known kind is called as that kind is."""
+    """Return the decoder for an object that is loaded already, of the class of its kind if that is known."""
     if hasattr(module, _SNAC_ALONE):
         from vllm_mmout.wings.tokens.decoders.snac import SnacDecoder
 
@@ -103,5 +103,5 @@ def _handed(module: Any) -> TokenDecoder:
 def _class(kind: str) -> type[PretrainedDecoder]:
     from vllm_mmout.wings.tokens.decoders import transformers_models
 
-    found: type[PretrainedDecoder] = getattr(transformers_models, KINDS[kind])
-    return found
+    decoder_class: type[PretrainedDecoder] = getattr(transformers_models, KINDS[kind])
+    return decoder_class

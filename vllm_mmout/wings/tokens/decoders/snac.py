@@ -1,4 +1,4 @@
-"""SNAC: sound from codebooks of different rates, by the package of its authors."""
+"""SnacDecoder: sounds from codebooks of different rates, decoded with the package snac."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class SnacDecoder(TokenDecoder):
-    """``SNAC`` of the package snac (https://arxiv.org/abs/2410.14411).
+    """A decoder that runs ``SNAC`` of the package snac (https://arxiv.org/abs/2410.14411).
 
-    What its config leaves out has the package's own defaults. With ``noise`` there random numbers are mixed in: two
-    decodes of the same codes differ a little.
+    Values missing in its config have the package's defaults. If the config sets ``noise``, the decoder mixes in random
+    numbers, so two decodes of the same codes differ slightly.
     """
 
     kind: ClassVar[str] = "snac"
@@ -38,7 +38,7 @@ class SnacDecoder(TokenDecoder):
             )
         except (KeyError, TypeError, ValueError) as error:
             raise OptionError(
-                f"config.json of decoder {folder} is no SNAC: {error!r}; download it again", param="decoder"
+                f"config.json of decoder {folder} is not a SNAC config: {error!r}; download it again", param="decoder"
             ) from error
         self._strides = strides
         self.folder = folder
@@ -46,22 +46,22 @@ class SnacDecoder(TokenDecoder):
 
     @classmethod
     def from_folder(cls, folder: Path, config: Mapping[str, Any]) -> SnacDecoder:
-        """Make it of a folder with weights, and see that the package is there."""
-        made = cls(config, folder=folder)
+        """Create the decoder of a folder with weights. Check that the package snac is installed."""
+        decoder = cls(config, folder=folder)
         check_weights(folder)
         _package()
-        return made
+        return decoder
 
     def unit(self, rates: Sequence[int]) -> int:
-        """Whole windows of attention, as whole frames."""
+        """Return the smallest number of frames that fills whole attention windows."""
         steps = rates[0] * self._strides[0]
         return math.lcm(self._window, steps) // steps
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Decode one [n, codes] a codebook to [n, channels, samples].
+        """Decode codes, one tensor [n, codes] per codebook, to samples [n, channels, samples].
 
-        A decoder with windows of attention takes whole windows only: what is short of one is filled up with code 0,
-        as its encoder fills up with silence, and cut off again.
+        A decoder with attention windows only takes whole windows. An incomplete window is filled with code 0, as the
+        encoder fills it with silence, and the extra samples are cut off.
         """
         import torch
 
@@ -76,10 +76,10 @@ class SnacDecoder(TokenDecoder):
         return samples[..., : samples.shape[-1] * steps // whole]
 
     def read(self, folder: Path, dtype: torch.dtype) -> Any:
-        """Read the weights by the package's own code."""
+        """Read the weights with the package snac. Raise a ModelError if they are damaged."""
         try:
             model = _package().SNAC.from_pretrained(str(folder))
-        except Exception as error:  # the reader of weights raises all kinds of errors at damaged files
+        except Exception as error:  # damaged files raise errors of many kinds
             raise ModelError(
                 f"the weights of decoder {folder} (snac) cannot be loaded: {type_and_message(error)}; download it again"
             ) from error
@@ -87,10 +87,10 @@ class SnacDecoder(TokenDecoder):
 
 
 def _package() -> Any:
-    """The package snac."""
+    """Import the package snac. Raise an OptionError if it is not installed."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.script, which it uses
+            warnings.simplefilter("ignore", DeprecationWarning)  # raised by torch.jit.script, which snac uses
             import snac
     except ImportError as error:
         raise OptionError(

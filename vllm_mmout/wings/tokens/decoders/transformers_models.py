@@ -1,4 +1,4 @@
-"""Decoders that are models of transformers: VQ decoders of pictures, and codecs of one rate."""
+"""Decoders from transformers: VQ decoders of pictures, and audio codecs whose codebooks have the same rate."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.decoders.causal import CausalChunks
 
 _SHOWN = 4
-"""Names of weights listed in a message."""
+"""Maximum number of missing weights that a message lists."""
 
 _INSIDE = {r"^(model\.)?vqmodel\.": ""}
-"""Where a whole model keeps its decoder's weights -> where the decoder alone has them."""
+"""Prefix of the decoder's weights in a whole model (regular expression), and its replacement for the decoder alone."""
 
 
 class PretrainedDecoder(TokenDecoder):
-    """A decoder of transformers, known by ``model_type``; a whole model's folder serves where it has one inside."""
+    """A decoder of transformers, recognised by ``model_type``. It can be loaded from a whole model that contains it."""
 
     model_name: ClassVar[str]
-    """The class of the decoder in transformers."""
+    """Name of the decoder's class in transformers."""
 
     def __init__(self, config: Any, *, folder: Path | None = None, model: Any = None, inside: bool = False) -> None:
         self.facts = self.facts_of(config)
@@ -38,39 +38,42 @@ class PretrainedDecoder(TokenDecoder):
 
     @classmethod
     def from_folder(cls, folder: Path, config: Mapping[str, Any]) -> Self:
-        """Read its config.json by the class of transformers, which knows what is left out there."""
+        """Create the decoder of a folder. The config class of transformers fills in defaults."""
         from huggingface_hub.errors import StrictDataclassError
         from transformers import CONFIG_MAPPING
 
-        whole = config["model_type"] != cls.kind
+        is_whole_model = config["model_type"] != cls.kind
         try:
-            known = CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
-            made = cls(known.vq_config if whole else known, folder=folder, inside=whole)
+            parsed = CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+            decoder = cls(parsed.vq_config if is_whole_model else parsed, folder=folder, inside=is_whole_model)
         except (StrictDataclassError, AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
             raise OptionError(
-                f"config.json of decoder {folder} is no {cls.kind}: {error}; download it again", param="decoder"
+                f"config.json of decoder {folder} is not a {cls.kind} config: {error}; download it again",
+                param="decoder",
             ) from error
         check_weights(folder)
-        return made
+        return decoder
 
     @classmethod
     @abstractmethod
     def facts_of(cls, config: Any) -> DecoderFacts:
-        """What the config says."""
+        """Return the facts that the config states."""
 
     def read(self, folder: Path, dtype: torch.dtype) -> Any:
-        """Read the weights by transformers."""
+        """Read the weights with transformers. Raise a ModelError if they are damaged or incomplete."""
         import transformers
 
-        kind = getattr(transformers, self.model_name)
+        decoder_class = getattr(transformers, self.model_name)
         options = {"key_mapping": _INSIDE} if self._inside else {}
-        if self._inside:  # what else a whole model has is not missed here, and not worth a warning for each
-            kind = type(self.model_name, (kind,), {"_keys_to_ignore_on_load_unexpected": [r"^model\.", r"^lm_head\."]})
+        if self._inside:  # do not warn about each other weight of a whole model
+            decoder_class = type(
+                self.model_name, (decoder_class,), {"_keys_to_ignore_on_load_unexpected": [r"^model\.", r"^lm_head\."]}
+            )
         try:
-            model, report = kind.from_pretrained(
+            model, report = decoder_class.from_pretrained(
                 folder, config=self._config, dtype=dtype, local_files_only=True, output_loading_info=True, **options
             )
-        except Exception as error:  # the readers of weights raise all kinds of errors at damaged files
+        except Exception as error:  # damaged files raise errors of many kinds
             raise ModelError(
                 f"the weights of decoder {folder} ({self.kind}) cannot be loaded: {type_and_message(error)};"
                 " download it again"
@@ -86,56 +89,56 @@ class PretrainedDecoder(TokenDecoder):
 
 
 class Emu3Decoder(PretrainedDecoder):
-    """``Emu3VQVAE`` of transformers (https://arxiv.org/abs/2409.18869)."""
+    """A decoder that runs ``Emu3VQVAE`` of transformers (https://arxiv.org/abs/2409.18869)."""
 
     kind: ClassVar[str] = "emu3_vqgan"
     model_name: ClassVar[str] = "Emu3VQVAE"
 
     @classmethod
     def facts_of(cls, config: Any) -> DecoderFacts:
-        """One codebook, any grid."""
+        """Return the facts of a decoder with one codebook and any grid."""
         return DecoderFacts(modality="image", codebooks=1, codebook_size=config.codebook_size)
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Decode [n, rows, columns] to [n, channels, height, width]."""
+        """Decode codes [n, rows, columns] to pixels [n, channels, height, width]."""
         pixels: torch.Tensor = self.model.decode(codes[0])
         return pixels
 
 
 class JanusDecoder(PretrainedDecoder):
-    """``JanusVQVAE`` of transformers (https://arxiv.org/abs/2410.13848)."""
+    """A decoder that runs ``JanusVQVAE`` of transformers (https://arxiv.org/abs/2410.13848)."""
 
     kind: ClassVar[str] = "janus_vqgan"
     model_name: ClassVar[str] = "JanusVQVAE"
 
     @classmethod
     def facts_of(cls, config: Any) -> DecoderFacts:
-        """One codebook; as many rows as columns, said in the config."""
+        """Return the facts of a decoder with one codebook and a square grid, whose size is in the config."""
         side = int(config.num_patches)
         return DecoderFacts(modality="image", codebooks=1, codebook_size=config.num_embeddings, grid=(side, side))
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Decode [n, rows, columns] to [n, channels, height, width]."""
+        """Decode codes [n, rows, columns] to pixels [n, channels, height, width]."""
         pixels: torch.Tensor = self.model.decode(codes[0].flatten(1))
         return pixels
 
 
 class ResidualCodec(PretrainedDecoder):
-    """A codec of transformers; its first codebooks alone give a coarser sound."""
+    """An audio codec of transformers. It can decode with its first codebooks alone, to a coarser sound."""
 
     codebooks_name: ClassVar[str] = "num_quantizers"
-    """What its config calls the number of codebooks."""
+    """Name of the config field that holds the number of codebooks."""
     rate_name: ClassVar[str] = "sampling_rate"
-    """What its config calls the rate of samples."""
+    """Name of the config field that holds the sampling rate."""
 
     @classmethod
     def books_of(cls, config: Any) -> tuple[int, int]:
-        """How many codebooks there are, and how many codes each has."""
+        """Return the number of codebooks, and the number of codes in each."""
         return getattr(config, cls.codebooks_name), config.codebook_size
 
     @classmethod
     def facts_of(cls, config: Any) -> DecoderFacts:
-        """What its config says."""
+        """Return the facts that the config states."""
         codebooks, codebook_size = cls.books_of(config)
         return DecoderFacts(
             modality="audio",
@@ -146,36 +149,36 @@ class ResidualCodec(PretrainedDecoder):
         )
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Decode one [n, frames] a codebook to [n, channels, samples], or [n, samples]."""
+        """Decode codes, one tensor [n, frames] per codebook, to samples [n, channels, samples] or [n, samples]."""
         import torch
 
         samples: torch.Tensor = self.decoded(torch.stack(tuple(codes), dim=1)).audio_values
         return samples
 
     def decoded(self, codes: torch.Tensor) -> Any:
-        """What the model makes of codes [n, codebooks, frames]."""
+        """Call the model's ``decode`` with codes [n, codebooks, frames]."""
         return self.model.decode(codes, return_dict=True)
 
 
 class CausalCodec(ResidualCodec):
-    """A codec that does not look ahead, unless its config says so."""
+    """A codec that does not look ahead, unless its config says that it does."""
 
     def causal(self) -> CausalChunks | None:
-        """See `TokenDecoder.causal`."""
+        """Begin a sound in causal chunks, or return None if the config lets the codec look ahead."""
         from vllm_mmout.wings.tokens.decoders.causal import CausalChunks, is_causal
 
         return CausalChunks(self.model) if is_causal(self.model) else None
 
 
 class MimiDecoder(CausalCodec):
-    """``MimiModel`` (https://arxiv.org/abs/2410.00037)."""
+    """A decoder that runs ``MimiModel`` of transformers (https://arxiv.org/abs/2410.00037)."""
 
     kind: ClassVar[str] = "mimi"
     model_name: ClassVar[str] = "MimiModel"
 
 
 class XcodecDecoder(ResidualCodec):
-    """``XcodecModel`` (https://arxiv.org/abs/2408.17175)."""
+    """A decoder that runs ``XcodecModel`` of transformers (https://arxiv.org/abs/2408.17175)."""
 
     kind: ClassVar[str] = "xcodec"
     model_name: ClassVar[str] = "XcodecModel"
@@ -183,35 +186,38 @@ class XcodecDecoder(ResidualCodec):
 
 
 class Xcodec2Decoder(ResidualCodec):
-    """``Xcodec2Model``, the codec of Llasa (https://arxiv.org/abs/2502.04128): one codebook, of all level vectors."""
+    """A decoder that runs ``Xcodec2Model`` of transformers, the codec of Llasa (https://arxiv.org/abs/2502.04128).
+
+    Its only codebook has a code for each combination of quantisation levels.
+    """
 
     kind: ClassVar[str] = "xcodec2"
     model_name: ClassVar[str] = "Xcodec2Model"
 
     @classmethod
     def books_of(cls, config: Any) -> tuple[int, int]:
-        """A code stands for one level in each dimension."""
+        """Return one codebook, with a code for each combination of levels in all dimensions."""
         return 1, math.prod(config.quantization_levels)
 
 
 class EncodecDecoder(CausalCodec):
-    """``EncodecModel`` (https://arxiv.org/abs/2210.13438)."""
+    """A decoder that runs ``EncodecModel`` of transformers (https://arxiv.org/abs/2210.13438)."""
 
     kind: ClassVar[str] = "encodec"
     model_name: ClassVar[str] = "EncodecModel"
 
     def decoded(self, codes: torch.Tensor) -> Any:
-        """As one chunk without a scale."""
+        """Decode the codes as one chunk without a scale."""
         return self.model.decode(codes.unsqueeze(0), [None], return_dict=True)
 
 
 class DacDecoder(ResidualCodec):
-    """``DacModel``, the Descript Audio Codec (https://arxiv.org/abs/2306.06546)."""
+    """A decoder that runs ``DacModel`` of transformers, the Descript Audio Codec (https://arxiv.org/abs/2306.06546)."""
 
     kind: ClassVar[str] = "dac"
     model_name: ClassVar[str] = "DacModel"
     codebooks_name: ClassVar[str] = "n_codebooks"
 
     def decoded(self, codes: torch.Tensor) -> Any:
-        """By keyword: its first argument is something else."""
+        """Decode the codes. They are passed by keyword, as the first argument of ``decode`` is a different one."""
         return self.model.decode(audio_codes=codes, return_dict=True)

@@ -1,4 +1,4 @@
-"""TokenProcessor: output of models that write pictures or sounds as tokens."""
+"""TokenProcessor: the base class of output processors for models that write pictures or sounds as tokens."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 
 
 class TokenProcessor(OutputProcessor):
-    """Decodes the media that a token model writes; subclass it and define ``decode_batch``.
+    """The base class of output processors that decode the media of a token model. Subclasses define ``decode_batch``.
 
-    Nothing runs in the worker: ``reduce`` is not called. ``layout`` finds the codes among the output tokens, and what
-    is no code stays text.
+    Nothing runs in the worker: ``reduce`` is not called. ``layout`` finds the codes among the output tokens. All other
+    tokens stay text.
 
     Args:
-        layout: how the model writes media, a `TokenLayout` or a mapping of its fields; None: the class has one.
-        threads: of torch while a decoder runs on the CPU; None: torch's own number.
-        max_batch: media that are decoded at once, at most.
-        batch_wait_ms: how long the first of them waits for others, milliseconds.
-        prompt: the text that a server puts around what a client asks, see
-            `vllm_mmout.wings.tokens.processors.prompt_template.PromptTemplate`; None: that alone.
+        layout: layout of the media tokens, a `TokenLayout` or a mapping of its fields. None if the class has a layout.
+        threads: number of torch threads while a decoder runs on the CPU. None keeps torch's own number.
+        max_batch: maximum number of media that are decoded at once.
+        batch_wait_ms: time that the first medium of a batch waits for others, in milliseconds.
+        prompt: template of the text that a server puts around a client's text, see
+            `vllm_mmout.wings.tokens.processors.prompt_template.PromptTemplate`. None adds no text.
 
     Raises:
         OptionError: an option is missing or malformed.
@@ -37,17 +37,17 @@ class TokenProcessor(OutputProcessor):
     binding: ClassVar[str] = "vllm_mmout.wings.tokens.engine.binding:TokenBinding"
     modality: ClassVar[str] = "tensor"
     honours: ClassVar[frozenset[str]] = frozenset()
-    """Fields of `OutputParams` that its requests may set beside those of all models that generate tokens."""
+    """Fields of `OutputParams` that requests may set in addition to those of all models that generate tokens."""
     layout: TokenLayout
-    """How the model writes media as tokens."""
+    """Layout of the media tokens."""
     max_batch: int = 8
-    """Media that one call of `decode_batch` is given at most."""
+    """Maximum number of media in one call of `decode_batch`."""
     batch_wait_s: float = 0.005
-    """How long the first medium of a batch waits for others, seconds."""
+    """Time that the first medium of a batch waits for others, in seconds."""
     threads: int | None = None
-    """Threads of torch while the decoder runs; None: torch's own number."""
+    """Number of torch threads while the decoder runs. None keeps torch's own number."""
     prompt: PromptTemplate | None = None
-    """What a server puts around a client's text; None: nothing."""
+    """Template of the text that a server puts around a client's text. None adds no text."""
 
     def __init__(
         self,
@@ -74,31 +74,31 @@ class TokenProcessor(OutputProcessor):
             self.prompt = PromptTemplate.parse(prompt, self.layout.modality)
 
     def load(self) -> None:
-        """Load what decoding needs, once, before the engine's first request; nothing by default."""
+        """Load the data that decoding needs, once, before the engine's first request. By default nothing is loaded."""
 
     def decode(self, raw: Medium, params: OutputParams, state: Any = None) -> Any:
-        """Make the output object of one medium: a batch of one."""
+        """Create the output object of one medium, as a batch of one."""
         return self.decode_batch([raw])[0]
 
     def decode_batch(self, media: Sequence[Medium]) -> list[Any]:
-        """Make the output objects of several media, whose `batch_key` is equal, at once.
+        """Create the output objects of several media at once. The media have equal keys (`batch_key`).
 
         Args:
-            media: codes of media of several requests, up to ``max_batch``.
+            media: media of several requests, at most ``max_batch``.
 
         Returns:
-            One output a medium, in their order; its ``partial`` and ``span`` say what the medium does (`marked`).
+            One output per medium, in order. ``partial`` and ``span`` of an output are set from its medium (`marked`).
 
         """
         raise NotImplementedError(f"{type(self).__name__} must define decode_batch(media)")
 
     def batch_key(self, medium: Medium) -> Hashable:
-        """What media must have in common to be decoded at once: the shapes of their codes."""
+        """Return the key of a medium, here the shapes of its codes. Only media with equal keys are decoded together."""
         return tuple(ids.shape for ids in medium.codes)
 
 
 def marked(output: Any, medium: Medium) -> Any:
-    """An output that says whether the stream ended inside it, and which tokens it was made of."""
+    """Set ``partial`` and ``span`` of an output: whether the stream ended inside it, and its range of tokens."""
     output.partial = not medium.complete
     output.span = (medium.start, medium.stop)
     return output

@@ -1,4 +1,4 @@
-"""How the decoder of a processor decodes sounds in chunks: as its layers remember, or with the frames around them."""
+"""Chunked decoding with the decoder of a processor, from the state of its layers or with frames around each chunk."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SoundPiece:
-    """What has come of a sound."""
+    """The part of a sound that has come so far."""
 
     medium: Medium
     ended: bool
-    """Whether nothing of it follows."""
+    """Whether the sound ends here."""
 
 
 @contextmanager
 def decoding(threads: int | None) -> Iterator[None]:
-    """Run a decoder."""
+    """Set up torch for a decoder: inference mode, and ``threads`` threads."""
     import torch
 
     with torch.inference_mode(), decoder_threads(threads):
         yield
 
 
-def chunking_of(decoder: TokenDecoder, layout: TokenLayout, given: Context | None) -> Chunking:
-    """How a loaded decoder decodes sounds of a layout in chunks; runs it.
+def chunking_of(decoder: TokenDecoder, layout: TokenLayout, fixed_context: Context | None) -> Chunking:
+    """Return the parameters with which a decoder decodes sounds in chunks. Runs the decoder to measure them.
 
     Args:
-        decoder: the decoder.
-        layout: of the sounds.
-        given: what its samples depend on, None: is measured.
+        decoder: the decoder, with its weights loaded.
+        layout: layout of the sounds.
+        fixed_context: frames around a frame that affect its samples. None to measure them.
 
     Raises:
-        OptionError: it cannot.
+        OptionError: the decoder cannot decode in chunks.
 
     """
     slots = [slot.codebook for slot in layout.slots]
@@ -61,21 +61,21 @@ def chunking_of(decoder: TokenDecoder, layout: TokenLayout, given: Context | Non
     def decode(codes: Codes) -> NDArray[np.float32]:
         return _samples(decoder, codes)
 
-    def always_alike(codes: Codes) -> NDArray[np.float32]:
-        """Of a decoder that mixes in noise, always with the same."""
+    def decode_seeded(codes: Codes) -> NDArray[np.float32]:
+        """Decode with a fixed seed, so that a decoder that mixes in noise always uses the same noise."""
         import torch
 
         with torch.random.fork_rng():
             torch.manual_seed(0)
             return decode(codes)
 
-    probe = Probe(always_alike, rates, size, unit)
+    probe = Probe(decode_seeded, rates, size, unit)
     frame_samples, beyond = probe.lengths()
     causal = decoder.causal()
-    if causal is not None and given is None and not beyond and set(rates) == {1}:
+    if causal is not None and fixed_context is None and not beyond and set(rates) == {1}:
         return Chunking(frame_samples, 0, causal.first, lambda: decoder.causal() or causal, rates)
-    context = probe.context(frame_samples) if given is None else given
-    if beyond < 0:  # the last frames lack samples, which they have when more follow
+    context = probe.context(frame_samples) if fixed_context is None else fixed_context
+    if beyond < 0:  # the last frames get all their samples only if more frames follow
         context = Context(context.left, max(context.right, -(beyond // frame_samples)))
 
     def begin() -> SoundChunks:
@@ -85,17 +85,20 @@ def chunking_of(decoder: TokenDecoder, layout: TokenLayout, given: Context | Non
 
 
 def checked_context(value: object) -> Context:
-    """An option ``context``."""
+    """Check the option ``context``, and return it."""
     numbers = list(value) if isinstance(value, list | tuple) else []
-    if len(numbers) != 2 or any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in numbers):
+    if len(numbers) != 2 or any(
+        isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in numbers
+    ):
         raise OptionError(
-            f"context must be two integers of 0 or more, frames before and after one, got {value!r}", param="context"
+            f"context must be two integers of 0 or more, frames before and after a frame, got {value!r}",
+            param="context",
         )
     return Context(*numbers)
 
 
 def _samples(decoder: TokenDecoder, codes: Codes) -> NDArray[np.float32]:
-    """Samples [channels, n] of one sound."""
+    """Decode one sound to samples [channels, n]."""
     import torch
 
     made: torch.Tensor = decoder.decode([torch.from_numpy(ids[np.newaxis]).to(decoder.device) for ids in codes])

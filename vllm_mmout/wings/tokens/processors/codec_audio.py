@@ -1,4 +1,4 @@
-"""CodecAudioProcessor: sounds of models that write them as tokens of an audio codec."""
+"""CodecAudioProcessor: the output processor of models that write sounds as tokens of an audio codec."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class CodecAudioProcessor(DecoderProcessor):
-    """Sounds from the tokens of Orpheus (SNAC), CSM (Mimi), OuteTTS (DAC) and their kin.
+    """An output processor that decodes sounds of models such as Orpheus (SNAC), CSM (Mimi) and OuteTTS (DAC).
 
     Args:
-        sampling_rate: samples of a channel in a second, Hz; by default what the decoder says.
-        context: frames before and after a frame that its samples depend on, where sounds are decoded in chunks; by
-            default they are measured when the first request asks for chunks.
-        prompt: as of `TokenProcessor`, with the places {input}, {voice} and {instructions}.
-        others: as of `DecoderProcessor` and `TokenProcessor`.
+        sampling_rate: samples per channel and second, in Hz. By default the decoder's rate.
+        context: number of frames before and after a frame that affect its samples, for decoding in chunks. By default
+            they are measured when the first request asks for chunks.
+        prompt: see `TokenProcessor`. The places are {input}, {voice} and {instructions}.
+        others: see `DecoderProcessor` and `TokenProcessor`.
 
     Raises:
         OptionError: an option is missing or malformed.
@@ -64,20 +64,20 @@ class CodecAudioProcessor(DecoderProcessor):
         self._chunking: Chunking | OptionError | None = None
         self._measuring = Lock()
         self.sampling_rate = None if sampling_rate is None else checked_count("sampling_rate", sampling_rate)
-        """Samples of a channel in a second, Hz; None: not known before the first sound."""
+        """Samples per channel and second, in Hz. None until the decoder has stated them."""
 
     def formats(self, params: OutputParams) -> Mapping[str, str]:
-        """The formats of sounds."""
+        """Return the file formats of sounds."""
         from vllm_mmout.outputs.audio import AudioOutput
 
         return AudioOutput.formats
 
     def decode_batch(self, media: Sequence[Medium]) -> list[AudioOutput]:
-        """Make sounds of codes [n_k], one array a codebook, in one forward; see `TokenProcessor.decode_batch`.
+        """Decode codes, one array [n_k] per codebook, to sounds in one forward. See `TokenProcessor.decode_batch`.
 
         Raises:
-            DecodeError: a medium has no codes, or the decoder made something else than samples [n, channels, samples]
-                or [n, samples].
+            DecodeError: a medium has no codes, or the decoder's result is not samples [n, channels, samples] or
+                [n, samples].
 
         """
         from vllm_mmout.outputs.audio import AudioOutput
@@ -92,15 +92,15 @@ class CodecAudioProcessor(DecoderProcessor):
                 f"the decoder must make floating-point samples [{len(media)}, channels, samples] or"
                 f" [{len(media)}, samples], got {describe(samples)}"
             )
-        rate: Any = self.sampling_rate  # known once the decoder is there
+        rate: Any = self.sampling_rate  # known once the decoder is loaded
         arrays = samples.float().cpu().numpy()
         return [marked(AudioOutput(np.array(sound), rate), medium) for sound, medium in zip(arrays, media, strict=True)]
 
     def chunking(self) -> Chunking:
-        """How sounds are decoded in chunks; the first call may run the decoder some times, so it blocks.
+        """Return the parameters of decoding in chunks. Blocks, as the first call may run the decoder several times.
 
         Raises:
-            OptionError: the decoder makes no sounds in chunks.
+            OptionError: the decoder cannot decode in chunks.
 
         """
         with self._measuring:
@@ -116,11 +116,14 @@ class CodecAudioProcessor(DecoderProcessor):
         return self._chunking
 
     def begin(self, params: OutputParams) -> SoundChunks | None:
-        """What a sound that is decoded in chunks remembers."""
+        """Return the state of a new sound that is decoded in chunks, or None if the request does not ask for chunks."""
         return None if params.chunk_seconds is None else self.chunking().begin()
 
     def decode(self, raw: Any, params: OutputParams, state: SoundChunks | None = None) -> Any:
-        """Make the sound of one medium; with the state of ``begin``, of a `SoundPiece`, a list of what of it is new."""
+        """Decode the sound of one medium.
+
+        With the state from ``begin``, ``raw`` is a `SoundPiece`. The result is then a list with its new chunk, if any.
+        """
         if state is None:
             return super().decode(raw, params)
         from vllm_mmout.outputs.audio import AudioOutput
@@ -135,7 +138,7 @@ class CodecAudioProcessor(DecoderProcessor):
         return [chunk]
 
     def _prepare(self, decoder: TokenDecoder) -> None:
-        """Take the rate from the decoder where no option says it."""
+        """Take the sampling rate from the decoder if no option sets it."""
         if self.sampling_rate is None:
             self.sampling_rate = decoder.facts.sampling_rate if decoder.facts else decoder.sampling_rate
         if self.sampling_rate is None:

@@ -1,4 +1,4 @@
-"""DecoderProcessor: what the processors of pictures and sounds share, a decoder found at the start and loaded once."""
+"""DecoderProcessor: the base class of the processors of pictures and sounds, with a decoder that is loaded once."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _MAKERS = {"image": "vq_image", "audio": "codec_audio"}
 
 
 class DecoderProcessor(TokenProcessor):
-    """Media of a token model, made by a decoder from a local folder.
+    """An output processor that decodes the media of a token model with a decoder from a local folder.
 
     Args:
-        decoder: the decoder's folder, relative to the model's; from Python also an object with ``decode(codes)``.
-        decoder_class: "package.module:Class" with ``from_pretrained(folder)`` and ``decode(codes)``; None: known by
-            the folder's config.json.
-        device: where the decoder runs, "cpu" or "cuda:0"; None: the CPU, or where an object lies.
-        dtype: "float32", "bfloat16", ...; None: float32, or that of an object.
-        layout, threads, max_batch, batch_wait_ms, prompt: as of `TokenProcessor`.
+        decoder: the decoder's folder, relative to the model's folder. In Python also an object with ``decode(codes)``.
+        decoder_class: "package.module:Class" with ``from_pretrained(folder)`` and ``decode(codes)``. None takes the
+            class from the folder's config.json.
+        device: device of the decoder, "cpu" or "cuda:0". None means the CPU, or the device of an object.
+        dtype: "float32", "bfloat16", ... None means float32, or the dtype of an object.
+        layout, threads, max_batch, batch_wait_ms, prompt: see `TokenProcessor`.
 
     """
 
     makes: ClassVar[Literal["image", "audio"]]
-    """What the decoder makes, and the layout must be of."""
+    """Kind of media that the decoder makes. The layout must be of this modality."""
 
-    def __init__(  # noqa: PLR0917 - what both constructors, which have names alone, hand on in their order
+    def __init__(  # noqa: PLR0917 - both subclasses take keywords only, and pass them on by position
         self,
         layout: TokenLayout | Mapping[str, Any] | None,
         decoder: Any,
@@ -59,8 +59,8 @@ class DecoderProcessor(TokenProcessor):
         )
         if self.layout.modality != self.makes:
             raise OptionError(
-                f"layout is of {self.layout.modality}, output processor {self.name!r} makes {self.makes}; correct its"
-                " modality, or name the other output processor",
+                f"layout is for {self.layout.modality}, but output processor {self.name!r} makes {self.makes}; correct"
+                " its modality, or name the other output processor",
                 param="layout",
             )
         if decoder is None:
@@ -71,7 +71,7 @@ class DecoderProcessor(TokenProcessor):
             )
         self._source = decoder
         self.decoder_folder = Path(decoder) if isinstance(decoder, str | os.PathLike) else None
-        """Where the decoder lies, None for one that was handed in."""
+        """Folder of the decoder. None if the decoder was given as an object."""
         self._decoder_class = decoder_class
         self._device = device
         self._dtype = checked_dtype(dtype)
@@ -81,24 +81,24 @@ class DecoderProcessor(TokenProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process, and see that decoder and layout fit; no weights are read."""
-        given = dict(options)
-        if isinstance(given.get("decoder"), str | os.PathLike):
-            given["decoder"] = located(given["decoder"], config.get("_name_or_path"))
-        made = cls(**given)
-        made._prepare(made._found())
-        return made
+        """Create the processor, and check that decoder and layout fit. No weights are read."""
+        keywords = dict(options)
+        if isinstance(keywords.get("decoder"), str | os.PathLike):
+            keywords["decoder"] = located(keywords["decoder"], config.get("_name_or_path"))
+        processor = cls(**keywords)
+        processor._prepare(processor._found())
+        return processor
 
     def load(self) -> None:
-        """Load the decoder's weights, once; requests would do it otherwise, the first one waiting."""
+        """Load the decoder's weights once, so that the first request does not have to wait for them."""
         self._loaded()
 
     @abstractmethod
     def _prepare(self, decoder: TokenDecoder) -> None:
-        """Take from the decoder's folder what else is needed; called at the start, and when it is loaded."""
+        """Read further settings from the decoder or its folder. Called at the start, and before each decoding."""
 
     def _decoded(self, media: Sequence[Medium]) -> torch.Tensor:
-        """What the decoder makes of media of one shape, in one forward."""
+        """Decode media of one shape in one forward."""
         import torch
 
         decoder = self._loaded()
@@ -107,7 +107,7 @@ class DecoderProcessor(TokenProcessor):
             return decoder.decode([torch.from_numpy(ids).to(decoder.device) for ids in codes])
 
     def _codes(self, medium: Medium) -> tuple[NDArray[np.int64], ...]:
-        """The codes that the decoder is given for a medium."""
+        """Return the codes of a medium in the form that the decoder needs."""
         return medium.codes
 
     def _loaded(self) -> TokenDecoder:
@@ -120,20 +120,21 @@ class DecoderProcessor(TokenProcessor):
         return decoder
 
     def _found(self) -> TokenDecoder:
-        """The decoder, which the layout fits; its config.json is read, no weights, and that once."""
+        """Return the decoder. The first call reads its config.json, but no weights, and checks that the layout fits."""
         if self._decoder is not None:
             return self._decoder
         self._device = checked_device(self._device)
         decoder = decoder_of(self._source, self._decoder_class)
         if decoder.facts is not None:
-            where = "the decoder handed in" if self.decoder_folder is None else f"decoder {self._source}"
-            said = f"{where} ({decoder.kind})"
+            where = "the decoder object" if self.decoder_folder is None else f"decoder {self._source}"
+            decoder_name = f"{where} ({decoder.kind})"
             if decoder.facts.modality != self.makes:
                 raise OptionError(
-                    f"{said} is one of {decoder.facts.modality}, output processor {_MAKERS[self.makes]!r} needs one of"
-                    f" {self.makes}; set output_processor={_MAKERS[decoder.facts.modality]!r}, or name another decoder",
+                    f"{decoder_name} decodes {decoder.facts.modality}, but output processor"
+                    f" {_MAKERS[self.makes]!r} needs a decoder of {self.makes}; set"
+                    f" output_processor={_MAKERS[decoder.facts.modality]!r}, or name another decoder",
                     param="decoder",
                 )
-            decoder.facts.check_fit(self.layout, said)
+            decoder.facts.check_fit(self.layout, decoder_name)
         self._decoder = decoder
         return decoder

@@ -1,4 +1,4 @@
-"""PromptTemplate: the text that a server puts around what a client asks of a model that generates tokens."""
+"""PromptTemplate: the text that a server puts around a client's text for a model that generates tokens."""
 
 from __future__ import annotations
 
@@ -15,62 +15,62 @@ Modality: TypeAlias = Literal["image", "audio"]
 
 
 FIELDS: Final = {"image": ("prompt", "rows", "columns"), "audio": ("input", "voice", "instructions")}
-"""What a template of each modality may hold; the first is what the client's text goes in for."""
+"""Names of the places that a template of each modality may have. The first is the place of the client's text."""
 _NUMBERS: Final = ("rows", "columns")
 _PART: Final = re.compile(r"\{\{|\}\}|\{(?P<name>[a-z]+)(?::(?P<default>[^{}]*))?\}|[{}]")
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A place in a template."""
+    """A place in a template into which a client's value is inserted."""
 
     name: str
     default: str | None
-    """What goes in where a client gives nothing."""
+    """Text that is inserted if the client gives no value."""
 
 
 @dataclass(frozen=True)
 class PromptTemplate:
-    """A text with places.
+    """A prompt text with places for a client's values.
 
-    A place is written ``{name}``, or ``{name:default}`` with what goes in where a client gives nothing; a brace that is
-    none is doubled.
+    A place is written ``{name}``, or ``{name:default}`` with the text for clients that give no value. A brace that
+    does not belong to a place is doubled.
     """
 
     parts: tuple[str | Field, ...]
 
     @classmethod
     def parse(cls, text: object, modality: Modality) -> Self:
-        """Read a template; None: the client's text alone."""
-        known = FIELDS[modality]
+        """Parse a template. None gives a template of the client's text alone."""
+        place_names = FIELDS[modality]
         if text is None:
-            return cls((Field(known[0], None),))
+            return cls((Field(place_names[0], None),))
         if not isinstance(text, str):
-            raise _wrong(f"prompt must be a text with {{{known[0]}}} in it, got {text!r}")
+            raise _wrong(f"prompt must be a text with {{{place_names[0]}}} in it, got {text!r}")
         parts: list[str | Field] = []
         end = 0
         for match in _PART.finditer(text):
             parts.append(text[end : match.start()])
-            parts.append(_part(match, known))
+            parts.append(_part(match, place_names))
             end = match.end()
         parts.append(text[end:])
-        made = cls(tuple(_joined(parts)))
-        if known[0] not in made.names:
-            raise _wrong(f"prompt {text!r} has no place for what a client asks; put {{{known[0]}}} there")
-        return made
+        template = cls(tuple(_joined(parts)))
+        if place_names[0] not in template.names:
+            raise _wrong(f"prompt {text!r} has no place for the client's text; add {{{place_names[0]}}} to it")
+        return template
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names of its places."""
+        """Return the names of the places."""
         return frozenset(part.name for part in self.parts if isinstance(part, Field))
 
     def default(self, name: str) -> str | None:
-        """What goes in for a name that a client does not give; None where nothing does."""
+        """Return the default of the place ``name``, or None if it has no default."""
         defaults = (part.default for part in self.parts if isinstance(part, Field) and part.name == name)
         return next((default for default in defaults if default is not None), None)
 
     def filled(self, values: Mapping[str, str]) -> list[tuple[str, bool]]:
-        """The pieces of a prompt, each with whether it came from outside; what is not given has its default."""
+        """Return the pieces of a prompt, each with whether it is a client's value. Missing values get their default."""
         return [
             (part, False)
             if isinstance(part, str)
@@ -81,26 +81,30 @@ class PromptTemplate:
         ]
 
 
-def _part(match: re.Match[str], known: tuple[str, ...]) -> str | Field:
-    """What a match stands for: a brace, or a place."""
+def _part(match: re.Match[str], place_names: tuple[str, ...]) -> str | Field:
+    """Return the brace or the place that a match stands for."""
     name, default = match["name"], match["default"]
     if name is None:
         if len(match[0]) == 2:
             return match[0][0]
-        raise _wrong(f"prompt has a single {match[0]!r} at {match.start()}; double it, or name one of {_listed(known)}")
-    if name not in known:
-        raise _wrong(f"prompt has the unknown place {match[0]} (known: {_listed(known)}); double braces of the text")
+        raise _wrong(
+            f"prompt has a single {match[0]!r} at {match.start()}; double it, or name one of {_listed(place_names)}"
+        )
+    if name not in place_names:
+        raise _wrong(
+            f"prompt has the unknown place {match[0]} (known: {_listed(place_names)}); double braces that are text"
+        )
     if name in _NUMBERS and default is not None and not re.fullmatch(r"[1-9]\d{0,4}", default, re.ASCII):
         raise _wrong(f"the default of {{{name}}} must be a whole number above 0, got {match[0]}")
     return Field(name, default)
 
 
 def _joined(parts: list[str | Field]) -> list[str | Field]:
-    """The same with neighbouring texts as one, and without empty ones."""
+    """Join neighbouring texts, and drop empty texts."""
     joined: list[str | Field] = []
     for kind, run in groupby(filter(None, parts), key=type):
-        found: list[Any] = list(run)
-        joined += ["".join(found)] if kind is str else found
+        items: list[Any] = list(run)
+        joined += ["".join(items)] if kind is str else items
     return joined
 
 

@@ -1,4 +1,4 @@
-"""VQImageProcessor: pictures of models that write them as tokens of a VQ decoder."""
+"""VQImageProcessor: the output processor of models that write pictures as tokens of a VQ decoder."""
 
 from __future__ import annotations
 
@@ -26,28 +26,31 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts import Medium, TokenLayout
 
 _IMAGE_FILE = "preprocessor_config.json"
-"""Of an image processor alone, and of a whole model as transformers before version 5 saved it."""
+"""Config of an image processor. Transformers before version 5 also saved it for a whole model."""
 _MODEL_FILE = "processor_config.json"
-"""Of a whole model's processor, with its image processor in it."""
+"""Config of a whole model's processor, which contains its image processor."""
 
 
 @dataclass(frozen=True)
 class PixelNormalization:
-    """What undoes the normalisation of pixels: ``pixel * std + mean`` is 0 for black and 1 for white."""
+    """The values that undo the normalisation of pixels: ``pixel * std + mean`` is 0 for black and 1 for white."""
 
     mean: tuple[float, ...] = (0.5,)
-    """One for all channels, or one a channel."""
+    """One number for all channels, or one number per channel."""
     std: tuple[float, ...] = (0.5,)
-    """One for all channels, or one a channel."""
+    """One number for all channels, or one number per channel."""
 
     def bytes_of(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Quantise [n, channels, height, width] to uint8 [n, height, width, channels]: half to even, clamped, NaN 0."""
+        """Quantise pixels [n, channels, height, width] to uint8 [n, height, width, channels].
+
+        Values are rounded half to even and clamped. NaN becomes 0.
+        """
         import torch
 
         if any(len(values) not in (1, pixels.shape[1]) for values in (self.mean, self.std)):
             raise DecodeError(
-                f"the decoder made {pixels.shape[1]} channels, mean and std have {len(self.mean)} and {len(self.std)}"
-                " values; give one number, or one a channel"
+                f"the decoder made {pixels.shape[1]} channels, but mean and std have {len(self.mean)} and"
+                f" {len(self.std)} values; give one number, or one per channel"
             )
         mean, std = (
             torch.tensor(values, dtype=torch.float32, device=pixels.device).reshape(1, -1, 1, 1)
@@ -62,10 +65,10 @@ def normalization_of(
     std: float | Sequence[float] | None,
     value_range: Sequence[float] | None,
 ) -> PixelNormalization | None:
-    """What the options ``mean``, ``std`` and ``value_range`` say; None where they say nothing."""
+    """Return the normalisation that the options ``mean``, ``std`` and ``value_range`` set, or None if all are None."""
     if value_range is not None:
         if mean is not None or std is not None:
-            raise OptionError("value_range and mean or std say the same twice; leave one out", param="value_range")
+            raise OptionError("value_range cannot be combined with mean or std; leave one out", param="value_range")
         low, high = _numbers("value_range", value_range, 2)
         if low >= high:
             raise OptionError(
@@ -80,15 +83,15 @@ def normalization_of(
 
 
 def normalization_beside(folder: Path) -> PixelNormalization | None:
-    """What the image processor says that lies in a decoder's folder, None without one."""
-    for path in (folder / _MODEL_FILE, folder / _IMAGE_FILE):  # in the order of transformers
+    """Return the normalisation in the image processor's config of a decoder's folder, or None without such a config."""
+    for path in (folder / _MODEL_FILE, folder / _IMAGE_FILE):  # transformers reads them in this order
         table = read_table(path) if path.is_file() else {}
-        own = table.get("image_processor") if path.name == _MODEL_FILE else table
-        if own is None:
+        image_processor = table.get("image_processor") if path.name == _MODEL_FILE else table
+        if image_processor is None:
             continue
-        if not isinstance(own, dict):
-            raise OptionError(f"image_processor of {path} must be a table, got {own!r}", param="decoder")
-        mean, std = own.get("image_mean"), own.get("image_std")
+        if not isinstance(image_processor, dict):
+            raise OptionError(f"image_processor of {path} must be a table, got {image_processor!r}", param="decoder")
+        mean, std = image_processor.get("image_mean"), image_processor.get("image_std")
         if mean is not None and std is not None:
             return PixelNormalization(
                 _numbers(f"image_mean of {path}", mean), _checked_std(f"image_std of {path}", std)
@@ -104,31 +107,33 @@ def _checked_std(name: str, value: Any) -> tuple[float, ...]:
 
 
 def _numbers(name: str, value: Any, count: int | None = None) -> tuple[float, ...]:
-    """One number or several, finite."""
+    """Check that a value is a finite number or a sequence of them, and return a tuple."""
     values = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-    known = all(isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one) for one in values)
-    if not known or not values or (count is not None and len(values) != count):
-        wanted = f"{count} finite numbers" if count else "a finite number, or one a channel"
-        raise OptionError(f"{name} must be {wanted}, got {value!r}")
-    return tuple(float(one) for one in values)
+    finite = all(
+        isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number) for number in values
+    )
+    if not finite or not values or (count is not None and len(values) != count):
+        expected = f"{count} finite numbers" if count else "a finite number, or one per channel"
+        raise OptionError(f"{name} must be {expected}, got {value!r}")
+    return tuple(float(number) for number in values)
 
 
 _CHANNELS = (1, 3, 4)
 
 
 class VQImageProcessor(DecoderProcessor):
-    """Pictures from the tokens of Emu3, Janus and their kin.
+    """An output processor that decodes pictures of models such as Emu3 and Janus.
 
-    Of a picture that the stream left unfinished the whole rows are decoded; a decoder of one size is given code 0 for
-    what is missing, and its picture is cut to the rows that came.
+    If the stream ended inside a picture, its whole rows are decoded. A decoder with a fixed picture size gets code 0
+    for the missing rows, and the picture is then cut to the rows that came.
 
     Args:
-        mean: of the normalisation that the decoder's pixels have, one number or one a channel; by default
+        mean: mean with which the decoder's pixels are normalised, one number or one per channel. By default
             ``image_mean`` of a preprocessor_config.json or processor_config.json in the decoder's folder, else 0.5.
-        std: the same, by default ``image_std``, else 0.5.
-        value_range: instead of ``mean`` and ``std`` the pixels of black and white, (-1, 1) by default.
-        prompt: as of `TokenProcessor`, with the places {prompt}, {rows} and {columns}.
-        others: as of `DecoderProcessor` and `TokenProcessor`.
+        std: standard deviation of the same normalisation. By default ``image_std`` of that file, else 0.5.
+        value_range: pixel values of black and white, in place of ``mean`` and ``std``. By default (-1, 1).
+        prompt: see `TokenProcessor`. The places are {prompt}, {rows} and {columns}.
+        others: see `DecoderProcessor` and `TokenProcessor`.
 
     Raises:
         OptionError: an option is missing or malformed.
@@ -161,15 +166,15 @@ class VQImageProcessor(DecoderProcessor):
         self._grid: tuple[int, int] | None = None
 
     def decode_batch(self, media: Sequence[Medium]) -> list[ImageOutput]:
-        """Make pictures of codes [rows, columns] of one shape, in one forward; see `TokenProcessor.decode_batch`.
+        """Decode codes [rows, columns] of one shape to pictures in one forward. See `TokenProcessor.decode_batch`.
 
         Raises:
-            DecodeError: the decoder made something else than pixels [n, 1, 3 or 4 channels, height, width].
+            DecodeError: the decoder's result is not pixels [n, 1, 3 or 4 channels, height, width].
 
         """
         pixels = self._decoded(media)
-        known = pixels.ndim == 4 and pixels.shape[0] == len(media) and pixels.shape[1] in _CHANNELS
-        if not known or not pixels.is_floating_point():
+        shape_fits = pixels.ndim == 4 and pixels.shape[0] == len(media) and pixels.shape[1] in _CHANNELS
+        if not shape_fits or not pixels.is_floating_point():
             raise DecodeError(
                 f"the decoder must make floating-point pixels [{len(media)}, 1, 3 or 4 channels, height, width], got"
                 f" {describe(pixels)}"
@@ -181,25 +186,25 @@ class VQImageProcessor(DecoderProcessor):
         ]
 
     def batch_key(self, medium: Medium) -> Hashable:
-        """Pictures of one grid go together; for a decoder of one size all do."""
+        """Return the key of a picture, here its grid. With a fixed picture size, all pictures have the same key."""
         return self._grid or super().batch_key(medium)
 
     def _prepare(self, decoder: TokenDecoder) -> None:
-        """Take the normalisation from the decoder's folder, and the grid that it is bound to."""
+        """Read the normalisation from the decoder's folder, and take the fixed grid of the decoder if it has one."""
         self._grid = decoder.facts.grid if decoder.facts else None
         if self._levels is None and self.decoder_folder is not None:
             self._levels = normalization_beside(self.decoder_folder)
         self._levels = self._levels or PixelNormalization()
 
     def _codes(self, medium: Medium) -> tuple[NDArray[np.int64], ...]:
-        """The codes, filled up with code 0 where the decoder takes one size only."""
+        """Return the codes, filled up with code 0 if the decoder has a fixed picture size."""
         if self._grid is None:
             return medium.codes
         missing = self._grid[0] - medium.codes[0].shape[0]
         return tuple(np.pad(ids, ((0, missing), (0, 0))) for ids in medium.codes)
 
     def _cut(self, picture: NDArray[np.uint8], medium: Medium) -> NDArray[np.uint8]:
-        """One picture of a batch, its rows that came, in memory of its own; grey without an axis of channels."""
+        """Copy the rows that came from a picture of a batch. A grey picture has no channel axis."""
         if self._grid is not None:
             picture = picture[: picture.shape[0] * medium.codes[0].shape[0] // self._grid[0]]
         return np.array(picture[:, :, 0] if picture.shape[2] == 1 else picture)
