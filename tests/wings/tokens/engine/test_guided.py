@@ -135,12 +135,15 @@ def test_sounds_are_of_whole_frames(singer):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"grid": (9, 9)}, "a whole picture takes 92 tokens or more, and the answer may have 60; raise max_tokens"),
-        ({"max_tokens": 3}, "takes 4 tokens or more, and the answer may have 3"),
-        ({"stop_token_ids": [FIRST + 2]}, f"cut by the stop token {FIRST + 2}, which is of the layout"),
-        ({"output": None, "grid": (2, 2)}, 'grid goes with output="media" or "mixed"'),
-        ({"extra_args": {KEY: {"budget": 1}}}, f"{KEY} is the engine's own"),
-        ({"extra_args": {KEY: 7}, "output": None}, f"{KEY} is the engine's own"),
+        (
+            {"grid": (9, 9)},
+            "a whole picture takes at least 92 tokens, but the answer may have only 60; raise max_tokens",
+        ),
+        ({"max_tokens": 3}, "takes at least 4 tokens, but the answer may have only 3"),
+        ({"stop_token_ids": [FIRST + 2]}, f"cut off by the stop token {FIRST + 2}, which is a media token"),
+        ({"output": None, "grid": (2, 2)}, 'grid needs output="media" or "mixed"'),
+        ({"extra_args": {KEY: {"budget": 1}}}, f"{KEY} is reserved for the engine"),
+        ({"extra_args": {KEY: 7}, "output": None}, f"{KEY} is reserved for the engine"),
     ],
 )
 def test_what_cannot_be_is_refused(painter, asked, said):

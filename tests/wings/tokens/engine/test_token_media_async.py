@@ -138,7 +138,7 @@ async def test_previews_come_before_their_picture(engine, kind):
 
 async def test_previews_need_the_rows_of_a_picture(engine):
     """A layout of any number of rows tells none; nothing is sent."""
-    with pytest.raises(OptionError, match="painter may write any number; give its layout a grid") as raised:
+    with pytest.raises(OptionError, match="painter may write any number; set grid in its layout") as raised:
         await all_of(engine, OutputParams(partial_images=1))
     assert raised.value.param == "partial_images"
     assert idle(engine)

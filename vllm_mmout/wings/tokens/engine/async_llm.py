@@ -1,4 +1,4 @@
-"""``AsyncLLM`` on a bound engine that generates tokens: ``generate`` as vLLM's, with decoded media in its answers."""
+"""``AsyncLLM`` for models that generate media tokens: ``generate`` yields answers with decoded media."""
 
 from __future__ import annotations
 
@@ -24,48 +24,50 @@ from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
 
 
 class BoundTokenAsyncLLM(AsyncLLM):
-    """vLLM's asynchronous engine that generates tokens, some of which are decoded."""
+    """vLLM's asynchronous engine, bound to the output processors of a model that generates media tokens."""
 
     output_processor: TokenOutputProcessor
     mmout: dict[str, Any] | None
-    """The fields of ``generation_config.json``, once asked for; vLLM reads them anew by each call."""
+    """Fields of ``generation_config.json``, cached at first use, as vLLM would read the file at each call."""
 
     @counted
     async def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:
-        """As vLLM's; media among the tokens come as objects, with the last output of an answer.
+        """Generate an answer like vLLM's ``AsyncLLM.generate``. Media come as objects with its last output.
+
+        Closing or cancelling the generator aborts the request.
 
         Args:
-            prompt: as vLLM's.
-            sampling_params: vLLM's ``SamplingParams``, or `OutputParams` with these as ``sampling``. On a server plain
-                ones are those of vLLM's own routes, which have no place for media: these are not decoded then.
-            request_id: as vLLM's.
-            args: as vLLM's.
-            kwargs: as vLLM's.
+            prompt: prompt, as in vLLM.
+            sampling_params: vLLM's ``SamplingParams``, or `OutputParams` that hold them as ``sampling``. On a server,
+                plain ``SamplingParams`` come from vLLM's own routes, which cannot return media. Their media are not
+                decoded.
+            request_id: id of the request, as in vLLM.
+            args: further arguments of vLLM's ``generate``.
+            kwargs: further arguments of vLLM's ``generate``.
 
         Yields:
-            vLLM's outputs: texts are without media tokens. ``multimodal`` of an answer that is finished
-            (`MultimodalCompletionOutput`) holds its pictures and sounds; with ``chunk_seconds`` each output has in
-            ``updates`` what of them is new.
+            vLLM's outputs, with texts that have no media tokens. ``multimodal`` of a finished answer
+            (`MultimodalCompletionOutput`) holds its pictures and sounds. With ``chunk_seconds``, ``updates`` of each
+            output holds the new chunks of sounds.
 
         Raises:
-            MMOutError: the params are refused, the tokens do not fit the model's layout, or a decoder failed. Closing
-                or cancelling the generator aborts the request.
+            MMOutError: the params are refused, the tokens do not fit the model's layout, or a decoder failed.
 
         """
-        asked = TokenRequest(PLAIN, decode=not is_switched_on())
+        token_request = TokenRequest(PLAIN, decode=not is_switched_on())
         if isinstance(sampling_params, OutputParams):
-            asked = TokenRequest(sampling_params)
+            token_request = TokenRequest(sampling_params)
             binding = self.output_processor.binding
             try:
-                sampling_params = sampling_of(asked.params, binding, self._mmout_default)
-                if asked.params.chunk_seconds is not None:
-                    await asyncio.to_thread(binding.prepare, asked.params)
+                sampling_params = sampling_of(token_request.params, binding, self._mmout_default)
+                if token_request.params.chunk_seconds is not None:
+                    await asyncio.to_thread(binding.prepare, token_request.params)
             except MMOutError as error:
                 raise as_client_error(error) from None
         if isinstance(sampling_params, SamplingParams):
-            sampling_params = with_request(sampling_params, asked)
+            sampling_params = with_request(sampling_params, token_request)
         results = super().generate(prompt, sampling_params, request_id, *args, **kwargs)
         try:
             async with aclosing(results):
@@ -77,17 +79,17 @@ class BoundTokenAsyncLLM(AsyncLLM):
             raise
 
     def _mmout_default(self) -> SamplingParams:
-        """The model's own sampling params."""
+        """Return the model's default sampling params."""
         if self.mmout is None:
             self.mmout = self.vllm_config.model_config.get_diff_sampling_param()
         return SamplingParams.from_optional(**self.mmout)
 
     async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-        """As vLLM's."""
+        """Add a request as vLLM does. Options beyond sampling are kept in this process."""
         with sent_apart(params) as sent:
             return await super().add_request(request_id, prompt, sent, *args, **kwargs)
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
-        """As vLLM's, and end the decoders' threads."""
+        """Shut down as vLLM does, and end the decoders' threads."""
         self.output_processor.close()
         super().shutdown(*args, **kwargs)

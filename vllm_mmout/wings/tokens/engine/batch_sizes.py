@@ -1,4 +1,4 @@
-"""BatchSizes: how many media one forward of a decoder takes, by what forwards were seen to cost."""
+"""BatchSizes: chooses how many media one forward of a decoder takes, from measured times."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 _AGAIN = 64
-"""After so many forwards of one kind the other one is tried again."""
+"""Number of forwards of one kind after which the other kind is tried again."""
 _WEIGHT = 0.5
-"""Of what was seen last."""
+"""Weight of the latest measurement in the average."""
 
 
 @dataclass(slots=True)
 class _Kind:
-    """Forwards of media of one shape: of one medium, or of several."""
+    """Measurements of forwards of one kind, of single media or of several, for one shape."""
 
     forwards: int = 0
     each: float = 0.0
-    """Seconds for one medium; infinite where the last forward has failed."""
+    """Seconds per medium. Infinite if the last forward failed."""
     since: int = 0
-    """Forwards of the other kind since the last."""
+    """Number of forwards of the other kind since the last forward of this kind."""
 
     def record(self, each: float) -> None:
         self.forwards += 1
@@ -32,23 +32,25 @@ class _Kind:
 
 @dataclass(slots=True)
 class _Seen:
-    """Of media of one shape."""
+    """Measurements for media of one shape."""
 
     alone: _Kind = field(default_factory=_Kind)
     together: _Kind = field(default_factory=_Kind)
 
     @property
     def better(self) -> bool:
-        """Whether several at once are faster, or may be: they were not tried yet."""
+        """Return whether decoding several media at once is faster, or has been tried less often so far."""
         if min(self.alone.forwards, self.together.forwards) < 2:
             return self.together.forwards < self.alone.forwards
         return self.together.each <= self.alone.each
 
 
 class BatchSizes:
-    """Tries both kinds, one by one and several together, and stays with the faster; looks again now and then.
+    """A chooser between forwards of single media and of several.
 
-    The first forward of a kind is slower than all others: both are tried twice. ``limit_s``: seconds that one may take.
+    It tries both kinds, keeps the faster kind, and tries the other again now and then. The first forward of a kind is
+    slower than later ones, so both kinds are tried twice. ``most`` is the maximum number of media in a forward, and
+    ``limit_s`` its time limit in seconds.
     """
 
     def __init__(self, most: int, limit_s: float) -> None:
@@ -57,7 +59,7 @@ class BatchSizes:
         self._seen: defaultdict[Hashable, _Seen] = defaultdict(_Seen)
 
     def size(self, key: Hashable, ready: int) -> int:
-        """How many media of one shape the next forward takes, where so many are ready."""
+        """Return the number of media that the next forward takes, of ``ready`` media of one shape."""
         if self.most == 1 or ready <= 1:
             return 1
         seen = self._seen[key]
@@ -66,21 +68,21 @@ class BatchSizes:
         return min(ready, self.most, self._in_time(seen)) if together else 1
 
     def waits(self, key: Hashable) -> bool:
-        """Whether a forward is to wait for more media of a shape."""
+        """Return whether a forward should wait for more media of a shape."""
         return self.most > 1 and self._seen[key].better
 
     def record(self, key: Hashable, count: int, seconds: float) -> None:
-        """Say what a forward of so many media has cost."""
+        """Record the seconds of a forward of ``count`` media."""
         seen = self._seen[key]
         kind, other = (seen.alone, seen.together) if count == 1 else (seen.together, seen.alone)
         kind.record(seconds / count)
         other.since += 1
 
     def failed(self, key: Hashable) -> None:
-        """Say that a forward of several media has failed."""
+        """Record that a forward of several media failed."""
         self.record(key, 2, math.inf)
 
     def _in_time(self, seen: _Seen) -> int:
-        """How many media a forward can take within the limit, at least one."""
-        known = seen.together if seen.together.forwards and not math.isinf(seen.together.each) else seen.alone
-        return max(1, int(min(self.limit_s / known.each, self.most))) if known.each else self.most
+        """Return the number of media that a forward can take within the time limit, at least 1."""
+        measured = seen.together if seen.together.forwards and not math.isinf(seen.together.each) else seen.alone
+        return max(1, int(min(self.limit_s / measured.each, self.most))) if measured.each else self.most

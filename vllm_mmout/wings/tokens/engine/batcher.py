@@ -1,4 +1,4 @@
-"""MediaBatcher: decodes media of all requests of an engine, those that are ready together in one forward."""
+"""MediaBatcher: decodes the media of all requests of an engine, several in one forward if possible."""
 
 from __future__ import annotations
 
@@ -20,112 +20,112 @@ from vllm_mmout.wings.tokens.processors.base import TokenProcessor
 
 @dataclass(slots=True, eq=False)
 class MediaJob:
-    """One medium on its way through the decoder."""
+    """One medium that is submitted for decoding."""
 
     medium: Any
-    """A `Medium`, or with a state a piece of one."""
+    """A `Medium`, or a piece of a medium if there is a ``state``."""
     params: OutputParams
     done: Callable[[MediaJob], None] | None
-    """Called once, in whatever thread ends the job; None when it has ended or was cancelled."""
+    """Callback, called once in the thread that ends the job. None once the job has ended or was cancelled."""
     state: Any = None
-    """What the processor's ``begin`` has returned for a medium that comes in pieces; these are decoded one by one."""
+    """Result of the processor's ``begin`` for a medium that comes in pieces. Pieces are decoded one by one."""
     key: Hashable = None
-    """Equal for media that can be decoded together."""
+    """Batch key. Media with equal keys can be decoded together."""
     outcome: Outcome = None
     since: float = 0.0
-    """When it came, by ``time.monotonic``."""
+    """Time of submission, by ``time.monotonic``."""
 
     def cancel(self) -> None:
-        """Let it end without telling anybody."""
+        """Cancel the job. ``done`` will not be called."""
         self.done = None
 
     def settle(self, outcome: Outcome) -> None:
-        """End it with an object, or an exception."""
+        """End the job with an object or an exception, and call ``done``."""
         done = self.done
         if done is not None:
             self.outcome = outcome
-            self.done = None  # last: who sees that it has ended looks at its outcome
+            self.done = None  # set last: readers check done before they read outcome
             try:
                 done(self)
-            except Exception:  # noqa: BLE001 - whoever is told: other media are of other requests
-                logger.exception("a decoded medium could not be handed on")
+            except Exception:  # noqa: BLE001 - an error in a callback must not affect other requests
+                logger.exception("a decoded medium could not be delivered")
 
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """A turn at the decoder: one job of the pool, and one forward."""
+    """A turn at the decoder, that is, one job of the pool with one forward."""
 
     jobs: Sequence[MediaJob] = ()
     taken: bool = False
-    """Whether it takes no more of what waits."""
+    """Whether the turn has taken its jobs, and takes no more."""
 
 
 class MediaBatcher:
-    """Runs a decoder in a thread of its own; ``timeout``: seconds that one forward may take."""
+    """A batcher that runs a decoder in a thread. ``timeout`` is the time limit of one forward, in seconds."""
 
     def __init__(self, processor: TokenProcessor, timeout: float) -> None:
         self.calls = 0
-        """Forwards so far."""
+        """Number of forwards so far."""
         self._processor = processor
-        self._wait_s = min(processor.batch_wait_s, timeout / 2)  # it is part of the forward's time
-        # Less than the limit: all media of a forward that passes it fail, though each alone had time enough.
+        self._wait_s = min(processor.batch_wait_s, timeout / 2)  # waiting counts as time of the forward
+        # Below the limit, as a forward that exceeds it fails for all its media, though each alone might be in time.
         self._sizes = BatchSizes(processor.max_batch, 0.75 * timeout)
         self._pool = DecodePool(1, timeout)
         self._waiting: deque[MediaJob] = deque()
         self._turns = 0
-        """Those that have not taken anything yet; never less than what waits."""
+        """Number of turns that have not taken jobs yet. Never less than the number of waiting jobs."""
         self._lock = threading.Lock()
         self._more = threading.Condition(self._lock)
         self._closed = False
         self._name = type(processor).__name__
         self._said = False
-        """Whether the log says that the decoder fails on several media."""
+        """Whether a failure of the decoder on several media has been logged."""
 
     def submit(
         self, medium: Medium | Any, params: OutputParams, done: Callable[[MediaJob], None], state: Any = None
     ) -> MediaJob:
-        """Have a medium decoded, or a piece of one with its ``state``.
+        """Submit a medium for decoding, or a piece of a medium with its ``state``.
 
-        ``done`` is called with its job, in any thread, also in this one.
+        ``done`` is called with the job in any thread, possibly in this one.
         """
         job = MediaJob(medium, params, done, state, since=time.monotonic())
         try:
             job.key = self._processor.batch_key(medium) if state is None else object()
             hash(job.key)
-        except Exception as error:  # noqa: BLE001 - an author's code: all it raises is that request's
+        except Exception as error:  # noqa: BLE001 - user code: its errors belong to this request
             job.settle(self._failure(error))
             return job
         with self._lock:
             self._waiting.append(job)
             self._turns += 1
             self._more.notify_all()
-        # As many turns as media: a turn that finds nothing, since one before it took several, ends at once.
+        # One turn per medium: a turn ends at once if an earlier turn has taken all media.
         try:
             self._queue(_Turn())
         except BaseException:  # no thread could be started
             with self._lock:
                 self._turns -= 1
-                self._waiting = deque(one for one in self._waiting if one is not job)
+                self._waiting = deque(waiting_job for waiting_job in self._waiting if waiting_job is not job)
             raise
         return job
 
     def close(self) -> None:
-        """End the thread; what is not decoded fails. A second call does nothing."""
+        """End the thread. Media that are not decoded yet fail. A second call does nothing."""
         if self._closed:
             return
         with self._lock:
             self._closed = True
-            left, self._waiting = list(self._waiting), deque()
+            unfinished, self._waiting = list(self._waiting), deque()
             self._more.notify_all()
         self._pool.close()
-        for job in left:
+        for job in unfinished:
             job.settle(AbortedError("the engine was shut down before the result was decoded"))
 
     def _queue(self, turn: _Turn) -> None:
         self._pool.submit(lambda: self._run(turn), lambda outcome: self._end(turn, outcome))
 
     def _run(self, turn: _Turn) -> list[Outcome]:
-        """Decode media that go together; gives an outcome each, or none where each gets a turn of its own."""
+        """Decode the media of a turn. Return an outcome for each, or an empty list if each gets its own turn."""
         if not turn.taken:
             self._take(turn)
         if len(turn.jobs) > 1:
@@ -139,7 +139,7 @@ class MediaBatcher:
             if first is not None and first.state is None and self._sizes.waits(first.key):
                 self._wait(first)
                 self._forget_cancelled()
-            if turn.taken:  # it was over while it waited
+            if turn.taken:  # the turn failed while it waited
                 return
             turn.taken = True
             self._turns -= 1
@@ -147,20 +147,20 @@ class MediaBatcher:
                 turn.jobs = self._first_alike()
 
     def _wait(self, first: MediaJob) -> None:
-        """Wait until there is a whole batch, or the first has waited long enough."""
+        """Wait until there is a full batch, or the first job has waited long enough."""
         until = first.since + self._wait_s
         while not self._closed and self._alike(first) < self._processor.max_batch:
-            left = until - time.monotonic()
-            if left <= 0 or not self._more.wait(left):
+            remaining = until - time.monotonic()
+            if remaining <= 0 or not self._more.wait(remaining):
                 return
 
     def _first_alike(self) -> list[MediaJob]:
-        """Take the oldest that waits, and what goes with it."""
+        """Remove and return the oldest waiting job, with the jobs that can be decoded together with it."""
         first = self._waiting[0]
         count = self._sizes.size(first.key, self._alike(first))
         taken = [job for job in self._waiting if job.key == first.key][:count]
-        gone = set(map(id, taken))
-        self._waiting = deque(job for job in self._waiting if id(job) not in gone)
+        taken_ids = set(map(id, taken))
+        self._waiting = deque(job for job in self._waiting if id(job) not in taken_ids)
         return taken
 
     def _alike(self, first: MediaJob) -> int:
@@ -174,12 +174,15 @@ class MediaBatcher:
         self.calls += 1
         try:
             outputs: list[Outcome] = list(self._processor.decode_batch([job.medium for job in jobs]))
-        except BaseException as error:  # noqa: BLE001 - of several nobody knows whose fault it was: each alone says it
+        except BaseException as error:  # noqa: BLE001 - unknown which medium caused it, so each is decoded alone
             self._sizes.failed(jobs[0].key)
             if not self._said:
                 self._said = True
                 logger.warning(
-                    "%s failed on %d media at once, which are decoded one by one", self._name, len(jobs), exc_info=error
+                    "%s failed on %d media at once, so they are decoded one by one",
+                    self._name,
+                    len(jobs),
+                    exc_info=error,
                 )
             for job in jobs:
                 self._queue(_Turn([job], taken=True))
@@ -187,8 +190,10 @@ class MediaBatcher:
         self._sizes.record(jobs[0].key, len(jobs), time.perf_counter() - started)
         if len(outputs) == len(jobs):
             return [self._checked(output, "decode_batch") for output in outputs]
-        said = f"{self._name}.decode_batch returned {len(outputs)} outputs for {len(jobs)} media; return one a medium"
-        return [DecodeError(said) for _ in jobs]
+        message = (
+            f"{self._name}.decode_batch returned {len(outputs)} outputs for {len(jobs)} media; return one per medium"
+        )
+        return [DecodeError(message) for _ in jobs]
 
     def _decode_alone(self, job: MediaJob) -> Outcome:
         if job.done is None:
@@ -198,7 +203,7 @@ class MediaBatcher:
         try:
             pieces = () if job.state is None else (job.state,)
             output = self._processor.decode(job.medium, job.params, *pieces)
-        except BaseException as error:  # noqa: BLE001 - an author's code: all it raises is that request's
+        except BaseException as error:  # noqa: BLE001 - user code: its errors belong to this request
             return self._failure(error)
         if job.state is None:
             self._sizes.record(job.key, 1, time.perf_counter() - started)
@@ -210,7 +215,7 @@ class MediaBatcher:
         return output
 
     def _end(self, turn: _Turn, outcome: Any) -> None:
-        """Hand on what a turn has given; where it has failed as a whole (its time, a shutdown), to all of it."""
+        """Deliver the outcomes of a turn. If the whole turn failed (time limit, shutdown), all its jobs fail."""
         if isinstance(outcome, BaseException):
             for job in self._of_failed(turn):
                 job.settle(outcome)
@@ -219,7 +224,10 @@ class MediaBatcher:
             job.settle(each)
 
     def _of_failed(self, turn: _Turn) -> Sequence[MediaJob]:
-        """Whose failure that of a turn is; of one that has taken nothing that of media for which no turn is left."""
+        """Return the jobs that fail with a turn.
+
+        If the turn has taken no jobs yet, these are the waiting jobs for which no other turn is left.
+        """
         with self._lock:
             if turn.taken:
                 return turn.jobs
@@ -228,7 +236,7 @@ class MediaBatcher:
             return [self._waiting.popleft() for _ in range(len(self._waiting) - self._turns)]
 
     def _failure(self, error: BaseException) -> MMOutError:
-        if isinstance(error, MMOutError) and not isinstance(error, InputError):  # codes are nobody's input
+        if isinstance(error, MMOutError) and not isinstance(error, InputError):  # codes are not the user's input
             return error
         failure = DecodeError(f"{self._name} failed: {type_and_message(error)}")
         failure.__cause__ = error

@@ -1,4 +1,4 @@
-"""TokenBinding: what an engine whose model generates media tokens knows beyond vLLM's own."""
+"""TokenBinding: the processors and limits of an engine whose model generates media tokens."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from vllm_mmout.wings.tokens.processors.base import TokenProcessor
 from vllm_mmout.wings.tokens.processors.codec_audio import CodecAudioProcessor
 
 FOLDER = "_name_or_path"
-"""Key of the config that processors get: the model's folder, which decoders' folders may be relative to."""
+"""Key of the model's folder in the config that processors get. Decoder folders may be relative to it."""
 NONE = "none"
-"""``OutputParams.output`` of requests whose tokens are left alone."""
+"""Value of ``OutputParams.output`` for requests whose tokens are left to vLLM."""
 _NOT_CONFIGURED = "the engine's config was not made by EngineArgs, which adds the logits processor"
 _KNOWN = frozenset({"processor", "output", "sampling", "grid"})
-"""Options of requests for tokens."""
+"""Options that requests to all models that generate tokens may set."""
 
 
 @dataclass(frozen=True)
 class TokenBinding(EngineBinding):
-    """Of an engine whose model generates tokens."""
+    """The binding of an engine whose model generates tokens."""
 
     processors: Mapping[str, TokenProcessor]
-    """By name, the default first."""
+    """Output processors by name, the default first."""
     max_model_len: int
-    """Tokens of a prompt and its answer."""
+    """Maximum number of tokens of a prompt and its answer together."""
     unguided: str | None
-    """Why no request can be guided to whole media; None: they can."""
+    """Reason why requests cannot be guided to complete media. None if they can."""
 
     generates: ClassVar[bool] = True
     async_llm: ClassVar[str] = "vllm_mmout.wings.tokens.engine.async_llm:BoundTokenAsyncLLM"
@@ -52,26 +52,26 @@ class TokenBinding(EngineBinding):
     def make(
         cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
     ) -> Self:
-        """Make the processors, and load their decoders, see `EngineBinding.make`."""
-        made: Any = choice.create({**config, FOLDER: vllm_config.model_config.model})
-        for processor in made.values():
+        """Create the processors and load their decoders. See `EngineBinding.make`."""
+        processors: Any = choice.create({**config, FOLDER: vllm_config.model_config.model})
+        for processor in processors.values():
             processor.load()
         settings = EngineSettings.from_mapping(choice.settings)
         unguided = None if is_guiding(vllm_config) else why_not(vllm_config) or _NOT_CONFIGURED
-        return cls(model, made, settings, choice, vllm_config.model_config.max_model_len, unguided)
+        return cls(model, processors, settings, choice, vllm_config.model_config.max_model_len, unguided)
 
     def async_runtime(self) -> None:
-        """Nothing yet, see `BoundTokenAsyncLLM.mmout`."""
+        """Return None. `BoundTokenAsyncLLM.mmout` is set later."""
 
     def pick(self, params: OutputParams) -> str:
-        """Name of the processor that a request asks for."""
+        """Return the name of the processor that a request asks for."""
         return self.choice.pick(params.processor)[0]
 
     def prepare(self, params: OutputParams) -> None:
-        """Find out what decoding of a request's sounds in chunks needs, once; blocks.
+        """Measure decoding in chunks if a request asks for it and it has not been measured yet. Blocks.
 
         Raises:
-            OptionError: the decoder makes no sounds in chunks.
+            OptionError: the decoder cannot decode in chunks.
 
         """
         processor = self.processors[self.pick(params)]
@@ -81,7 +81,7 @@ class TokenBinding(EngineBinding):
     def growing(
         self, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]
     ) -> GrowingSounds | GrowingPictures | None:
-        """What decodes media of an answer while their tokens come; None where the request asks for none."""
+        """Return the decoder of an answer's growing media, or None if the request does not ask for growing media."""
         processor = self.processors[self.pick(params)]
         if params.chunk_seconds is not None and isinstance(processor, CodecAudioProcessor):
             return GrowingSounds(processor, params, batcher, settled)
@@ -89,11 +89,11 @@ class TokenBinding(EngineBinding):
         return GrowingPictures(rows, params, batcher, settled) if params.partial_images and rows else None
 
     def check_params(self, params: OutputParams) -> None:
-        """Check what a request asks of this model."""
+        """Check the options of a request to this model."""
         picks = self.choice.pick(params.processor)
         if len(picks) > 1:
             raise OptionError(
-                f"{self.model} generates tokens, of which one processor makes objects; name one, not {list(picks)}",
+                f"{self.model} generates tokens, which only one processor can decode; name one, not {list(picks)}",
                 param="processor",
             )
         processor = self.processors[picks[0]]
@@ -106,22 +106,22 @@ class TokenBinding(EngineBinding):
         check_asked(params, processor.layout, self.unguided)
         if params.partial_images and "partial_images" in processor.honours and not _rows(params, processor):
             raise OptionError(
-                f"partial_images are of pictures whose rows are known before, and {self.model} may write any number;"
-                " give its layout a grid, ask for a grid, or leave partial_images out",
+                f"partial_images needs the number of rows in advance, but {self.model} may write any number; set grid"
+                " in its layout or in the request, or leave partial_images out",
                 param="partial_images",
             )
-        known, plain = _KNOWN | processor.honours, OutputParams()
+        supported, defaults = _KNOWN | processor.honours, OutputParams()
         for option in msgspec.structs.fields(OutputParams):
             name = option.name
-            if name not in known and getattr(params, name) != getattr(plain, name):
+            if name not in supported and getattr(params, name) != getattr(defaults, name):
                 raise OptionError(
                     f"{name} is not for {self.model}, which generates tokens; leave it out (known here:"
-                    f" {', '.join(sorted(known))})",
+                    f" {', '.join(sorted(supported))})",
                     param=name,
                 )
 
 
 def _rows(params: OutputParams, processor: TokenProcessor) -> int | None:
-    """Rows of codes of a request's pictures; None: not known."""
+    """Return the number of rows of codes in a request's pictures, or None if it is not known."""
     grid = params.grid or processor.layout.grid
     return None if grid is None else grid[0]

@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 
 
 _MOST = 8
-"""Chunks that are decoded at once, where the decoder is late."""
+"""Maximum number of chunks that are decoded at once if the decoder is late."""
 
 
 class GrowingSounds:
-    """Of one answer; ``settled`` is called in any thread when a sound has ended and all of it is decoded."""
+    """The growing sounds of one answer. ``settled`` is called in any thread when a whole sound has been decoded."""
 
     def __init__(
         self, processor: CodecAudioProcessor, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]
     ) -> None:
         self.settled = settled
         self.error: Exception | None = None
-        """Why a chunk could not be decoded."""
+        """Error of a chunk that could not be decoded."""
         self._processor = processor
         self._params = params
         self._batcher = batcher
         self._open: GrowingSound | None = None
         self._sounds: list[GrowingSound] = []
-        """In the order of their tokens, from the first whose chunks are not all taken."""
+        """Sounds in the order of their tokens, from the first sound with chunks that are not taken yet."""
         self._chunks: dict[int, list[AudioOutput]] = {}
-        """Chunks that nobody has taken, by the start of their sound."""
+        """Chunks that are not taken yet, by the start of their sound."""
         self._lock = Lock()
 
     def advance(self, parser: StreamParser) -> None:
-        """Have a chunk decoded of the sound that has begun, where enough has come; never raises."""
+        """Submit a chunk of the current sound if enough frames have come. Never raises."""
         if (begun := parser.begun) is None or self.error is not None:
             return
         start, frames = begun
@@ -54,36 +54,38 @@ class GrowingSounds:
             sound = self._sound(start)
             if sound.awaits(frames):
                 sound.offer(parser.so_far(), frames)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not leave process_outputs
+        except Exception as error:  # noqa: BLE001 - no error may escape from process_outputs
             self.error = error
 
     def end(self, medium: Medium) -> GrowingSound:
-        """Have the rest of a sound decoded, all of which has come."""
+        """Submit the rest of a complete sound for decoding."""
         sound = self._sound(medium.start)
         self._open = None
         sound.end(medium)
         return sound
 
     def take(self) -> list[AudioOutput]:
-        """Return the chunks decoded since the last call, those of a sound once all before it have ended."""
-        taken: list[AudioOutput] = []
+        """Return the chunks decoded since the last call. Chunks wait until all sounds before theirs have ended."""
+        chunks: list[AudioOutput] = []
         with self._lock:
             while self._sounds:
                 first = self._sounds[0]
-                waits = first.done is not None  # looked at first: chunks are kept before their sound ends
-                taken += self._chunks.pop(first.start, [])
-                if waits:
+                is_unfinished = (
+                    first.done is not None
+                )  # read before the chunks, as a sound ends after its last chunk is kept
+                chunks += self._chunks.pop(first.start, [])
+                if is_unfinished:
                     break
                 self._sounds.pop(0)
-        return taken
+        return chunks
 
     def keep(self, sound: GrowingSound, chunks: list[AudioOutput]) -> None:
-        """Keep new chunks of a sound for who takes them."""
+        """Keep new chunks of a sound until `take`."""
         with self._lock:
             self._chunks.setdefault(sound.start, []).extend(chunks)
 
     def cancel(self) -> None:
-        """Decode no more."""
+        """Cancel the sound that is not complete."""
         if self._open is not None:
             self._open.cancel()
             self._open = None
@@ -98,9 +100,10 @@ class GrowingSounds:
 
 
 class GrowingSound:
-    """One sound, and to its answer what a `MediaJob` is. One piece is decoded at a time, with all that came meanwhile.
+    """One growing sound, with the interface of a `MediaJob`. One piece is decoded at a time.
 
-    Where the decoder is slower than the tokens, chunks become longer, up to some times: each has its time limit.
+    A piece has all frames that came in the meantime, so chunks become longer if the decoder is slower than the tokens.
+    Their length is limited, because each forward has a time limit.
     """
 
     def __init__(
@@ -116,10 +119,10 @@ class GrowingSound:
         seconds: Any = params.chunk_seconds
         self.start = start
         self.medium: Medium | None = None
-        """All of it, once it has ended."""
+        """The whole sound, once it has ended."""
         self.outcome: Outcome = None
         self.done: Callable[[], None] | None = sounds.settled
-        """None when it has ended and all is decoded, when it has failed, and when nobody waits for it."""
+        """Callback. None once the whole sound is decoded, has failed, or was cancelled."""
         self._frames_a_chunk = max(1, -(-round(seconds * rate) // chunking.frame_samples))
         self._first, self._ahead, self._rates = chunking.first, chunking.ahead, chunking.rates
         self._state = chunking.begin()
@@ -127,7 +130,7 @@ class GrowingSound:
         self._batcher = batcher
         self._sounds = sounds
         self._made = 0
-        """Frames that are decoded, or are being decoded."""
+        """Number of frames that are decoded or being decoded."""
         self._chunks: list[AudioOutput] = []
         self._job: MediaJob | None = None
         self._busy = False
@@ -135,11 +138,11 @@ class GrowingSound:
         self._lock = Lock()
 
     def awaits(self, frames: int) -> bool:
-        """Whether a chunk can be decoded when so many frames have come."""
+        """Return whether a chunk can be decoded once ``frames`` frames have come."""
         return not self._busy and frames >= max(self._made + self._frames_a_chunk + self._ahead, self._first)
 
     def offer(self, medium: Medium, frames: int) -> None:
-        """Have a chunk decoded of what has come: so many frames."""
+        """Submit a chunk of the first ``frames`` frames, unless a piece is being decoded."""
         with self._lock:
             if self._busy or self.done is None:
                 return
@@ -147,7 +150,7 @@ class GrowingSound:
         self._decode(self._piece(medium, frames, ended=False))
 
     def end(self, medium: Medium) -> None:
-        """Have the rest decoded, at once or after the piece that is being decoded."""
+        """Submit the rest of the sound, at once or after the piece that is being decoded."""
         with self._lock:
             self.medium = medium
             if self._busy or self.done is None:
@@ -156,7 +159,7 @@ class GrowingSound:
         self._decode(self._rest(medium))
 
     def cancel(self) -> None:
-        """Let it end without telling anybody."""
+        """Cancel the sound. The callback will not be called."""
         self.done = None
         if self._job is not None:
             self._job.cancel()
@@ -165,7 +168,7 @@ class GrowingSound:
         return self._piece(medium, medium.codes[0].size // self._rates[0], ended=True)
 
     def _piece(self, medium: Medium, frames: int, *, ended: bool) -> SoundPiece:
-        """What is decoded next of a medium of so many frames: all, or as much as one forward may take."""
+        """Return the next piece of a medium of ``frames`` frames, within the limit of one forward."""
         most = max(self._made + self._ahead + _MOST * self._frames_a_chunk, self._first)
         if frames > most:
             codes = tuple(ids[: most * rate] for ids, rate in zip(medium.codes, self._rates, strict=True))
@@ -177,10 +180,10 @@ class GrowingSound:
         self._job = self._batcher.submit(piece, self._params, self._take, self._state)
 
     def _take(self, job: MediaJob) -> None:
-        """A piece has been decoded; called in any thread."""
+        """Continue after a piece has been decoded. Called in any thread."""
         try:
             self._go_on(job)
-        except Exception as error:  # noqa: BLE001 - the answer waits for it
+        except Exception as error:  # noqa: BLE001 - the answer waits for an outcome
             self._settle(error)
 
     def _go_on(self, job: MediaJob) -> None:
@@ -201,17 +204,17 @@ class GrowingSound:
     def _whole(self) -> AudioOutput:
         if not self._chunks:
             raise DecodeError(
-                "the decoder made no samples of the sound; name the decoder that the model was trained with"
+                "the decoder made no samples for the sound; name the decoder that the model was trained with"
             )
         return AudioOutput(np.concatenate([chunk.samples for chunk in self._chunks], axis=1), self._chunks[0].rate)
 
     def _settle(self, outcome: Outcome) -> None:
-        """End it with the sound, or an error, of which the answer hears at its next token."""
+        """End with the sound or an error. The answer learns of an error at its next token."""
         done = self.done
         if done is None:
             return
         if isinstance(outcome, Exception):
             self._sounds.error = outcome
         self.outcome = outcome
-        self.done = None  # last: who sees that it has ended looks at its outcome
+        self.done = None  # set last: readers check done before they read outcome
         done()

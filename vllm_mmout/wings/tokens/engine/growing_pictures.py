@@ -1,4 +1,4 @@
-"""GrowingPictures: previews of the pictures of one answer, whose rows come one after the other."""
+"""GrowingPictures: previews of the pictures of one answer while their rows are generated."""
 
 from __future__ import annotations
 
@@ -21,34 +21,35 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts.parser import StreamParser
 
 _FILL = 128
-"""Grey of what is not there yet."""
+"""Grey level, 0 to 255, of the rows that have not come yet."""
 
 
 class GrowingPictures:
-    """Of one answer; ``settled`` is called in any thread whenever a picture has been decoded.
+    """The growing pictures of one answer. ``settled`` is called in any thread whenever a picture has been decoded.
 
-    Of ``partial_images`` previews the k-th is due when ``k / (partial_images + 1)`` of the ``rows`` are whole. One that
-    is not decoded when the picture has ended is left out; one that cannot be decoded too: the picture says why.
+    Preview k of ``partial_images`` is due when ``k / (partial_images + 1)`` of the ``rows`` are complete. A preview
+    that is not decoded before the picture ends is dropped. A preview that fails is dropped too, as the picture will
+    report the error.
     """
 
     def __init__(self, rows: int, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]) -> None:
         self.error: Exception | None = None
-        """None: what goes wrong with a preview does not end an answer."""
+        """Always None, as a failed preview does not end an answer."""
         self._rows = rows
         self._moments = moments(params.partial_images, rows)
         self._params = params
         self._batcher = batcher
         self._settled = settled
         self._start: int | None = None
-        """Of the picture that has begun."""
+        """Index of the first token of the current picture."""
         self._due: list[int] = []
-        """Rows at which it is still to be shown."""
+        """Row counts at which previews of the current picture are still due."""
         self._jobs: list[MediaJob] = []
         self._previews: list[ImageOutput] = []
         self._lock = Lock()
 
     def advance(self, parser: StreamParser) -> None:
-        """Have a preview decoded of the picture that has begun, where one is due; never raises."""
+        """Submit a preview of the current picture if a preview is due. Never raises."""
         if (begun := parser.begun) is None:
             return
         start, rows = begun
@@ -61,29 +62,29 @@ class GrowingPictures:
         try:
             medium = parser.so_far()
             self._jobs.append(self._batcher.submit(medium, self._params, self._keep))
-        except Exception:  # noqa: BLE001 - the engine is shut down, or has no thread: the picture says it
+        except Exception:  # noqa: BLE001 - the engine is shut down or has no thread left, which the picture will report
             self._due = []
 
     def end(self, medium: Medium) -> MediaJob:
-        """Have a picture decoded, all of which has come."""
+        """Submit a complete picture for decoding."""
         self.cancel()
         return self._batcher.submit(medium, self._params, lambda _: self._settled())
 
     def take(self) -> list[ImageOutput]:
-        """The previews decoded since the last call."""
+        """Return the previews decoded since the last call."""
         with self._lock:
             previews, self._previews = self._previews, []
         return previews
 
     def cancel(self) -> None:
-        """Decode no more previews."""
+        """Cancel all previews that are not decoded yet."""
         for job in self._jobs:
             job.cancel()
         self._jobs.clear()
         self._start, self._due = None, []
 
     def _keep(self, job: MediaJob) -> None:
-        """A preview has been decoded; called in any thread."""
+        """Keep a decoded preview until `take`. Called in any thread."""
         picture = job.outcome
         if isinstance(picture, ImageOutput):
             preview = marked(ImageOutput(self._filled(picture, job.medium)), job.medium)
@@ -91,7 +92,7 @@ class GrowingPictures:
                 self._previews.append(preview)
 
     def _filled(self, picture: ImageOutput, medium: Medium) -> NDArray[np.uint8]:
-        """A picture at its full height."""
+        """Return the pixels of a picture, filled up with grey to its full height."""
         height = picture.height * self._rows // medium.codes[0].shape[0]
         missing = np.full((max(0, height - picture.height), *picture.array.shape[1:]), _FILL, np.uint8)
         return np.concatenate([picture.array, missing])

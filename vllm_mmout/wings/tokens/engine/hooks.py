@@ -1,4 +1,4 @@
-"""What of vLLM engines that generate media tokens rely on: rows of the hook table."""
+"""Rows of the hook table: the parts of vLLM on which engines that generate media tokens rely."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKEN_HOOKS: tuple[Hook | Contact, ...] = (
         _DETOKENIZER,
         "IncrementalDetokenizer.update",
         ("new_token_ids", "stop_terminated"),
-        "overridden on a request's own detokenizer, which learns what is text before it takes new tokens",
+        "overridden on a request's own detokenizer, to learn which of the new tokens are text",
     ),
     _row(
         _DETOKENIZER,
@@ -32,25 +32,25 @@ TOKEN_HOOKS: tuple[Hook | Contact, ...] = (
         _OUTPUT_PROCESSOR,
         "RequestState._new_completion_output",
         ("token_ids", "finish_reason", "stop_reason"),
-        "overridden on a bound engine's answers, which get their media",
+        "overridden on a bound engine's answers, to add their media",
     ),
     _row(
         _OUTPUT_PROCESSOR,
         "RequestState._new_request_output",
         ("external_req_id", "outputs", "finished"),
-        "called for a request that fails in LLM",
+        "called to make the result of a request that fails in LLM",
     ),
     _row(
         _OUTPUT_PROCESSOR,
         "OutputProcessor._finish_request",
         ("req_state",),
-        "called for a request whose tokens do not fit",
+        "called to end a request whose tokens do not fit the layout",
     ),
     _row(
         _OUTPUT_PROCESSOR,
         "RequestOutputCollector.put",
         ("output",),
-        "overridden on a request's own queue: where deltas are merged, media are kept",
+        "overridden on a request's own queue, to keep media when deltas are merged",
     ),
     _row(
         "vllm.v1.engine.async_llm",

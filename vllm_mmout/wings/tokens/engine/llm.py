@@ -1,4 +1,4 @@
-"""``LLM`` on a bound engine that generates tokens: ``generate`` as vLLM's, with decoded media in its answers."""
+"""``LLM`` for models that generate media tokens: ``generate`` and ``chat`` return answers with decoded media."""
 
 from __future__ import annotations
 
@@ -20,51 +20,55 @@ from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
 
 
 class BoundTokenEngine(BoundLLMEngine):
-    """vLLM's synchronous engine that generates tokens, some of which are decoded."""
+    """vLLM's synchronous engine, bound to the output processors of a model that generates media tokens."""
 
     output_processor: TokenOutputProcessor  # type: ignore[assignment]
 
     def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> str:
-        """As vLLM's."""
+        """Add a request as vLLM does. Options beyond sampling are kept in this process."""
         with sent_apart(params) as sent:
             return super().add_request(request_id, prompt, sent, *args, **kwargs)
 
 
 class BoundTokenLLM(LLM):
-    """vLLM's ``LLM`` on a bound engine whose model generates tokens, some of which are decoded."""
+    """vLLM's ``LLM``, bound to the output processors of a model that generates media tokens."""
 
     llm_engine: BoundTokenEngine
 
     def generate(self, prompts: Any, sampling_params: Any = None, **kwargs: Any) -> list[RequestOutput]:
-        """As vLLM's; media among the tokens come as objects.
+        """Generate answers like vLLM's ``LLM.generate``, and decode the media among their tokens.
 
         Args:
-            prompts: as vLLM's.
-            sampling_params: vLLM's ``SamplingParams``, or `OutputParams` with these as ``sampling``; one for all
-                prompts, or one each.
-            kwargs: as vLLM's.
+            prompts: prompts, as in vLLM.
+            sampling_params: vLLM's ``SamplingParams``, or `OutputParams` that hold them as ``sampling``. Give one for
+                all prompts, or one per prompt.
+            kwargs: further arguments of vLLM's ``generate``.
 
         Returns:
-            One result a prompt, in their order. Each of its ``outputs`` is a `MultimodalCompletionOutput`: its ``text``
-            is without media tokens, ``multimodal`` holds the pictures and sounds. ``error`` of a result is None. In a
-            list of prompts the place of a failed one holds a `TokenRequestOutput`, whose ``error`` is the exception and
-            whose ``outputs`` raises it.
+            One result per prompt, in order. Each of its ``outputs`` is a `MultimodalCompletionOutput`: its ``text`` has
+            no media tokens, and ``multimodal`` holds the pictures and sounds. ``error`` of a result is None. If a
+            prompt of a list fails, its result is a `TokenRequestOutput`, whose ``error`` is the exception and whose
+            ``outputs`` raises it.
 
         Raises:
-            OptionError: an option of `OutputParams` is not for this model.
+            OptionError: this model does not support an option of `OutputParams`.
             MMOutError: the only prompt (not in a list) failed.
 
         """
         binding = self.llm_engine.output_processor.binding
         params = _sampling(sampling_params, binding, self.get_default_sampling_params)
-        single = not isinstance(prompts, list | tuple) or isinstance(next(iter(prompts), None), int)  # the ids of one
+        single = not isinstance(prompts, list | tuple) or isinstance(
+            next(iter(prompts), None), int
+        )  # one prompt as token ids
         return _told(super().generate(prompts, params, **kwargs), single=single)
 
     def chat(self, messages: Any, sampling_params: Any = None, *args: Any, **kwargs: Any) -> list[RequestOutput]:
-        """As vLLM's; ``sampling_params`` and results as of `generate`, several conversations being a list.
+        """Answer conversations like vLLM's ``LLM.chat``, and decode the media among the tokens.
+
+        ``sampling_params`` and the results are as in `generate`. Several conversations are given as a list.
 
         Raises:
-            OptionError: an option of `OutputParams` is not for this model.
+            OptionError: this model does not support an option of `OutputParams`.
             MMOutError: the only conversation (not in a list) failed.
 
         """
@@ -73,15 +77,18 @@ class BoundTokenLLM(LLM):
         single = not (messages and isinstance(messages[0], list | tuple))
         return _told(super().chat(messages, params, *args, **kwargs), single=single)
 
-    def wait_for_completion(  # type: ignore[override]  # of any kind of output: there is one
+    def wait_for_completion(  # type: ignore[override]  # vLLM's returns any kind of output, this only one kind
         self, *args: Any, **kwargs: Any
     ) -> list[RequestOutput]:
-        """As vLLM's; results as of `generate` with a list of prompts."""
+        """Wait for all requests like vLLM, and return results as `generate` does for a list of prompts."""
         return _told(super().wait_for_completion(*args, **kwargs), single=False)
 
 
 def _told(outputs: list[RequestOutput], *, single: bool) -> list[RequestOutput]:
-    """Results, of which failed ones say so; vLLM's loop has read their ``outputs`` and needs them no more."""
+    """Turn failed results into `TokenRequestOutput`. Raise the error if the only prompt failed.
+
+    This must run after vLLM's loop, which reads ``outputs`` of all results.
+    """
     for output in outputs:
         if without_error(output).error is not None:
             rebase(output, TokenRequestOutput)
@@ -90,26 +97,26 @@ def _told(outputs: list[RequestOutput], *, single: bool) -> list[RequestOutput]:
     return outputs
 
 
-def _sampling(given: Any, binding: TokenBinding, default: Any) -> Any:
-    """Sampling params as vLLM takes them, which say what else is asked."""
-    if isinstance(given, Sequence):
-        return [_sampling(one, binding, default) for one in given]
-    if not isinstance(given, OutputParams):
-        return given
+def _sampling(params: Any, binding: TokenBinding, default: Any) -> Any:
+    """Return sampling params for vLLM that carry the other options of a request."""
+    if isinstance(params, Sequence):
+        return [_sampling(entry, binding, default) for entry in params]
+    if not isinstance(params, OutputParams):
+        return params
     for option in ("chunk_seconds", "partial_images"):
-        if getattr(given, option):
+        if getattr(params, option):
             raise OptionError(
-                f"media that grow are to be had of AsyncLLM.generate and the server; leave {option} out", param=option
+                f"only AsyncLLM.generate and the server return growing media; leave {option} out", param=option
             )
-    return with_request(sampling_of(given, binding, default), TokenRequest(given))
+    return with_request(sampling_of(params, binding, default), TokenRequest(params))
 
 
 def sampling_of(params: OutputParams, binding: TokenBinding, default: Any) -> SamplingParams:
-    """The sampling params in a request's options."""
+    """Check a request's options, and return their sampling params, or the model's default if they have no sampling."""
     binding.check_params(params)
     if params.sampling is None:
-        found: SamplingParams = default()
-        return found
+        sampling: SamplingParams = default()
+        return sampling
     if not isinstance(params.sampling, SamplingParams):
         raise OptionError(
             f"sampling must be vLLM's SamplingParams, got {type(params.sampling).__name__}", param="sampling"

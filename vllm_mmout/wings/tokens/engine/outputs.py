@@ -1,4 +1,4 @@
-"""vLLM's objects of one request, with media in them: its detokenizer, its queue, and what ``generate`` returns."""
+"""Subclasses of vLLM's objects of one request that carry media: detokenizer, output queue and results."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from vllm_mmout.engine.binding import rebase
 
 
 class TextFilter(Protocol):
-    """Who says which tokens are text."""
+    """An object that tells which tokens are text."""
 
     def feed(self, token_ids: list[int], *, stopped: bool) -> list[bool]:
-        """For each new token of the stream whether it is text; ``stopped``: the last one has ended the stream."""
+        """Return for each new token whether it is text. ``stopped`` says that the last token ended the stream."""
 
 
 @dataclass(slots=True)
 class TextFilterState:
-    """What a detokenizer keeps beside vLLM's own."""
+    """The state that a routed detokenizer has in addition to vLLM's."""
 
     text_filter: TextFilter
     is_text: Iterator[bool] = field(default_factory=lambda: iter(()))
-    """Of the tokens that it is about to take."""
+    """Flags of the tokens that the detokenizer takes next."""
 
 
 class RoutedDetokenizer(IncrementalDetokenizer):
-    """Mixed into the class of a request's own detokenizer: what is no text adds none, and counts as a token as ever."""
+    """A mix-in for a request's detokenizer that leaves media tokens out of the text. They still count as tokens."""
 
     mmout: TextFilterState
 
-    def update(self, new_token_ids: list[int], stop_terminated: bool) -> str | None:  # noqa: FBT001 - as vLLM's
-        """As vLLM's."""
+    def update(self, new_token_ids: list[int], stop_terminated: bool) -> str | None:  # noqa: FBT001 - vLLM's signature
+        """Ask the text filter about the new tokens, then update as vLLM does."""
         self.mmout.is_text = iter(self.mmout.text_filter.feed(new_token_ids, stopped=stop_terminated))
         stop: str | None = super().update(new_token_ids, stop_terminated)
         return stop
 
     def decode_next(self, next_token_id: int) -> str:
-        """As vLLM's, and nothing of a token that is no text. The detokenizer without a tokenizer never asks."""
+        """Return the text of a token, empty for a media token. Never called for a detokenizer without a tokenizer."""
         if not next(self.mmout.is_text):
             return ""
         vllms: Any = super()
@@ -50,7 +50,7 @@ class RoutedDetokenizer(IncrementalDetokenizer):
 
 
 def route(detokenizer: IncrementalDetokenizer, text_filter: TextFilter) -> None:
-    """Let a request's detokenizer leave out what the text_filter says is no text."""
+    """Make a request's detokenizer leave out the tokens that are not text, according to ``text_filter``."""
     routed: Any = detokenizer
     routed.mmout = TextFilterState(text_filter)
     rebase(routed, RoutedDetokenizer)
@@ -58,18 +58,18 @@ def route(detokenizer: IncrementalDetokenizer, text_filter: TextFilter) -> None:
 
 @dataclass(repr=False)
 class MultimodalCompletionOutput(CompletionOutput):
-    """One answer of a request.
+    """One answer of a request, with its decoded media.
 
     Attributes:
-        text: the text alone, without what stands for media.
-        token_ids: all tokens, those of media too.
-        multimodal: the objects (`ImageOutput`, `AudioOutput`) in the order of their tokens. ``span`` of each says which
-            tokens it was decoded from, ``token_ids[start:stop]``, and ``partial`` whether the stream ended inside it.
-            Of an answer that is not finished it is empty.
-        updates: what is new since the output before of media that grow, where the request asks for it: chunks of a
-            sound (``chunk_seconds``), each an `AudioOutput`, or previews of a picture (``partial_images``), each an
-            `ImageOutput`. The chunks of all outputs, joined, are the sounds of ``multimodal``; ``span[0]`` of a chunk
-            or preview is that of its sound or picture.
+        text: the text alone, without media tokens.
+        token_ids: all tokens, including media tokens.
+        multimodal: the decoded objects (`ImageOutput`, `AudioOutput`) in the order of their tokens. ``span`` of an
+            object is the range of its tokens, ``token_ids[start:stop]``. ``partial`` says whether the stream ended
+            inside it. The list is empty until the answer is finished.
+        updates: new parts of growing media since the last output, if the request asks for them: chunks of a sound
+            (``chunk_seconds``), each an `AudioOutput`, or previews of a picture (``partial_images``), each an
+            `ImageOutput`. The chunks of all outputs, joined, are the sounds of ``multimodal``. ``span[0]`` of a chunk
+            or preview equals that of its sound or picture.
 
     """
 
@@ -82,13 +82,13 @@ class MultimodalCompletionOutput(CompletionOutput):
 
 
 class TokenRequestOutput(RequestOutput):
-    """The outcome of a request that failed in a list of requests: reading ``outputs`` raises ``error``."""
+    """The result of a request that failed in a list of requests. Reading ``outputs`` raises ``error``."""
 
     error: Exception
 
     @property
     def outputs(self) -> list[CompletionOutput]:
-        """Nothing: it raises ``error``."""
+        """Raise ``error``, as there are no outputs."""
         raise self.error
 
     @outputs.setter
@@ -100,16 +100,16 @@ class TokenRequestOutput(RequestOutput):
 
 
 def without_error(output: Any) -> Any:
-    """Give the output of a request that did not fail the field ``error``, None, as all results of ours have it."""
+    """Set ``error`` of an output to None unless it has an error, so that all results have this field."""
     output.error = getattr(output, "error", None)
     return output
 
 
 class MediaCollector(RequestOutputCollector):
-    """The queue of one request; where answers are merged that a slow reader has not fetched, media are kept."""
+    """The output queue of one request. Media are kept if vLLM merges outputs that a slow reader has not fetched."""
 
     def put(self, output: Any) -> None:
-        """As vLLM's."""
+        """Queue an output as vLLM does, and keep its media if it is merged with a waiting output."""
         held = self.output
         waiting, new = _updates(held), _updates(output)
         super().put(output)
@@ -126,6 +126,6 @@ class MediaCollector(RequestOutputCollector):
 
 
 def _updates(output: Any) -> dict[int, list[Any]]:
-    """What is new of each answer."""
+    """Return the non-empty ``updates`` of each answer, by the answer's index."""
     answers: Iterable[Any] = output.outputs if isinstance(output, RequestOutput) else ()
-    return {one.index: one.updates for one in answers if getattr(one, "updates", None)}
+    return {answer.index: answer.updates for answer in answers if getattr(answer, "updates", None)}

@@ -1,4 +1,4 @@
-"""What a request for tokens wants beyond its sampling; it goes along with the sampling params, in this process."""
+"""TokenRequest: options of a request beyond sampling, which travel with its sampling params inside this process."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ KEY = "mmout"
 
 @dataclass(slots=True)
 class TokenRequest:
-    """Of one request."""
+    """The options of one request beyond sampling."""
 
     params: OutputParams
     decode: bool = True
-    """Whether media are decoded; where they are not, their tokens are kept out of the text all the same."""
+    """Whether media are decoded. If False, media tokens are still kept out of the text."""
 
 
 PLAIN = OutputParams()
 
 
-def with_request(sampling: SamplingParams, asked: TokenRequest) -> SamplingParams:
-    """A copy of sampling params that says what else is asked."""
+def with_request(sampling: SamplingParams, token_request: TokenRequest) -> SamplingParams:
+    """Return a copy of sampling params that carries the other options of a request."""
     copied = sampling.clone()
-    copied.extra_args = {**(sampling.extra_args or {}), KEY: asked}
+    copied.extra_args = {**(sampling.extra_args or {}), KEY: token_request}
     return copied
 
 
 @contextmanager
 def sent_apart(params: Any) -> Iterator[Any]:
-    """Keep what is asked for whoever adds the request; gives a copy of the params that says nothing of it."""
+    """Yield a copy of params without our options, which are kept for the code that adds the request."""
     extra = getattr(params, "extra_args", None) or {}
-    asked = extra.get(KEY)
-    if not isinstance(asked, TokenRequest):
+    token_request = extra.get(KEY)
+    if not isinstance(token_request, TokenRequest):
         yield params
         return
     sent = copy(params)
     sent.extra_args = {name: value for name, value in extra.items() if name != KEY} or None
-    with carrying(asked):
+    with carrying(token_request):
         yield sent

@@ -1,9 +1,9 @@
-"""The output processor of a bound engine that generates tokens: media leave the text, and wait for their decoder.
+"""The output processor of a bound engine that generates tokens. It takes media out of the text and has them decoded.
 
-Deltas pass at once; the end of an answer is held back until its media are there. Nothing may raise out of
-``process_outputs``: one exception there ends the handler task, every request of every user, and the server.
+Deltas pass at once. The last output of an answer is held until its media are decoded. ``process_outputs`` must not
+raise: an exception there would end the handler task, all requests of all users, and the server.
 
-No request takes a credit: what waits for a decoder is a few kilobytes of codes, and text must not wait for pictures.
+Requests take no credit: only a few kilobytes of codes wait for a decoder, and text must not wait for pictures.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from vllm_mmout.wings.tokens.guided.admission import GUIDED, guide
 
 @dataclass(slots=True)
 class Answer:
-    """What the state of one answer carries beside vLLM's own."""
+    """The state of one answer in addition to vLLM's."""
 
     stream: MediaStream
     router: TokenOutputProcessor
     ending: Callable[[], Any] | None = None
-    """Makes the last output, once the media are there; set when the engine is done with the request."""
+    """Function that makes the last output. Set when the engine has finished the request."""
     objects: list[Any] | None = None
     failed: bool = False
 
 
 class TokenRequestState(RequestState):
-    """The state of one answer of a bound engine."""
+    """vLLM's state of one answer, extended with its media."""
 
     mmout: Answer
 
@@ -56,14 +56,14 @@ class TokenRequestState(RequestState):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """As vLLM's; the last output of an answer with media is delivered when these are decoded."""
+        """Make an output as vLLM does. The last output of an answer is held until its media are decoded."""
         answer = self.mmout
         vllms = super().make_request_output
 
         def ending() -> Any:
             return vllms(new_token_ids, pooling_output, finish_reason, *args, **kwargs)
 
-        with answer.router.lock:  # in ``LLM`` answers of one request end in several threads
+        with answer.router.lock:  # with ``LLM``, answers of one request end in several threads
             if answer.failed:
                 return None
             if finish_reason is not None:
@@ -88,18 +88,18 @@ class TokenRequestState(RequestState):
 
 
 class TokenOutputProcessor(HoldingOutputProcessor):
-    """vLLM's output processor, on an engine whose model generates media tokens."""
+    """vLLM's output processor for an engine whose model generates media tokens."""
 
     binding: TokenBinding
     pending: dict[str, TokenRequestState]
-    """Answers that the engine is done with and that wait for their media, by internal id."""
+    """Answers that the engine has finished and that wait for their media, by internal request id."""
     batchers: dict[str, MediaBatcher]
-    """By name of the processor."""
+    """Batchers by the name of their processor."""
     observer: Observer = SILENT
-    """Hears of requests that fail."""
+    """Observer that is notified of failed requests."""
 
     def setup(self, binding: TokenBinding) -> None:
-        """Make the routing's own state; called once, when the engine is bound."""
+        """Set up the state for routing. Called once, when the engine is bound."""
         self.binding = binding
         self.pending = {}
         timeout = binding.settings.decode_timeout_s
@@ -114,31 +114,33 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         request_index: int = 0,
         queue: RequestOutputCollector | None = None,
     ) -> None:
-        """As vLLM's, and route the request's tokens.
+        """Add a request as vLLM does, and route its tokens to a text filter or a media stream.
 
-        A request whose input streams in, and one that asks for ``output="none"``, stay as vLLM has them.
+        Requests whose input is streamed, and requests with ``output="none"``, are left to vLLM.
         """
-        goes_on = request.request_id in self.request_states
+        is_continued = request.request_id in self.request_states
         self._guide(request)
         super().add_request(request, prompt, parent_req, request_index, queue)
-        if goes_on or request.resumable or request.sampling_params is None:
+        if is_continued or request.resumable or request.sampling_params is None:
             return
-        asked = ticket(TokenRequest) or TokenRequest(PLAIN)
+        token_request = ticket(TokenRequest) or TokenRequest(PLAIN)
         state = self.request_states[request.request_id]
-        if asked.params.output == "none":
+        if token_request.params.output == "none":
             return
-        name = self.binding.pick(asked.params)
+        name = self.binding.pick(token_request.params)
         layout = self.binding.processors[name].layout
         if state.detokenizer is None:
             return
-        if not asked.decode:
+        if not token_request.decode:
             route(state.detokenizer, MediaTokenFilter(layout.token_ids))
             return
         loop = None if queue is None else asyncio.get_running_loop()
         batcher = self.batchers[name]
         settled = partial(self._settled, request.request_id, loop)
-        growing = self.binding.growing(asked.params, batcher, settled)
-        stream = MediaStream(layout, request.prompt_token_ids or (), asked.params, batcher, settled, growing=growing)
+        growing = self.binding.growing(token_request.params, batcher, settled)
+        stream = MediaStream(
+            layout, request.prompt_token_ids or (), token_request.params, batcher, settled, growing=growing
+        )
         route(state.detokenizer, stream)
         rebase(state, TokenRequestState)
         if isinstance(state, TokenRequestState):
@@ -147,28 +149,28 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             rebase(queue, MediaCollector)
 
     def _guide(self, request: EngineCoreRequest) -> None:
-        """Let the engine keep to the layout where a request asks for whole media."""
-        asked = ticket(TokenRequest)
-        if asked is not None and asked.params.output in GUIDED:
-            layout = self.binding.processors[self.binding.pick(asked.params)].layout
-            guide(request, asked.params, layout, self.binding.max_model_len)
+        """Guide the engine to the layout's tokens if a request asks for complete media."""
+        token_request = ticket(TokenRequest)
+        if token_request is not None and token_request.params.output in GUIDED:
+            layout = self.binding.processors[self.binding.pick(token_request.params)].layout
+            guide(request, token_request.params, layout, self.binding.max_model_len)
 
     def process_outputs(
         self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any
     ) -> OutputProcessorOutput:
-        """As vLLM's; requests whose tokens do not fit the model's layout end here, and in the engine."""
-        done = super().process_outputs(engine_core_outputs, *args, **kwargs)
+        """Process outputs as vLLM does. End failed requests here and in the engine, such as those with wrong tokens."""
+        processed = super().process_outputs(engine_core_outputs, *args, **kwargs)
         for output in engine_core_outputs:
             state = self.request_states.get(output.request_id)
             if isinstance(state, TokenRequestState) and state.mmout.failed:
-                done.reqs_to_abort.extend(self._end_failed(state))
-        return done
+                processed.reqs_to_abort.extend(self._end_failed(state))
+        return processed
 
     def hold(self, state: TokenRequestState, ending: Callable[[], Any]) -> Any:
-        """Keep the end of an answer until its media are decoded; gives it at once where they are. Under the lock.
+        """Hold the last output of an answer until its media are decoded. Return it at once if they are.
 
-        vLLM counts a request when the engine is done with it: one with ``n`` whose last answer waits here is missing in
-        its histograms of ``n`` and of the longest answer.
+        The caller must hold the lock. vLLM counts a request when the engine has finished it. A request with ``n``
+        answers whose last answer waits here is missing in vLLM's histograms of ``n`` and of the longest answer.
         """
         state.mmout.ending = ending
         if not state.mmout.stream.decoded:
@@ -177,17 +179,17 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return self._last_output(state)
 
     def fail(self, state: TokenRequestState, error: Exception) -> Any:
-        """What a failed request gets: an exception in its queue, or in ``LLM`` a result that says it."""
+        """Return the output of a failed request: the exception for its queue, or for ``LLM`` a result with it."""
         parent = state.parent_req
-        for one in self._family(state):
-            one.mmout.failed = True
-            one.mmout.stream.cancel()
-            self.pending.pop(one.request_id, None)  # its media, cancelled, would never call
+        for sibling in self._family(state):
+            sibling.mmout.failed = True
+            sibling.mmout.stream.cancel()
+            self.pending.pop(sibling.request_id, None)  # its media are cancelled, so no callback comes
         if parent is not None:
             self.parent_requests.pop(parent.request_id, None)
         if state.queue is not None:
             return error
-        # Its class stays vLLM's until `LLM.generate` is through: vLLM's loop reads ``outputs`` to count tokens.
+        # Its class stays vLLM's until `LLM.generate` returns, as vLLM's loop reads ``outputs`` to count tokens.
         shell: Any = state._new_request_output(  # noqa: SLF001 - of our own state
             state.external_req_id,
             [state._new_completion_output([], None, None)],  # noqa: SLF001
@@ -197,11 +199,11 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return shell
 
     def _last_output(self, state: TokenRequestState) -> Any:
-        """The end of an answer whose media have been decoded."""
+        """Return the last output of an answer whose media have been decoded."""
         answer = state.mmout
         try:
             answer.objects = answer.stream.objects()
-        except Exception as error:  # noqa: BLE001 - it must not leave process_outputs
+        except Exception as error:  # noqa: BLE001 - no error may escape from process_outputs
             return self.fail(state, error)
         output = answer.ending() if answer.ending is not None else None
         answer.ending = None
@@ -211,7 +213,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return output
 
     def _settled(self, request_id: str, loop: asyncio.AbstractEventLoop | None) -> None:
-        """A medium of an answer has been decoded; called in any thread."""
+        """Deliver an answer if all its media are decoded. Called in any thread when a medium has been decoded."""
         if loop is None:
             with self.lock:
                 self._deliver(request_id)
@@ -219,7 +221,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             return
         try:
             loop.call_soon_threadsafe(self._deliver, request_id)
-        except RuntimeError:  # the loop was closed: nobody waits any more
+        except RuntimeError:  # the loop is closed, so nobody waits any more
             self.pending.pop(request_id, None)
 
     def _deliver(self, request_id: str) -> None:
@@ -235,9 +237,9 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         self.delivered()
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
-        """As vLLM's; what is whole of an aborted answer is decoded, unless there is nobody to get it.
+        """Abort requests as vLLM does. Complete media of an aborted answer are still decoded if somebody waits.
 
-        ``generate`` itself calls by internal ids, when its caller has gone away.
+        Nobody waits if ``internal`` is set: ``generate`` itself then aborts, because its caller has gone.
         """
         request_ids = list(request_ids)
         with self.lock:
@@ -250,36 +252,39 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return super().abort_requests(request_ids, internal)
 
     def _called(self, request_ids: list[str], *, internal: bool) -> list[TokenRequestState]:
-        """States of internal ids, those of parents among them, or of a caller's own."""
-        wanted = set(request_ids)
-        states = [*self.request_states.values(), *self.pending.values()]  # the decode thread asks too: in one step each
-        ours = (state for state in states if isinstance(state, TokenRequestState))
-        return [state for state in ours if wanted & _names(state, internal=internal)]
+        """Return the states with these ids: internal ids of answers or of their parents, or the caller's own ids."""
+        id_set = set(request_ids)
+        states = [
+            *self.request_states.values(),
+            *self.pending.values(),
+        ]  # copied in one step each, as the decode thread calls this too
+        token_states = (state for state in states if isinstance(state, TokenRequestState))
+        return [state for state in token_states if id_set & _names(state, internal=internal)]
 
     def _family(self, state: TokenRequestState) -> list[TokenRequestState]:
-        """An answer and the others of its request."""
+        """Return all answers of the request of an answer."""
         if state.parent_req is None:
             return [state]
         return self._called([state.parent_req.request_id], internal=True)
 
     def _end_failed(self, state: TokenRequestState) -> list[str]:
-        """Forget a failed request; gives the ids by which the engine knows it."""
+        """Remove a failed request. Return the ids under which the engine knows it."""
         ended = []
         with self.lock:
-            for one in self._family(state):
-                if one.request_id in self.request_states:
-                    self._finish_request(one)
-                    self.lora_states.request_finished(one.request_id, one.lora_name)
-                    ended.append(one.request_id)
+            for sibling in self._family(state):
+                if sibling.request_id in self.request_states:
+                    self._finish_request(sibling)
+                    self.lora_states.request_finished(sibling.request_id, sibling.lora_name)
+                    ended.append(sibling.request_id)
         return ended
 
     def close(self) -> None:
-        """End the decoders' threads; what is pending fails."""
+        """End the decoders' threads. Pending answers fail."""
         for batcher in self.batchers.values():
             batcher.close()
 
 
 def _names(state: RequestState, *, internal: bool) -> set[str]:
-    """The ids by which an abort may call a state."""
-    known = (state,) if state.parent_req is None else (state, state.parent_req)
-    return {one.request_id if internal else one.external_req_id for one in known}
+    """Return the ids by which an abort may refer to a state."""
+    states = (state,) if state.parent_req is None else (state, state.parent_req)
+    return {named.request_id if internal else named.external_req_id for named in states}

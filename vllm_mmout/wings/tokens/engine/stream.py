@@ -1,4 +1,4 @@
-"""MediaStream: the tokens of one answer, taken apart as they come; media that are whole go to the decoder at once."""
+"""MediaStream: splits the tokens of one answer into text and media, and submits complete media to the decoder."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from vllm_mmout.wings.tokens.processors.base import marked
 
 
 class MediaTokenFilter:
-    """Keeps media tokens out of the text of a request that wants nothing but text."""
+    """A text filter that drops all media tokens, for requests whose media are not decoded."""
 
     def __init__(self, media: AbstractSet[int]) -> None:
         self._media = media
 
     def feed(self, token_ids: list[int], *, stopped: bool) -> list[bool]:
-        """For each token whether it is text."""
+        """Return for each token whether it is text."""
         return [token not in self._media for token in token_ids]
 
 
 class MediaStream:
-    """Of one answer: which of its tokens are text, and its media on their way.
+    """The token stream of one answer, with the media that are being decoded.
 
-    Its prompt says whether the answer begins inside a medium. ``settled`` is called in any thread whenever a medium has
-    been decoded.
+    The prompt tells whether the answer begins inside a medium. ``settled`` is called in any thread whenever a medium
+    has been decoded.
     """
 
     def __init__(
@@ -47,21 +47,21 @@ class MediaStream:
         growing: GrowingSounds | GrowingPictures | None = None,
     ) -> None:
         self.growing = growing
-        """What decodes media that have not ended; None: nothing does."""
+        """Decoder of media that have not ended. None if the request does not ask for it."""
         self._new_parser = partial(StreamParser, layout, opened=layout.opened_by(prompt))
         self._parser = self._new_parser()
         self._params = params
         self._batcher = batcher
         self._settled = settled
         self._due: list[Medium] = []
-        """Media that are not decoded yet, as long as an error stands."""
+        """Media that are not submitted for decoding because of an error."""
         self.jobs: list[MediaJob | GrowingSound] = []
         self.error: Exception | None = None
-        """Why the answer cannot be delivered."""
+        """Error because of which the answer cannot be delivered."""
         self.cancelled = False
 
     def feed(self, token_ids: list[int], *, stopped: bool) -> list[bool]:
-        """Take new tokens; for each whether it is text. Never raises: what is wrong becomes ``error``."""
+        """Take new tokens. Return for each whether it is text. Never raises, but sets ``error``."""
         is_text = self._parser.feed(token_ids, stopped=stopped)
         if self.growing is None:
             self._take(self._parser.take())
@@ -70,7 +70,7 @@ class MediaStream:
         return is_text
 
     def advance(self) -> None:
-        """Decode what has come of media that grow; called once it is sure that all tokens so far are the answer's."""
+        """Decode the new parts of growing media. Called once all tokens so far are known to belong to the answer."""
         if self.growing is None or self.cancelled:
             return
         self._take(self._parser.take())
@@ -79,14 +79,17 @@ class MediaStream:
         self.error = self.error or self.growing.error
 
     def finish(self, token_ids: list[int]) -> None:
-        """Take what is left of an answer of these tokens; vLLM drops those that came together behind a stop."""
+        """Submit the last media of an answer that consists of ``token_ids``.
+
+        vLLM drops tokens that came after a stop in the same step. The answer is then parsed again without them.
+        """
         if len(token_ids) < self._parser.seen:
             self._read_again(token_ids)
         else:
             self._take(self._parser.finish())
 
     def cancel(self) -> None:
-        """Decode no more: nobody waits for it."""
+        """Cancel all decoding, as nobody waits for the answer."""
         self.cancelled = True
         if self.growing is not None:
             self.growing.cancel()
@@ -96,18 +99,18 @@ class MediaStream:
 
     @property
     def decoded(self) -> bool:
-        """Whether no medium is on its way."""
+        """Return whether all submitted media have been decoded."""
         return all(job.done is None for job in self.jobs)
 
     def objects(self) -> list[Any]:
-        """The decoded media, in the order of their tokens; raises the first failure."""
+        """Return the decoded media in the order of their tokens. Raise the first failure."""
         for job in self.jobs:
             if isinstance(job.outcome, BaseException):
                 raise job.outcome
         return [_labelled(job) for job in self.jobs]
 
     def _read_again(self, token_ids: list[int]) -> None:
-        """Forget what tokens were that are none of the answer's: media, and errors."""
+        """Parse the answer again, and discard media and errors of tokens that do not belong to it."""
         before, self._parser = self._parser.error, self._new_parser()
         self._parser.feed(token_ids)
         media = self._parser.finish()
@@ -118,7 +121,7 @@ class MediaStream:
                 job.cancel()
         self.jobs = [job for job in self.jobs if job.medium in media]
         self._due = []
-        self._take(media[len(self.jobs) :])  # those that were on their way before come first
+        self._take(media[len(self.jobs) :])  # the first media are being decoded already
 
     def _take(self, media: list[Medium]) -> None:
         self._due += media
@@ -131,7 +134,7 @@ class MediaStream:
                 self.jobs.append(self._decode(medium))
         except MMOutError as error:  # the engine is shut down, or its threads hang
             self.error = error
-        except RuntimeError as error:  # the system has no thread to spare
+        except RuntimeError as error:  # the system cannot start a thread
             self.error = error
 
     def _decode(self, medium: Medium) -> MediaJob | GrowingSound:
@@ -141,6 +144,6 @@ class MediaStream:
 
 
 def _labelled(job: MediaJob | GrowingSound) -> Any:
-    """The object, which says where it comes from; of other classes than ours as it is."""
+    """Return the decoded object. ``partial`` and ``span`` are set if its class is a `MediaOutput`."""
     medium: Any = job.medium
     return marked(job.outcome, medium) if isinstance(job.outcome, MediaOutput) else job.outcome

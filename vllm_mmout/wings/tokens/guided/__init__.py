@@ -1,1 +1,1 @@
-"""Answers whose media are whole: requests that ask for it are left the tokens of the layout alone."""
+"""Guided answers: requests that ask for complete media may only sample tokens that fit the layout."""

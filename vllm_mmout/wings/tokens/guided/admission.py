@@ -1,4 +1,4 @@
-"""Admission of requests that ask for whole media: what cannot be is refused, what can be travels to the worker."""
+"""Admission of requests that ask for complete media. Impossible requests are refused, others get a guide."""
 
 from __future__ import annotations
 
@@ -16,53 +16,55 @@ if TYPE_CHECKING:
     from vllm.v1.engine import EngineCoreRequest
 
 MEDIA: Final = "media"
-"""``OutputParams.output`` of answers that are one medium and nothing else."""
+"""Value of ``OutputParams.output`` for answers that are one medium and nothing else."""
 MIXED: Final = "mixed"
-"""``OutputParams.output`` of answers whose media are whole, with text around them."""
+"""Value of ``OutputParams.output`` for answers with complete media and text around them."""
 GUIDED: Final = (MEDIA, MIXED)
 
 
 def check_asked(params: OutputParams, layout: TokenLayout, unguided: str | None) -> None:
-    """Check what a request asks of a model with a layout; ``unguided``: why none of its requests can be guided.
+    """Check that a model with ``layout`` can give a request the output and grid that it asks for.
+
+    ``unguided`` is the reason why no request to the model can be guided, or None.
 
     Raises:
-        OptionError: it cannot be.
+        OptionError: the model cannot.
 
     """
     if params.output in GUIDED:
         if unguided is not None:
-            raise OptionError(f'output="{params.output}" is not to be had: {unguided}; leave it out', param="output")
+            raise OptionError(f'output="{params.output}" is not available: {unguided}; leave it out', param="output")
     elif params.grid is not None and not params.partial_images:
         raise OptionError(
-            'grid goes with output="media" or "mixed", or with partial_images; set one of them, or leave it out',
+            'grid needs output="media" or "mixed", or partial_images; set one of them, or leave grid out',
             param="grid",
         )
     layout_with(layout, params.grid)
 
 
 def layout_with(layout: TokenLayout, grid: tuple[int, int] | None) -> TokenLayout:
-    """The layout of pictures of a grid that a request asks for."""
+    """Return the layout with the grid that a request asks for. Raise an OptionError if the model cannot write it."""
     if grid is None or grid == layout.grid:
         return layout
     if layout.modality != "image" or layout.grid is not None:
         has = "sounds" if layout.modality != "image" else f"pictures of {layout.grid[0]} x {layout.grid[1]} codes"  # type: ignore[index]
         raise OptionError(
-            f"grid asks for {grid[0]} x {grid[1]} codes, and the model writes {has}; leave it out", param="grid"
+            f"grid asks for {grid[0]} x {grid[1]} codes, but the model writes {has}; leave it out", param="grid"
         )
     return replace(layout, grid=grid)
 
 
 def guide(request: EngineCoreRequest, params: OutputParams, layout: TokenLayout, max_model_len: int) -> None:
-    """Let the worker guide a request that asks for it; any other stays as it is.
+    """Add a guide for the worker to a request that asks for complete media. Other requests stay unchanged.
 
     Args:
-        request: as it goes to the engine; its sampling params are its own.
-        params: what it asks for.
-        layout: of the processor that it asks for.
-        max_model_len: tokens of a prompt and its answer.
+        request: request on its way to the engine. Its sampling params must not be shared.
+        params: options of the request.
+        layout: layout of the processor that the request asks for.
+        max_model_len: maximum number of tokens of a prompt and its answer together.
 
     Raises:
-        OptionError: it asks for what cannot be.
+        OptionError: the request asks for something impossible.
 
     """
     if params.output not in GUIDED or request.sampling_params is None:
@@ -77,46 +79,48 @@ def _guide(
     request: EngineCoreRequest, sampling: SamplingParams, params: OutputParams, layout: TokenLayout, length: int
 ) -> None:
     if request.resumable or request.prompt_token_ids is None:
-        raise _wrong(params, "needs a prompt of tokens that is there as a whole")
+        raise _wrong(params, "needs a complete prompt of tokens")
     if sampling.structured_outputs is not None:
-        raise _wrong(params, "and structured outputs contradict each other")
+        raise _wrong(params, "cannot be combined with structured outputs")
     prompt = request.prompt_token_ids
-    alone = params.output == MEDIA
-    left = length - len(prompt)
-    made = Guide.of(
+    media_only = params.output == MEDIA
+    room = length - len(prompt)
+    answer_guide = Guide.of(
         layout,
-        alone=alone,
+        alone=media_only,
         opened=layout.opened_by(prompt),
-        budget=left if sampling.max_tokens is None else min(sampling.max_tokens, left),
+        budget=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
         stops=_stops(sampling, layout, params),
     )
-    least = Follower(made).least
-    if least > made.budget and (alone or made.opened):
+    least = Follower(answer_guide).least
+    if least > answer_guide.budget and (media_only or answer_guide.opened):
         raise OptionError(
-            f"a whole {_NOUNS[layout.modality]} takes {least} tokens or more, and the answer may have {made.budget};"
-            " raise max_tokens, shorten the prompt, or ask for a smaller one",
+            f"a whole {_NOUNS[layout.modality]} takes at least {least} tokens, but the answer may have only"
+            f" {answer_guide.budget}; raise max_tokens, shorten the prompt, or ask for a smaller one",
             param="max_tokens",
         )
-    if alone and not made.stops:
+    if media_only and not answer_guide.stops:
         _end_without_eos(sampling, layout, params, least)
-    sampling.extra_args = {**(sampling.extra_args or {}), KEY: made.to_wire()}
+    sampling.extra_args = {**(sampling.extra_args or {}), KEY: answer_guide.to_wire()}
 
 
 _NOUNS: Final = {"image": "picture", "audio": "sound"}
 
 
 def _stops(sampling: SamplingParams, layout: TokenLayout, params: OutputParams) -> list[int]:
-    """The tokens that end an answer; the last one of the end marker does so by itself."""
+    """Return the tokens that end an answer, except the last token of the end marker, which the layout allows anyway."""
     eos = sampling.eos_token_id
     stops = {*(() if eos is None else (eos,)), *(sampling.stop_token_ids or ())} - {*layout.end[-1:]}
-    within = sorted(stops & layout.token_ids)
-    if within:
-        raise _wrong(params, f"would be cut by the stop token {within[0]}, which is of the layout; leave it out")
+    media_stops = sorted(stops & layout.token_ids)
+    if media_stops:
+        raise _wrong(
+            params, f"would be cut off by the stop token {media_stops[0]}, which is a media token; leave that out"
+        )
     return sorted(stops)
 
 
 def _end_without_eos(sampling: SamplingParams, layout: TokenLayout, params: OutputParams, least: int) -> None:
-    """End an answer with its only medium where no token does so."""
+    """Make an answer end after its only medium if no stop token does that."""
     if layout.end:
         sampling.stop_token_ids = sorted({*(sampling.stop_token_ids or ()), layout.end[-1]})
     elif layout.grid is not None:

@@ -1,4 +1,4 @@
-"""What a request's sampling params say of its guide: in the worker, and before they get there."""
+"""Guides in the sampling params of requests: those of clients are refused, those of the engine are followed."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 def refuse_foreign(params: SamplingParams) -> None:
-    """Refuse a guide that is there before the engine has made one: a client has sent it."""
+    """Raise an error if sampling params hold a guide before the engine has made a guide, so a client has sent it."""
     if KEY in (params.extra_args or {}):
         raise InvalidOptionError(
-            f'{KEY} is the engine\'s own; leave it out, and ask for whole media by OutputParams(output="media")'
+            f'{KEY} is reserved for the engine; leave it out, and ask for whole media by OutputParams(output="media")'
             " or /v1/images/generations",
             param=KEY,
         )
 
 
 def follower_of(params: SamplingParams) -> Follower | None:
-    """Who follows a request's tokens; None for one that is not guided. It never raises."""
+    """Return the follower of a request's tokens, or None if the request is not guided. Never raises."""
     if not params.extra_args or KEY not in params.extra_args:
         return None
     try:
         guide = Guide.from_args(params.extra_args)
         return None if guide is None else Follower(guide)
     except (MMOutError, msgspec.ValidationError, ValueError):
-        logger.exception("vllm_mmout: a request cannot be guided, and is answered as if it had not asked")
+        logger.exception("vllm_mmout: a request cannot be guided, and is answered without guidance")
         return None

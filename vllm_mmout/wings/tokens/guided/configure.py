@@ -1,4 +1,4 @@
-"""Engines whose requests can be guided: what they are given when their config is made."""
+"""Configuration of engines whose requests can be guided."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ON_V2: Final = f"{_HERE}.on_v2:GuidedOnV2"
 
 
 def configure(vllm_config: VllmConfig) -> None:
-    """Give an engine whose model writes media tokens its logits processor, behind those that a user names.
+    """Add our logits processor to the config of an engine whose model writes media tokens, after the user's processors.
 
-    It is named by its path: each process of the engine imports it.
+    It is given as an import path, because each process of the engine imports it.
     """
     model_config = vllm_config.model_config
     if model_config is None or model_config.runner_type != "generate":
@@ -27,7 +27,7 @@ def configure(vllm_config: VllmConfig) -> None:
 
     try:
         choice = resolve_choice(vllm_config)
-    except MMOutError:  # raised again where the engine is made, which is the place for it
+    except MMOutError:  # raised again, and then reported, when the engine is made
         return
     if choice is None or not all(issubclass(kind, TokenProcessor) for kind in choice.processors.values()):
         return
@@ -37,23 +37,23 @@ def configure(vllm_config: VllmConfig) -> None:
 
 
 def why_not(vllm_config: VllmConfig) -> str | None:
-    """Why no request of an engine can be guided; None: it can."""
+    """Return the reason why requests of an engine cannot be guided, or None if they can."""
     if vllm_config.speculative_config is not None:
-        return "the engine decodes speculatively, where vLLM takes no logits processors"
+        return "the engine uses speculative decoding, with which vLLM accepts no logits processors"
     if getattr(vllm_config.model_config, "return_sampling_mask", False):
-        return "the engine replays sampling, where vLLM takes no logits processors"
+        return "the engine replays sampling, with which vLLM accepts no logits processors"
     if vllm_config.use_v2_model_runner and v2_interface() is None:
-        return "Model Runner V2 of this vLLM takes no logits processors (VLLM_USE_V2_MODEL_RUNNER=0 takes the other)"
+        return "Model Runner V2 of this vLLM accepts no logits processors (VLLM_USE_V2_MODEL_RUNNER=0 selects V1)"
     return None
 
 
 def is_guiding(vllm_config: VllmConfig) -> bool:
-    """Whether an engine has the logits processor."""
+    """Return whether an engine has our logits processor."""
     return any(path in (ON_V1, ON_V2) for path in vllm_config.model_config.logits_processors or ())
 
 
 def v2_interface() -> Any:
-    """The class of logits processors of Model Runner V2; None where a release has none."""
+    """Return the base class of logits processors on Model Runner V2, or None if this vLLM does not have it."""
     try:
         module = importlib.import_module("vllm.v1.worker.gpu.sample.logits_processor")
     except ImportError:

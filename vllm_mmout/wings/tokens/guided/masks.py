@@ -1,4 +1,4 @@
-"""Masks: which tokens of a vocabulary may come next, a row for each guided request of a step."""
+"""Masks: forbids the tokens that may not come next, in the logits of the guided requests of a step."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ if TYPE_CHECKING:
     import torch
 
 _MOST: Final = 256
-"""Masks that are kept; a layout has some few for each slot of its frames."""
+"""Maximum number of cached masks. A layout needs a few for each slot of its frames."""
 
 
 class Masks:
-    """Leaves guided requests the tokens that may come next; masks are made once and kept."""
+    """A cache of masks that forbid the tokens which may not come next in guided requests."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, torch.Tensor] = {}
         self._failed = False
 
     def apply(self, logits: torch.Tensor, followed: Callable[[], Sequence[tuple[int, Follower]]]) -> torch.Tensor:
-        """Forbid what does not fit; what others have forbidden too stays so, but where nothing at all would be left.
+        """Forbid tokens that do not fit. Tokens forbidden by others stay forbidden, unless no token would be left.
 
-        It never raises: that would end the requests of everybody.
+        Never raises, as an error would end the requests of all users.
 
         Args:
-            logits: [rows, vocabulary]; changed in place.
-            followed: gives the rows that are guided, and who has followed their tokens.
+            logits: [rows, vocabulary], changed in place.
+            followed: function that returns the guided rows with their followers.
 
         """
         try:
             self._apply(logits, followed())
-        except Exception:  # noqa: BLE001 - whatever it is, others must not end by it
+        except Exception:  # noqa: BLE001 - an error here would end other requests
             if not self._failed:
                 self._failed = True
-                logger.exception("vllm_mmout: requests cannot be guided, and are answered as if they had not asked")
+                logger.exception("vllm_mmout: requests cannot be guided, and are answered without guidance")
         return logits
 
     def _apply(self, logits: torch.Tensor, guided: Sequence[tuple[int, Follower]]) -> None:
@@ -59,7 +59,7 @@ class Masks:
         logits[index] = left.masked_fill_(dead & ~forbidden, 0.0)
 
     def _mask(self, follower: Follower, allowed: Allowed, logits: torch.Tensor) -> torch.Tensor:
-        """Which tokens are forbidden: [vocabulary], bool."""
+        """Return the mask of forbidden tokens, bool [vocabulary]."""
         key = (allowed, follower.guide.layout if allowed.text else None, follower.guide.stops if allowed.text else None)
         mask = self._kept.get(key)
         if mask is None:
@@ -82,6 +82,6 @@ def _forbidden(follower: Follower, allowed: Allowed, logits: torch.Tensor) -> to
         forbidden[first:stop] = False
     for stop in allowed.stops:
         forbidden[stop : stop + 1] = False
-    if forbidden.all():  # ids that the model does not have
+    if forbidden.all():  # the model has none of the allowed ids
         forbidden[:] = False
     return forbidden.to(logits.device)

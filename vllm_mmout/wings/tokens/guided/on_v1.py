@@ -1,4 +1,4 @@
-"""Guided requests on vLLM's first model runner: a logits processor of its sampler."""
+"""GuidedOnV1: the logits processor for guided requests on vLLM's first model runner."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
 
 class GuidedOnV1(LogitsProcessor):
-    """Leaves each request that asks for whole media the tokens that may come next; others are not looked at."""
+    """A logits processor that forbids tokens which may not come next in guided requests. It skips other requests."""
 
-    def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:  # noqa: FBT001 - as vLLM's
+    def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:  # noqa: FBT001 - vLLM's signature
         self._requests: dict[int, tuple[Follower, Sequence[int]]] = {}
         self._masks = Masks()
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Refuse what a client may not say."""
+        """Raise an error if a client has sent a guide in its sampling params."""
         refuse_foreign(sampling_params)
 
     def is_argmax_invariant(self) -> bool:
-        """It is not: the likeliest token may be one that does not fit."""
+        """Return False, as the most likely token may be forbidden."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Follow requests that come, move and go; one that was preempted comes again with what it has generated."""
+        """Track requests that enter, move within or leave the batch. Preempted requests return with their tokens."""
         process_dict_updates(self._requests, batch_update, _begun)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Leave guided rows what may come next; logits: [requests, vocabulary]."""
+        """Forbid tokens that may not come next in the guided rows of ``logits`` [requests, vocabulary]."""
         return self._masks.apply(logits, self._followed) if self._requests else logits
 
     def _followed(self) -> list[tuple[int, Follower]]:
@@ -50,11 +50,14 @@ class GuidedOnV1(LogitsProcessor):
 
 
 def _begun(params: SamplingParams, _prompt: Any, output: list[int]) -> tuple[Follower, list[int]] | None:
-    """A request that came into the batch; ``output`` is vLLM's own list, which grows."""
+    """Return the follower and the output tokens of a request that enters the batch, or None if it is not guided.
+
+    ``output`` is vLLM's own list, which grows.
+    """
     follower = follower_of(params)
     return None if follower is None else (follower, output)
 
 
 def _known(output: Sequence[int]) -> Sequence[int]:
-    """The tokens of an answer without those that are still on their way from the device, which are -1."""
+    """Return the tokens of an answer without placeholders (-1) for tokens that are not yet copied from the device."""
     return output[: output.index(-1)] if output and output[-1] == -1 else output

@@ -1,4 +1,4 @@
-"""Guided requests on Model Runner V2: a logits processor of its sampler."""
+"""GuidedOnV2: the logits processor for guided requests on vLLM's Model Runner V2."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _Base: Any = v2_interface() or object
 
 
-class GuidedOnV2(_Base):  # type: ignore[misc]  # of releases that have it; others name it nowhere
-    """As `GuidedOnV1`; requests are known by their slots, tokens lie on the device."""
+class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that have this base class
+    """A logits processor like `GuidedOnV1`. Requests are identified by slots, and their tokens are on the device."""
 
     def __init__(self, vllm_config: VllmConfig, req_states: Any) -> None:
         self._states = req_states
@@ -27,11 +27,11 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # of releases that have it; othe
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Refuse what a client may not say."""
+        """Raise an error if a client has sent a guide in its sampling params."""
         refuse_foreign(sampling_params)
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """Take a request into a slot, also one that was preempted; says whether it is guided."""
+        """Add a new or preempted request to a slot. Return whether it is guided."""
         follower = follower_of(sampling_params)
         if follower is None:
             self._requests.pop(req_idx, None)
@@ -40,7 +40,7 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # of releases that have it; othe
         return True
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Leave guided rows what may come next; logits: [requests, vocabulary], of which some may be guided."""
+        """Forbid tokens that may not come next in the guided rows of ``logits`` [requests, vocabulary]."""
         slots = ctx.idx_mapping_np.tolist()
         guided = [(row, slot) for row, slot in enumerate(slots) if slot in self._requests]
         if not guided:
@@ -48,7 +48,10 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # of releases that have it; othe
         return self._masks.apply(logits, lambda: self._followed(guided, ctx))
 
     def _followed(self, guided: list[tuple[int, int]], ctx: Any) -> list[tuple[int, Follower]]:
-        """Fetch what was generated since the last step: of most requests the token that was fed in this one."""
+        """Return the guided rows with followers that know all tokens so far.
+
+        For most requests, the only new token is the token that is fed in this step.
+        """
         fed: list[int] | None = None
         lengths, prompts = ctx.seq_lens_upper_bound_np, self._states.prompt_len.np
         for row, slot in guided:
@@ -57,6 +60,6 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # of releases that have it; othe
             if stop - start == 1:
                 fed = ctx.input_ids.tolist() if fed is None else fed
                 follower.follow([fed[row]])
-            elif stop > start:  # it was preempted, and goes on
+            elif stop > start:  # it continues after a preemption
                 follower.follow(self._states.all_token_ids.gpu[slot, start:stop].tolist())
         return [(row, self._requests[slot]) for row, slot in guided]
