@@ -255,7 +255,7 @@ REFUSED = [
     ("drawn", {"modalities": ["text", "audio"]}, "modalities", "list of 'text', 'image'"),
     ("drawn", {"modalities": ["image", "audio"]}, "modalities", "gives nothing else"),
     ("drawn", {"modalities": ["video"]}, "modalities", "gives nothing else"),
-    ("drawn", {"extra_body": {"use_beam_search": True}}, "use_beam_search", "text alone"),
+    ("drawn", {"extra_body": {"use_beam_search": True}}, "use_beam_search", "makes only text"),
     ("spoken", {"modalities": ["text", "image"]}, "modalities", "list of 'text', 'audio'"),
     ("spoken", {"audio": None}, "audio", "audio is missing"),
     ("spoken", {"audio": {"voice": "leo"}}, "audio.format", "choose one of pcm16, mp3"),

@@ -104,7 +104,7 @@ def test_a_size_that_the_model_has_no_room_for_is_refused(painter):
     engine.answer = pictures(engine.output_processor.binding.processors["vq_image"])
     with clients as client:
         with pytest.raises(
-            openai.BadRequestError, match=r"size 90x90 takes 9.. tokens, and the prompt leaves 5.."
+            openai.BadRequestError, match=r"size 90x90 takes 9.. tokens, but the prompt leaves only 5.."
         ) as caught:
             client.images.generate(prompt="lake", size="90x90")
         assert (caught.value.param, engine.asked) == ("size", [])
@@ -117,11 +117,13 @@ def test_a_picture_takes_no_more_than_the_models_length_leaves(fixed):
     client, engine = fixed
     client.images.generate(prompt="x" * (LENGTH - 10))
     assert engine.asked[0][1].sampling.max_tokens == 10
-    with pytest.raises(openai.BadRequestError, match="max_tokens must be at most 10, which is what") as caught:
+    with pytest.raises(
+        openai.BadRequestError, match="max_tokens must be at most 10, the tokens that the prompt leaves"
+    ) as caught:
         client.images.generate(prompt="x" * (LENGTH - 10), extra_body={"max_tokens": 11})
     assert caught.value.param == "max_tokens"
     with pytest.raises(
-        openai.BadRequestError, match=f"a prompt of {LENGTH} tokens, and the model's length is"
+        openai.BadRequestError, match=f"a prompt of {LENGTH} tokens, but the model's length is"
     ) as caught:
         client.images.generate(prompt="x" * LENGTH)
     assert caught.value.param == "prompt"
@@ -249,8 +251,8 @@ REFUSED = [
     ({"size": "large"}, "size", "size must be auto or WIDTHxHEIGHT"),
     ({"quality": "hd"}, "quality", "auto or standard"),
     ({"stream": 2}, "stream", "stream must be true or false"),
-    ({"stream": True, "n": 2}, "n", "events hold one picture itself"),
-    ({"stream": True, "response_format": "url"}, "response_format", "events hold one picture itself"),
+    ({"stream": True, "n": 2}, "n", "events hold one picture as base64"),
+    ({"stream": True, "response_format": "url"}, "response_format", "events hold one picture as base64"),
     ({"partial_images": 2}, "partial_images", "send stream=true as well"),
     ({"partial_images": 4, "stream": True}, "partial_images", "0 to 3"),
     ({"output_format": "bmp"}, "output_format", "must be one of png"),
@@ -259,8 +261,8 @@ REFUSED = [
     ({"output_compression": 50}, "output_compression", "not png; leave it out"),
     ({"response_format": "file"}, "response_format", "b64_json, url"),
     ({"style": "vivid"}, "style", "would change nothing"),
-    ({"mask": "x"}, "mask", "texts alone"),
-    ({"image": "data:,x"}, "image", "texts alone"),
+    ({"mask": "x"}, "mask", "makes pictures only from texts"),
+    ({"image": "data:,x"}, "image", "makes pictures only from texts"),
     ({"bands": [1]}, "bands", "unknown field"),
     ({"temprature": 1}, "temprature", "did you mean 'temperature'"),
     ({"temperature": 3}, "temperature", r"in \[0, 2\], got 3"),

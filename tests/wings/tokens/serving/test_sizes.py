@@ -45,7 +45,7 @@ def test_rows_that_end_have_any_size_that_the_prompt_tells():
 
 def test_a_model_that_is_told_needs_to_be_told():
     """Without a default of the template auto says nothing."""
-    with pytest.raises(ApiError, match="size must be WIDTHxHEIGHT: this model is told"):
+    with pytest.raises(ApiError, match="size must be WIDTHxHEIGHT: the prompt of this model must tell"):
         sizes("{prompt}{rows}{columns}").grid("auto")
 
 
@@ -83,7 +83,9 @@ def test_a_decoder_of_uneven_cells_has_auto_alone(monkeypatch):
     monkeypatch.setattr(found._processor, "decode", lambda *given: calls.append(given) or uneven)
     assert found.grid("auto") == (5, 7)
     for _ in range(2):
-        with pytest.raises(ApiError, match=r"size must be auto: .* a picture of 6 x 5 pixels, which is no") as caught:
+        with pytest.raises(
+            ApiError, match=r"size must be auto: .* a picture of 6 x 5 pixels from .* codes, which is not"
+        ) as caught:
             found.grid("30x12")
         assert (caught.value.status, caught.value.param) == (400, "size")
     assert len(calls) == 1

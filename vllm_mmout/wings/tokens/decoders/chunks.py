@@ -18,11 +18,11 @@ Decode: TypeAlias = Callable[[Codes], NDArray[np.float32]]
 """Function that decodes codes to float32 samples [channels, n]."""
 
 _TRIED = (64, 256, 1024)
-"""Lengths, in frames, of the sounds that measure a decoder's context. Longer ones follow if shorter ones do not do."""
+"""Lengths, in frames, of the sounds that measure a decoder's context. The next length is tried if one is too short."""
 _FEW = 16
-"""Number of frames with which the samples per frame are measured."""
+"""Number of frames in the shortest sound that measures the samples per frame."""
 _TRIALS = 3
-"""Number of random sounds of each length. In a single sound a change may have no effect by chance."""
+"""Number of random sounds of each length, as a change may be inaudible in a single sound by chance."""
 
 
 class SoundChunks(ABC):
@@ -45,7 +45,7 @@ class SoundChunks(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """The parameters with which a decoder decodes sounds in chunks."""
+    """The parameters for decoding sounds in chunks with a decoder."""
 
     frame_samples: int
     """Samples per channel that each frame adds."""

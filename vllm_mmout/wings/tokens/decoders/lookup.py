@@ -28,7 +28,7 @@ KINDS = {
 """Class in `transformers_models` for each ``model_type``. For the whole models "emu3" and "janus" it is the decoder."""
 
 _SNAC_ALONE = "vq_strides"
-"""Key by which SNAC's config.json is recognised, as it has no ``model_type``."""
+"""Key that identifies SNAC's config.json, which lacks ``model_type``."""
 
 
 def located(decoder: str | os.PathLike[str], model: object) -> Path:

@@ -1,1 +1,1 @@
-"""Engines that generate tokens, some of which are pictures or sound: their way from the stream to the objects."""
+"""Engine classes for models that generate media tokens: from the token stream to decoded objects."""

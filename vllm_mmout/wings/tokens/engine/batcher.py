@@ -57,7 +57,7 @@ class _Turn:
 
     jobs: Sequence[MediaJob] = ()
     taken: bool = False
-    """Whether the turn has taken its jobs, and takes no more."""
+    """Whether the turn has taken its jobs. It then does not take further jobs."""
 
 
 class MediaBatcher:

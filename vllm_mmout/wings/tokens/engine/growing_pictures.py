@@ -43,7 +43,7 @@ class GrowingPictures:
         self._start: int | None = None
         """Index of the first token of the current picture."""
         self._due: list[int] = []
-        """Row counts at which previews of the current picture are still due."""
+        """Row counts of the current picture that still trigger previews."""
         self._jobs: list[MediaJob] = []
         self._previews: list[ImageOutput] = []
         self._lock = Lock()

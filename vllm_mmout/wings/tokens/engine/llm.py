@@ -112,7 +112,7 @@ def _sampling(params: Any, binding: TokenBinding, default: Any) -> Any:
 
 
 def sampling_of(params: OutputParams, binding: TokenBinding, default: Any) -> SamplingParams:
-    """Check a request's options, and return their sampling params, or the model's default if they have no sampling."""
+    """Check a request's options, and return their sampling params, by default the model's."""
     binding.check_params(params)
     if params.sampling is None:
         sampling: SamplingParams = default()

@@ -88,7 +88,7 @@ class TokenRequestOutput(RequestOutput):
 
     @property
     def outputs(self) -> list[CompletionOutput]:
-        """Raise ``error``, as there are no outputs."""
+        """Raise ``error``, as the request failed."""
         raise self.error
 
     @outputs.setter

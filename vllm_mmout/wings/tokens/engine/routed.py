@@ -158,7 +158,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
     def process_outputs(
         self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any
     ) -> OutputProcessorOutput:
-        """Process outputs as vLLM does. End failed requests here and in the engine, such as those with wrong tokens."""
+        """Process outputs as vLLM does. End failed requests here and in the engine, for example after wrong tokens."""
         processed = super().process_outputs(engine_core_outputs, *args, **kwargs)
         for output in engine_core_outputs:
             state = self.request_states.get(output.request_id)
@@ -285,6 +285,6 @@ class TokenOutputProcessor(HoldingOutputProcessor):
 
 
 def _names(state: RequestState, *, internal: bool) -> set[str]:
-    """Return the ids by which an abort may refer to a state."""
+    """Return the ids that an abort may use for a state."""
     states = (state,) if state.parent_req is None else (state, state.parent_req)
     return {named.request_id if internal else named.external_req_id for named in states}

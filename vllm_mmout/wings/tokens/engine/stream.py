@@ -57,7 +57,7 @@ class MediaStream:
         """Media that are not submitted for decoding because of an error."""
         self.jobs: list[MediaJob | GrowingSound] = []
         self.error: Exception | None = None
-        """Error because of which the answer cannot be delivered."""
+        """Error that prevents the delivery of the answer."""
         self.cancelled = False
 
     def feed(self, token_ids: list[int], *, stopped: bool) -> list[bool]:

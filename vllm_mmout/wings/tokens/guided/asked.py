@@ -1,4 +1,4 @@
-"""Guides in the sampling params of requests: those of clients are refused, those of the engine are followed."""
+"""Guides in the sampling params of requests. A client's guide is refused, the engine's guide is followed."""
 
 from __future__ import annotations
 

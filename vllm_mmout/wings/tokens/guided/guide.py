@@ -43,7 +43,7 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @classmethod
     def from_args(cls, extra_args: Mapping[str, Any] | None) -> Self | None:
-        """Read the guide in ``extra_args``. Return None if they have no guide.
+        """Read the guide in ``extra_args``. Return None if it is missing.
 
         Raises:
             msgspec.ValidationError: the guide is malformed.

@@ -82,6 +82,6 @@ def _forbidden(follower: Follower, allowed: Allowed, logits: torch.Tensor) -> to
         forbidden[first:stop] = False
     for stop in allowed.stops:
         forbidden[stop : stop + 1] = False
-    if forbidden.all():  # the model has none of the allowed ids
+    if forbidden.all():  # all allowed ids are outside the vocabulary
         forbidden[:] = False
     return forbidden.to(logits.device)

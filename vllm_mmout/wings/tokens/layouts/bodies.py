@@ -117,7 +117,7 @@ class FramesBody(Body):
         self._row_end = layout.row_end
         self._rows_ended = 0
         self._row: int | None = None  # codes in a row, once known
-        self._all: int | None = None  # codes in the whole image; None without a grid
+        self._all: int | None = None  # codes in the whole image, or None without a grid
         if layout.grid:
             rows, columns = layout.grid
             self._row = columns * len(self._slots)
@@ -184,7 +184,7 @@ class FramesBody(Body):
 
     @property
     def columns(self) -> int | None:
-        """Return the number of columns of an image, or None before the end of its first row if it has no grid."""
+        """Return the number of columns of an image. Without a grid, it is None until the first row has ended."""
         return self._row and self._row // len(self._slots)
 
     @property

@@ -1,4 +1,4 @@
-"""Bodies of the orders "delayed" and "sequential", in which the codes of a frame are not adjacent."""
+"""Bodies of the orders "delayed" and "sequential", which separate the codes of a frame."""
 
 from __future__ import annotations
 

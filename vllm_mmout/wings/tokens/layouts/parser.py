@@ -17,7 +17,7 @@ from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 
 class Next(NamedTuple):
-    """The tokens that may come next in a stream in which every medium must be complete."""
+    """The tokens that may come next in a stream if every medium must be complete."""
 
     fits: tuple[Fit, ...] = ()
     """Media tokens that may come next. Their ``after`` includes the tokens of the end marker."""
@@ -45,7 +45,7 @@ class StreamParser:
         self._layout = layout
         self._media = layout.token_ids
         self._done: list[Medium] = []
-        self._start: int | None = None  # first token of the open medium; None outside media
+        self._start: int | None = None  # first token of the open medium, or None outside media
         self._body: Body | None = None  # codes of the open medium, once its begin marker is complete
         self._due: tuple[int, ...] = ()  # remaining tokens of the marker that has begun or must follow
         self._stop = 0  # one past the last token of the open medium; 0 if only the prompt has opened it

@@ -37,7 +37,7 @@ class TokenProcessor(OutputProcessor):
     binding: ClassVar[str] = "vllm_mmout.wings.tokens.engine.binding:TokenBinding"
     modality: ClassVar[str] = "tensor"
     honours: ClassVar[frozenset[str]] = frozenset()
-    """Fields of `OutputParams` that requests may set in addition to those of all models that generate tokens."""
+    """Fields of `OutputParams` that requests may set in addition to the fields that all token models accept."""
     layout: TokenLayout
     """Layout of the media tokens."""
     max_batch: int = 8

@@ -42,7 +42,7 @@ def decoding(threads: int | None) -> Iterator[None]:
 
 
 def chunking_of(decoder: TokenDecoder, layout: TokenLayout, fixed_context: Context | None) -> Chunking:
-    """Return the parameters with which a decoder decodes sounds in chunks. Runs the decoder to measure them.
+    """Return the parameters for decoding sounds in chunks. Runs the decoder to measure them.
 
     Args:
         decoder: the decoder, with its weights loaded.

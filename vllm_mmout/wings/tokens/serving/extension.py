@@ -1,4 +1,4 @@
-"""What the server has for models that generate tokens: speech, media in chats, and their service."""
+"""TokenRoutes: the server extension for models that generate tokens, with speech and media in chats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SPEECH: Final = {
     "requestBody": body_of(json=SPEECH_SCHEMA),
     "responses": responses_of(
         {
-            "description": "The sound as a file; where the model ended inside it there is a header X-MMOut-Partial.",
+            "description": "The sound as a file. The header X-MMOut-Partial is set if the model did not finish it.",
             "content": {media_type.partition(";")[0]: _SOUND for media_type in SOUND_TYPES.values()} | _EVENTS,
         },
         *BODY,
@@ -36,7 +36,7 @@ _SPEECH: Final = {
 
 
 class TokenRoutes(ServerExtension):
-    """Pictures and speech out of texts and chats."""
+    """The server extension that makes pictures and speech from texts and chats."""
 
     generations = IMAGES_SCHEMA
 
@@ -47,10 +47,10 @@ class TokenRoutes(ServerExtension):
     def service(
         self, engine: Any, models: OpenAIServingModels, options: ServingOptions, store: ResultStore
     ) -> TokenService | None:
-        """The service of an engine whose model generates tokens."""
+        """Return the service for an engine whose model generates tokens, or None for other engines."""
         return TokenService.of(engine, models, options, store) if isinstance(engine, BoundTokenAsyncLLM) else None
 
     async def start(self, service: Service, state: State) -> None:
-        """Answer chats that ask for media."""
+        """Make vLLM's chat handler answer chats that ask for media."""
         if isinstance(service, TokenService):
             answer_chats(state, service)

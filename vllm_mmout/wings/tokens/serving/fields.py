@@ -1,4 +1,4 @@
-"""The fields of requests to models that generate tokens: what was sent becomes a request, or an error that says why."""
+"""Fields of requests to models that generate tokens, with their checks and JSON schemas."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from vllm_mmout.serving.response.result_files import SOUND_TYPES
 from vllm_mmout.wings.tokens.serving.sizes import AUTO
 
 RESPONSE_FORMATS: Final = tuple(SOUND_TYPES)
-"""OpenAI's, but for AAC, which nothing here writes."""
+"""OpenAI's sound formats except AAC, which this package cannot write."""
 _SEEDS: Final = 1 << 63
 Ids = tuple[Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)], ...]
 
 
 class _Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """vLLM's fields; vLLM checks their bounds."""
+    """vLLM's sampling fields. vLLM checks their values further."""
 
-    temperature: Annotated[float | None, said("0: the likeliest token.", ge=0, le=2)] = None
+    temperature: Annotated[float | None, said("0 takes the most likely token.", ge=0, le=2)] = None
     top_p: Annotated[float | None, msgspec.Meta(gt=0, le=1)] = None
-    top_k: Annotated[int | None, said("0 or -1: all tokens.", ge=-1)] = None
+    top_k: Annotated[int | None, said("0 or -1 means all tokens.", ge=-1)] = None
     min_p: Annotated[float | None, msgspec.Meta(ge=0, le=1)] = None
     repetition_penalty: Annotated[float | None, msgspec.Meta(gt=0)] = None
     seed: Annotated[int | None, msgspec.Meta(ge=-_SEEDS, le=_SEEDS - 1)] = None
     max_tokens: Annotated[
-        int | None, said("by default what a picture of the size takes; of speech what the prompt leaves.", ge=1)
+        int | None, said("by default the tokens of a picture of this size, and for speech all tokens that fit.", ge=1)
     ] = None
     min_tokens: Annotated[int | None, msgspec.Meta(ge=0)] = None
     allowed_token_ids: Annotated[Ids | None, msgspec.Meta(min_length=1)] = None
@@ -47,19 +47,23 @@ SAMPLING: Final = options_of(_Sampling)
 def sampling_params(
     given: Mapping[str, Any], usual: Mapping[str, Any], *, n: int, length: int | None, left: int
 ) -> SamplingParams:
-    """What a request is sampled with; ``length``: of an answer without ``max_tokens``; ``left``: by the prompt."""
+    """Return the sampling params of a request.
+
+    ``length`` is the maximum number of tokens of an answer without ``max_tokens``, or None. ``left`` is the number of
+    tokens that the prompt leaves.
+    """
     most = given.get("max_tokens")
     if most is not None and most > left:
         raise ApiError(
             400,
-            f"max_tokens must be at most {left}, which is what the prompt leaves of the model's length, got {most}",
+            f"max_tokens must be at most {left}, the tokens that the prompt leaves of the model's length, got {most}",
             param="max_tokens",
         )
     limits = (left, length) if most is None else (most,)
-    asked = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
-    chosen = {**usual, **asked, "n": n, "max_tokens": min(limit for limit in limits if limit is not None)}
+    client_fields = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    chosen = {**usual, **client_fields, "n": n, "max_tokens": min(limit for limit in limits if limit is not None)}
     seed = chosen.get("seed")
-    if seed is not None and not -_SEEDS <= seed <= _SEEDS - n:  # each further answer takes the next one
+    if seed is not None and not -_SEEDS <= seed <= _SEEDS - n:  # each further answer takes the next seed
         raise ApiError(400, f"seed must be a number of 64 bits, got {seed}", param="seed")
     try:
         return SamplingParams(**chosen, output_kind=RequestOutputKind.FINAL_ONLY)
@@ -68,7 +72,7 @@ def sampling_params(
 
 
 def _field(error: VLLMValidationError, names: Sequence[str]) -> str | None:
-    """The field that an error of vLLM's is about: as it says, or the first that its message names."""
+    """Return the field that an error of vLLM is about: the field it states, or the first field in its message."""
     named = getattr(error, "parameter", None)
     if named is not None:
         return str(named)
@@ -78,64 +82,64 @@ def _field(error: VLLMValidationError, names: Sequence[str]) -> str | None:
 
 _SIZES: Final = "^(auto|[1-9][0-9]{0,4}x[1-9][0-9]{0,4})$"
 _NAME: Final = 512
-"""Characters of a name."""
+"""Maximum number of characters of a name."""
 
 
 class TokenImagesRequest(PictureFields, frozen=True, kw_only=True):
-    """What a client asks of ``/v1/images/generations``."""
+    """The fields of a request to ``/v1/images/generations``."""
 
-    prompt: Annotated[str, said("the text that pictures are made of.", max_length=32_000, verbatim=True)]
-    n: Annotated[int, said("how often the model answers.", ge=1, le=10)] = 1  # as at OpenAI
+    prompt: Annotated[str, said("the text from which pictures are made.", max_length=32_000, verbatim=True)]
+    n: Annotated[int, said("number of answers of the model.", ge=1, le=10)] = 1  # as at OpenAI
     size: Annotated[str, said('"auto", or WIDTHxHEIGHT in pixels.')] = AUTO
     stream: Annotated[bool, said("whether the answer comes as events.")] = False
     partial_images: Annotated[
-        int, said("pictures of the growing result, sent as events before it; its rows must be known.", ge=0, le=3)
+        int, said("number of previews sent as events before the picture; its rows must be known.", ge=0, le=3)
     ] = 0
     sampling: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """Values of `SAMPLING`."""
+    """Values of the fields in `SAMPLING`."""
 
 
 class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client asks of ``/v1/audio/speech``."""
+    """The fields of a request to ``/v1/audio/speech``."""
 
-    input: Annotated[str, said("the text to be spoken.", max_length=4096, verbatim=True)]  # as at OpenAI
+    input: Annotated[str, said("the text to speak.", max_length=4096, verbatim=True)]  # as at OpenAI
     voice: str | None = None
-    """Name of a voice; None: none is named."""
+    """Name of a voice, or None if the client does not name a voice."""
     model: Annotated[str | None, said("served name; the server's model by default.", max_length=_NAME)] = None
     instructions: Annotated[
         str | None,
-        said("how it is to be spoken, where the model's prompt has a place for that.", max_length=4096, verbatim=True),
+        said("how to speak the text, if the model's prompt has a place for that.", max_length=4096, verbatim=True),
     ] = None
     response_format: Annotated[str, said("format of the sound.", choices=RESPONSE_FORMATS)] = "mp3"
     stream_format: Annotated[
         Literal["audio", "sse"] | None,
         said(
-            "how the sound comes while it is made: as the bytes of the file, or as events; by default it comes whole."
+            "form of a sound that is sent while it is made, the bytes of a file or events; by default it is sent whole."
         ),
     ] = None
     chunk_seconds: Annotated[
         float | None,
-        said("least length of what comes at once of a sound that comes while it is made.", ge=0.001, unit="seconds"),
+        said("minimum length of the pieces of a sound that is sent while it is made.", ge=0.001, unit="seconds"),
     ] = None
     output: Annotated[
         Literal["media", "mixed"] | None,
         said('"media": a sound and nothing else, always whole; "mixed": whole sounds with text around them.'),
     ] = None
     sampling: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """As of `TokenImagesRequest`."""
+    """Values of the fields in `SAMPLING`."""
 
 
 class _TakenOfSpeech(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields that are checked, and used for nothing."""
+    """Fields that are checked, but have no effect."""
 
     user: Annotated[str | None, said("the client's name for its user.", max_length=_NAME)] = None
     safety_identifier: Annotated[str | None, said("the client's name for its user.", max_length=_NAME)] = None
     speed: Annotated[
         float,
         said(
-            "how fast it is spoken.",
+            "speed of the speech.",
             choices=[1],
-            why="this model has one speed; leave it out, and change the speed of what it gives",
+            why="this model has one speed; leave it out, and change the speed of the sound",
         ),
     ] = 1.0
 
@@ -148,7 +152,10 @@ IMAGES: Final = Fields(
         **options_of(Taken, without=("n",)),
         **SAMPLING,
     },
-    {**dict.fromkeys(("image", "images", "mask"), "this model makes pictures of texts alone; leave it out"), **USELESS},
+    {
+        **dict.fromkeys(("image", "images", "mask"), "this model makes pictures only from texts; leave it out"),
+        **USELESS,
+    },
     later=SAMPLING,
 )
 SPEECH: Final = Fields(
@@ -161,22 +168,22 @@ SPEECH: Final = Fields(
 
 
 def images_request(body: Any) -> TokenImagesRequest:
-    """The request of a JSON body for ``/v1/images/generations``."""
+    """Return the request in a JSON body for ``/v1/images/generations``. Raise an ApiError if it is wrong."""
     given = IMAGES.of_object(body)
-    _needed(given, "prompt", "the text that the picture is made of")
+    _needed(given, "prompt", "the text from which to make the picture")
     if given.get("partial_images") and not given.get("stream"):
         raise ApiError(400, "partial_images are sent as events; send stream=true as well", param="partial_images")
     for name, usual in (("n", 1), ("response_format", "b64_json")) if given.get("stream") else ():
         if given.get(name, usual) != usual:
-            raise ApiError(400, f"events hold one picture itself; leave {name} out, or stream", param=name)
+            raise ApiError(400, f"events hold one picture as base64; leave out {name} or stream", param=name)
     check_format(given)
     return made(TokenImagesRequest, given, TokenImagesRequest.__struct_fields__, sampling=_sampling(given))
 
 
 def speech_request(body: Any) -> SpeechRequest:
-    """The request of a JSON body for ``/v1/audio/speech``."""
+    """Return the request in a JSON body for ``/v1/audio/speech``. Raise an ApiError if it is wrong."""
     given = SPEECH.of_object(body)
-    _needed(given, "input", "the text to be spoken")
+    _needed(given, "input", "the text to speak")
     return made(
         SpeechRequest,
         given,
@@ -186,18 +193,18 @@ def speech_request(body: Any) -> SpeechRequest:
     )
 
 
-def _needed(given: Mapping[str, Any], name: str, what: str) -> None:
+def _needed(given: Mapping[str, Any], name: str, description: str) -> None:
     if not given.get(name, "").strip():
-        raise ApiError(400, f"{name} is missing; send {what}", param=name)
+        raise ApiError(400, f"{name} is missing; send {description}", param=name)
 
 
 def voice_name(value: Any, param: str = "voice") -> str | None:
-    """The name of a voice: a text, or OpenAI's object with an id. Errors name ``param``."""
+    """Return the name of a voice, given as a text or as OpenAI's object with an id. Errors name ``param``."""
     name = value.get("id") if isinstance(value, Mapping) and len(value) == 1 else value
     if not isinstance(name, str) and value is not None:
         raise ApiError(400, f'{param} must be text or {{"id": text}}, got {shown(value)}', param=param)
     if name is not None and len(name) > _NAME:
-        raise ApiError(400, f"{param} has {len(name)} characters, and may have {_NAME}; shorten it", param=param)
+        raise ApiError(400, f"{param} has {len(name)} characters, but may have only {_NAME}; shorten it", param=param)
     return name or None
 
 
@@ -211,16 +218,16 @@ IMAGES_SCHEMA: Final = IMAGES.schema(
     prompt={**IMAGES.options["prompt"].schema, "minLength": 1},
     size={**IMAGES.options["size"].schema, "pattern": _SIZES},
 )
-"""JSON schema of the fields of ``/v1/images/generations``."""
+"""JSON schema of the request fields of ``/v1/images/generations``."""
 SPEECH_SCHEMA: Final = SPEECH.schema(
     "input",
     input={**SPEECH.options["input"].schema, "minLength": 1},
     voice={
-        "description": "goes to the model where its prompt names a voice.",
+        "description": "name of a voice, used if the model's prompt has a place for it.",
         "anyOf": [
             _VOICE,
             {"type": "object", "properties": {"id": _VOICE}, "required": ["id"], "additionalProperties": False},
         ],
     },
 )
-"""JSON schema of the fields of ``/v1/audio/speech``."""
+"""JSON schema of the request fields of ``/v1/audio/speech``."""

@@ -1,4 +1,4 @@
-"""Pictures that come whole: a text in, pictures out, of a model that generates tokens."""
+"""Generated pictures in one response: text in, pictures out, from a model that generates tokens."""
 
 from __future__ import annotations
 
@@ -34,131 +34,141 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the engine is to do for one request."""
+    """The arguments of the engine for one request."""
 
     prompt: list[int]
     params: OutputParams
-    """With the processor and the sampling."""
+    """Options that name the processor and hold the sampling params."""
     request_id: str
     adapter: LoRARequest | None
     trace_headers: Mapping[str, str] | None = None
-    """The client's span."""
+    """Headers of the client's trace span."""
 
 
 PARTIAL = "X-MMOut-Partial"
-"""Header of bare bytes that are of a medium inside which the model ended."""
+"""Header of a response with the bytes of a medium that the model did not finish."""
 
 
-def form_of(request: Request, asked: TokenImagesRequest, maker: Maker) -> FormatChoice:
-    """What the bytes of the pictures are to be, checked as far as that goes before there are any."""
+def form_of(request: Request, fields: TokenImagesRequest, maker: Maker) -> FormatChoice:
+    """Return the file format of the pictures, checked as far as possible before they are made."""
     accept = accepted(request.headers.get("accept"))
-    form = FormatChoice(asked.output_format, asked.output_compression, asked.background, accept)
-    for wrong, param in (
-        (asked.n > 1, "n"),
-        (asked.response_format == "url", "response_format"),
-        (asked.stream, "stream"),
+    format_choice = FormatChoice(fields.output_format, fields.output_compression, fields.background, accept)
+    for conflicts, param in (
+        (fields.n > 1, "n"),
+        (fields.response_format == "url", "response_format"),
+        (fields.stream, "stream"),
     ):
-        if accept is not None and wrong:
+        if accept is not None and conflicts:
             raise ApiError(400, f"{param} needs an answer in JSON; leave out Accept, or {param}", param=param)
     formats = maker.processor.formats(OutputParams())
     if formats is not None:
-        chosen_format(formats, form)
-    return form
+        chosen_format(formats, format_choice)
+    return format_choice
 
 
-async def prepared(request: Request, service: TokenService, maker: Maker, asked: TokenImagesRequest) -> Run:
-    """What the engine is to do for a request."""
-    adapter = service.adapter(asked.model)
-    grid = await asyncio.to_thread(maker.sizes.grid, asked.size)
-    values = {"prompt": asked.prompt}
+async def prepared(request: Request, service: TokenService, maker: Maker, fields: TokenImagesRequest) -> Run:
+    """Return the engine's arguments for a request. Raise an ApiError if its fields cannot be fulfilled."""
+    adapter = service.adapter(fields.model)
+    grid = await asyncio.to_thread(maker.sizes.grid, fields.size)
+    values = {"prompt": fields.prompt}
     if grid is not None:
         values |= {"rows": str(grid.rows), "columns": str(grid.columns)}
     prompt = await asyncio.to_thread(maker.tokens, values, "prompt")
     layout = maker.processor.layout
     opened = layout.opened_by(prompt)
-    wanted = None if grid is None else layout.tokens_of(grid.rows, grid.columns, opened=opened)
-    left = service.room_after(prompt, "prompt")
-    if asked.size != AUTO and wanted is not None and wanted > left and asked.sampling.get("max_tokens") is None:
+    needed = None if grid is None else layout.tokens_of(grid.rows, grid.columns, opened=opened)
+    room = service.room_after(prompt, "prompt")
+    if fields.size != AUTO and needed is not None and needed > room and fields.sampling.get("max_tokens") is None:
         raise ApiError(
             400,
-            f"size {asked.size} takes {wanted} tokens, and the prompt leaves {left} of the model's length; ask for a"
-            " smaller one, or for its first rows by max_tokens",
+            f"size {fields.size} takes {needed} tokens, but the prompt leaves only {room} of the model's length; ask"
+            " for a smaller size, or set max_tokens to get its first rows",
             param="size",
         )
-    length = _length(wanted, service.usual.get("max_tokens"), opened=opened)
-    sampling = sampling_params(asked.sampling, service.usual, n=asked.n, length=length, left=left)
-    fits = wanted is None or (sampling.max_tokens or 0) >= wanted
+    length = _length(needed, service.usual.get("max_tokens"), opened=opened)
+    sampling = sampling_params(fields.sampling, service.usual, n=fields.n, length=length, left=room)
+    fits = needed is None or (sampling.max_tokens or 0) >= needed
     guided = fits and service.binding.unguided is None
     params = OutputParams(
         processor=maker.name,
         sampling=sampling,
-        partial_images=asked.partial_images,
+        partial_images=fields.partial_images,
         output=MEDIA if guided else None,
-        grid=grid if guided or asked.partial_images else None,
+        grid=grid if guided or fields.partial_images else None,
     )
     return Run(prompt, params, request_id(request, "image"), adapter, trace_headers(request))
 
 
 async def answer(
-    request: Request, service: TokenService, maker: Maker, asked: TokenImagesRequest, *, form: FormatChoice, run: Run
+    request: Request,
+    service: TokenService,
+    maker: Maker,
+    fields: TokenImagesRequest,
+    *,
+    format_choice: FormatChoice,
+    run: Run,
 ) -> Response:
-    """All pictures at once."""
+    """Run a request, and return all its pictures in one response."""
     outputs = await service.generated(run)
     pictures = [picture for answer in outputs.outputs for picture in answer.multimodal]  # type: ignore[attr-defined]
     if not pictures:
         raise nothing_made("picture", outputs)
-    if form.accept is not None:  # a body is one file
+    if format_choice.accept is not None:  # the body holds one file
         del pictures[1:]
     budget = AnswerBudget(service.options.max_answer)
-    entries = await encoded_pictures(maker, pictures, form, budget, run.request_id)
+    entries = await encoded_pictures(maker, pictures, format_choice, budget, run.request_id)
     partial = [bool(getattr(picture, "partial", False)) for picture in pictures]
-    if form.accept is not None:
+    if format_choice.accept is not None:
         return bare_response(entries[0], {PARTIAL: "true"} if partial[0] else None)
-    notes = [{"partial": True} if one else {} for one in partial]
+    notes = [{"partial": True} if is_partial else {} for is_partial in partial]
     used = token_usage(run.prompt, outputs)
-    if asked.response_format == "b64_json":
+    if fields.response_format == "b64_json":
         return json_response(entries, used=used, notes=notes)
     names = await kept(service.store, entries)
     urls = [str(request.url_for("mmout_result", name=name)) for name in names]
     return json_response(entries, used=used, notes=notes, urls=urls)
 
 
-def _length(wanted: int | None, usual: int | None, *, opened: bool) -> int | None:
-    """How many tokens an answer may have where the client does not say it; None: as there is room for."""
-    if wanted is None or opened:
-        return usual if wanted is None else wanted
-    return None if usual is None else max(usual, wanted)
+def _length(needed: int | None, usual: int | None, *, opened: bool) -> int | None:
+    """Return the maximum number of tokens of an answer if the client sets none. None means all tokens that fit."""
+    if needed is None or opened:
+        return usual if needed is None else needed
+    return None if usual is None else max(usual, needed)
 
 
 async def encoded_pictures(
-    maker: Maker, pictures: Sequence[Any], form: FormatChoice, budget: AnswerBudget, name: str
+    maker: Maker, pictures: Sequence[Any], format_choice: FormatChoice, budget: AnswerBudget, name: str
 ) -> list[Encoded]:
-    """Return the bytes of pictures, made off the event loop; whoever sends them closes them."""
+    """Encode pictures off the event loop, and return their files. The caller must close them."""
     try:
-        return await in_thread(lambda: encode_pictures(maker, pictures, form, budget), close_entries, budget.abandon)
+        return await in_thread(
+            lambda: encode_pictures(maker, pictures, format_choice, budget), close_entries, budget.abandon
+        )
     except Exception as error:
         raise api_error(error, name) from error
 
 
-def encode_pictures(maker: Maker, pictures: Sequence[Any], form: FormatChoice, budget: AnswerBudget) -> list[Encoded]:
-    """Return the bytes of pictures; whoever sends them closes them. Blocks."""
+def encode_pictures(
+    maker: Maker, pictures: Sequence[Any], format_choice: FormatChoice, budget: AnswerBudget
+) -> list[Encoded]:
+    """Encode pictures, and return their files. The caller must close them. Blocks."""
     respond = response_of(maker.processor, OutputParams())
     with ExitStack() as unfinished:
         entries = []
         for picture in pictures:
-            entries.append(encode(picture, form, respond, budget=budget))
+            entries.append(encode(picture, format_choice, respond, budget=budget))
             unfinished.callback(entries[-1].close)
         unfinished.pop_all()
         return entries
 
 
 def token_usage(prompt: Sequence[int], outputs: RequestOutput) -> dict[str, Any]:
-    """What a request took, as OpenAI counts it."""
+    """Return the numbers of tokens of a request, in OpenAI's form."""
     return usage_of(prompt, sum(len(answer.token_ids) for answer in outputs.outputs))
 
 
 def usage_of(prompt: Sequence[int], made: int) -> dict[str, Any]:
-    """What so many tokens, made of a prompt, are to OpenAI."""
+    """Return the numbers of tokens for a prompt and ``made`` generated tokens, in OpenAI's form."""
     return {
         "input_tokens": len(prompt),
         "input_tokens_details": {"image_tokens": 0, "text_tokens": len(prompt)},
@@ -167,16 +177,17 @@ def usage_of(prompt: Sequence[int], made: int) -> dict[str, Any]:
     }
 
 
-def nothing_made(what: str, outputs: RequestOutput) -> ApiError:
-    """The error of a request whose answers hold no picture or sound."""
+def nothing_made(noun: str, outputs: RequestOutput) -> ApiError:
+    """Return the error of a request whose answers hold no picture or sound."""
     reasons = {str(answer.finish_reason) for answer in outputs.outputs}
-    return ended_without(what, reasons, max(len(answer.token_ids) for answer in outputs.outputs))
+    return ended_without(noun, reasons, max(len(answer.token_ids) for answer in outputs.outputs))
 
 
-def ended_without(what: str, reasons: AbstractSet[str], tokens: int) -> ApiError:
-    """The error of answers without a picture or sound, which ended for reasons of vLLM's after so many tokens.
+def ended_without(noun: str, reasons: AbstractSet[str], tokens: int) -> ApiError:
+    """Return the error of answers that ended after ``tokens`` tokens without a picture or sound.
 
-    422, since neither client nor server did wrong: after a 500 OpenAI's client would ask, and have it generated, again.
+    ``reasons`` are vLLM's finish reasons. The status is 422, because neither the client nor the server made a mistake.
+    After a 500, OpenAI's client would send the request again, and the answer would be generated again.
     """
     remedy = (
         "raise max_tokens"
@@ -185,6 +196,6 @@ def ended_without(what: str, reasons: AbstractSet[str], tokens: int) -> ApiError
     )
     return ApiError(
         422,
-        f"the model gave no {what}: it ended after {tokens} tokens (finish_reason {', '.join(sorted(reasons))});"
+        f"the model gave no {noun}: it ended after {tokens} tokens (finish_reason {', '.join(sorted(reasons))});"
         f" {remedy}",
     )

@@ -1,4 +1,4 @@
-"""``POST /v1/images/generations`` of a model that generates tokens: a text in, pictures out, at once or as events."""
+"""Route ``POST /v1/images/generations`` of a model that generates tokens: text in, pictures out, whole or as events."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 async def generated_images(request: Request, service: TokenService) -> Response:
-    """Answer one request."""
+    """Answer one request for pictures."""
     body = await read_json(request, service.options)
     maker = service.maker("image")
-    asked = images_request(body)
-    form = form_of(request, asked, maker)
-    run = await unless_gone(request, prepared(request, service, maker, asked))
-    if asked.stream:
-        return EventsResponse(picture_events(service, maker, form, run), run.request_id)
-    return await unless_gone(request, answer(request, service, maker, asked, form=form, run=run))
+    fields = images_request(body)
+    format_choice = form_of(request, fields, maker)
+    run = await unless_gone(request, prepared(request, service, maker, fields))
+    if fields.stream:
+        return EventsResponse(picture_events(service, maker, format_choice, run), run.request_id)
+    return await unless_gone(request, answer(request, service, maker, fields, format_choice=format_choice, run=run))

@@ -1,4 +1,4 @@
-"""A picture that comes as events: previews of its whole rows, then itself."""
+"""Events of a generated picture: previews of its complete rows, then the whole picture."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _KIND = "image_generation"
 
 
 async def picture_events(
-    service: TokenService, maker: Maker, form: FormatChoice, run: Run
+    service: TokenService, maker: Maker, format_choice: FormatChoice, run: Run
 ) -> AsyncGenerator[Event, None]:
-    """Run a request; previews while its picture grows, as many as it asks for at most, then the pictures."""
+    """Run a request. Yield up to ``partial_images`` previews of the growing picture, then the pictures."""
     run.params.sampling.output_kind = RequestOutputKind.DELTA
     tokens, numbers = 0, count()
     async with aclosing(service.running(run)) as outputs:
@@ -32,12 +32,12 @@ async def picture_events(
             answer: Any = output.outputs[0]
             tokens += len(answer.token_ids)
             previews = AnswerBudget(service.options.max_answer)
-            for preview in await encoded_pictures(maker, answer.updates, form, previews, run.request_id):
+            for preview in await encoded_pictures(maker, answer.updates, format_choice, previews, run.request_id):
                 yield partial_image(_KIND, next(numbers), preview)
     if not answer.multimodal:
         raise ended_without("picture", {str(answer.finish_reason)}, tokens)
     used = usage_of(run.prompt, tokens)
     budget = AnswerBudget(service.options.max_answer)
-    entries = await encoded_pictures(maker, answer.multimodal, form, budget, run.request_id)
+    entries = await encoded_pictures(maker, answer.multimodal, format_choice, budget, run.request_id)
     for picture, entry in zip(answer.multimodal, entries, strict=True):
         yield completed(_KIND, entry, used=used, **({"partial": True} if getattr(picture, "partial", False) else {}))

@@ -1,4 +1,4 @@
-"""PromptTokens: the token ids of a prompt, in which what a client wrote never becomes a marker."""
+"""PromptTokens: encodes a prompt to token ids such that a client's text never becomes a marker."""
 
 from __future__ import annotations
 
@@ -20,37 +20,43 @@ _PROBE = "a"
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A token that is found in a text as it is written."""
+    """An added token, which the tokenizer recognises in a text by its spelling."""
 
     id: int
     lstrip: bool = False
-    """Whether it takes the blanks before it."""
+    """Whether the token absorbs the whitespace before it."""
     rstrip: bool = False
-    """Whether it takes the blanks after it."""
+    """Whether the token absorbs the whitespace after it."""
 
 
 class TextTokenizer:
-    """Callable from several threads: a library tokenizer is copied, as it may not be used while its settings change."""
+    """A tokenizer that several threads may call.
+
+    A tokenizer of the library tokenizers is copied, because it must not be used while its settings change.
+    """
 
     def __init__(self, tokenizer: Any, media: AbstractSet[int]) -> None:
         self._tokenizer = tokenizer
         self._lock = Lock()
         backend = getattr(tokenizer, "backend_tokenizer", None)
         self._whole = None if backend is None else _copy(backend.to_str())
-        unknown = getattr(tokenizer, "unk_token_id", None)  # what no vocabulary has, and no marker
+        unknown = getattr(tokenizer, "unk_token_id", None)  # for text outside the vocabulary, so not a marker
         self._markers = _markers(tokenizer, media)
         self.guarded = frozenset({*tokenizer.all_special_ids, *media, *self._markers.values()} - {unknown})
-        """Tokens that are the model's own: special ones, others that are no words, and those of media."""
+        """Token ids that a client's text must not produce: special tokens, added tokens except words, media tokens."""
 
     def whole(self, text: str, *, special: bool) -> list[int]:
-        """The ids of a text with its special tokens; ``special``: and with those that are put around each text."""
+        """Return the ids of a text, with the special tokens in it.
+
+        ``special`` also adds the tokens that the tokenizer puts around each text.
+        """
         if self._whole is not None:
             return list(self._whole.encode(text, add_special_tokens=special).ids)
         with self._lock:
             return list(self._tokenizer.encode(text, add_special_tokens=special))
 
     def plain(self, text: str) -> list[int]:
-        """The ids of a text in which the model's own tokens are letters, as far as the tokenizer can."""
+        """Return the ids of a text. Special tokens in it are read as plain letters, if the tokenizer can do so."""
         if not text:
             return []
         if self._whole is not None:
@@ -58,12 +64,12 @@ class TextTokenizer:
         with self._lock:
             try:
                 return list(self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
-            except TypeError:  # those that know no such argument never read special tokens out of a text
+            except TypeError:  # tokenizers without this argument never recognise special tokens
                 return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     @cached_property
     def around(self) -> tuple[list[int], list[int]]:
-        """The ids that are put before and after each text."""
+        """Return the ids that the tokenizer puts before and after each text."""
         full, bare = self.whole(_PROBE, special=True), self.whole(_PROBE, special=False)
         for start in range(len(full) - len(bare) + 1):
             if full[start : start + len(bare)] == bare:
@@ -71,39 +77,45 @@ class TextTokenizer:
         return [], []
 
     def begins_itself(self, text: str) -> bool:
-        """Whether a text has the ids that are put before each text."""
+        """Return whether a text itself begins with the ids that the tokenizer puts before each text."""
         before = self.around[0]
         return bool(before) and self.whole(text, special=False)[: len(before)] == before
 
     def added_in(self, text: str) -> dict[str, Added]:
-        """The model's own tokens that are written in a text, by their content."""
-        known = getattr(self._tokenizer, "added_tokens_decoder", {})
-        found = {}
+        """Return the guarded tokens that are spelled out in a text, by their spelling."""
+        added_tokens = getattr(self._tokenizer, "added_tokens_decoder", {})
+        spelled = {}
         for content, token in self._markers.items():
             if token in self.guarded and content in text:
-                about = known.get(token)
-                found[content] = Added(token, getattr(about, "lstrip", False), getattr(about, "rstrip", False))
-        return found
+                added_token = added_tokens.get(token)
+                spelled[content] = Added(
+                    token, getattr(added_token, "lstrip", False), getattr(added_token, "rstrip", False)
+                )
+        return spelled
 
     @cached_property
     def _plain(self) -> Any:
-        """The tokenizer that finds none of the model's own tokens in a text; all others keep their ids."""
-        described = json.loads(self._whole.to_str())  # type: ignore[union-attr]  # asked for where there is one
+        """Return a copy of the tokenizer that reads guarded tokens in a text as letters. Other ids stay unchanged."""
+        described = json.loads(self._whole.to_str())  # type: ignore[union-attr]  # called only if there is one
         for token in described["added_tokens"]:
             token["special"] = token["special"] or token["id"] in self.guarded
-        made = _copy(json.dumps(described))
-        made.encode_special_tokens = True  # as the letters that they are written with
-        return made
+        tokenizer = _copy(json.dumps(described))
+        tokenizer.encode_special_tokens = True  # encodes them as plain letters
+        return tokenizer
 
 
 def _markers(tokenizer: Any, media: AbstractSet[int]) -> dict[str, int]:
-    """The tokens beside the vocabulary that are no words, by their content.
+    """Return the added tokens that are not words, by their spelling.
 
-    Not all that are meant as markers are said to be special. What a vocabulary has of letters, digits and blanks beside
-    its own is text.
+    Not all markers are declared as special. Added tokens that are not special count as words if they have only letters,
+    digits and whitespace.
     """
-    known = getattr(tokenizer, "added_tokens_decoder", {})
-    special = {*tokenizer.all_special_ids, *media, *(token for token, about in known.items() if about.special)}
+    added_tokens = getattr(tokenizer, "added_tokens_decoder", {})
+    special = {
+        *tokenizer.all_special_ids,
+        *media,
+        *(token for token, added_token in added_tokens.items() if added_token.special),
+    }
     return {
         content: token
         for content, token in tokenizer.get_added_vocab().items()
@@ -114,22 +126,22 @@ def _markers(tokenizer: Any, media: AbstractSet[int]) -> dict[str, int]:
 def _copy(described: str) -> Any:
     from tokenizers import Tokenizer
 
-    made = Tokenizer.from_str(described)
-    made.no_truncation()
-    made.no_padding()
-    return made
+    tokenizer = Tokenizer.from_str(described)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 _PLAIN = "1"
-"""Stands for what a client gives where only the template counts."""
+"""Placeholder for a client's text if only the template matters."""
 
 
 class PromptTokens:
-    """Makes token ids of a template and what a client gives.
+    """An encoder of prompts from a template and a client's values.
 
-    Where nothing that a client wrote reads as a special token, the ids are those of the whole text, as the model's own
-    code would make them. Where it does, the template's special tokens are put between texts that have none. Not always
-    so, as words at the border of a place would be cut as in no text of the training.
+    If the client's text does not spell out a special token, the whole prompt is tokenized at once, as the model's own
+    code would do. Otherwise the template's special tokens are put between texts that are tokenized without special
+    tokens. This is the exception, because it can split words at the edges of a place in ways unknown from training.
     """
 
     def __init__(self, tokenizer: Any, template: PromptTemplate, layout: TokenLayout) -> None:
@@ -137,14 +149,17 @@ class PromptTokens:
         self._template = template
         self._layout = layout
         first = template.parts[0]
-        # A template that begins with the token itself would have it twice.
+        # A template that begins with this token itself must not get it twice.
         self._adds = not (isinstance(first, str) and self._tokenizer.begins_itself(first))
         self._added = self._tokenizer.added_in("".join(text for text, _ in template.filled({})))
         self._expected: dict[frozenset[str], list[int]] = {}
-        """Of the places that a client fills, the template's own tokens in what is left."""
+        """Guarded tokens of the template, by the names of the places that a client fills."""
 
     def encode(self, values: Mapping[str, str], param: str) -> list[int]:
-        """The ids of a prompt with these values in its places; blocks for some milliseconds. Errors name ``param``."""
+        """Return the ids of a prompt with these values in its places. Errors name the field ``param``.
+
+        Blocks for some milliseconds.
+        """
         pieces = self._template.filled(values)
         ids = self._together(pieces)
         expected = self._expected_of(frozenset(values) & self._template.names)
@@ -159,23 +174,23 @@ class PromptTokens:
         return [*ids, *self._opening(ids)]
 
     def media_in(self, text: str) -> list[int]:
-        """Return the media tokens that the tokenizer reads in a text; blocks for some milliseconds."""
+        """Return the media tokens that the tokenizer recognises in a text. Blocks for some milliseconds."""
         return [token for token in self._tokenizer.whole(text, special=False) if token in self._layout.token_ids]
 
     def _opening(self, ids: list[int]) -> Sequence[int]:
-        """What is missing at the end of a prompt, so that the answer begins inside a medium.
+        """Return the tokens to append to a prompt, so that the answer begins inside a medium.
 
-        Nothing where it ends with the begin marker, or with a medium that has begun, as a voice to go on with.
+        No tokens are missing if the prompt ends with the begin marker or an open medium, such as a voice to continue.
         """
         begin, end = list(self._layout.begin), self._layout.end
         if not self._layout.opened or not begin or self._layout.ends_with_begin(ids):
             return ()
         starts = [at for at in range(len(ids)) if ids[at : at + len(begin)] == begin]
-        goes_on = bool(starts) and (end[0] not in ids[starts[-1] :] if end else self._layout.text_inside)
-        return () if goes_on else begin
+        is_open = bool(starts) and (end[0] not in ids[starts[-1] :] if end else self._layout.text_inside)
+        return () if is_open else begin
 
     def _expected_of(self, names: frozenset[str]) -> list[int]:
-        """The ids that no client may write, of a prompt whose places of these names a client fills."""
+        """Return the guarded ids of a prompt whose places with these names are filled by a client."""
         if names not in self._expected:
             ids = self._together(self._template.filled(dict.fromkeys(names, _PLAIN)))
             self._expected[names] = self._guarded(ids)
@@ -185,11 +200,11 @@ class PromptTokens:
         return self._tokenizer.whole("".join(text for text, _ in pieces), special=self._adds)
 
     def _guarded(self, ids: Sequence[int]) -> list[int]:
-        """The ids that no client may write, in their order."""
+        """Return the guarded tokens among ``ids``, in order."""
         return [token for token in ids if token in self._tokenizer.guarded]
 
     def _apart(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
-        """The ids of a prompt whose special tokens are the template's alone."""
+        """Return the ids of a prompt that has only the template's special tokens."""
         before, after = self._tokenizer.around if self._adds else ([], [])
         ids = list(before)
         text = ""
@@ -203,13 +218,13 @@ class PromptTokens:
         return ids + self._tokenizer.plain(text) + list(after)
 
     def _runs(self, pieces: Sequence[tuple[str, bool]]) -> list[str | Added]:
-        """Texts, and the special tokens that the template has between them."""
-        found = re.compile("|".join(map(re.escape, sorted(self._added, key=len, reverse=True))) or r"(?!)")
+        """Return the texts of a prompt, with the template's special tokens between them."""
+        pattern = re.compile("|".join(map(re.escape, sorted(self._added, key=len, reverse=True))) or r"(?!)")
         runs: list[str | Added] = []
         stripped = False
-        for text, outside in pieces:
+        for text, from_client in pieces:
             end = 0
-            for match in () if outside else found.finditer(text):
+            for match in () if from_client else pattern.finditer(text):
                 runs.append(_left(text[end : match.start()], stripped=stripped))
                 runs.append(self._added[match[0]])
                 stripped, end = self._added[match[0]].rstrip, match.end()
@@ -219,5 +234,5 @@ class PromptTokens:
 
 
 def _left(text: str, *, stripped: bool) -> str:
-    """Text behind a token that takes the blanks after it."""
+    """Return a text without leading whitespace if the token before it absorbs whitespace."""
     return text.lstrip() if stripped else text

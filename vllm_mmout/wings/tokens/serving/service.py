@@ -1,4 +1,4 @@
-"""TokenService: what the routes of one server share whose model generates tokens."""
+"""TokenService: the state shared by the routes of a server whose model generates tokens."""
 
 from __future__ import annotations
 
@@ -37,25 +37,28 @@ _ROUTES = {
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """What makes the media of one modality."""
+    """The processor, prompt template and sizes for media of one modality."""
 
     name: str
-    """Of the processor, in requests."""
+    """Name of the processor, as in requests."""
     processor: TokenProcessor
     template: PromptTemplate
     prompts: PromptTokens | None
-    """None on a server without a tokenizer."""
+    """Encoder of prompts. None on a server without a tokenizer."""
     sizes: Sizes
 
     @classmethod
     def of(cls, name: str, processor: TokenProcessor, tokenizer: Any) -> Self:
-        """Make it; blocks."""
+        """Create the maker of a processor. Blocks."""
         template = processor.prompt or PromptTemplate.parse(None, processor.layout.modality)
         prompts = None if tokenizer is None else PromptTokens(tokenizer, template, processor.layout)
         return cls(name, processor, template, prompts, Sizes(processor, template))
 
     def tokens(self, values: Mapping[str, str], param: str) -> list[int]:
-        """The prompt with these values in its places; blocks for some milliseconds. Errors name ``param``."""
+        """Return the token ids of the prompt with these values in its places. Errors name the field ``param``.
+
+        Blocks for some milliseconds.
+        """
         if self.prompts is None:
             raise ApiError(
                 400,
@@ -67,41 +70,41 @@ class Maker:
 
 @dataclass(frozen=True, slots=True)
 class TokenService(Service):
-    """Of a server whose model generates tokens, some of which are pictures or sounds."""
+    """The service of a server whose model generates tokens of pictures or sounds."""
 
     engine: BoundTokenAsyncLLM
     makers: Mapping[str, Maker]
-    """By modality, of the first processor of each."""
+    """Makers by modality, each for the first processor of that modality."""
     usual: Mapping[str, Any]
-    """Sampling fields of the model's ``generation_config.json``."""
+    """Default sampling fields from the model's ``generation_config.json``."""
 
     @classmethod
     def of(
         cls, engine: BoundTokenAsyncLLM, models: OpenAIServingModels, options: ServingOptions, store: ResultStore
     ) -> Self:
-        """Make it of what vLLM's server has made; blocks."""
+        """Create the service from objects of vLLM's server. Blocks."""
         makers: dict[str, Maker] = {}
         for name, processor in engine.output_processor.binding.processors.items():
             modality = processor.layout.modality
             if modality not in makers:
                 makers[modality] = Maker.of(name, processor, engine.tokenizer)
         observer = observe(engine, models.registry.model_name())
-        usual = engine.vllm_config.model_config.get_diff_sampling_param()  # read anew by each call
+        usual = engine.vllm_config.model_config.get_diff_sampling_param()  # each call reads the file
         return cls(engine, models, options, store, observer, makers, usual)
 
     @property
     def binding(self) -> TokenBinding:
-        """The engine's processors."""
+        """Return the engine's binding, which holds the processors."""
         return self.engine.output_processor.binding
 
     @property
     def gives(self) -> str:
-        """What the model does, and where it is asked, for messages."""
+        """Return a description of the model and its routes, for messages."""
         return f"the model {self.binding.model!r} generates tokens, and {self._routes}"
 
     @property
     def chats(self) -> bool:
-        """Media in chats are looked at by `MediaChat`."""
+        """Return True, as `MediaChat` answers chats that ask for media."""
         return True
 
     @property
@@ -109,34 +112,34 @@ class TokenService(Service):
         return "; ".join(_ROUTES[modality] for modality in self.makers)
 
     async def generated_images(self, request: Request) -> Response:
-        """Answer ``/v1/images/generations``: a text in, pictures out."""
+        """Answer a request to ``/v1/images/generations``, which makes pictures from a text."""
         return await generated_images(request, self)
 
     def maker(self, modality: Literal["image", "audio"]) -> Maker:
-        """What makes media of a modality."""
+        """Return the maker of media of a modality. Raise an ApiError if the model does not make them."""
         if modality in self.makers:
             return self.makers[modality]
-        given = {"image": "no pictures", "audio": "no speech"}[modality]
-        raise ApiError(400, f"the model {self.binding.model!r} gives {given}; {self._routes}", param="model")
+        lacking = {"image": "no pictures", "audio": "no speech"}[modality]
+        raise ApiError(400, f"the model {self.binding.model!r} gives {lacking}; {self._routes}", param="model")
 
     def room_after(self, prompt: Sequence[int], param: str) -> int:
-        """Tokens that the model's length leaves after a prompt, which was made of the field ``param``; at least one."""
+        """Return the number of tokens that fit after a prompt, at least 1. Errors name the prompt's field ``param``."""
         length = self.engine.vllm_config.model_config.max_model_len
         if len(prompt) >= length:
             raise ApiError(
                 400,
-                f"{param} makes a prompt of {len(prompt)} tokens, and the model's length is {length}; shorten it",
+                f"{param} makes a prompt of {len(prompt)} tokens, but the model's length is {length}; shorten it",
                 param=param,
             )
         return length - len(prompt)
 
     async def generated(self, run: Run) -> RequestOutput:
-        """Run one request to its end; its last output."""
+        """Run one request to its end, and return its last output."""
         async with aclosing(self.running(run)) as outputs:
             return [output async for output in outputs][-1]
 
     async def running(self, run: Run) -> AsyncGenerator[RequestOutput, None]:
-        """Run one request, and give its outputs as they come, at least one; whoever takes them closes it."""
+        """Run one request, and yield its outputs, at least one. The caller must close the generator."""
         last = None
         prompt: Any = {"prompt_token_ids": run.prompt}
         try:
@@ -155,10 +158,10 @@ class TokenService(Service):
 
 
 def generation_error(error: Exception, request_id: str) -> ApiError:
-    """What a client is told of a failed generation."""
+    """Return the client's error for a failed generation."""
     if not isinstance(error, TokenError):
         return api_error(error, request_id)
-    return ApiError(  # what the model wrote is nobody's fault, but can be helped by who asks
+    return ApiError(  # not the client's fault, but a changed request may help
         422,
         f"the model wrote tokens that are no picture or sound: {error}; send the request again, with another seed, a"
         " lower temperature, or allowed_token_ids",

@@ -1,4 +1,4 @@
-"""Sizes of pictures: what a client's ``size`` means in the rows and columns of a model's tokens."""
+"""Sizes of pictures: converts a client's ``size`` in pixels to rows and columns of a model's tokens."""
 
 from __future__ import annotations
 
@@ -18,56 +18,56 @@ from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 AUTO: Final = "auto"
 _SIZE: Final = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})", re.ASCII)
 _TRIED: Final = (2, 2)
-"""Rows and columns of the picture by which a decoder of any size is measured."""
+"""Rows and columns of the picture that measures a decoder of any picture size."""
 
 
 class Grid(NamedTuple):
-    """Cells of a picture, each a place of its tokens."""
+    """The number of rows and columns of cells in a picture. Each cell is the position of one frame of codes."""
 
     rows: int
     columns: int
 
 
 class Cell(NamedTuple):
-    """Pixels that a decoder makes of one cell."""
+    """The size in pixels of one cell of a decoded picture."""
 
     width: int
     height: int
 
     def size(self, grid: Grid) -> str:
-        """The size of a picture, as clients write it."""
+        """Return the size of a picture as WIDTHxHEIGHT in pixels, as clients write it."""
         return f"{grid.columns * self.width}x{grid.rows * self.height}"
 
 
 class Sizes:
-    """What sizes a model has."""
+    """The picture sizes that a model supports."""
 
     def __init__(self, processor: TokenProcessor, template: PromptTemplate) -> None:
         self._processor = processor
         self._fixed = None if processor.layout.grid is None else Grid(*processor.layout.grid)
         self._told = {"rows", "columns"} <= template.names
-        """Whether the prompt tells the model how large a picture it is to make."""
+        """Whether the prompt tells the model the size of the picture."""
         rows, columns = template.default("rows"), template.default("columns")
         self._usual = self._fixed or (Grid(int(rows), int(columns)) if rows and columns else None)
         self._cell: Cell | str | None = None
-        """Or why there is none."""
+        """Size of a cell, or a message that says why it could not be measured. None before it is measured."""
         self._lock = Lock()
 
     def grid(self, size: str) -> Grid | None:
-        """The rows and columns of a picture, None where the model alone decides.
+        """Return the rows and columns of a picture of ``size``, or None if the model decides.
 
-        The first one that is not "auto" may run the decoder once, so it blocks.
+        Blocks, as the first size other than "auto" may run the decoder once.
         """
         if size == AUTO:
             if self._usual is None and self._told:
-                raise _wrong("size must be WIDTHxHEIGHT: this model is told how large a picture to make")
+                raise _wrong("size must be WIDTHxHEIGHT: the prompt of this model must tell it the size of the picture")
             return self._usual
         match = _SIZE.fullmatch(size)
         if match is None:
             raise _wrong(f"size must be auto or WIDTHxHEIGHT, got {shown(size)}")
         width, height = int(match[1]), int(match[2])
         if self._fixed is None and not self._told:
-            raise _wrong(f"size must be auto, got {size}: this model itself decides how large its pictures are")
+            raise _wrong(f"size must be auto, got {size}: this model itself decides the size of its pictures")
         cell = self.cell()
         if self._fixed is not None:
             if size != cell.size(self._fixed):
@@ -81,7 +81,7 @@ class Sizes:
         return Grid(height // cell.height, width // cell.width)
 
     def cell(self) -> Cell:
-        """Pixels of a cell, found by decoding a picture once; blocks."""
+        """Return the size of a cell. The first call decodes a picture to measure it. Blocks."""
         with self._lock:
             if self._cell is None:
                 self._cell = self._measured()
@@ -98,8 +98,8 @@ class Sizes:
         width, height = getattr(picture, "width", 0), getattr(picture, "height", 0)
         if not (width and height) or width % columns or height % rows:
             return (
-                f"size must be auto: {type(self._processor).__name__} makes of {rows} rows of {columns} codes a picture"
-                f" of {width} x {height} pixels, which is no whole number for a code"
+                f"size must be auto: {type(self._processor).__name__} makes a picture of {width} x {height} pixels"
+                f" from {rows} rows of {columns} codes, which is not a whole number of pixels per code"
             )
         return Cell(width // columns, height // rows)
 

@@ -1,4 +1,4 @@
-"""Speech that comes whole: a text in, a sound out, of a model that generates tokens or answers in one forward."""
+"""Speech in one response: text in, sound out, from a model that generates tokens or answers in one forward."""
 
 from __future__ import annotations
 
@@ -30,120 +30,121 @@ from vllm_mmout.wings.tokens.serving.generations import PARTIAL, Run, nothing_ma
 from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 
 FIELD: Final = "response_format"
-"""Of the format of a sound."""
+"""Name of the field for the format of a sound, for error messages."""
 
 
-async def answer_of_forward(request: Request, service: ForwardService, asked: SpeechRequest) -> Response:
-    """The sound of a model that answers in one forward."""
+async def answer_of_forward(request: Request, service: ForwardService, fields: SpeechRequest) -> Response:
+    """Run a request on a model that answers in one forward, and return its sound."""
     inputs = service.binding.inputs
-    name, adapter, headers = request_id(request, "speech"), service.adapter(asked.model), trace_headers(request)
-    work = Work(service, asked.input, OutputParams(), FormatChoice(), name, adapter, "input", trace_headers=headers)
+    name, adapter, headers = request_id(request, "speech"), service.adapter(fields.model), trace_headers(request)
+    work = Work(service, fields.input, OutputParams(), FormatChoice(), name, adapter, "input", trace_headers=headers)
     processor = service.binding.processors[work.names[0]]
     if processor.modality != "audio" or (inputs is not None and inputs.opens_files):
         raise ApiError(400, service.gives, param="model")
-    given = [
-        *asked.sampling,
-        *(name for name in ("instructions", "chunk_seconds", "output") if getattr(asked, name) is not None),
+    unsupported_fields = [
+        *fields.sampling,
+        *(name for name in ("instructions", "chunk_seconds", "output") if getattr(fields, name) is not None),
     ]
-    if given:
-        raise ApiError(400, f"the model takes a text alone; leave {given[0]} out", param=given[0])
-    if asked.stream_format == "sse":
-        raise ApiError(400, "the model gives a sound at once, as no events; leave it out", param="stream_format")
-    await asyncio.to_thread(check_format, asked.response_format, getattr(processor, "sampling_rate", None))
+    if unsupported_fields:
+        raise ApiError(
+            400, f"the model takes only a text; leave {unsupported_fields[0]} out", param=unsupported_fields[0]
+        )
+    if fields.stream_format == "sse":
+        raise ApiError(
+            400, "the model makes a sound at once, not as events; leave stream_format out", param="stream_format"
+        )
+    await asyncio.to_thread(check_format, fields.response_format, getattr(processor, "sampling_rate", None))
     async with aclosing(work.running()) as outputs:
         async for output in outputs:
             last = output
     try:
-        entry = await _answered(joined([last.outputs]), asked, work.new_budget())
+        entry = await _answered(joined([last.outputs]), fields, work.new_budget())
     except Exception as error:
         raise api_error(error, name) from error
     return bare_response(entry, name="speech")
 
 
-async def prepared(request: Request, service: TokenService, maker: Maker, asked: SpeechRequest) -> Run:
-    """What the engine is to do for a request."""
-    adapter = service.adapter(asked.model)
-    values = _values(asked, maker.template)
-    await asyncio.to_thread(check_format, asked.response_format, getattr(maker.processor, "sampling_rate", None))
+async def prepared(request: Request, service: TokenService, maker: Maker, fields: SpeechRequest) -> Run:
+    """Return the engine's arguments for a request. Raise an ApiError if its fields cannot be fulfilled."""
+    adapter = service.adapter(fields.model)
+    values = _values(fields, maker.template)
+    await asyncio.to_thread(check_format, fields.response_format, getattr(maker.processor, "sampling_rate", None))
     prompt = await asyncio.to_thread(maker.tokens, values, "input")
-    left = service.room_after(prompt, "input")
-    sampling = sampling_params(asked.sampling, service.usual, n=1, length=service.usual.get("max_tokens"), left=left)
-    params = OutputParams(processor=maker.name, sampling=sampling, output=asked.output)
+    room = service.room_after(prompt, "input")
+    sampling = sampling_params(fields.sampling, service.usual, n=1, length=service.usual.get("max_tokens"), left=room)
+    params = OutputParams(processor=maker.name, sampling=sampling, output=fields.output)
     return Run(prompt, params, request_id(request, "speech"), adapter, trace_headers(request))
 
 
-async def answer(service: TokenService, asked: SpeechRequest, run: Run) -> Response:
-    """The sound of a model that generates tokens, whole."""
+async def answer(service: TokenService, fields: SpeechRequest, run: Run) -> Response:
+    """Run a request on a model that generates tokens, and return its whole sound."""
     outputs = await service.generated(run)
     sounds = [sound for answer in outputs.outputs for sound in answer.multimodal]  # type: ignore[attr-defined]
     if not sounds:
         raise nothing_made("sound", outputs)
     try:
         whole = joined(sounds)
-        entry = await _answered(whole, asked, AnswerBudget(service.options.max_answer))
+        entry = await _answered(whole, fields, AnswerBudget(service.options.max_answer))
     except Exception as error:
         raise api_error(error, run.request_id) from error
     return bare_response(entry, {PARTIAL: "true"} if whole.partial else None, name="speech")
 
 
-async def _answered(sound: AudioOutput, asked: SpeechRequest, budget: AnswerBudget) -> Encoded:
-    """Return the bytes of a sound in the format that was asked for, made off the event loop."""
-    return await in_thread(partial(encoded, sound, asked.response_format, FIELD, budget), stop=budget.abandon)
+async def _answered(sound: AudioOutput, fields: SpeechRequest, budget: AnswerBudget) -> Encoded:
+    """Encode a sound in the requested format, off the event loop."""
+    return await in_thread(partial(encoded, sound, fields.response_format, FIELD, budget), stop=budget.abandon)
 
 
-def _values(asked: SpeechRequest, template: PromptTemplate) -> dict[str, str]:
-    """What goes in for the places of the template."""
-    values = {"input": asked.input}
-    if asked.instructions is not None:
+def _values(fields: SpeechRequest, template: PromptTemplate) -> dict[str, str]:
+    """Return the values for the places of the prompt template."""
+    values = {"input": fields.input}
+    if fields.instructions is not None:
         if "instructions" not in template.names:
             raise ApiError(
                 400,
-                "instructions have no place in this model's prompt; leave them out, or have the server's template"
-                ' ("prompt" in its "mmout" table) hold {instructions}',
+                "instructions have no place in this model's prompt; leave them out, or add {instructions} to the"
+                ' server\'s template ("prompt" in its "mmout" table)',
                 param="instructions",
             )
-        values["instructions"] = asked.instructions
-    if asked.voice is not None:  # clients have to send one; of a model with one voice it changes nothing
-        values["voice"] = asked.voice
+        values["instructions"] = fields.instructions
+    if fields.voice is not None:  # OpenAI's clients always send a voice, and a model with one voice ignores it
+        values["voice"] = fields.voice
     elif "voice" in template.names and template.default("voice") is None:
         raise ApiError(400, "voice is missing; send the name of one that the model was trained with", param="voice")
     return values
 
 
 def joined(sounds: Sequence[Any]) -> AudioOutput:
-    """One sound of those of one answer, one after the other."""
-    kinds = {type(sound).__name__ for sound in sounds if not isinstance(sound, AudioOutput)}
-    if kinds:
-        raise DecodeError(f"the processor returns {', '.join(sorted(kinds))}, and speech is of AudioOutput")
+    """Join the sounds of one answer, one after the other."""
+    wrong_types = {type(sound).__name__ for sound in sounds if not isinstance(sound, AudioOutput)}
+    if wrong_types:
+        raise DecodeError(f"the processor returns {', '.join(sorted(wrong_types))}, but speech must be AudioOutput")
     if len(sounds) == 1:
         return sounds[0]  # type: ignore[no-any-return]
     forms = {(sound.rate, sound.channels) for sound in sounds}
     if len(forms) > 1:
-        said = ", ".join(f"{rate} Hz with {channels} channels" for rate, channels in sorted(forms))
-        raise DecodeError(f"the sounds of one answer are of {said}, and cannot be one")
+        forms_text = ", ".join(f"{rate} Hz with {channels} channels" for rate, channels in sorted(forms))
+        raise DecodeError(f"the sounds of one answer have {forms_text}, so they cannot be joined")
     whole = AudioOutput(np.concatenate([sound.samples for sound in sounds], axis=1), sounds[0].rate)
     whole.partial = any(sound.partial for sound in sounds)
     return whole
 
 
 def encoded(sound: AudioOutput, name: str, field: str = FIELD, budget: AnswerBudget | None = None) -> Encoded:
-    """Return the bytes of a sound file in one of `RESPONSE_FORMATS`; blocks.
-
-    Errors name the field that the format came in.
-    """
+    """Return the bytes of a sound file in one of `RESPONSE_FORMATS`. Errors name ``field``. Blocks."""
     (budget or AnswerBudget()).check(sound.nbytes, repr(sound))
     try:
         content = sound.to_bytes(name)
     except SaveError as error:
         raise _refused(error, sound.rate, sound.channels, field) from error
-    form = f"; rate={sound.rate}; channels={sound.channels}" if name == "pcm" else ""  # it has no header
+    form = f"; rate={sound.rate}; channels={sound.channels}" if name == "pcm" else ""  # pcm has no header
     return Encoded(content, name, media_type=f"{SOUND_TYPES[name]}{form}")
 
 
 def check_format(name: str, rate: int | None, field: str = FIELD) -> None:
-    """Refuse a format before the model runs that its sounds, of a known rate, cannot have; blocks.
+    """Raise an ApiError if a format cannot hold sounds of ``rate`` Hz, before the model runs. Blocks.
 
-    Errors name the field that the format came in.
+    Errors name ``field``, the field of the format. If ``rate`` is None, nothing is checked.
     """
     if rate is not None:
         encoded(_silence(rate), name, field)
@@ -151,8 +152,8 @@ def check_format(name: str, rate: int | None, field: str = FIELD) -> None:
 
 def _refused(error: SaveError, rate: int, channels: int, field: str) -> ApiError:
     fact = str(error).partition("; ")[0]
-    can = ", ".join(name for name in RESPONSE_FORMATS if _holds(name, rate, channels))
-    return ApiError(400, f"{fact}; choose another {field}: {can}", param=field)
+    formats = ", ".join(name for name in RESPONSE_FORMATS if _holds(name, rate, channels))
+    return ApiError(400, f"{fact}; choose another {field}: {formats}", param=field)
 
 
 def _holds(name: str, rate: int, channels: int) -> bool:

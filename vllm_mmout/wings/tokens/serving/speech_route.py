@@ -1,4 +1,4 @@
-"""``POST /v1/audio/speech``: a text in, a sound out, whole or while it is made."""
+"""Route ``POST /v1/audio/speech``: text in, sound out, whole or while it is generated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vllm_mmout.wings.tokens.serving.speech_stream import streamed
 
 
 async def speech(request: Request) -> Response:
-    """A text in, the model's sound out."""
+    """Answer a request for speech."""
     return await answered(request, Service, lambda service, _: _spoken(request, service))
 
 
@@ -28,8 +28,8 @@ async def _spoken(request: Request, service: Service) -> Response:
     if not isinstance(service, TokenService):
         raise ApiError(400, service.gives, param="model")
     maker = service.maker("audio")
-    asked = speech_request(body)
-    run = await unless_gone(request, prepared(request, service, maker, asked))
-    if asked.stream_format is not None or asked.chunk_seconds is not None:
-        return await unless_gone(request, streamed(service, maker, asked, run))
-    return await unless_gone(request, answer(service, asked, run))
+    fields = speech_request(body)
+    run = await unless_gone(request, prepared(request, service, maker, fields))
+    if fields.stream_format is not None or fields.chunk_seconds is not None:
+        return await unless_gone(request, streamed(service, maker, fields, run))
+    return await unless_gone(request, answer(service, fields, run))

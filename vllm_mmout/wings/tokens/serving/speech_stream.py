@@ -1,4 +1,4 @@
-"""Speech that comes while it is made: the bytes of a file piece by piece, or OpenAI's events."""
+"""Speech that is sent while it is generated, as the bytes of a file piece by piece, or as OpenAI's events."""
 
 from __future__ import annotations
 
@@ -34,56 +34,62 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 
 USUAL_S: Final = 0.5
-"""Seconds of a chunk, where a client does not say it."""
+"""Default length of a chunk, in seconds."""
 
 
-async def streamed(service: TokenService, maker: Maker, asked: SpeechRequest, run: Run) -> Response:
-    """The answer to a request whose sound comes while it is made; headers go out with the first of it."""
-    seconds = await asyncio.to_thread(chunk_seconds, maker, asked.chunk_seconds)
+async def streamed(service: TokenService, maker: Maker, fields: SpeechRequest, run: Run) -> Response:
+    """Return the response to a request whose sound is sent while it is generated.
+
+    The headers are sent with the first piece of the sound.
+    """
+    seconds = await asyncio.to_thread(chunk_seconds, maker, fields.chunk_seconds)
     run.params.sampling.output_kind = RequestOutputKind.DELTA
     chunked = replace(run, params=msgspec.structs.replace(run.params, chunk_seconds=seconds))
-    spoken = Spoken(service.running(chunked), asked.response_format, len(run.prompt))
-    if asked.stream_format == "sse":
+    spoken = Spoken(service.running(chunked), fields.response_format, len(run.prompt))
+    if fields.stream_format == "sse":
         return EventsResponse(_events(spoken), run.request_id)
-    response = SoundResponse(_bytes(spoken), run.request_id, media_type=SOUND_TYPES[asked.response_format])
+    response = SoundResponse(_bytes(spoken), run.request_id, media_type=SOUND_TYPES[fields.response_format])
     spoken.response = response
     return response
 
 
-def chunk_seconds(maker: Maker, asked: float | None) -> float | None:
-    """Of the engine's chunks; None where the decoder makes none, and the client has not asked for any. Blocks."""
+def chunk_seconds(maker: Maker, seconds: float | None) -> float | None:
+    """Return the length of the engine's chunks in seconds, from the client or by default. Blocks.
+
+    Return None if the decoder cannot decode in chunks and the client did not ask for chunks.
+    """
     if isinstance(maker.processor, CodecAudioProcessor):
         try:
             maker.processor.chunking()
         except OptionError as error:
-            if asked is not None:
+            if seconds is not None:
                 raise api_error(error) from error
             return None
-        return asked or USUAL_S
-    if asked is not None:
-        message = f"{type(maker.processor).__name__} makes no sounds in chunks; leave chunk_seconds out"
+        return seconds or USUAL_S
+    if seconds is not None:
+        message = f"{type(maker.processor).__name__} cannot decode sounds in chunks; leave chunk_seconds out"
         raise api_error(OptionError(message, param="chunk_seconds"))
     return None
 
 
 @dataclass(slots=True)
 class Spoken:
-    """One answer on its way to its client."""
+    """A spoken answer that is being sent to its client."""
 
     outputs: AsyncGenerator[RequestOutput, None]
     format: str
     prompt: int
-    """Tokens of the prompt."""
+    """Number of tokens of the prompt."""
     response: Response | None = None
-    """Whose headers are not sent before the first sound."""
+    """Response whose headers are sent with the first sound."""
     tokens: int = 0
-    """Tokens of the answer so far."""
+    """Number of tokens of the answer so far."""
     reasons: set[str] = field(default_factory=set)
     partial: bool = False
     _file: SoundStream | None = None
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The bytes of the file; raises an `ApiError` where there is no sound."""
+        """Yield the bytes of the sound file. Raise an `ApiError` if the answer has no sound."""
         async with aclosing(self._sounds()) as sounds:
             async for sound in sounds:
                 if piece := await asyncio.to_thread(self._written, sound):
@@ -95,23 +101,23 @@ class Spoken:
 
     @property
     def usage(self) -> dict[str, int]:
-        """What the request took, as OpenAI counts it."""
+        """Return the numbers of tokens of the request, in OpenAI's form."""
         total = self.prompt + self.tokens
         return {"input_tokens": self.prompt, "output_tokens": self.tokens, "total_tokens": total}
 
     async def _sounds(self) -> AsyncGenerator[AudioOutput, None]:
-        """What comes of the sounds; where no chunks come, all of them at the end."""
-        none = True
+        """Yield the chunks of the sounds, or the whole sound at the end if it does not come in chunks."""
+        has_no_chunks = True
         async with aclosing(self.outputs) as outputs:
             async for output in outputs:
                 answer: Any = output.outputs[0]
                 self.tokens += len(answer.token_ids)
                 for chunk in answer.updates:
-                    none = False
+                    has_no_chunks = False
                     yield chunk
         self.reasons = {str(answer.finish_reason)}
         self.partial = any(getattr(sound, "partial", False) for sound in answer.multimodal)
-        if none and answer.multimodal:
+        if has_no_chunks and answer.multimodal:
             yield joined(answer.multimodal)
 
     def _written(self, sound: AudioOutput) -> bytes:
@@ -119,9 +125,9 @@ class Spoken:
             try:
                 self._file = SoundStream(self.format, sound.rate, sound.channels)
             except SaveError:
-                encoded(sound, self.format)  # says what could be asked for instead
+                encoded(sound, self.format)  # raises an error that names possible formats
                 raise
-            if self.response is not None and self.format == "pcm":  # it has no header
+            if self.response is not None and self.format == "pcm":  # without header, so the type gives the rate
                 self.response.headers["Content-Type"] = encoded(sound, self.format).media_type
         return self._file.write(sound.samples)
 
@@ -133,7 +139,7 @@ async def _bytes(spoken: Spoken) -> AsyncGenerator[Event, None]:
 
 
 async def _events(spoken: Spoken) -> AsyncGenerator[Event, None]:
-    """See https://platform.openai.com/docs/api-reference/audio/speech-audio-delta-event."""
+    """Yield OpenAI's events, see https://platform.openai.com/docs/api-reference/audio/speech-audio-delta-event."""
     async with aclosing(spoken.pieces()) as pieces:
         async for piece in pieces:
             yield _event("speech.audio.delta", audio=b64encode(piece).decode())
@@ -147,8 +153,8 @@ def _event(name: str, **fields: Any) -> Event:
 
 
 class SoundResponse(EventsResponse):
-    """The bytes of a sound; one that fails after its first bytes is cut off, so that its client sees it."""
+    """A response with the bytes of a sound. If the sound fails after its first bytes, the connection is cut off."""
 
     async def send_failure(self, send: Send, failure: Exception) -> None:
-        """End the connection."""
+        """Cut the connection off, so that the client notices the failure."""
         raise CutOff(f"a sound failed after its first bytes, and its connection was ended: {failure}")

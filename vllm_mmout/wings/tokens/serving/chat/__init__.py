@@ -1,1 +1,1 @@
-"""Chats whose answers hold pictures or sounds: vLLM's own handler makes the text, we put the media beside it."""
+"""Chats whose answers hold pictures or sounds. vLLM's handler makes the text, and this package adds the media."""

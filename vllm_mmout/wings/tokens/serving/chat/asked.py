@@ -1,4 +1,4 @@
-"""What a chat asks for beside text, ``modalities`` and ``audio`` of OpenAI's interface, checked as a whole."""
+"""AskedMedia: the media that a chat asks for, read from OpenAI's fields ``modalities`` and ``audio``."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 
 PCM: Final = "pcm16"
-"""OpenAI's name in chats of raw samples, the only sound whose pieces are a sound each."""
+"""OpenAI's name for raw samples in chats. Only this format can be cut into pieces that are valid sounds."""
 FORMATS: Final = (PCM, *RESPONSE_FORMATS)
 _FIELDS: Final = ("format", "voice")
 FORMAT: Final = "audio.format"
-"""The field of a sound's format, in errors."""
+"""Name of the field for the format of a sound, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedMedia:
-    """What one chat is answered with."""
+    """The media for the answer to a chat."""
 
     maker: Maker
     text: bool
-    """Whether the text is wanted too."""
+    """Whether the client also asks for text."""
     form: str | None = None
-    """Format of the sounds, as files are called; None where pictures are asked for."""
+    """File format of the sounds. None for pictures."""
     voice: str | None = None
     budget: AnswerBudget = field(default_factory=AnswerBudget)
-    """Budget of the bytes of the answer's media."""
+    """Budget for the bytes of the answer's media."""
     output: str | None = None
-    """Which whole media the answer is guided to, as `OutputParams.output`; None: it may hold what the model writes."""
+    """Guidance to complete media, as in `OutputParams.output`. None if the model writes freely."""
 
     def check(self) -> None:
-        """Refuse a format that cannot hold the model's sounds; blocks."""
+        """Raise an ApiError if the format cannot hold the model's sounds. Blocks."""
         if self.form is not None:
             check_format(self.form, getattr(self.maker.processor, "sampling_rate", None), FORMAT)
 
 
 def asked_media(request: Any, service: TokenService) -> AskedMedia | None:
-    """What a chat (vLLM's ``ChatCompletionRequest``) asks for; None of one that is for vLLM alone.
+    """Return the media that a chat (vLLM's ``ChatCompletionRequest``) asks for, or None if it asks only for text.
 
     Raises:
-        ApiError: what cannot be had, or honoured, with 400 and the field.
+        ApiError: the request cannot be fulfilled. The error has status 400, and names the field.
 
     """
     modalities: Any = getattr(request, "modalities", None)
@@ -68,7 +68,7 @@ def asked_media(request: Any, service: TokenService) -> AskedMedia | None:
 
 
 def _output(request: Any) -> str | None:
-    """Return the field ``output`` of a chat."""
+    """Check the field ``output`` of a chat, and return it."""
     output: Any = getattr(request, "output", None)
     if output is not None and output not in GUIDED:
         raise ApiError(400, f"output must be {' or '.join(GUIDED)}, got {shown(output)}", param="output")
@@ -76,46 +76,50 @@ def _output(request: Any) -> str | None:
 
 
 def _media(modalities: Any, service: TokenService) -> str:
-    """The modality beside text that is asked for."""
-    known = (TEXT, *service.makers)
-    if not isinstance(modalities, list) or any(one not in known for one in modalities):
+    """Return the modality other than text that the chat asks for."""
+    modality_names = (TEXT, *service.makers)
+    if not isinstance(modalities, list) or any(modality not in modality_names for modality in modalities):
         raise ApiError(
             400,
-            f"modalities is {shown(modalities)}, and must be a list of {', '.join(map(repr, known))}: the model"
-            f" {service.binding.model!r} gives nothing else",
+            f"modalities is {shown(modalities)}, but must be a list of {', '.join(map(repr, modality_names))}: the"
+            f" model {service.binding.model!r} gives nothing else",
             param="modalities",
         )
-    media = dict.fromkeys(one for one in modalities if one != TEXT)
+    media = dict.fromkeys(modality for modality in modalities if modality != TEXT)
     if len(media) > 1:
-        message = f"modalities is {shown(modalities)}, and one answer has media of one kind; name 'image' or 'audio'"
+        message = (
+            f"modalities is {shown(modalities)}, but one answer has media of one kind only; name 'image' or 'audio'"
+        )
         raise ApiError(400, message, param="modalities")
     return str(next(iter(media)))
 
 
 def _check(request: Any) -> None:
-    """Refuse what an answer with media cannot be made with."""
+    """Raise an ApiError if the chat has fields that cannot be combined with media."""
     if getattr(request, "use_beam_search", False):
-        raise ApiError(400, "use_beam_search makes text alone; leave it, or modalities, out", param="use_beam_search")
+        raise ApiError(
+            400, "use_beam_search makes only text; leave out use_beam_search or modalities", param="use_beam_search"
+        )
     for message in request.messages:
         if isinstance(message, Mapping) and message.get("audio") and not message.get("content"):
             raise ApiError(
                 400,
-                "messages has a sound of an earlier answer, and this server keeps none; send its transcript as the"
+                "messages has a sound of an earlier answer, but this server keeps no sounds; send its transcript as the"
                 " message's content",
                 param="messages",
             )
 
 
-def _audio(given: Any) -> Mapping[str, Any]:
-    if given is None:
+def _audio(audio: Any) -> Mapping[str, Any]:
+    if audio is None:
         message = f'audio is missing; send {{"format": ...}}, one of {", ".join(FORMATS)}, with modalities "audio"'
         raise ApiError(400, message, param="audio")
-    if not isinstance(given, Mapping):
-        raise ApiError(400, f'audio must be {{"voice": ..., "format": ...}}, got {shown(given)}', param="audio")
-    for name in given:
+    if not isinstance(audio, Mapping):
+        raise ApiError(400, f'audio must be {{"voice": ..., "format": ...}}, got {shown(audio)}', param="audio")
+    for name in audio:
         if name not in _FIELDS:
             raise api_error(unknown(name, _FIELDS, kind="field", where=" of audio"))
-    return given
+    return audio
 
 
 def _format(name: Any, *, streamed: bool) -> str:
@@ -125,6 +129,8 @@ def _format(name: Any, *, streamed: bool) -> str:
         raise ApiError(400, f"{FORMAT} must be one of {', '.join(FORMATS)}, got {shown(name)}", param=FORMAT)
     form = "pcm" if name == PCM else str(name)
     if streamed and form != "pcm":
-        message = f"{FORMAT} must be {PCM} with stream, got {name!r}: other files come whole; leave out stream"
+        message = (
+            f"{FORMAT} must be {PCM} with stream, got {name!r}: other formats cannot be streamed; leave out stream"
+        )
         raise ApiError(400, message, param=FORMAT)
     return form

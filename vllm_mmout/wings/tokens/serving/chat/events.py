@@ -1,4 +1,4 @@
-"""MediaEvents: vLLM's events of a streamed chat, with those of its media between them."""
+"""MediaEvents: vLLM's events of a streamed chat, with events of its media between them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEAD: Final = ("id", "object", "created", "model")
 
 @dataclass(slots=True)
 class _Choice:
-    """What was sent of one choice."""
+    """The parts of one choice that have been sent."""
 
     text: str = ""
     images: int = 0
@@ -34,7 +34,7 @@ class _Choice:
 
 
 class MediaEvents:
-    """Of one request."""
+    """The events of one streamed chat."""
 
     def __init__(
         self, events: AsyncGenerator[str, None], engine: WatchedEngine, asked: AskedMedia, observer: Observer
@@ -46,18 +46,18 @@ class MediaEvents:
         self._choices: defaultdict[int, _Choice] = defaultdict(_Choice)
 
     async def run(self) -> AsyncGenerator[str, None]:
-        """Give the events; an error is the last but ``[DONE]``, as at vLLM."""
+        """Yield the events. An error comes as the last event before ``[DONE]``, as in vLLM."""
         async with aclosing(self._events) as events:
             try:
                 async for event in events:
-                    for one in await self._with_media(event):
-                        yield one
-            except Exception as error:  # noqa: BLE001 - of this request alone, whose answer has begun
+                    for media_event in await self._with_media(event):
+                        yield media_event
+            except Exception as error:  # noqa: BLE001 - the answer has begun, so the error is sent as an event
                 yield self._error(error)
                 yield _DONE
 
     async def _with_media(self, event: str) -> list[str]:
-        """An event of vLLM's, with those of what came since the last one."""
+        """Return an event of vLLM, with the events of the media that came since the last event."""
         chunk = json.loads(event.removeprefix(_DATA)) if event.startswith(_DATA) and event != _DONE else {}
         if "error" in chunk and self._engine.failure is not None:
             return [self._error(self._engine.failure)]
@@ -66,16 +66,16 @@ class MediaEvents:
         (choice,) = chunk["choices"]
         index, ends = choice["index"], choice.get("finish_reason") is not None
         self._choices[index].text += choice["delta"].get("content") or ""
-        kept = [event] if self._asked.text else _without_text(chunk)
+        text_events = [event] if self._asked.text else _without_text(chunk)
         media = self._engine.take(index)
         deltas = await in_thread(lambda: list(self._deltas(index, media, ends=ends))) if media or ends else []
         head = {name: chunk[name] for name in _HEAD}
-        made = [_event({**head, "choices": [_choice(index, delta)]}) for delta in deltas]
-        # Media come before the event that ends their choice, and behind any other.
-        return [*made, *kept] if ends else [*kept, *made]
+        media_events = [_event({**head, "choices": [_choice(index, delta)]}) for delta in deltas]
+        # Media come before the event that ends their choice, and after any other event.
+        return [*media_events, *text_events] if ends else [*text_events, *media_events]
 
     def _deltas(self, index: int, media: list[Any], *, ends: bool) -> Iterator[dict[str, Any]]:
-        """What is sent of media, or of pieces of a sound, as they come; blocks."""
+        """Yield the deltas for new media, or for new pieces of a sound. Blocks."""
         sent = self._choices[index]
         if self._asked.form is None:
             for entry in images(self._asked, media, sent.images):
@@ -83,24 +83,24 @@ class MediaEvents:
                 yield {"images": [entry]}
             return
         if media:
-            yield from ({"audio": one} for one in sent.audio.add(self._asked, media))
+            yield from ({"audio": delta} for delta in sent.audio.add(self._asked, media))
         if ends:
-            yield from ({"audio": one} for one in sent.audio.end(sent.text, partial=index in self._engine.partial))
+            yield from ({"audio": delta} for delta in sent.audio.end(sent.text, partial=index in self._engine.partial))
 
     def _error(self, error: Exception) -> str:
-        known = api_error(error)
-        count_refusal(self._observer, known)
-        return _event(error_body(known))
+        client_error = api_error(error)
+        count_refusal(self._observer, client_error)
+        return _event(error_body(client_error))
 
 
 def _without_text(chunk: dict[str, Any]) -> list[str]:
-    """An event whose text is not wanted; none where there is nothing else in it."""
+    """Return the event without its text, or an empty list if it holds nothing else."""
     (choice,) = chunk["choices"]
     delta = choice["delta"]
     if "role" not in delta:
         delta.pop("content", None)
-    said = delta or any(choice.get(name) is not None for name in ("finish_reason", "logprobs", "token_ids"))
-    return [_event(chunk)] if said or "usage" in chunk else []
+    has_content = delta or any(choice.get(name) is not None for name in ("finish_reason", "logprobs", "token_ids"))
+    return [_event(chunk)] if has_content or "usage" in chunk else []
 
 
 def _choice(index: int, delta: dict[str, Any]) -> dict[str, Any]:

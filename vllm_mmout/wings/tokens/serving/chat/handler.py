@@ -1,4 +1,4 @@
-"""MediaChat: vLLM's handler of chats, which answers those that ask for media too."""
+"""MediaChat: vLLM's chat handler, extended to answer chats that ask for media."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def answer_chats(state: State, service: TokenService) -> None:
-    """Have vLLM's handler of a server's chats answer those that ask for media."""
+    """Make the chat handler of vLLM's server answer chats that ask for media."""
     handler = getattr(state, "openai_serving_chat", None)
     if handler is not None:
         rebase(handler, MediaChat)
@@ -37,10 +37,10 @@ def answer_chats(state: State, service: TokenService) -> None:
 
 
 class MediaChat:
-    """Mixed into the class of vLLM's own handler.
+    """A mix-in for the class of vLLM's own chat handler.
 
-    A chat without media is vLLM's. Of any other vLLM makes prompt, text, usage and events as ever, on an engine that
-    keeps the media aside; these are put beside the text.
+    Chats without media are left to vLLM. For other chats, vLLM makes the prompt, text, usage and events as usual, on an
+    engine that sets the media aside. The media are then added to the text.
     """
 
     mmout: TokenService
@@ -62,7 +62,7 @@ class MediaChat:
             return await self._with_media(request, raw_request, asked)
         except ApiError as error:
             count_refusal(self.mmout.observer, error)
-            if error.headers is not None:  # vLLM's form of an error has no place for them
+            if error.headers is not None:  # vLLM's error response cannot carry headers
                 raise
             log_failure(_name(raw_request), error.status, error.message)
             return vllms.create_error_response(error.message, error.type, HTTPStatus(error.status), error.param)
@@ -74,29 +74,29 @@ class MediaChat:
             slots = getattr(getattr(getattr(raw_request, "app", None), "state", None), "mmout_slots", None)
             if slots is not None:
                 place.enter_context(slots)
-            mine: Any = copy(self)
-            pieces = request.stream and asked.form is not None
-            seconds = await asyncio.to_thread(chunk_seconds, asked.maker, None) if pieces else None
-            mine.engine_client = engine = WatchedEngine(self.mmout.engine, asked.maker.name, seconds, asked.output)
-            answer = await super(MediaChat, mine).create_chat_completion(request, raw_request)  # type: ignore[misc]
+            handler: Any = copy(self)
+            is_sound_stream = request.stream and asked.form is not None
+            seconds = await asyncio.to_thread(chunk_seconds, asked.maker, None) if is_sound_stream else None
+            handler.engine_client = engine = WatchedEngine(self.mmout.engine, asked.maker.name, seconds, asked.output)
+            answer = await super(MediaChat, handler).create_chat_completion(request, raw_request)  # type: ignore[misc]
             if not request.stream:
                 return await _filled(answer, engine, asked)
             if not hasattr(answer, "aclose"):  # an error
                 return answer
             events = MediaEvents(answer, engine, asked, self.mmout.observer).run()
-            # Of a client that goes away before the first event nothing of a generator runs.
+            # If the client leaves before the first event, no code of the generator runs.
             weakref.finalize(events, place.pop_all().close)
             return events
 
 
 def _name(request: Any) -> str:
-    """Return what vLLM calls the request of a chat, or a name of ours where vLLM has not named it yet."""
-    named = getattr(getattr(request, "state", None), "request_metadata", None)
-    return named.request_id if named is not None else request_id(request, "chatcmpl")
+    """Return vLLM's id of a chat request, or a new id if vLLM has not set it yet."""
+    metadata = getattr(getattr(request, "state", None), "request_metadata", None)
+    return metadata.request_id if metadata is not None else request_id(request, "chatcmpl")
 
 
 async def _filled(answer: Any, engine: WatchedEngine, asked: AskedMedia) -> Any:
-    """The whole answer as vLLM made it, with the media of each choice in its message."""
+    """Add the media of each choice to its message in vLLM's whole answer, and return the answer."""
 
     def fill() -> None:
         for choice in answer.choices:

@@ -1,4 +1,4 @@
-"""Media as parts of a chat's message: ``images`` with data URLs, ``audio`` as OpenAI has it, whole or in pieces."""
+"""Media as parts of a chat message: ``images`` with data URLs, and OpenAI's ``audio``, whole or in pieces."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from vllm_mmout.wings.tokens.serving.generations import encode_pictures
 from vllm_mmout.wings.tokens.serving.speech import encoded, joined
 
 PIECE: Final = 3 << 16
-"""Bytes of a sound in one event, at most."""
+"""Maximum number of bytes of a sound in one event."""
 
 
 def images(asked: AskedMedia, pictures: Sequence[Any], first: int) -> list[dict[str, Any]]:
-    """Pictures as entries of ``images``, the first with the index ``first``; blocks."""
+    """Return pictures as entries of ``images``. The first entry has the index ``first``. Blocks."""
     entries = encode_pictures(asked.maker, pictures, FormatChoice(), asked.budget)
-    made = []
+    image_entries = []
     for index, (picture, entry) in enumerate(zip(pictures, entries, strict=True), first):
         data = base64.b64encode(entry.read(0, entry.nbytes)).decode()
         entry.close()
         url = {"url": f"data:{entry.media_type};base64,{data}"}
         note = {"partial": True} if getattr(picture, "partial", False) else {}
-        made.append({"type": "image_url", "image_url": url, "index": index, **note})
-    return made
+        image_entries.append({"type": "image_url", "image_url": url, "index": index, **note})
+    return image_entries
 
 
 def whole_audio(asked: AskedMedia, sounds: Sequence[Any], transcript: str) -> dict[str, Any]:
-    """All sounds of an answer, one after the other, as ``audio``; blocks."""
+    """Return all sounds of an answer, joined, as the value of ``audio``. Blocks."""
     sound = joined(sounds)
     file = encoded(sound, asked.form or "", FORMAT, asked.budget)
     data = base64.b64encode(file.read(0, file.nbytes)).decode()
@@ -41,28 +41,31 @@ def whole_audio(asked: AskedMedia, sounds: Sequence[Any], transcript: str) -> di
 
 
 class AudioDeltas:
-    """The sound of one streamed answer as values of ``delta.audio``.
+    """The sound of one streamed answer, as values of ``delta.audio``.
 
-    Clients put them together: texts are joined, so that the id comes once, and ``data`` is base64 as a whole too.
+    Clients concatenate the texts of all deltas. The id is therefore sent only once, and the joined ``data`` is valid
+    base64 too.
     """
 
     def __init__(self) -> None:
         self._form: tuple[int, int] | None = None
         self._left = b""
-        """Samples that are no whole group of base64 yet."""
+        """Bytes of samples that do not fill a whole group of base64 yet."""
 
     def add(self, asked: AskedMedia, sounds: Sequence[Any]) -> Iterator[dict[str, Any]]:
-        """Take sounds, or pieces of one, as they come; blocks."""
+        """Yield the deltas for new sounds, or for new pieces of a sound. Blocks."""
         sound = joined(sounds)
         form = (sound.rate, sound.channels)
         if self._form is None:
             self._form = form
             yield _begun(sound)
         if form != self._form:
-            raise DecodeError(f"the sounds of one answer are of {self._form} and {form} Hz and channels")
+            raise DecodeError(f"the sounds of one answer differ: {self._form} and {form} (Hz, channels)")
         file = encoded(sound, asked.form or "", FORMAT)
         content = self._left + file.read(0, file.nbytes)
-        group = 6 * sound.channels  # whole frames, of two bytes a channel, and whole groups of base64
+        group = (
+            6 * sound.channels
+        )  # whole frames of two bytes per channel, and whole groups of base64, which are three bytes
         whole = len(content) // group * group
         self._left = content[whole:]
         piece = PIECE // group * group
@@ -70,18 +73,18 @@ class AudioDeltas:
             yield _data(content[at : min(at + piece, whole)])
 
     def end(self, transcript: str, *, partial: bool = False) -> Iterator[dict[str, Any]]:
-        """What is left, when the answer ends, ``partial`` inside a sound."""
+        """Yield the last deltas of the answer. ``partial`` says that it ended inside a sound."""
         if self._form is None:
             return
         if self._left:
             yield _data(self._left)
         ended = _ended(transcript, partial=partial)
         last = {"expires_at": ended.pop("expires_at")}
-        yield from (ended, last)  # alone, as OpenAI has it
+        yield from (ended, last)  # in a separate delta, as OpenAI sends it
 
 
 def _begun(sound: Any) -> dict[str, Any]:
-    """Rate and channels are there for raw samples, which do not tell them."""
+    """Return the first fields of a sound, with rate and channels, as raw samples have no header."""
     return {"id": f"audio_{uuid4().hex}", "sample_rate": sound.rate, "channels": sound.channels}
 
 
@@ -90,6 +93,6 @@ def _data(content: bytes) -> dict[str, Any]:
 
 
 def _ended(transcript: str, *, partial: bool) -> dict[str, Any]:
-    """``expires_at`` is now: no sound is kept for later turns."""
+    """Return the last fields of a sound. ``expires_at`` is now, as no sound is kept for later turns."""
     note = {"partial": True} if partial else {}
     return {"transcript": transcript, "expires_at": int(time.time()), **note}

@@ -1,4 +1,4 @@
-"""Check that no text of a chat is read as one of the markers between which a model writes its media."""
+"""check_texts: refuses chats with a text that a model would read as a marker of its media."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.serving.service import Maker
 
 _FIELDS: Final = ("messages", "tools", "documents", "chat_template_kwargs")
-"""Fields of a chat whose texts go into its prompt."""
+"""Fields of a chat whose texts become part of its prompt."""
 _FILES: Final = ("image_url", "input_audio", "video_url", "audio_url")
-"""Keys of a message's parts that hold files."""
+"""Keys of the message parts that hold files."""
 
 
 def check_texts(request: Any, makers: Iterable[Maker]) -> None:
-    """Refuse a chat with a text that the model reads as a token of its media; blocks for some milliseconds.
+    """Raise an ApiError if a chat has a text that the model reads as a media token.
 
-    vLLM joins the template and all texts into one prompt, in which such a text would become the token itself.
+    vLLM joins the template and all texts into one prompt, in which such a text would become the token itself. Blocks
+    for some milliseconds.
 
     Raises:
         ApiError: 400 with the field that holds the text.
@@ -39,7 +40,7 @@ def check_texts(request: Any, makers: Iterable[Maker]) -> None:
 
 
 def _texts_of(field: str, value: Any) -> Iterator[str]:
-    """Yield the texts of a field; of the parts of a message's content, files are left out, as they are no texts."""
+    """Yield the texts of a field. Files in the content of a message are left out, as they are not texts."""
     if field != "messages" or not isinstance(value, list | tuple):
         yield from _texts(value)
         return
@@ -55,19 +56,19 @@ def _texts_of(field: str, value: Any) -> Iterator[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a copy of a dict, or of an object of pydantic as a dict; anything else as it is."""
+    """Return a copy of a dict, or a pydantic object as a dict. Other values are returned unchanged."""
     if hasattr(value, "model_dump"):
         return value.model_dump()
     if isinstance(value, dict):
         for name, part in [*value.items()]:
-            if isinstance(part, Iterator):  # pydantic's, which can be read only once
+            if isinstance(part, Iterator):  # from pydantic, can be read only once
                 value[name] = [*part]
         return dict(value)
     return value
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts in plain data, keys of dicts among them, and for each list of parts their texts joined."""
+    """Yield the texts in plain data, including keys of dicts. For a list of parts, also yield their joined texts."""
     value = _plain(value)
     if isinstance(value, str):
         yield value
@@ -75,7 +76,7 @@ def _texts(value: Any) -> Iterator[str]:
         for name, part in value.items():
             yield str(name)
             yield from _texts(part)
-            if name == "arguments" and isinstance(part, str):  # of a call of a tool: vLLM reads this JSON
+            if name == "arguments" and isinstance(part, str):  # JSON of a tool call, which vLLM parses
                 with suppress(ValueError, RecursionError):
                     yield from _texts(json.loads(part))
     elif isinstance(value, list | tuple):

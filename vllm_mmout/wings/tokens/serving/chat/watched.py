@@ -1,4 +1,4 @@
-"""WatchedEngine: the engine as vLLM's handler of one chat sees it; media of what it generates are kept aside."""
+"""WatchedEngine: the engine that vLLM's handler uses for one chat. It sets the generated media aside."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class WatchedEngine:
-    """All that the engine has, but that it generates with media."""
+    """A wrapper of the engine for one chat, which generates with media and sets them aside."""
 
     def __init__(
         self, engine: BoundTokenAsyncLLM, processor: str, chunk_seconds: float | None = None, output: str | None = None
@@ -28,15 +28,15 @@ class WatchedEngine:
         self._engine = engine
         self._processor = processor
         self._chunk_seconds = chunk_seconds
-        """Of the pieces in which sounds are taken; None: media are taken when they are whole."""
+        """Length in seconds of the chunks in which sounds are taken. None to take only complete media."""
         self._output = output
-        """Which whole media are asked for; None: none in particular."""
+        """Guidance to complete media, as in `OutputParams.output`. None if the model writes freely."""
         self._media: defaultdict[int, list[Any]] = defaultdict(list)
-        """Decoded media that nobody has taken, by the index of their answer."""
+        """Decoded media that are not taken yet, by the index of their answer."""
         self.failure: ApiError | None = None
-        """Why nothing more is generated, where that is of ours."""
+        """Error of this package that ended the generation."""
         self.partial: set[int] = set()
-        """The answers that ended inside a medium."""
+        """Indices of the answers that ended inside a medium."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -44,7 +44,7 @@ class WatchedEngine:
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:
-        """As the engine's own; media of an output are here before it is yielded."""
+        """Generate like the engine. The media of an output can be taken before it is yielded."""
         params = OutputParams(
             processor=self._processor,
             sampling=sampling_params,
@@ -61,25 +61,25 @@ class WatchedEngine:
             raise self.failure from error
 
     def take(self, index: int) -> list[Any]:
-        """The media of an answer that came since the last call, in their order."""
+        """Return the media of an answer that came since the last call, in order."""
         return self._media.pop(index, [])
 
     async def _without_silence(self, results: AsyncIterator[RequestOutput]) -> AsyncGenerator[RequestOutput, None]:
-        """The same outputs, those that have nothing but media tokens merged into the next one.
+        """Yield the outputs, but merge outputs that have only media tokens into the next output.
 
-        A picture is thousands of tokens, each of which would be an event without text. The first output goes on at
-        once: by it a client sees that it is being answered.
+        A picture has thousands of tokens, each of which would become an event without text. The first output is
+        yielded at once, so that the client sees that the answer has begun.
         """
         held: RequestOutput | None = None
         began = False
         async for output in results:
-            brought = self._keep(output)
+            has_media = self._keep(output)
             if held is None:
                 held = output
             else:
                 held.add(output, aggregate=True)
             silent = all(not answer.text and answer.finish_reason is None for answer in held.outputs)
-            if began and silent and not brought:
+            if began and silent and not has_media:
                 continue
             yield held
             held, began = None, True
@@ -87,13 +87,13 @@ class WatchedEngine:
             yield held
 
     def _keep(self, output: RequestOutput) -> bool:
-        """Take the media of an output; says whether there were any."""
-        brought = False
+        """Keep the media of an output. Return whether it has media."""
+        has_media = False
         for answer in output.outputs:
             whole = getattr(answer, "multimodal", ())
-            if any(getattr(one, "partial", False) for one in whole):
+            if any(getattr(medium, "partial", False) for medium in whole):
                 self.partial.add(answer.index)
             media = whole if self._chunk_seconds is None else getattr(answer, "updates", ())
             self._media[answer.index] += media
-            brought |= bool(media)
-        return brought
+            has_media |= bool(media)
+        return has_media
