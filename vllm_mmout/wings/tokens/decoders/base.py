@@ -195,7 +195,7 @@ def checked_device(device: object) -> str | None:
 
 
 def torch_dtype(dtype: str | None) -> torch.dtype:
-    """Return the torch dtype with a name, or float32 for None."""
+    """Return the torch dtype of this name, or float32 for None."""
     import torch
 
     value: torch.dtype = getattr(torch, dtype or "float32")

@@ -54,7 +54,7 @@ class Chunking:
     first: int
     """Minimum number of frames of the first chunk, unless the sound has fewer."""
     begin: Callable[[], SoundChunks]
-    """Function that begins a sound."""
+    """Function that creates the state for decoding a new sound."""
     rates: Sequence[int] = (1,)
     """Codes per frame of each codebook."""
 
@@ -154,7 +154,7 @@ class Probe:
         )
 
     def _heard(self, frame_samples: int, frames: int, at: int, trial: int) -> Context:
-        """Return the reach of a change in one frame. Its effect on later frames is their left context."""
+        """Return how far a change of frame ``at`` affects samples. The effect on later frames is their left context."""
         codes = self._random(frames, trial)
         changed = [ids.copy() for ids in codes]
         for ids, rate in zip(changed, self.rates, strict=True):

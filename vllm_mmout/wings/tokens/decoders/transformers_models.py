@@ -196,7 +196,7 @@ class Xcodec2Decoder(ResidualCodec):
 
     @classmethod
     def books_of(cls, config: Any) -> tuple[int, int]:
-        """Return one codebook, with a code for each combination of levels in all dimensions."""
+        """Return 1 codebook, and its number of codes, one for each combination of levels in all dimensions."""
         return 1, math.prod(config.quantization_levels)
 
 

@@ -26,7 +26,7 @@ class TextFilterState:
 
     text_filter: TextFilter
     is_text: Iterator[bool] = field(default_factory=lambda: iter(()))
-    """Flags of the tokens that the detokenizer takes next."""
+    """Iterator that tells for each token that the detokenizer takes next whether it is text."""
 
 
 class RoutedDetokenizer(IncrementalDetokenizer):

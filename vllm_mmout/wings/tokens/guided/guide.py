@@ -119,5 +119,5 @@ class Follower:
 
     @property
     def least(self) -> int:
-        """Return the minimum number of tokens that complete the open medium, or else a new medium."""
+        """Return the minimum number of tokens that complete the open medium, or a new medium if none is open."""
         return 1 + min(fit.after for fit in self._parser.next.fits)

@@ -48,7 +48,7 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that h
         return self._masks.apply(logits, lambda: self._followed(guided, ctx))
 
     def _followed(self, guided: list[tuple[int, int]], ctx: Any) -> list[tuple[int, Follower]]:
-        """Return the guided rows with followers that know all tokens so far.
+        """Give the followers of guided rows the tokens since the last step, and return the rows with their followers.
 
         For most requests, the only new token is the token that is fed in this step.
         """

@@ -1,4 +1,4 @@
-"""Bodies of the orders "delayed" and "sequential", which separate the codes of a frame."""
+"""Bodies of the orders "delayed" and "sequential". Their codes of a frame are not adjacent."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class StreamParser:
 
     @property
     def next(self) -> Next:
-        """Return the tokens that may come next if each medium must be complete. After an error no token may come."""
+        """Return the tokens that may come next so that every medium becomes complete. After an error there are none."""
         layout, body = self._layout, self._body
         if self.error is not None:
             return Next()
@@ -99,7 +99,7 @@ class StreamParser:
 
     @property
     def begun(self) -> tuple[int, int] | None:
-        """Return the start of the open medium and its number of complete rows or frames, or None without such a medium.
+        """Return the first token's index and the number of complete rows or frames of the open medium, else None.
 
         The result is also None before the begin marker is complete, and after an error.
         """
@@ -159,7 +159,7 @@ class StreamParser:
         return False
 
     def _take_marker(self, token: int, at: int) -> bool:
-        """Take a token where a token of a marker is due. Return whether it is text."""
+        """Take a token where the next token of a begin or end marker must come. Return whether it is text."""
         if token != self._due[0]:
             side = "begin" if self._body is None else "end"
             return self._refuse(token, at, f"token {self._due[0]} of the marker {side}")
@@ -212,7 +212,7 @@ class StreamParser:
 
     @property
     def _is_run(self) -> bool:
-        """Return whether a token that is not a code ends a medium, as the layout has neither end marker nor grid."""
+        """Return whether a medium ends at the first token that is not a code, because it has no end marker or grid."""
         return not self._layout.end and self._layout.grid is None
 
     @cached_property
@@ -256,10 +256,10 @@ class Medium:
     """The codes of one picture or sound, and the range of output tokens that encode it."""
 
     start: int
-    """Index of its first output token, which belongs to the begin marker if there is one."""
+    """Index of the first output token of the medium, including its begin marker."""
     stop: int
-    """Index after its last output token: ``output_token_ids[start:stop]``, including the end marker. If the layout has
-    text inside media, the range includes that text."""
+    """Index after the last output token of the medium, including its end marker: ``output_token_ids[start:stop]``. The
+    range includes text inside the medium if the layout allows such text."""
     codes: tuple[NDArray[np.int64], ...]
     """One int64 array per codebook: [rows, columns] for an image, [n_k] for a sound. Only whole rows and frames."""
     complete: bool

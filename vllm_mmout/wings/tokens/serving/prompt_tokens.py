@@ -82,7 +82,7 @@ class TextTokenizer:
         return bool(before) and self.whole(text, special=False)[: len(before)] == before
 
     def added_in(self, text: str) -> dict[str, Added]:
-        """Return the guarded tokens that are spelled out in a text, by their spelling."""
+        """Return the guarded tokens whose spelling occurs in a text, by that spelling. See ``guarded``."""
         added_tokens = getattr(self._tokenizer, "added_tokens_decoder", {})
         spelled = {}
         for content, token in self._markers.items():
@@ -153,7 +153,7 @@ class PromptTokens:
         self._adds = not (isinstance(first, str) and self._tokenizer.begins_itself(first))
         self._added = self._tokenizer.added_in("".join(text for text, _ in template.filled({})))
         self._expected: dict[frozenset[str], list[int]] = {}
-        """Guarded tokens of the template, by the names of the places that a client fills."""
+        """Ids that only the template may produce, by the names of the places that a client fills."""
 
     def encode(self, values: Mapping[str, str], param: str) -> list[int]:
         """Return the ids of a prompt with these values in its places. Errors name the field ``param``.
@@ -190,7 +190,7 @@ class PromptTokens:
         return () if is_open else begin
 
     def _expected_of(self, names: frozenset[str]) -> list[int]:
-        """Return the guarded ids of a prompt whose places with these names are filled by a client."""
+        """Return the ids that only the template may produce, if a client fills the places with these names."""
         if names not in self._expected:
             ids = self._together(self._template.filled(dict.fromkeys(names, _PLAIN)))
             self._expected[names] = self._guarded(ids)
@@ -200,7 +200,7 @@ class PromptTokens:
         return self._tokenizer.whole("".join(text for text, _ in pieces), special=self._adds)
 
     def _guarded(self, ids: Sequence[int]) -> list[int]:
-        """Return the guarded tokens among ``ids``, in order."""
+        """Return the tokens among ``ids`` that a client's text must not produce, in order."""
         return [token for token in ids if token in self._tokenizer.guarded]
 
     def _apart(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:

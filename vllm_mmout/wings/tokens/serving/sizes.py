@@ -1,4 +1,4 @@
-"""Sizes of pictures: converts a client's ``size`` in pixels to rows and columns of a model's tokens."""
+"""Conversion of a client's ``size`` of a picture in pixels to rows and columns of a model's tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 AUTO: Final = "auto"
 _SIZE: Final = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})", re.ASCII)
 _TRIED: Final = (2, 2)
-"""Rows and columns of the picture that measures a decoder of any picture size."""
+"""Rows and columns of the test picture that measures a decoder without a fixed picture size."""
 
 
 class Grid(NamedTuple):

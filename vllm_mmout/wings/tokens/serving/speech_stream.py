@@ -127,7 +127,9 @@ class Spoken:
             except SaveError:
                 encoded(sound, self.format)  # raises an error that names possible formats
                 raise
-            if self.response is not None and self.format == "pcm":  # without header, so the type gives the rate
+            if (
+                self.response is not None and self.format == "pcm"
+            ):  # a raw sound has no header, so the media type gives the rate
                 self.response.headers["Content-Type"] = encoded(sound, self.format).media_type
         return self._file.write(sound.samples)
 
