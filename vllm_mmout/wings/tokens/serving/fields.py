@@ -45,14 +45,14 @@ SAMPLING: Final = options_of(_Sampling)
 
 
 def sampling_params(
-    given: Mapping[str, Any], usual: Mapping[str, Any], *, n: int, length: int | None, left: int
+    client_values: Mapping[str, Any], usual: Mapping[str, Any], *, n: int, length: int | None, left: int
 ) -> SamplingParams:
     """Return the sampling params of a request.
 
     ``length`` is the maximum number of tokens of an answer without ``max_tokens``, or None. ``left`` is the number of
     tokens that the prompt leaves.
     """
-    most = given.get("max_tokens")
+    most = client_values.get("max_tokens")
     if most is not None and most > left:
         raise ApiError(
             400,
@@ -60,7 +60,7 @@ def sampling_params(
             param="max_tokens",
         )
     limits = (left, length) if most is None else (most,)
-    client_fields = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    client_fields = {name: list(value) if isinstance(value, tuple) else value for name, value in client_values.items()}
     chosen = {**usual, **client_fields, "n": n, "max_tokens": min(limit for limit in limits if limit is not None)}
     seed = chosen.get("seed")
     if seed is not None and not -_SEEDS <= seed <= _SEEDS - n:  # each further answer takes the next seed
@@ -169,32 +169,32 @@ SPEECH: Final = Fields(
 
 def images_request(body: Any) -> TokenImagesRequest:
     """Return the request in a JSON body for ``/v1/images/generations``. Raise an ApiError if it is wrong."""
-    given = IMAGES.of_object(body)
-    _needed(given, "prompt", "the text from which to make the picture")
-    if given.get("partial_images") and not given.get("stream"):
+    fields = IMAGES.of_object(body)
+    _needed(fields, "prompt", "the text from which to make the picture")
+    if fields.get("partial_images") and not fields.get("stream"):
         raise ApiError(400, "partial_images are sent as events; send stream=true as well", param="partial_images")
-    for name, usual in (("n", 1), ("response_format", "b64_json")) if given.get("stream") else ():
-        if given.get(name, usual) != usual:
+    for name, usual in (("n", 1), ("response_format", "b64_json")) if fields.get("stream") else ():
+        if fields.get(name, usual) != usual:
             raise ApiError(400, f"events hold one picture as base64; leave out {name} or stream", param=name)
-    check_format(given)
-    return made(TokenImagesRequest, given, TokenImagesRequest.__struct_fields__, sampling=_sampling(given))
+    check_format(fields)
+    return made(TokenImagesRequest, fields, TokenImagesRequest.__struct_fields__, sampling=_sampling(fields))
 
 
 def speech_request(body: Any) -> SpeechRequest:
     """Return the request in a JSON body for ``/v1/audio/speech``. Raise an ApiError if it is wrong."""
-    given = SPEECH.of_object(body)
-    _needed(given, "input", "the text to speak")
+    fields = SPEECH.of_object(body)
+    _needed(fields, "input", "the text to speak")
     return made(
         SpeechRequest,
-        given,
+        fields,
         SpeechRequest.__struct_fields__,
         voice=voice_name(body.get("voice")),
-        sampling=_sampling(given),
+        sampling=_sampling(fields),
     )
 
 
-def _needed(given: Mapping[str, Any], name: str, description: str) -> None:
-    if not given.get(name, "").strip():
+def _needed(fields: Mapping[str, Any], name: str, description: str) -> None:
+    if not fields.get(name, "").strip():
         raise ApiError(400, f"{name} is missing; send {description}", param=name)
 
 
@@ -208,8 +208,8 @@ def voice_name(value: Any, param: str = "voice") -> str | None:
     return name or None
 
 
-def _sampling(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: given[name] for name in SAMPLING if name in given}
+def _sampling(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: fields[name] for name in SAMPLING if name in fields}
 
 
 _VOICE: Final = {"type": "string", "maxLength": _NAME}

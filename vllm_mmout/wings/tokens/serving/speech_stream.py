@@ -127,9 +127,7 @@ class Spoken:
             except SaveError:
                 encoded(sound, self.format)  # raises an error that names possible formats
                 raise
-            if (
-                self.response is not None and self.format == "pcm"
-            ):  # a raw sound has no header, so the media type gives the rate
+            if self.response is not None and self.format == "pcm":  # no header, so the media type gives the rate
                 self.response.headers["Content-Type"] = encoded(sound, self.format).media_type
         return self._file.write(sound.samples)
 

@@ -37,11 +37,11 @@ class MediaEvents:
     """The events of one streamed chat."""
 
     def __init__(
-        self, events: AsyncGenerator[str, None], engine: WatchedEngine, asked: AskedMedia, observer: Observer
+        self, events: AsyncGenerator[str, None], engine: WatchedEngine, media_options: AskedMedia, observer: Observer
     ) -> None:
         self._events = events
         self._engine = engine
-        self._asked = asked
+        self._asked = media_options
         self._observer = observer
         self._choices: defaultdict[int, _Choice] = defaultdict(_Choice)
 

@@ -54,12 +54,12 @@ class MediaChat:
         """
         vllms: Any = super()
         try:
-            asked = asked_media(request, self.mmout)
-            if asked is None:
+            media_options = asked_media(request, self.mmout)
+            if media_options is None:
                 return await vllms.create_chat_completion(request, raw_request)
-            await asyncio.to_thread(asked.check)
+            await asyncio.to_thread(media_options.check)
             await asyncio.to_thread(check_texts, request, self.mmout.makers.values())
-            return await self._with_media(request, raw_request, asked)
+            return await self._with_media(request, raw_request, media_options)
         except ApiError as error:
             count_refusal(self.mmout.observer, error)
             if error.headers is not None:  # vLLM's error response cannot carry headers
@@ -67,23 +67,25 @@ class MediaChat:
             log_failure(_name(raw_request), error.status, error.message)
             return vllms.create_error_response(error.message, error.type, HTTPStatus(error.status), error.param)
 
-    async def _with_media(self, request: Any, raw_request: Any, asked: AskedMedia) -> Any:
-        if asked.voice is not None:
-            request.chat_template_kwargs = {"voice": asked.voice, **(request.chat_template_kwargs or {})}
+    async def _with_media(self, request: Any, raw_request: Any, media_options: AskedMedia) -> Any:
+        if media_options.voice is not None:
+            request.chat_template_kwargs = {"voice": media_options.voice, **(request.chat_template_kwargs or {})}
         with ExitStack() as place:
             slots = getattr(getattr(getattr(raw_request, "app", None), "state", None), "mmout_slots", None)
             if slots is not None:
                 place.enter_context(slots)
             handler: Any = copy(self)
-            is_sound_stream = request.stream and asked.form is not None
-            seconds = await asyncio.to_thread(chunk_seconds, asked.maker, None) if is_sound_stream else None
-            handler.engine_client = engine = WatchedEngine(self.mmout.engine, asked.maker.name, seconds, asked.output)
+            is_sound_stream = request.stream and media_options.form is not None
+            seconds = await asyncio.to_thread(chunk_seconds, media_options.maker, None) if is_sound_stream else None
+            handler.engine_client = engine = WatchedEngine(
+                self.mmout.engine, media_options.maker.name, seconds, media_options.output
+            )
             answer = await super(MediaChat, handler).create_chat_completion(request, raw_request)  # type: ignore[misc]
             if not request.stream:
-                return await _filled(answer, engine, asked)
+                return await _filled(answer, engine, media_options)
             if not hasattr(answer, "aclose"):  # an error
                 return answer
-            events = MediaEvents(answer, engine, asked, self.mmout.observer).run()
+            events = MediaEvents(answer, engine, media_options, self.mmout.observer).run()
             # If the client leaves before the first event, no code of the generator runs.
             weakref.finalize(events, place.pop_all().close)
             return events
@@ -95,12 +97,12 @@ def _name(request: Any) -> str:
     return metadata.request_id if metadata is not None else request_id(request, "chatcmpl")
 
 
-async def _filled(answer: Any, engine: WatchedEngine, asked: AskedMedia) -> Any:
+async def _filled(answer: Any, engine: WatchedEngine, media_options: AskedMedia) -> Any:
     """Add the media of each choice to its message in vLLM's whole answer, and return the answer."""
 
     def fill() -> None:
         for choice in answer.choices:
-            _fill(choice.message, engine.take(choice.index), asked)
+            _fill(choice.message, engine.take(choice.index), media_options)
 
     try:
         if hasattr(answer, "choices"):  # else it is an error
@@ -110,11 +112,11 @@ async def _filled(answer: Any, engine: WatchedEngine, asked: AskedMedia) -> Any:
     return answer
 
 
-def _fill(message: Any, media: list[Any], asked: AskedMedia) -> None:
+def _fill(message: Any, media: list[Any], media_options: AskedMedia) -> None:
     text = message.content or ""
-    if not asked.text:
+    if not media_options.text:
         message.content = None
-    if media and asked.form is None:
-        message.images = images(asked, media, 0)
+    if media and media_options.form is None:
+        message.images = images(media_options, media, 0)
     elif media:
-        message.audio = whole_audio(asked, media, text)
+        message.audio = whole_audio(media_options, media, text)

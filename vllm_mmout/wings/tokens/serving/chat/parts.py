@@ -18,9 +18,9 @@ PIECE: Final = 3 << 16
 """Maximum number of bytes of a sound in one event."""
 
 
-def images(asked: AskedMedia, pictures: Sequence[Any], first: int) -> list[dict[str, Any]]:
+def images(media_options: AskedMedia, pictures: Sequence[Any], first: int) -> list[dict[str, Any]]:
     """Return pictures as entries of ``images``. The first entry has the index ``first``. Blocks."""
-    entries = encode_pictures(asked.maker, pictures, FormatChoice(), asked.budget)
+    entries = encode_pictures(media_options.maker, pictures, FormatChoice(), media_options.budget)
     image_entries = []
     for index, (picture, entry) in enumerate(zip(pictures, entries, strict=True), first):
         data = base64.b64encode(entry.read(0, entry.nbytes)).decode()
@@ -31,10 +31,10 @@ def images(asked: AskedMedia, pictures: Sequence[Any], first: int) -> list[dict[
     return image_entries
 
 
-def whole_audio(asked: AskedMedia, sounds: Sequence[Any], transcript: str) -> dict[str, Any]:
+def whole_audio(media_options: AskedMedia, sounds: Sequence[Any], transcript: str) -> dict[str, Any]:
     """Return all sounds of an answer, joined, as the value of ``audio``. Blocks."""
     sound = joined(sounds)
-    file = encoded(sound, asked.form or "", FORMAT, asked.budget)
+    file = encoded(sound, media_options.form or "", FORMAT, media_options.budget)
     data = base64.b64encode(file.read(0, file.nbytes)).decode()
     ended = _ended(transcript, partial=sound.partial)
     return {**_begun(sound), "data": data, **ended}
@@ -52,7 +52,7 @@ class AudioDeltas:
         self._left = b""
         """Bytes of samples that do not fill a whole group of base64 yet."""
 
-    def add(self, asked: AskedMedia, sounds: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    def add(self, media_options: AskedMedia, sounds: Sequence[Any]) -> Iterator[dict[str, Any]]:
         """Yield the deltas for new sounds, or for new pieces of a sound. Blocks."""
         sound = joined(sounds)
         form = (sound.rate, sound.channels)
@@ -61,7 +61,7 @@ class AudioDeltas:
             yield _begun(sound)
         if form != self._form:
             raise DecodeError(f"the sounds of one answer differ: {self._form} and {form} (Hz, channels)")
-        file = encoded(sound, asked.form or "", FORMAT)
+        file = encoded(sound, media_options.form or "", FORMAT)
         content = self._left + file.read(0, file.nbytes)
         group = (
             6 * sound.channels
