@@ -360,7 +360,7 @@ def test_a_scene_on_a_server_without_parts(server):
     with sources(domains=HERE).opened(address) as file:
         assert file.name == "S2_B04.tif"
         assert file.read() == TIFF
-    said = refused(address, f"at most {len(TIFF) - 1} are taken", sources(domains=HERE, max_upload=len(TIFF) - 1))
+    said = refused(address, f"the limit is {len(TIFF) - 1}; raise", sources(domains=HERE, max_upload=len(TIFF) - 1))
     assert "secret" not in said
 
 

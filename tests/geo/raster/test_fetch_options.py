@@ -33,7 +33,7 @@ def test_what_variables_say(variables, options):
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
 def test_a_wrong_value_is_named(name, value):
     """With the variable, and what would do."""
-    with pytest.raises(OptionError, match=f"{name} must be .*, as .*, got "):
+    with pytest.raises(OptionError, match=f"{name} must be .*, such as .*, got "):
         FetchOptions.from_environment({name: value})
 
 
