@@ -59,7 +59,7 @@ def test_a_sound_model():
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (Averaging, r"begun at step \d beside others at .* differs by .* from what it is alone"),
+        (Averaging, r"begun at step \d beside others at .* differs by .* from the result it has alone"),
         (InPlace, "InPlace.step changes the states"),
         (Unseeded, "alone a second time differs"),
         (Previewing, "Previewing.preview changes the states"),
@@ -73,5 +73,5 @@ def test_an_unsound_model(model, says):
 
 def test_requests_that_cannot_be_run_twice():
     """They must say their steps and their seed."""
-    with pytest.raises(ValueError, match="must say num_inference_steps and seed"):
+    with pytest.raises(ValueError, match="must set num_inference_steps and seed"):
         check_iterative_model(LabelFlow({}), [*REQUESTS, ({"label": torch.tensor(1)}, OutputParams(seed=1))])

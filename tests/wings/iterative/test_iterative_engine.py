@@ -98,7 +98,7 @@ def test_options(flow_llm):
     many, strange, fine = (result.error for result in flow_llm.generate([1, 1, 1], asked))
     assert isinstance(many, OptionError)
     assert isinstance(strange, OptionError)
-    assert "takes 2000 steps, and the model at most 1000" in str(many)
+    assert "needs 2000 steps, and the model allows at most 1000" in str(many)
     assert "strength is set, and model LabelFlow does not take it" in str(strange)
     assert fine is None
 

@@ -153,5 +153,5 @@ def test_a_model_of_pictures_needs_one(fills):
 
 def test_a_model_of_texts_takes_no_picture(draws_server):
     """The error names the route that takes a text."""
-    with pytest.raises(openai.BadRequestError, match="takes no pictures; ask /v1/images/generations"):
+    with pytest.raises(openai.BadRequestError, match="takes no pictures; use /v1/images/generations"):
         draws_server[1].images.edit(image=("a.png", b"x", "image/png"), prompt="a lake")

@@ -45,7 +45,7 @@ def test_a_step_that_gives_too_few_states_is_tried_with_each_alone():
     good, bad, other = after_a_step(lambda states: [state for state in states if state != 3], 1, 2, 4)
     assert (int(good), int(other)) == (2, 5)
     assert isinstance(bad, ModelError)
-    assert "step must give a list of the 1 states, got 0" in str(bad)
+    assert "step must return a list of the 1 states, got 0" in str(bad)
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])

@@ -1,7 +1,8 @@
-"""Iterative models: an answer takes many steps, as in diffusion and flow matching, many requests in one batch.
+"""Iterative models: models that need many steps for one result, as diffusion and flow matching do.
 
-An author writes ``begin``, ``step`` and ``finish``; each step of the engine is one of every request that runs, wherever
-it is. A request is a prompt of as many tokens as it takes steps, and vLLM's scheduler gives it one a step.
+An author writes ``begin``, ``step`` and ``finish``. Each step of the engine runs one step of every running request, no
+matter which step each request has reached. A request's prompt has as many tokens as the request has steps, and vLLM's
+scheduler schedules one of these tokens per engine step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""IterativeModel: an author's ``begin``, ``step`` and ``finish`` in the shape that vLLM wants of a model."""
+"""The adapter that presents an author's ``begin``, ``step`` and ``finish`` as a vLLM model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class IterativeModel(SinglePassModel):
-    """Base of the adapters; the pooler works, since it alone is told of each request that runs.
+    """Base class of the adapters of iterative models.
 
-    vLLM gives ``forward`` the tensors of requests that begin, in the order of their rows.
+    The pooler runs the steps, because only the pooler learns of every running request. vLLM passes to ``forward`` the
+    tensors of the requests that begin, in the order of their rows in the batch.
     """
 
     def __init__(self, vllm_config: VllmConfig, prefix: str = "") -> None:
@@ -38,36 +39,36 @@ class IterativeModel(SinglePassModel):
         inputs_embeds: torch.Tensor | None = None,
         **inputs: Any,
     ) -> torch.Tensor:
-        """Keep the tensors of new requests for the pooler; gives nothing."""
-        given: list[Any] = []
+        """Keep the tensors of new requests for the pooler. Return a tensor without values."""
+        arrivals: list[Any] = []
         try:
-            given += [self._taken(tensors_of(values, self._keywords)) for values in inputs.get(FIELD, ())]
+            arrivals += [self._taken(tensors_of(values, self._keywords)) for values in inputs.get(FIELD, ())]
         except BaseException as error:
             raise_interrupt(error)
             if self.measuring:
                 raise
-            logger.exception("the inputs of a step of %s cannot be read", self.architecture)
-            failed = ModelError(f"the inputs of a step of {self.architecture} failed: {type_and_message(error)}")
-            given = [failed] * len(inputs.get(FIELD, ()))
-        self._steps.arrive(given)
+            logger.exception("the input tensors of a step of %s cannot be read", self.architecture)
+            failed = ModelError(f"reading inputs of a step of {self.architecture} failed: {type_and_message(error)}")
+            arrivals = [failed] * len(inputs.get(FIELD, ()))
+        self._steps.arrive(arrivals)
         return torch.empty((positions.shape[-1], 0), device=self._device)
 
     def try_out(self) -> None:
-        """Nothing: what a request takes, its first steps tell."""
+        """Do nothing: the first steps of a request show how much memory it needs."""
 
     def compile_forward(self, max_batch: int, *, if_faster: bool) -> None:
-        """Not for such models."""
-        logger.warning("`compile` is for models that answer in one forward; %s runs as it is", self.architecture)
+        """Log a warning: an iterative model cannot be compiled."""
+        logger.warning("`compile` is for models that answer in one forward; %s runs without it", self.architecture)
 
 
 class StepPooler(IdentityPooler):
-    """Does a step of each request."""
+    """A pooler that runs the next step of each request."""
 
     def __init__(self, steps: Steps) -> None:
         super().__init__()
         self._steps = steps
 
     def forward(self, hidden_states: torch.Tensor, pooling_metadata: PoolingMetadata) -> Any:
-        """The results of requests that are at their end."""
+        """Run the scheduled steps, and return the results of requests that are finished."""
         with torch.inference_mode():
             return Stepped(*self._steps.advance(pooling_metadata))

@@ -1,4 +1,4 @@
-"""check_iterative_model: what the engine relies on of an iterative model, on drawn batches of given requests."""
+"""A property test of iterative models: a result may not depend on the other requests in the batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 Request: TypeAlias = "tuple[Mapping[str, torch.Tensor], OutputParams]"
-"""A request's tensors by keyword, without the batch axis, and its options: num_inference_steps, a seed, and others."""
+"""A request's tensors by keyword, without the batch axis, and its options with num_inference_steps and seed."""
 
 
 def check_iterative_model(
@@ -35,27 +35,29 @@ def check_iterative_model(
     tolerance: float = 1e-4,
     settings: hypothesis.settings | None = None,
 ) -> None:
-    """Check that a request's result does not depend on what runs beside it.
+    """Check that a request's result does not depend on the requests that run beside it.
 
-    Requests are run alone, twice; then together, each beginning at a step that is drawn. ``step``, ``finish`` and
-    ``preview`` must leave the states that they were given as they were: a batch that fails is run again one by one.
+    Each request is run alone twice. Then all requests are run together, and hypothesis draws the step at which each
+    begins. ``step``, ``finish`` and ``preview`` must not change the states that they receive: after a batch fails, its
+    requests are run again one by one from the same states.
 
     Args:
-        model: with its weights, in ``eval`` mode.
-        requests: two or more, of different numbers of steps and, if it takes such, of different sizes.
-        tolerance: by how much results may differ, of their largest value where that is above 1.
+        model: the model with its weights, in ``eval`` mode.
+        requests: two or more requests with different numbers of steps. If the model takes inputs of several sizes,
+            include different sizes.
+        tolerance: largest allowed difference between results, relative to their largest value if that is above 1.
         settings: hypothesis' settings; by default those of the loaded profile, without a deadline.
 
     Raises:
-        ValueError: fewer than two requests, or one without ``num_inference_steps`` and ``seed``.
-        BrokenPromiseError: an `AssertionError` that says what was seen.
+        ValueError: fewer than two requests, or a request without ``num_inference_steps`` or ``seed``.
+        BrokenPromiseError: the model broke a rule. It is an `AssertionError` whose message describes what happened.
 
     """
     if len(requests) < 2:
-        raise ValueError(f"give two requests or more, got {len(requests)}: they are run beside each other")
+        raise ValueError(f"give two or more requests, got {len(requests)}: they are run side by side")
     for number, (_, params) in enumerate(requests):
         if params.num_inference_steps is None or params.seed is None:
-            raise ValueError(f"request {number} must say num_inference_steps and seed, to be run twice")
+            raise ValueError(f"request {number} must set num_inference_steps and seed, because it is run twice")
     checked = _Checked(model, requests, tolerance)
     with torch.inference_mode():
         expected = [checked.together([number], [0])[0] for number in range(len(requests))]
@@ -84,16 +86,16 @@ def check_iterative_model(
 
 
 class _Checked:
-    """A model whose states are looked at before and after each call."""
+    """A model under test, whose states are compared before and after each call."""
 
     def __init__(self, model: nn.Module, requests: Sequence[Request], tolerance: float) -> None:
         self._name = type(model).__name__
         self._requests = requests
         self._tolerance = tolerance
-        self._steps = Steps(_Watched(model), self._name)  # type: ignore[arg-type]  # a model as far as it is called
+        self._steps = Steps(_Watched(model), self._name)  # type: ignore[arg-type]  # has the methods that Steps calls
 
     def together(self, numbers: Sequence[int], begins: Sequence[int]) -> list[Outcome]:
-        """The results of some requests, each of which begins at a step of its own."""
+        """Run some requests together, each beginning at its own step, and return their results."""
         running: dict[int, Running] = {}
         results: dict[int, Outcome] = {}
         moment = 0
@@ -102,30 +104,32 @@ class _Checked:
                 if begins[place] == moment:
                     tensors, params = self._requests[number]
                     running[place] = self._steps.begin(tensors, params, params.num_inference_steps or 1)
-            self._steps.step([one for one in running.values() if one.taken < one.total])
-            ended = [place for place, one in running.items() if one.taken == one.total and place not in results]
-            made = self._steps.results([running[place] for place in ended], "finish")
-            results |= zip(ended, made, strict=True)
+            self._steps.step([request for request in running.values() if request.taken < request.total])
+            ended = [
+                place for place, request in running.items() if request.taken == request.total and place not in results
+            ]
+            outcomes = self._steps.results([running[place] for place in ended], "finish")
+            results |= zip(ended, outcomes, strict=True)
             moment += 1
         return [results[place] for place in range(len(numbers))]
 
     def compare(self, result: Outcome, expected: Outcome, where: str) -> None:
-        """Raise where two results differ."""
+        """Raise BrokenPromiseError if two results differ by more than the tolerance."""
         if isinstance(result, MMOutError) or isinstance(expected, MMOutError):
             raise BrokenPromiseError(f"{self._name}: {where} fails: {result}")
         left, right = named(result), named(expected)
         for name in sorted({*left, *right}):
             ours, alone = left.get(name), right.get(name)
             if ours is None or alone is None or ours.shape != alone.shape or ours.dtype != alone.dtype:
-                raise BrokenPromiseError(f"{self._name}: {where} has another shape or dtype than alone")
+                raise BrokenPromiseError(f"{self._name}: {where} has another shape or dtype than when it runs alone")
             largest = max(1.0, float(alone.abs().max())) if alone.is_floating_point() and alone.numel() else 1.0
             apart = float((ours.double() - alone.double()).abs().max()) if alone.numel() else 0.0
             if not apart <= self._tolerance * largest:
-                raise BrokenPromiseError(f"{self._name}: {where} differs by {apart:.3g} from what it is alone")
+                raise BrokenPromiseError(f"{self._name}: {where} differs by {apart:.3g} from the result it has alone")
 
 
 class _Watched:
-    """Calls a model, and raises where it changed a state that it was given."""
+    """A wrapper of a model that raises if a call changes the states passed to it."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model: Any = model
@@ -133,26 +137,26 @@ class _Watched:
             self.preview = partial(self._kept, "preview")
 
     def begin(self, inputs: Mapping[str, torch.Tensor], params: OutputParams) -> Any:
-        """As the model's."""
+        """Call the model's ``begin``."""
         return self._model.begin(inputs, params)
 
     def step(self, states: list[Any], steps: list[int]) -> Any:
-        """As the model's, and its preview of what comes of it."""
-        made = self._kept("step", states, steps)
+        """Call the model's ``step``, then its ``preview`` of the new states if it has one."""
+        new_states = self._kept("step", states, steps)
         if hasattr(self, "preview"):
-            self.preview(list(made))
-        return made
+            self.preview(list(new_states))
+        return new_states
 
     def finish(self, states: list[Any]) -> Any:
-        """As the model's."""
+        """Call the model's ``finish``."""
         return self._kept("finish", states)
 
-    def _kept(self, method: str, states: list[Any], *also: Any) -> Any:
+    def _kept(self, method: str, states: list[Any], *arguments: Any) -> Any:
         before = [copy.deepcopy(state) for state in states]
-        made = getattr(self._model, method)(states, *also)
+        output = getattr(self._model, method)(states, *arguments)
         changed = difference(before, states, at="states")
         if changed is not None:
             raise BrokenPromiseError(
-                f"{type(self._model).__name__}.{method} changes the states it was given: {changed}"
+                f"{type(self._model).__name__}.{method} changes the states passed to it: {changed}"
             )
-        return made
+        return output

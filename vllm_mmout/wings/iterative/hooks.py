@@ -1,4 +1,4 @@
-"""The names of vLLM that iterative models rely on."""
+"""vLLM's private names that iterative models depend on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEP_HOOKS: Final = (
         "vllm.v1.core.sched.scheduler",
         "Scheduler.schedule",
         (),
-        "overridden where a model is iterative: a request that is alone takes one token a step, too",
+        "overridden if a model is iterative: a request that runs alone gets only one token per step, too",
         "0.11",
         _UNTIL,
         where=CORE,
@@ -23,7 +23,7 @@ STEP_HOOKS: Final = (
         "vllm.v1.core.sched.scheduler",
         "Scheduler.update_from_output",
         ("scheduler_output", "model_runner_output"),
-        "overridden where a model is iterative: sends on what comes before a result",
+        "overridden if a model is iterative: forwards previews, which come before the result",
         "0.11",
         _UNTIL,
         where=CORE,

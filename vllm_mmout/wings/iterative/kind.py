@@ -1,4 +1,4 @@
-"""What an engine of an iterative model needs, and how many steps a request takes."""
+"""The engine arguments of an iterative model, and the number of steps of a request."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 STEPS: Final = 50
-"""Steps of a request where neither it, nor ``config.json``, nor the class says it; diffusers' usual number."""
+"""Number of steps if the request, ``config.json`` and the class do not set it. It is the usual number in diffusers."""
 MOST_STEPS: Final = 1000
-"""Steps that a request may have, unless ``config.json`` says otherwise: those of training, of most models."""
+"""Maximum number of steps of a request, unless ``config.json`` sets another. Most models are trained with 1000."""
 
 ITERATIVE: Final = Kind(
     name="iterative",
@@ -28,39 +28,39 @@ ITERATIVE: Final = Kind(
 
 
 def engine_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults of engine arguments: one token a step of each request, and as many requests as a batch is worth."""
+    """Return default engine arguments: each request gets one token per step, and a batch holds up to 16 requests."""
     return {
         "scheduler_cls": "vllm_mmout.wings.iterative.scheduler.StepScheduler",
         "enable_chunked_prefill": True,
         "long_prefill_token_threshold": 1,
-        "enable_prefix_caching": False,  # all prompts are alike
-        "async_scheduling": False,  # vLLM's own scheduler of that gives no early results
+        "enable_prefix_caching": False,  # all prompts have the same tokens, so a cached prefix would skip steps
+        "async_scheduling": False,  # vLLM's asynchronous scheduler returns no results before the last step
         "max_model_len": _most_steps(config),
         "max_num_seqs": 16,
     }
 
 
 def steps_of(model: type, config: Mapping[str, Any], mapped: MappedInput, params: OutputParams) -> int:
-    """Steps of a request: what a class's own ``count_steps(config, tensors, params)`` says, else what is asked for."""
+    """Return the number of steps of a request: from the class's ``count_steps``, or else from the request's options."""
     count = getattr(model, "count_steps", None)
     if count is not None:
         steps = count(config, mapped.tensors, params)
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise ModelError(f"{model.__name__}.count_steps must give the steps of a request, 1 or more, got {steps!r}")
+            raise ModelError(f"{model.__name__}.count_steps must return a number of steps, 1 or more, got {steps!r}")
     else:
         steps = params.num_inference_steps or usual_steps(model, config)
-    most = _most_steps(config)
-    if steps > most:
+    max_steps = _most_steps(config)
+    if steps > max_steps:
         raise OptionError(
-            f"num_inference_steps: the request takes {steps} steps, and the model at most {most}; ask for fewer, or"
-            ' write "max_inference_steps" into config.json',
+            f"num_inference_steps: the request needs {steps} steps, and the model allows at most {max_steps}; use"
+            ' fewer, or set "max_inference_steps" in config.json',
             param="num_inference_steps",
         )
     return int(steps)
 
 
 def usual_steps(model: type, config: Mapping[str, Any]) -> int:
-    """Steps of a request that asks for no number."""
+    """Return the number of steps of a request that does not set ``num_inference_steps``."""
     return _whole(config, "num_inference_steps") or int(getattr(model, "num_inference_steps", 0)) or STEPS
 
 
@@ -71,5 +71,5 @@ def _most_steps(config: Mapping[str, Any]) -> int:
 def _whole(config: Mapping[str, Any], name: str) -> int | None:
     value = config.get(name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise OptionError(f'"{name}" in config.json must be a whole number from 1 on, got {value!r}')
+        raise OptionError(f'"{name}" in config.json must be a whole number of at least 1, got {value!r}')
     return value

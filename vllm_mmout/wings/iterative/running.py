@@ -1,4 +1,4 @@
-"""Running: the requests of an iterative model in a worker, each at its own step."""
+"""The running requests of an iterative model in a worker, each at its own step."""
 
 from __future__ import annotations
 
@@ -24,34 +24,36 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
 
 _ATTRIBUTE: Final = "mmout"
-"""Of vLLM's own state of a pooling request, which it drops when the request has ended or was aborted."""
+"""Name of our attribute of a request's ``PoolingStates``. vLLM drops them when the request ends or is aborted."""
 
 Given: TypeAlias = "Mapping[str, torch.Tensor] | MMOutError"
-"""A request's tensors by keyword, or why there are none."""
+"""A request's tensors by keyword, or the error that explains why they are missing."""
 
 
 @dataclass(slots=True)
 class Running:
-    """A request between its first step and its last."""
+    """A request between its first and its last step."""
 
     state: Any
-    """The author's; an MMOutError of one that failed."""
+    """The state that the author's model returned last, or an MMOutError if the request failed."""
     total: int
+    """Number of steps of the request."""
     shown_after: Sequence[int] = ()
+    """Numbers of finished steps after which a preview is sent."""
     taken: int = field(default=0, init=False)
-    """Steps that are done."""
+    """Number of steps that are finished."""
 
     @property
     def failed(self) -> bool:
-        """Whether it does no more steps."""
+        """Whether the request failed. A failed request runs no more steps."""
         return isinstance(self.state, MMOutError)
 
 
 class Steps:
-    """Calls the author's model for the requests of a step.
+    """The author's model, called for all requests of an engine step.
 
-    What it raises for several is asked again of each alone, so that one takes no other with it; a model must therefore
-    leave the states that it was given as they were.
+    If the model raises for several requests, each of them is run again alone, so that one request cannot fail the
+    others. A model must therefore not change the states that it receives.
     """
 
     def __init__(self, model: nn.Module, name: str | None = None) -> None:
@@ -60,14 +62,16 @@ class Steps:
         self._arrived: Sequence[Given] = ()
 
     def arrive(self, given: Sequence[Given]) -> None:
-        """Take the tensors of requests that begin with this step; Model Runner V2 gives those of all each time."""
+        """Store the tensors of requests that begin with this step. Model Runner V2 passes all requests' tensors."""
         self._arrived = given
 
     def advance(self, metadata: PoolingMetadata) -> tuple[list[Outcome | None], dict[int, Outcome]]:
-        """Do the steps that are due of each request.
+        """Run the scheduled steps of each request.
 
-        Gives the result of each that is at its end, else None, and what others give before theirs, by row. A request
-        that failed is at its end; where vLLM has planned its next step before it hears of that, it fails once more.
+        Returns:
+            The result of each finished request by row, None for the others; and the previews by row. A failed request
+            counts as finished. If vLLM schedules its next step before it learns of the failure, it fails once more.
+
         """
         states, cursor = metadata.pooling_states, metadata.get_pooling_cursor()
         self._begin_new(states, metadata.pooling_params, metadata.prompt_lens.tolist())
@@ -80,8 +84,8 @@ class Steps:
             shown = [row for row in rows if running[row].taken in running[row].shown_after and not running[row].failed]
             early |= zip(shown, self.results([running[row] for row in shown], "preview"), strict=True)
         finished = cursor.get_finished_mask()
-        """vLLM's own, which it reads when all steps are done."""
-        finished[:] = [ends or one.failed for ends, one in zip(finished, running, strict=True)]
+        """A mask that belongs to vLLM, which reads it after all steps."""
+        finished[:] = [ends or request.failed for ends, request in zip(finished, running, strict=True)]
         ended = [row for row, ends in enumerate(finished) if ends]
         results: list[Outcome | None] = [None] * len(running)
         for row, result in zip(ended, self.results([running[row] for row in ended], "finish"), strict=True):
@@ -93,102 +97,102 @@ class Steps:
     def _begin_new(
         self, states: Sequence[PoolingStates], params: Sequence[PoolingParams], totals: Sequence[int]
     ) -> None:
-        given, self._arrived = self._arrived, ()
+        arrivals, self._arrived = self._arrived, ()
         new = [row for row, state in enumerate(states) if not hasattr(state, _ATTRIBUTE)]
-        if len(given) == len(states):
-            given = [given[row] for row in new]
+        if len(arrivals) == len(states):
+            arrivals = [arrivals[row] for row in new]
         for place, row in enumerate(new):
-            tensors = given[place] if len(given) == len(new) else ModelError("its tensors did not come with it")
+            tensors = arrivals[place] if len(arrivals) == len(new) else ModelError("its tensors did not come with it")
             extra = params[row].extra_kwargs or {}
             try:
-                asked: OutputParams | MMOutError = wire.read(params[row]) or OutputParams()
+                options: OutputParams | MMOutError = wire.read(params[row]) or OutputParams()
             except MMOutError as error:
-                asked = error
-            begun = self.begin(tensors, asked, totals[row], extra.get(wire.REPORTS) or ())
-            setattr(states[row], _ATTRIBUTE, begun)
+                options = error
+            request = self.begin(tensors, options, totals[row], extra.get(wire.REPORTS) or ())
+            setattr(states[row], _ATTRIBUTE, request)
 
     def begin(
         self, tensors: Given, params: OutputParams | MMOutError, total: int, shown_after: Sequence[int] = ()
     ) -> Running:
-        """A request before its first step, of ``total``."""
-        fault = next((one for one in (tensors, params) if isinstance(one, MMOutError)), None)
+        """Return a request of ``total`` steps before its first step. Its state is an error if its inputs are faulty."""
+        fault = next((value for value in (tensors, params) if isinstance(value, MMOutError)), None)
         return Running(fault or self._called(self._begun, tensors, params, total), total, shown_after)
 
     def _begun(self, tensors: Mapping[str, torch.Tensor], params: OutputParams, total: int) -> Any:
         return self._model.begin(dict(tensors), msgspec.structs.replace(params, num_inference_steps=total))
 
     def step(self, running: Sequence[Running]) -> None:
-        """Do one step of each."""
-        alive = [one for one in running if not one.failed]
+        """Run one step of each request."""
+        alive = [request for request in running if not request.failed]
         for group in _alike(alive):
-            for one, state in zip(group, self._stepped(group), strict=True):
-                one.state = state
-        for one in running:
-            one.taken += 1
+            for request, state in zip(group, self._stepped(group), strict=True):
+                request.state = state
+        for request in running:
+            request.taken += 1
 
     def _stepped(self, group: Sequence[Running]) -> list[Any]:
-        states, steps = [one.state for one in group], [one.taken for one in group]
-        made = self._called(self._states_after, states, steps)
-        if isinstance(made, MMOutError):
-            return [made] if len(group) == 1 else [self._stepped([one])[0] for one in group]
-        return [*made]
+        states, steps = [request.state for request in group], [request.taken for request in group]
+        new_states = self._called(self._states_after, states, steps)
+        if isinstance(new_states, MMOutError):
+            return [new_states] if len(group) == 1 else [self._stepped([request])[0] for request in group]
+        return [*new_states]
 
     def _states_after(self, states: list[Any], steps: list[int]) -> list[Any]:
-        made = self._model.step(states, steps)
-        if not isinstance(made, list | tuple) or len(made) != len(states):
-            got = f"{len(made)}" if isinstance(made, list | tuple) else type(made).__name__
-            raise ModelError(f"{self._name}.step must give a list of the {len(states)} states, got {got}")
-        return [*made]
+        new_states = self._model.step(states, steps)
+        if not isinstance(new_states, list | tuple) or len(new_states) != len(states):
+            got = f"{len(new_states)}" if isinstance(new_states, list | tuple) else type(new_states).__name__
+            raise ModelError(f"{self._name}.step must return a list of the {len(states)} states, got {got}")
+        return [*new_states]
 
     def results(self, ended: Sequence[Running], method: str) -> list[Outcome]:
-        """What the model's ``finish`` or ``preview`` makes of each."""
-        results: dict[int, Outcome] = {id(one): one.state for one in ended if one.failed}
+        """Return the output of the model's ``finish`` or ``preview`` for each request, or the request's error."""
+        results: dict[int, Outcome] = {id(request): request.state for request in ended if request.failed}
         call = getattr(self._model, method, None) or self._model.finish
-        for group in _alike([one for one in ended if not one.failed]):
+        for group in _alike([request for request in ended if not request.failed]):
             results |= zip(map(id, group), self._finished(group, call, method), strict=True)
-        return [results[id(one)] for one in ended]
+        return [results[id(request)] for request in ended]
 
     def _finished(self, group: Sequence[Running], call: Callable[..., Any], method: str) -> list[Outcome]:
-        made: list[Outcome] | MMOutError = self._called(self._parts, call, [one.state for one in group], method)
-        if not isinstance(made, MMOutError):
-            return made
-        return [made] if len(group) == 1 else [self._finished([one], call, method)[0] for one in group]
+        results: list[Outcome] | MMOutError = self._called(self._parts, call, [run.state for run in group], method)
+        if not isinstance(results, MMOutError):
+            return results
+        return [results] if len(group) == 1 else [self._finished([request], call, method)[0] for request in group]
 
     def _parts(self, call: Callable[..., Any], states: list[Any], method: str) -> list[Outcome]:
-        made = call(states)
+        outputs = call(states)
         giver = f"{self._name}.{method}"
-        if not isinstance(made, list | tuple):
-            group = checked_group(made, len(states), giver, ModelError)
+        if not isinstance(outputs, list | tuple):
+            group = checked_group(outputs, len(states), giver, ModelError)
             return [each(lambda tensor, row=row: tensor[row], group) for row in range(len(states))]
-        if len(made) != len(states):
-            raise ModelError(f"{giver} must give a result for each of the {len(states)} states, got {len(made)}")
-        return [self._single(one, giver) for one in made]
+        if len(outputs) != len(states):
+            raise ModelError(f"{giver} must return a result for each of the {len(states)} states, got {len(outputs)}")
+        return [self._single(output, giver) for output in outputs]
 
-    def _single(self, made: Any, giver: str) -> Outcome:
-        if isinstance(made, MMOutError):
-            return made
-        raw: Raw = made if isinstance(made, torch.Tensor) else dict(made)
-        return each(lambda tensor: tensor[0], checked_group(each(lambda one: one[None], raw), 1, giver, ModelError))
+    def _single(self, output: Any, giver: str) -> Outcome:
+        if isinstance(output, MMOutError):
+            return output
+        raw: Raw = output if isinstance(output, torch.Tensor) else dict(output)
+        return each(lambda tensor: tensor[0], checked_group(each(lambda leaf: leaf[None], raw), 1, giver, ModelError))
 
     def _called(self, call: Callable[..., Any], *args: Any) -> Any:
-        """What an author's code gives, or an error of the requests that it was called for."""
+        """Return the result of an author's function, or its exception as an error of the requests in the call."""
         try:
             return call(*args)
         except (InputError, ModelError) as error:
             return type(error)(message_of(error))
         except MMOutError as error:
             return InputError(message_of(error))
-        except BaseException as error:  # noqa: BLE001 - all that an author's code raises is that request's
+        except BaseException as error:  # noqa: BLE001 - whatever an author's code raises fails only these requests
             raise_interrupt(error)
             logger.debug("%s failed", self._name, exc_info=error)
             return ModelError(f"model {self._name} failed: {type_and_message(error)}; correct its code, or its input")
 
 
 def _alike(running: Iterable[Running]) -> list[list[Running]]:
-    """Requests whose states have tensors of the same shapes and dtypes, together."""
+    """Group requests whose states have tensors of the same shapes and dtypes."""
     groups: dict[object, list[Running]] = {}
-    for one in running:
-        groups.setdefault(_likeness(one.state), []).append(one)
+    for request in running:
+        groups.setdefault(_likeness(request.state), []).append(request)
     return [*groups.values()]
 
 

@@ -1,4 +1,4 @@
-"""StepScheduler: vLLM's scheduler, for requests whose tokens are steps."""
+"""vLLM's scheduler, adapted to requests whose tokens are steps."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 
 class StepScheduler(Scheduler):
-    """Gives each request one token a step, and sends on what comes before a result."""
+    """vLLM's scheduler, limited to one token per request and step. It forwards previews to the frontend."""
 
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
-        # vLLM takes it back of models without a cache of keys and values; a prompt longer than the budget of a step
-        # would then wait for ever.
+        # vLLM disables chunked prefill for models without a KV cache. A prompt longer than a step's token budget
+        # would then wait forever.
         vllm_config.scheduler_config.enable_chunked_prefill = True
         vllm_config.scheduler_config.long_prefill_token_threshold = 1
         super().__init__(vllm_config, *args, **kwargs)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        """As vLLM's, which gives a request that is alone all the tokens of a step."""
-        there = sum(self.get_request_counts())
-        self.max_num_scheduled_tokens = max(1, min(there, self.max_num_running_reqs))
+        """Schedule a step. The token budget is limited, as vLLM would give a lone request all its tokens at once."""
+        num_requests = sum(self.get_request_counts())
+        self.max_num_scheduled_tokens = max(1, min(num_requests, self.max_num_running_reqs))
         return super().schedule(*args, **kwargs)
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        """As vLLM's, with what requests give before their result."""
+        """Update the requests from a step's output, as vLLM does, and add previews to the outputs."""
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
         add_reports(outputs, model_runner_output, self.requests)
         return outputs

@@ -1,1 +1,1 @@
-"""Pipelines of diffusers, unchanged: each request runs its own, and their networks' calls are run together."""
+"""Unchanged pipelines of diffusers: each request has its own run, and similar network calls are batched."""

@@ -1,4 +1,4 @@
-"""From the tensors and options of a request to the arguments of a pipeline."""
+"""Conversion of a request's tensors and options to the arguments of a pipeline."""
 
 from __future__ import annotations
 
@@ -18,86 +18,87 @@ from vllm_mmout.params_parts import OF_STEPS
 
 STEPS: Final = "num_inference_steps"
 OPTIONS: Final = ("num_inference_steps", "guidance_scale", "strength", "negative_prompt")
-"""Options of a request that are arguments of the same name."""
+"""Options of a request that are passed to the pipeline as arguments of the same name."""
 _OF_A_RUN: Final = frozenset(
     {"self", "args", "kwargs", "generator", "output_type", "return_dict", "num_images_per_prompt", "batch_size"}
     | {"num_videos_per_prompt", "num_waveforms_per_prompt", "latents", "callback", "callback_steps", "device"}
 )
 _TENSORS: Final = ("embeds", "callback", "attention", "sigmas", "timesteps", "ip_adapter")
-"""What the names hold of arguments that no request can say."""
+"""Parts of argument names, such as tensors and callbacks, that a request cannot set."""
 LABELS: Final = "class_labels"
 PICTURES: Final = ("image", "mask_image", "control_image", "reference_image", "last_image", "map")
 
 
 @cache
 def takes(pipeline: type) -> tuple[str, ...]:
-    """The arguments of a pipeline that a request can say, in the pipeline's order."""
+    """Return the arguments of a pipeline that a request can set, in the pipeline's order."""
     named = inspect.signature(pipeline.__call__).parameters
     return tuple(name for name in named if name not in _OF_A_RUN and not any(part in name for part in _TENSORS))
 
 
 @cache
 def options_of(pipeline: type) -> tuple[str, ...]:
-    """The options of a request that a pipeline takes."""
-    known = inspect.signature(pipeline.__call__).parameters
+    """Return the options of a request that a pipeline supports."""
+    parameters = inspect.signature(pipeline.__call__).parameters
     needs = {name: (name,) for name in OPTIONS} | {"size": ("height", "width"), "seed": ("generator",)}
-    return tuple(option for option, names in needs.items() if known.keys() >= set(names))
+    return tuple(option for option, names in needs.items() if parameters.keys() >= set(names))
 
 
 def refuse_unknown(pipeline: type, params: OutputParams) -> None:
-    """Raise OptionError, which names the option, where a request asks for what a pipeline does not take."""
-    known = options_of(pipeline)
+    """Raise OptionError with the option's name if a request sets an option that the pipeline does not support."""
+    supported = options_of(pipeline)
     for option in OF_STEPS:
-        if getattr(params, option) is not None and option not in known:
+        if getattr(params, option) is not None and option not in supported:
             raise OptionError(
-                f"{option} is set, and {pipeline.__name__} takes {', '.join(known) or 'none of such options'}; leave"
-                " it out",
+                f"{option} is set, and {pipeline.__name__} takes {', '.join(supported) or 'no such option'}; leave it"
+                " out",
                 param=option,
             )
 
 
 def default_of(pipeline: type, name: str, otherwise: Any) -> Any:
-    """What a pipeline takes for an argument that a request does not say."""
-    known = inspect.signature(pipeline.__call__).parameters
-    return known[name].default if name in known else otherwise
+    """Return a pipeline's default for an argument, or ``otherwise`` if the pipeline does not have the argument."""
+    parameters = inspect.signature(pipeline.__call__).parameters
+    return parameters[name].default if name in parameters else otherwise
 
 
 def arguments_of(pipeline: type, inputs: Mapping[str, Tensor], params: OutputParams) -> dict[str, Any]:
-    """The arguments of ``pipeline.__call__`` for one request.
+    """Return the arguments of ``pipeline.__call__`` for one request.
 
     Args:
-        pipeline: the class.
-        inputs: without axis 0. Texts are those of `as_bytes`; pictures uint8 [3, height, width], masks uint8
-            [1, height, width], rasters float [bands, height, width]; numbers are tensors of no axis.
+        pipeline: the pipeline's class.
+        inputs: tensors without a batch axis. Texts are encoded by `as_bytes`. Pictures are uint8 [3, height, width],
+            masks uint8 [1, height, width], rasters float [bands, height, width]; numbers are tensors without axes.
         params: the request's options.
 
     Returns:
-        Them, with ``generator``, which is made of ``seed``; the random numbers are the CPU's on every device.
+        The arguments, with a ``generator`` seeded by ``seed``. It is on the CPU, whatever the model's device.
 
     Raises:
-        OptionError: an option is not one of the pipeline's.
-        InputError: an input is not one of the pipeline's.
+        OptionError: the pipeline does not support an option.
+        InputError: the pipeline does not have an argument for an input.
 
     """
     refuse_unknown(pipeline, params)
-    known = takes(pipeline)
-    if unknown := [name for name in inputs if name not in known]:
-        raise InputError(f"{pipeline.__name__} takes {', '.join(known)}, got {', '.join(unknown)}; leave it out")
-    said = {name: getattr(params, name) for name in OPTIONS}
-    made: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    names = takes(pipeline)
+    if unknown := [name for name in inputs if name not in names]:
+        raise InputError(f"{pipeline.__name__} takes {', '.join(names)}, got {', '.join(unknown)}; leave it out")
+    options = {name: getattr(params, name) for name in OPTIONS}
+    arguments: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if params.sides is not None:
-        made["width"], made["height"] = params.sides
-    made |= {name: _value(name, tensor) for name, tensor in inputs.items()}  # the mapper knows what was asked for
+        arguments["width"], arguments["height"] = params.sides
+    # The mapper has already put the steps that the request asks for among the inputs.
+    arguments |= {name: _value(name, tensor) for name, tensor in inputs.items()}
     generator = torch.Generator("cpu")
     if params.seed is None:
         generator.seed()
     else:
         generator.manual_seed(params.seed)
-    return {**made, "generator": generator}
+    return {**arguments, "generator": generator}
 
 
 def as_bytes(text: str) -> NDArray[np.uint8]:
-    """A text as it travels, with an end, since nothing can be empty on the way."""
+    """Return a text as UTF-8 bytes with a final zero byte, since a tensor on its way to the model must not be empty."""
     return np.frombuffer(text.encode() + b"\0", np.uint8)
 
 

@@ -1,6 +1,6 @@
-"""A request's own run of a pipeline, which rests at each call of a network until it is given what that gives.
+"""A request's run of a pipeline, which pauses at each call of a network until it receives the call's result.
 
-The run is a greenlet: the pipeline's code stays as it is, and what calls it stays in one thread.
+The run is a greenlet, so the pipeline's code needs no change, and all runs stay in one thread.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _BESIDE: Final = ("text_encoder", "image_encoder", "vae", "vqvae", "movq", "safety_checker", "vocoder", "prompt")
-"""How the names begin of networks that do not denoise."""
+"""Prefixes of the names of networks that do not take part in denoising."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a network."""
+    """One call of a pipeline's network."""
 
     name: str
-    """Of the network in its pipeline; with a method: "vae.decode"."""
+    """Name of the network in its pipeline, with the method if it is not ``forward``, as in "vae.decode"."""
     function: Callable[..., Any]
-    """The network's own."""
+    """The network's original function."""
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
     @property
     def denoises(self) -> bool:
-        """Whether the network is part of the steps."""
+        """Whether the network takes part in denoising."""
         return not self.name.startswith(_BESIDE)
 
 
-class Task(greenlet.greenlet):  # type: ignore[misc]  # it has no types
-    """One request's run, to be made, driven and closed in one thread, always within `torch.inference_mode`.
+class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hints
+    """One request's run. It must be created, resumed and closed in one thread, within `torch.inference_mode`.
 
     Args:
-        run: the request's call of its pipeline.
-        generator: its source of noise, for schedulers that a pipeline gives none.
+        run: a call of the request's pipeline.
+        generator: the request's random generator, used where a pipeline gives its scheduler no generator.
 
     """
 
@@ -55,43 +55,44 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # it has no types
         super().__init__(run)
         self.generator = generator
         self.call: Call | None = None
-        """The call that it rests at; None once it has ended."""
+        """The call whose result the run waits for, or None while it runs and after it has ended."""
         self.steps = 0
-        """Steps of denoising that are done."""
+        """Number of denoising steps that are finished."""
         self.latents: torch.Tensor | None = None
-        """What the last of them made, where it says so as it would be without noise."""
+        """Latents after the last step, preferably the scheduler's estimate without noise."""
         self.result: Any = None
         self.error: BaseException | None = None
-        """What the run failed with."""
+        """The exception that ended the run, or None."""
 
     def go_on(self, *result: Any) -> None:
-        """Run to the next call, or to the end; ``result`` is that of the call that it rests at, or an exception."""
+        """Resume until the next call or the end. ``result`` is the paused call's result, or its exception."""
         failed = isinstance(result[0], BaseException) if result else False
         self.call = None
         self.parent = greenlet.getcurrent()
         try:
-            said = self.throw(*result) if failed else self.switch(*result)
-        except BaseException as error:  # noqa: BLE001 - a pipeline's code: it is the request's error
+            value = self.throw(*result) if failed else self.switch(*result)
+        except BaseException as error:  # noqa: BLE001 - a pipeline's exceptions are errors of its request
             raise_interrupt(error)
             self.error = error
             return
         if self.dead:
-            self.result = said
+            self.result = value
         else:
-            self.call = said
+            self.call = value
 
     def close(self) -> None:
-        """End a run that nobody waits for, so that its ``with`` blocks are left."""
+        """End a run whose result nobody needs, so that its ``with`` blocks exit."""
         self.call = None
         if self.dead:
             return
-        with suppress(Exception), torch.inference_mode():  # of another thread, whose end it waits for, it cannot be
+        # Fails for a run of another thread, which only that thread can end.
+        with suppress(Exception), torch.inference_mode():
             self.parent = greenlet.getcurrent()
             self.throw()
 
 
 def intercept(components: Mapping[str, Any]) -> None:
-    """Have the networks of a pipeline rest when a task calls them; all others get what the networks give, at once."""
+    """Make a pipeline's networks pause a task that calls them. Other callers get the network's result directly."""
     for name, component in components.items():
         if not isinstance(component, nn.Module):
             continue
@@ -101,7 +102,7 @@ def intercept(components: Mapping[str, Any]) -> None:
 
 
 def _resting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(function)  # pipelines ask for the parameters of a network
+    @wraps(function)  # pipelines inspect the parameters of a network
     def rest(*args: Any, **kwargs: Any) -> Any:
         task = greenlet.getcurrent()
         if not isinstance(task, Task) or task.parent is None:
@@ -112,16 +113,16 @@ def _resting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def counting(scheduler: Any) -> Any:
-    """A request's own copy of a scheduler, which tells the task of each step and draws noise from its source."""
+    """Return a copy of a scheduler for one request. It counts the task's steps and uses the task's generator."""
     kind: Any = type(scheduler)
-    made = object.__new__(_counting(kind))
-    vars(made).update(copy.deepcopy(vars(scheduler)))
-    return made
+    copied = object.__new__(_counting(kind))
+    vars(copied).update(copy.deepcopy(vars(scheduler)))
+    return copied
 
 
 @cache
 def _counting(scheduler: type[Any]) -> type[Any]:
-    """A scheduler's class of the same name that counts."""
+    """Return a subclass of a scheduler's class, with the same name, whose ``step`` counts the steps of a task."""
     step: Any = scheduler.step
 
     @wraps(step)
@@ -131,20 +132,20 @@ def _counting(scheduler: type[Any]) -> type[Any]:
             return step(self, *args, **kwargs)
         if "generator" in _parameters(step) and "generator" not in kwargs:
             kwargs["generator"] = task.generator
-        made = step(self, *args, **kwargs)
+        output = step(self, *args, **kwargs)
         task.steps += 1
-        task.latents = _latents(made)
-        return made
+        task.latents = _latents(output)
+        return output
 
     return type(scheduler.__name__, (scheduler,), {"step": counted, "__module__": scheduler.__module__})
 
 
-def _latents(made: Any) -> torch.Tensor | None:
-    """What a step gave: without noise, as some schedulers say it, else as it goes on."""
-    said = tuple(made.values()) if isinstance(made, dict) else made if isinstance(made, tuple) else ()
-    tensors = [one for one in said if isinstance(one, torch.Tensor)]
-    fitting = [one for one in tensors[1:] if one.shape == tensors[0].shape]
-    return next(iter((*fitting, *tensors)), None)
+def _latents(output: Any) -> torch.Tensor | None:
+    """Return a scheduler step's estimate of the latents without noise, or else the next step's latents, or None."""
+    values = tuple(output.values()) if isinstance(output, dict) else output if isinstance(output, tuple) else ()
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    estimates = [tensor for tensor in tensors[1:] if tensor.shape == tensors[0].shape]
+    return next(iter((*estimates, *tensors)), None)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Which folders are pipelines of diffusers, and what their ``config.json`` is as one of ours."""
+"""Recognition of folders that hold a pipeline of diffusers, and their ``config.json`` in our form."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _MODEL: Final = "vllm_mmout.wings.iterative.pipelines.model:PipelineModel"
 def as_ours(
     config: Mapping[str, Any], folder: str, *, asked: str | None, settings: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """``config.json`` of a folder with a ``model_index.json``; None for what is none.
+    """Return the ``config.json`` of a folder with a ``model_index.json``, or None for any other folder.
 
-    The file itself need not be there; what it says, as ``mmout`` or ``bands``, counts.
+    The folder need not have a ``config.json``. If it has, its entries, such as ``mmout`` or ``bands``, take precedence.
     """
-    del settings  # none is about such folders
-    del asked  # no one else serves pipelines
+    del settings  # pipelines do not use the settings
+    del asked  # no other wing serves pipelines
     from vllm_mmout.wings.iterative.pipelines.loading import INDEX, KEY, class_of_folder
 
     place = Path(folder)
@@ -26,12 +26,12 @@ def as_ours(
         return None
     pipeline = class_of_folder(str(place.absolute()))
     table = config.get("mmout")
-    said = {"output_processor": _processor(config, pipeline), **(table if isinstance(table, Mapping) else {})}
+    entries = {"output_processor": _processor(config, pipeline), **(table if isinstance(table, Mapping) else {})}
     return {
         **config,
         "dtype": config.get("dtype", "float32"),
         "architectures": [pipeline.__name__],
-        "mmout": {**said, "model": _MODEL},
+        "mmout": {**entries, "model": _MODEL},
         KEY: {**config.get(KEY, {}), "folder": str(place.absolute())},
     }
 

@@ -1,4 +1,4 @@
-"""Loading the pipeline of a folder; no code of the folder is run, and nothing in it is unpickled."""
+"""Loading of a folder's pipeline, without running code of the folder and without unpickling."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import torch
 
 KEY: Final = "diffusers"
-"""Entry of ``config.json`` as one of ours: ``folder``, and ``tiled_above``, pixels of a picture."""
+"""Our entry of ``config.json``, with ``folder`` and ``tiled_above``, a number of pixels of a picture."""
 INDEX: Final = "model_index.json"
 _NEEDS: Final = 'pipelines of diffusers need its packages: pip install "vllm-mmout[diffusion]"'
 
 
 def index_of(folder: str) -> dict[str, Any]:
-    """What ``model_index.json`` says; RegistrationError: it cannot be read, or names code of its own."""
+    """Return the content of ``model_index.json``. Raise RegistrationError if it cannot be read or is not an object."""
     file = Path(folder) / INDEX
     try:
         index = json.loads(file.read_bytes())
@@ -35,42 +35,42 @@ def index_of(folder: str) -> dict[str, Any]:
 
 
 def class_of(index: Mapping[str, Any]) -> type:
-    """The pipeline's class; RegistrationError: diffusers has none, or a part is of another package."""
+    """Return the pipeline's class. Raise RegistrationError if diffusers lacks it, or a part is of another package."""
     try:
         import diffusers
     except ImportError as error:
         raise RegistrationError(f"{_NEEDS} ({type_and_message(error)})") from error
 
-    named = index.get("_class_name")
-    found = getattr(diffusers, named, None) if isinstance(named, str) else None
-    if not isinstance(found, type) or not issubclass(found, diffusers.DiffusionPipeline):
+    class_name = index.get("_class_name")
+    pipeline = getattr(diffusers, class_name, None) if isinstance(class_name, str) else None
+    if not isinstance(pipeline, type) or not issubclass(pipeline, diffusers.DiffusionPipeline):
         raise RegistrationError(
-            f"{INDEX} names the pipeline {named!r}, and diffusers {diffusers.__version__} has none of that name"
+            f"{INDEX} names the pipeline {class_name!r}, and diffusers {diffusers.__version__} has none of that name"
         )
     for name, part in index.items():
         package = part[0] if isinstance(part, list) and len(part) == 2 else None
-        known = package in (None, "diffusers", "transformers") or hasattr(diffusers.pipelines, str(package))
-        if not name.startswith("_") and not known:
+        loadable = package in (None, "diffusers", "transformers") or hasattr(diffusers.pipelines, str(package))
+        if not name.startswith("_") and not loadable:
             raise RegistrationError(
                 f"{INDEX} has {name} of {package!r}; pipelines are served whose parts are of diffusers and transformers"
             )
-    return found
+    return pipeline
 
 
 @cache
 def class_of_folder(folder: str) -> type:
-    """The class of a folder's pipeline."""
+    """Return the class of the pipeline in a folder."""
     return class_of(index_of(folder))
 
 
 def load(folder: str, dtype: torch.dtype, device: torch.device) -> Any:
-    """The pipeline of a folder, on a device; ModelError: it cannot be loaded."""
+    """Load a folder's pipeline and move it to a device. Raise ModelError if it cannot be loaded."""
     cls: Any = class_of_folder(folder)
     try:
-        made = cls.from_pretrained(
+        pipeline = cls.from_pretrained(
             folder, dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
         )
-        return made.to(device)
+        return pipeline.to(device)
     except Exception as error:
         raise ModelError(
             f"{cls.__name__} cannot be loaded from {folder}: {type_and_message(error)}; put there what"

@@ -1,4 +1,4 @@
-"""From what a user gives to the tensors of a pipeline: texts, pictures, masks, class labels, numbers."""
+"""Conversion of a user's input to a pipeline's tensors: texts, pictures, masks, class labels and numbers."""
 
 from __future__ import annotations
 
@@ -28,69 +28,69 @@ from vllm_mmout.wings.iterative.pipelines.arguments import (
 from vllm_mmout.wings.iterative.pipelines.loading import KEY, class_of_folder, index_of
 
 _LARGEST: Final = 8192
-"""Height and width of a picture that is given."""
+"""Largest height and width of an input picture, in pixels."""
 _MOST_PIXELS: Final = 1 << 24
-"""Of a result."""
+"""Maximum number of pixels of a result."""
 _PROMPT: Final = "prompt"
 _IMAGE: Final = "image"
 
 
 def mapper_of(config: Mapping[str, Any]) -> PipelineMapper | RasterPipelineMapper:
-    """The input mapper of a folder: of rasters where it names ``bands``."""
+    """Return the input mapper of a pipeline's folder. It maps rasters if ``config.json`` has ``bands``."""
     folder = config[KEY]["folder"]
     pipeline = class_of_folder(folder)
     if "bands" in config:
-        plain = RasterMapper.from_config({"max_size": 512, **config})
-        sizes = {name: getattr(plain, name) for name in ("min_size", "tile_size", "edge", "multiple_of")}
-        return RasterPipelineMapper(plain.model, plain.bands, plain.max_size, _IMAGE, **sizes, pipeline=pipeline)
-    named = index_of(folder).get("id2label")
-    labels = named if isinstance(named, Mapping) else {}
+        base = RasterMapper.from_config({"max_size": 512, **config})
+        sizes = {name: getattr(base, name) for name in ("min_size", "tile_size", "edge", "multiple_of")}
+        return RasterPipelineMapper(base.model, base.bands, base.max_size, _IMAGE, **sizes, pipeline=pipeline)
+    id2label = index_of(folder).get("id2label")
+    labels = id2label if isinstance(id2label, Mapping) else {}
     return PipelineMapper(
-        pipeline, {name.strip(): int(row) for row, all_ in labels.items() for name in all_.split(",")}
+        pipeline, {name.strip(): int(row) for row, names in labels.items() for name in names.split(",")}
     )
 
 
 @dataclass(frozen=True, slots=True)
 class RasterPipelineMapper(RasterMapper):
-    """Maps rasters to ``image`` [bands, height, width], as `RasterMapper` does."""
+    """An input mapper of rasters to the pipeline's ``image`` [bands, height, width]."""
 
     pipeline: type = object
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of a request that the pipeline takes."""
+        """The options of a request that the pipeline supports."""
         return options_of(self.pipeline)
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """The bands in float32, and the steps."""
+        """Return the bands as float32, and the number of steps."""
         return {self.keyword: planes.astype(np.float32), **_steps(self.pipeline, view.params)}
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineMapper:
-    """Maps a text; a class label, by number or name; a picture; or a dict of the pipeline's own arguments.
+    """An input mapper for a text, a class label, a picture, or a dict of the pipeline's own arguments.
 
-    ``{"prompt": ..., "image": ..., "mask_image": ...}``: pictures are files, PIL images or arrays [3, height, width];
-    a mask is white where the picture is made anew.
+    A class label is a number or a name. In a dict ``{"prompt": ..., "image": ..., "mask_image": ...}``, pictures are
+    files, PIL images or arrays [3, height, width]. A mask is white where the picture is to be made anew.
     """
 
     pipeline: type
     labels: Mapping[str, int] = field(default_factory=dict)
-    """Names of class labels."""
+    """Numbers of the class labels by name."""
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The keys of a dict that is a request."""
+        """The keys that a request in the form of a dict may have."""
         return takes(self.pipeline)
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of a request that the pipeline takes."""
+        """The options of a request that the pipeline supports."""
         return options_of(self.pipeline)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The keys of a request whose texts name no file."""
+        """The keys of a request whose texts are never names of files."""
         return tuple(name for name in self.fields if name not in PICTURES)
 
     @property
@@ -99,26 +99,26 @@ class PipelineMapper:
         return bool({*PICTURES} & set(self.fields))
 
     def dummy(self) -> Any:
-        """A request of which a first step can be made."""
+        """Return an input that suffices for the first step of a request."""
         if LABELS in self.fields:
             return {LABELS: 0}
         picture = np.zeros((3, 512, 512), np.uint8)
         return {name: picture if name in PICTURES else "a" for name in (_PROMPT, _IMAGE) if name in self.fields}
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map one input; InputError: it is of another kind. OptionError: an option is none of the pipeline's."""
+        """Map one input. Raise InputError for a wrong kind of input, OptionError for an unsupported option."""
         name = self.pipeline.__name__
         refuse_reading_options(params, f"{name} makes pictures")
         refuse_unknown(self.pipeline, params)
         _check_size(params)
-        said = {name: value for name, value in self._named(data).items() if value is not None}
-        if unknown := [str(key) for key in said if key not in self.fields]:
+        arguments = {name: value for name, value in self._named(data).items() if value is not None}
+        if unknown := [str(key) for key in arguments if key not in self.fields]:
             raise InputError(f"{name} takes {', '.join(self.fields)}, got {', '.join(unknown)}; leave it out")
-        tensors = {key: self._tensor(key, value) for key, value in said.items()}
+        tensors = {key: self._tensor(key, value) for key, value in arguments.items()}
         return MappedInput({**_steps(self.pipeline, params), **tensors})
 
     def _named(self, data: Any) -> Mapping[str, Any]:
-        """An input by the names of the pipeline's arguments."""
+        """Return an input as a dict with the names of the pipeline's arguments."""
         if isinstance(data, Mapping):
             return {LABELS if key == "class_label" else key: value for key, value in data.items()}
         text = isinstance(data, str)
@@ -145,37 +145,38 @@ class PipelineMapper:
     def _label(self, value: Any) -> NDArray[Any]:
         if isinstance(value, str):
             if value not in self.labels:
-                known = ", ".join([*self.labels][:8])
+                names = ", ".join([*self.labels][:8])
                 raise InputError(
-                    f"there is no class {value!r}; ask for a number, or a name: {known or 'none is named'}"
+                    f"there is no class {value!r}; use a number, or a name: {names or 'the model has no names'}"
                 )
             return np.array(self.labels[value])
         label = np.asarray(value)
         if label.size != 1 or label.dtype.kind not in "iu" or label.reshape(-1)[0] < 0:
-            raise InputError(f"a class label must be a number from 0, or a name, got {value!r:.200}")
+            raise InputError(f"a class label must be a whole number from 0 on, or a name, got {value!r:.200}")
         return label.reshape(())
 
 
 class _Pictures(RasterMapper):
-    """Opens pictures; a grey one stands for all three colours."""
+    """A mapper that opens pictures. The band of a grey picture is used for all three colours."""
 
     __slots__ = ()
 
     @property
     def one_for_all(self) -> bool:
-        """It does."""
+        """Whether a single band may be used for all three colours."""
         return True
 
 
 def _picture(name: str, data: Any) -> NDArray[Any]:
-    """A picture as uint8 [3, height, width], a mask as uint8 [1, height, width]."""
+    """Return a picture as uint8 [3, height, width], or a mask as uint8 [1, height, width]."""
     pictures = _Pictures(name, ("red", "green", "blue"), _LARGEST)
     raster, planes, _ = opened_planes(data, OutputParams(), pictures)
     try:
         view = RasterView(raster, planes, OutputParams(), pictures)
         if max(view.size) > _LARGEST:
             raise InputError(
-                f"{name} is {view.size[0]} x {view.size[1]} pixels; give one of up to {_LARGEST} either way"
+                f"{name} is {view.size[0]} x {view.size[1]} pixels; give one of at most {_LARGEST} pixels in height and"
+                " width"
             )
         array = view.read().array
     finally:
@@ -190,7 +191,7 @@ def _picture(name: str, data: Any) -> NDArray[Any]:
 
 
 def _steps(pipeline: type, params: OutputParams) -> dict[str, NDArray[Any]]:
-    """The steps that are asked for; a request that starts from a picture takes fewer."""
+    """Return the number of steps that the request or the pipeline sets. A strength below 1 will reduce it later."""
     count = params.num_inference_steps or default_of(pipeline, STEPS, None)
     return {STEPS: np.array(count)} if isinstance(count, int) else {}
 
@@ -198,5 +199,5 @@ def _steps(pipeline: type, params: OutputParams) -> dict[str, NDArray[Any]]:
 def _check_size(params: OutputParams) -> None:
     if params.sides is not None and params.sides[0] * params.sides[1] > _MOST_PIXELS:
         raise OptionError(
-            f"size: {params.size} is more than {_MOST_PIXELS} pixels; ask for a smaller one", param="size"
+            f"size: {params.size} is more than {_MOST_PIXELS} pixels; ask for a smaller size", param="size"
         )

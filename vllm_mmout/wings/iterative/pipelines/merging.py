@@ -1,7 +1,7 @@
-"""Calls of one network by several requests, run as one batch where they are alike.
+"""Batching of the calls that several requests make to one network.
 
-Alike are calls of the same function with the same arguments but for tensors that have the rows of a request on axis 0,
-and for numbers in tensors, as the time of a step, of which each row gets its request's.
+Calls are batched if they call the same function with the same arguments. Two kinds of tensors may differ: those with a
+request's rows on axis 0, and single numbers, such as the time of a step. Each row gets its own request's number.
 """
 
 from __future__ import annotations
@@ -17,54 +17,56 @@ from vllm_mmout.errors import raise_interrupt
 from vllm_mmout.wings.iterative.pipelines.calls import Call
 
 _LATENTS: Final = 1 << 17
-"""Numbers in the latents of a batch that is decoded: what is decoded has many times as many."""
+"""Maximum number of values in the latents of a batch to be decoded. The decoder's output has many times more."""
 _LATENTS_ON_CPU: Final = 1 << 14
-"""The same where one picture already keeps all cores busy, and what is decoded is to stay in their caches."""
+"""The maximum on a CPU: one picture keeps all cores busy there, and the decoder's output should fit the caches."""
 _NEAR: Final = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""How far a batch may differ from its calls run alone, of the largest value; of other dtypes `_NEAR_HALF`."""
+"""Tolerance between a batch and its calls run alone, relative to the largest value. Other dtypes: `_NEAR_HALF`."""
 _NEAR_HALF: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What calls must have in common to be run together."""
+    """The shapes and arguments of a call. Calls with equal keys can be batched."""
 
     key: tuple[Any, ...]
     rows: int
-    """On axis 0, of this call."""
+    """Number of rows of this call on axis 0."""
     leaves: tuple[Any, ...]
     kinds: tuple[str, ...]
-    """Of each leaf: "rows" (on axis 0), "number" (one for all rows), "shared" (a tensor), or "" (no tensor)."""
+    """Kind of each leaf: "rows" (on axis 0), "number" (one for all rows), "shared" (a tensor), or "" (no tensor)."""
 
     @classmethod
     def of(cls, call: Call) -> _Form | None:
-        """The form of a call; None where no tensor tells how many rows there are."""
+        """Return the form of a call, or None if no tensor shows the number of rows."""
         leaves = tuple(_leaves((call.args, call.kwargs)))
         rows = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim > 1), None)
         if not rows:
             return None
         kinds = tuple(_kind(leaf, rows) for leaf in leaves)
-        said = tuple(_likeness(leaf, kind) for leaf, kind in zip(leaves, kinds, strict=True))
+        likenesses = tuple(_likeness(leaf, kind) for leaf, kind in zip(leaves, kinds, strict=True))
         names = (tuple(call.kwargs), len(call.args))
-        return cls((call.function, names, kinds, said), rows, leaves, kinds)
+        return cls((call.function, names, kinds, likenesses), rows, leaves, kinds)
 
     @property
     def structure(self) -> tuple[Any, ...]:
-        """What says whether the network can be run on a batch at all: without sizes and values."""
+        """The part of the key without sizes and values. It identifies networks that can run as a batch."""
         return self.key[:3]
 
     def shares(self, other: _Form) -> bool:
-        """Whether tensors that all rows have in common are the same in another call of this key."""
+        """Return whether another call with the same key has equal "shared" tensors."""
         pairs = zip(self.leaves, other.leaves, self.kinds, strict=True)
         return all(one is two or torch.equal(one, two) for one, two, kind in pairs if kind == "shared")
 
 
 @dataclass(slots=True)
 class Together:
-    """Runs calls; remembers of which networks a batch gives what its calls give alone.
+    """A callable that runs network calls in batches.
+
+    It remembers for which networks a batch gives the same results as separate calls.
 
     Args:
-        run: runs one call, or a batch of them.
+        run: a function that runs one call, which may be a batch.
 
     """
 
@@ -72,44 +74,44 @@ class Together:
     _batches: dict[Any, bool] = field(default_factory=dict)
 
     def __call__(self, calls: Sequence[Call]) -> list[Any]:
-        """What each call gives, or the exception that it fails with, in their order."""
+        """Return the result of each call in the same order, or the exception that the call raised."""
         results: list[Any] = [None] * len(calls)
         for group in _groups(calls):
-            found = self._of_group([calls[row] for row, _ in group], [form for _, form in group])
-            for (row, _), result in zip(group, found, strict=True):
+            outcomes = self._of_group([calls[row] for row, _ in group], [form for _, form in group])
+            for (row, _), result in zip(group, outcomes, strict=True):
                 results[row] = result
         return results
 
     def _of_group(self, calls: Sequence[Call], forms: Sequence[_Form | None]) -> list[Any]:
-        known = [form for form in forms if form is not None]
-        fits = self._batches.get(known[0].structure) if len(calls) == len(known) > 1 else False
-        merged = self._as_batch(calls, known) if fits else None
+        known_forms = [form for form in forms if form is not None]
+        fits = self._batches.get(known_forms[0].structure) if len(calls) == len(known_forms) > 1 else False
+        merged = self._as_batch(calls, known_forms) if fits else None
         if merged is not None:
             return merged
         alone = [self._tried(call) for call in calls]
         if fits is None and not any(isinstance(result, BaseException) for result in alone):
-            merged = self._as_batch(calls, known)
-            self._batches[known[0].structure] = merged is not None and all(map(_near, merged, alone))
+            merged = self._as_batch(calls, known_forms)
+            self._batches[known_forms[0].structure] = merged is not None and all(map(_near, merged, alone))
         return alone
 
     def _as_batch(self, calls: Sequence[Call], forms: Sequence[_Form]) -> list[Any] | None:
-        """What each of the calls gives in a batch; None where it fails: alone some may go, and others say why."""
+        """Return the result of each call from one batch, or None if it fails, as each call may still work alone."""
         try:
             return _parts(self.run(_merged(calls[0], forms)), [form.rows for form in forms])
-        except BaseException as error:  # noqa: BLE001 - of one of the calls, which each alone will tell
+        except BaseException as error:  # noqa: BLE001 - one call's error, which it raises again when it runs alone
             raise_interrupt(error)
             return None
 
     def _tried(self, call: Call) -> Any:
         try:
             return self.run(call)
-        except BaseException as error:  # noqa: BLE001 - the request's that called
+        except BaseException as error:  # noqa: BLE001 - an error of the request that made the call
             raise_interrupt(error)
             return error
 
 
 def _groups(calls: Sequence[Call]) -> list[list[tuple[int, _Form | None]]]:
-    """The calls that can be run together, with their places."""
+    """Group calls that can be batched. Each call comes with its index and its form."""
     groups: list[list[tuple[int, _Form | None]]] = []
     for row, call in enumerate(calls):
         form = _Form.of(call)
@@ -127,8 +129,8 @@ def _joins(form: _Form, group: Sequence[tuple[int, _Form | None]], call: Call) -
         return False
     if call.name.endswith(".decode"):
         latents = next(leaf for leaf in form.leaves if isinstance(leaf, Tensor) and leaf.ndim > 1)
-        most = _LATENTS_ON_CPU if latents.device.type == "cpu" else _LATENTS
-        return latents.numel() * (len(group) + 1) <= most
+        max_latents = _LATENTS_ON_CPU if latents.device.type == "cpu" else _LATENTS
+        return latents.numel() * (len(group) + 1) <= max_latents
     return True
 
 
@@ -143,14 +145,15 @@ def _kind(leaf: Any, rows: int) -> str:
 
 
 def _likeness(leaf: Any, kind: str) -> Any:
-    """What must be equal in two leaves, to compare and to hash."""
-    if isinstance(leaf, torch.Generator):  # most decoders take one and use none; one that does gives something else
+    """Return a hashable value that must be equal for two leaves to be batched."""
+    # Most decoders accept a generator and ignore it. A batch with a decoder that uses it differs, and is given up.
+    if isinstance(leaf, torch.Generator):
         return torch.Generator
     if isinstance(leaf, Tensor):
         shape = () if kind == "number" else leaf.shape[1:] if kind == "rows" else leaf.shape
         return leaf.dtype, leaf.device, shape
-    plain = leaf is None or isinstance(leaf, bool | int | float | str | torch.dtype | torch.device)
-    return (type(leaf), leaf) if plain else id(leaf)
+    by_value = leaf is None or isinstance(leaf, bool | int | float | str | torch.dtype | torch.device)
+    return (type(leaf), leaf) if by_value else id(leaf)
 
 
 def _merged(first: Call, forms: Sequence[_Form]) -> Call:
@@ -168,16 +171,16 @@ def _merged(first: Call, forms: Sequence[_Form]) -> Call:
 
 
 def _copied(leaf: Any) -> Any:
-    """What all rows have in common; of a source of noise a copy, whose own stays where it was."""
+    """Return a leaf that all rows share. Copy a generator, so that a batch on trial does not advance the original."""
     if not isinstance(leaf, torch.Generator):
         return leaf
-    made = torch.Generator(leaf.device)
-    made.set_state(leaf.get_state())
-    return made
+    generator = torch.Generator(leaf.device)
+    generator.set_state(leaf.get_state())
+    return generator
 
 
 def _parts(output: Any, rows: Sequence[int]) -> list[Any]:
-    """An output, cut into the rows of each call."""
+    """Cut a batch's output into the rows of each call."""
     total, parts, start = sum(rows), [], 0
     for count in rows:
         part = slice(start, start + count)
@@ -192,9 +195,10 @@ def _parts(output: Any, rows: Sequence[int]) -> list[Any]:
 
 
 def _near(one: Any, two: Any) -> bool:
-    """Whether two outputs say the same, but for rounding."""
+    """Return whether two outputs are equal up to rounding."""
     pairs = [pair for pair in zip(_leaves(one), _leaves(two), strict=True) if isinstance(pair[0], Tensor)]
-    return all(_near_tensors(a, b) for a, b in pairs if a.ndim)  # a number without an axis is a loss of training
+    # A tensor without axes is ignored: it is a training loss.
+    return all(_near_tensors(a, b) for a, b in pairs if a.ndim)
 
 
 def _near_tensors(one: Tensor, two: Tensor) -> bool:
@@ -202,12 +206,12 @@ def _near_tensors(one: Tensor, two: Tensor) -> bool:
         return one.shape == two.shape
     if not two.is_floating_point():
         return torch.equal(one, two)
-    far = (one - two).abs().max() <= _NEAR.get(two.dtype, _NEAR_HALF) * (two.abs().max() + 1e-6)
-    return bool(far) or bool(two.isnan().any())
+    close = (one - two).abs().max() <= _NEAR.get(two.dtype, _NEAR_HALF) * (two.abs().max() + 1e-6)
+    return bool(close) or bool(two.isnan().any())
 
 
 def _leaves(tree: Any) -> Iterator[Any]:
-    """What nested tuples, lists and dicts hold, outputs of diffusers and transformers too."""
+    """Yield the values in nested tuples, lists and dicts, including outputs of diffusers and transformers."""
     if isinstance(tree, dict):
         for value in tree.values():
             yield from _leaves(value)
@@ -219,11 +223,11 @@ def _leaves(tree: Any) -> Iterator[Any]:
 
 
 def _changed(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """The same nesting with each of `_leaves` changed, in their order."""
+    """Return the same nested structure with ``change`` applied to each leaf, in the order of `_leaves`."""
     if isinstance(tree, dict):
         values = {name: _changed(value, change) for name, value in tree.items()}
         return values if type(tree) is dict else type(tree)(**values)
     if isinstance(tree, tuple | list):
-        made = [_changed(value, change) for value in tree]
-        return type(tree)(*made) if hasattr(tree, "_fields") else type(tree)(made)
+        values = [_changed(value, change) for value in tree]
+        return type(tree)(*values) if hasattr(tree, "_fields") else type(tree)(values)
     return change(tree)

@@ -1,4 +1,4 @@
-"""What a request looks like on its way: its latents, decoded as pipelines do at the end."""
+"""Previews of running requests: their latents, decoded in the way that pipelines decode the final latents."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from torch import Tensor
 
 
 def preview_of(pipeline: Any, latents: Tensor | None) -> Tensor | None:
-    """A picture of 0 to 1 [1, (frames,) bands, height, width] of latents; None where it cannot be told how to decode.
+    """Return a picture [1, (frames,) bands, height, width] of latents, from 0 to 1, or None if they cannot be decoded.
 
     Args:
-        pipeline: one of diffusers, with a ``vae`` or ``vqvae``.
-        latents: [1 or more, channels, (frames,) height, width], of which the first is taken; those of Flux are packed.
+        pipeline: a pipeline of diffusers with a ``vae`` or ``vqvae``.
+        latents: [1 or more, channels, (frames,) height, width], or Flux's packed latents [1 or more, tokens, channels].
+            Only the first item is decoded.
 
     """
     vae = getattr(pipeline, "vae", None) or getattr(pipeline, "vqvae", None)
@@ -38,11 +39,11 @@ def preview_of(pipeline: Any, latents: Tensor | None) -> Tensor | None:
 
 
 def _unpacked(pipeline: Any, latents: Tensor) -> Tensor:
-    """Latents [1, tokens, channels] of a square picture."""
+    """Return the packed latents [1, tokens, channels] of a square picture with height and width as axes."""
     side = math.isqrt(latents.shape[1])
     unpack = getattr(pipeline, "_unpack_latents", None)
     if unpack is None or side * side != latents.shape[1]:
         return latents.new_empty(1, 0, 1, 1)
     scale = int(pipeline.vae_scale_factor)
-    made = unpack(latents, side * 2 * scale, side * 2 * scale, scale)
-    return made if isinstance(made, torch.Tensor) else latents.new_empty(1, 0, 1, 1)
+    unpacked = unpack(latents, side * 2 * scale, side * 2 * scale, scale)
+    return unpacked if isinstance(unpacked, torch.Tensor) else latents.new_empty(1, 0, 1, 1)

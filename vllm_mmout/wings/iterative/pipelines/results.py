@@ -1,4 +1,4 @@
-"""What a pipeline gives, as a tensor of a request."""
+"""Conversion of a pipeline's output to a result tensor."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from torch import Tensor
 from vllm_mmout.errors import ModelError
 
 
-def result_of(given: Any, *, coloured: bool) -> Tensor:
-    """What one request's pipeline gave.
+def result_of(output: Any, *, coloured: bool) -> Tensor:
+    """Return the output of one request's pipeline as a tensor.
 
     Args:
-        given: with one result on its first axis: tensors of 0 to 1 [1, (frames,) bands, height, width]; arrays [1,
-            (frames,) height, width, bands]; or pictures of Pillow.
-        coloured: whether it is pictures, and no numbers.
+        output: one result on its first axis: a tensor from 0 to 1 [1, (frames,) bands, height, width], an array [1,
+            (frames,) height, width, bands], or pictures of Pillow.
+        coloured: whether the result is a picture or a video. If not, its values are numbers of any range.
 
     Returns:
-        Pictures uint8 [(frames,) 3, height, width], as diffusers makes them of 0 to 1; else float32.
+        Pictures as uint8 [(frames,) 3, height, width], scaled from 0 to 1 as diffusers does; other results as float32.
 
     Raises:
-        ModelError: it is something else.
+        ModelError: the output has another form.
 
     """
-    found = _tensor(given)
-    if found is None:
+    tensor = _tensor(output)
+    if tensor is None:
         raise ModelError(
-            f"the pipeline gave {type(given).__name__}, not one result; those that give pictures, frames or rasters are"
-            " served"
+            f"the pipeline gave {type(output).__name__}, not one result; use a pipeline that gives pictures, frames or"
+            " rasters"
         )
-    found = found.float() if found.is_floating_point() else found
+    tensor = tensor.float() if tensor.is_floating_point() else tensor
     if not coloured:
-        return found.float()
-    return found if found.dtype == torch.uint8 else (found * 255).round().clamp(0, 255).to(torch.uint8)
+        return tensor.float()
+    return tensor if tensor.dtype == torch.uint8 else (tensor * 255).round().clamp(0, 255).to(torch.uint8)
 
 
-def _tensor(given: Any) -> Tensor | None:
-    """The one result, without its axis."""
-    if not isinstance(given, Tensor | np.ndarray | list | tuple) or len(given) != 1:
+def _tensor(output: Any) -> Tensor | None:
+    """Return the only result in a pipeline's output without its first axis, or None if the output has another form."""
+    if not isinstance(output, Tensor | np.ndarray | list | tuple) or len(output) != 1:
         return None
-    one = given[0]
-    if isinstance(one, list | tuple):
-        frames = [_planes(frame) for frame in one]
-        whole = [frame for frame in frames if frame is not None]
-        return torch.stack(whole) if whole and len(whole) == len(frames) else None
-    return _planes(one)
+    result = output[0]
+    if isinstance(result, list | tuple):
+        frames = [_planes(frame) for frame in result]
+        tensors = [frame for frame in frames if frame is not None]
+        return torch.stack(tensors) if tensors and len(tensors) == len(frames) else None
+    return _planes(result)
 
 
-def _planes(one: Any) -> Tensor | None:
-    """A picture, a raster, or frames of them, with the bands before height and width."""
-    if hasattr(one, "convert"):
-        one = np.array(one.convert("RGB"))
-    found = one if isinstance(one, Tensor) else None
-    if isinstance(one, np.ndarray) and one.ndim > 2:
-        found = torch.from_numpy(one).movedim(-1, -3)
-    return found if found is not None and found.ndim > 2 else None
+def _planes(result: Any) -> Tensor | None:
+    """Return a picture, raster or frames as a tensor with bands before height and width, or None for other forms."""
+    if hasattr(result, "convert"):
+        result = np.array(result.convert("RGB"))
+    tensor = result if isinstance(result, Tensor) else None
+    if isinstance(result, np.ndarray) and result.ndim > 2:
+        tensor = torch.from_numpy(result).movedim(-1, -3)
+    return tensor if tensor is not None and tensor.ndim > 2 else None

@@ -1,4 +1,4 @@
-"""Requests of a pipeline on their way: each advances by a step, and all calls of their networks are run together."""
+"""The running requests of a pipeline, which advance step by step while their network calls are batched."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _REFUSALS: Final = (ValueError, TypeError, IndexError, KeyError)
-"""What pipelines raise of arguments that they cannot take."""
+"""Exceptions that pipelines raise for arguments that they refuse."""
 TILED_ABOVE: Final = 1536 * 1536
-"""Pixels of a picture that is decoded in tiles."""
+"""Number of pixels above which a picture is decoded in tiles."""
 
 
 _DEVICE: Final = "mmout_device"
@@ -29,13 +29,13 @@ _DEVICE: Final = "mmout_device"
 
 @cache
 def _placed(pipeline: type[Any]) -> type[Any]:
-    """A pipeline's class whose objects know their device; diffusers looks through all modules each time it asks."""
+    """Return a subclass of a pipeline with its device stored. diffusers looks through all modules at each query."""
     device = property(lambda own: vars(own)[_DEVICE])
     return type(pipeline.__name__, (pipeline,), {"_execution_device": device, "__module__": pipeline.__module__})
 
 
 class Request:
-    """One request's run; one that is dropped ends."""
+    """One request's run, which is ended when the object is deleted."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -46,11 +46,11 @@ class Request:
 
 @dataclass(slots=True)
 class Runs:
-    """The requests of one pipeline, which they share with its networks; each has its own scheduler.
+    """The requests of one pipeline. They share its networks, and each has its own scheduler.
 
     Args:
-        pipeline: one of diffusers. Its networks are changed so that requests rest when they call them.
-        tiled_above: pixels of a picture from which on the pipeline's own tiles are used to decode it.
+        pipeline: a pipeline of diffusers. Its networks are changed so that a request pauses when it calls them.
+        tiled_above: number of pixels above which a picture is decoded in the pipeline's own tiles.
 
     """
 
@@ -66,7 +66,7 @@ class Runs:
         self._together = Together(self._run)
 
     def begin(self, arguments: Mapping[str, Any]) -> Request:
-        """Run a request up to its first step; InputError: the pipeline refuses it. RequestError: it failed."""
+        """Run a request up to its first step. Raise InputError if the pipeline refuses it, RequestError if it fails."""
         own = self._own_copy()
         for name, component in self.pipeline.components.items():
             if hasattr(component, "set_timesteps"):
@@ -81,37 +81,37 @@ class Runs:
         return request
 
     def _own_copy(self) -> Any:
-        """A request's own copy of the pipeline, with the same components."""
+        """Return a copy of the pipeline for one request, with the same components."""
         kind: Any = type(self.pipeline)
         own = object.__new__(_placed(kind))
         vars(own).update({**vars(self.pipeline), _DEVICE: self._device})
         return own
 
     def step(self, requests: Sequence[Request]) -> list[Request | MMOutError]:
-        """Take each request one step further; an error is that of its request."""
+        """Run one step of each request. Return an MMOutError in place of each request that fails."""
         tasks = [request.task for request in requests]
-        wanted = {id(task): task.steps + 1 for task in tasks}
+        targets = {id(task): task.steps + 1 for task in tasks}
         with torch.inference_mode():
-            self._advance(tasks, lambda task: task.steps >= wanted[id(task)])
-        return [self._error_of(one.task) if one.task.error is not None else one for one in requests]
+            self._advance(tasks, lambda task: task.steps >= targets[id(task)])
+        return [self._error_of(request.task) if request.task.error is not None else request for request in requests]
 
     def finish(self, requests: Sequence[Request]) -> list[Any]:
-        """What the pipeline gives for each request, or its error; what is left of their steps is done."""
+        """Run each request to its end, and return the pipeline's output or the error of each."""
         tasks = [request.task for request in requests]
         with torch.inference_mode():
             self._advance(tasks, lambda _: False)
         return [self._error_of(task) if task.error is not None else task.result for task in tasks]
 
     def preview(self, requests: Sequence[Request]) -> list[Any]:
-        """What each request looks like now, or an error where nobody can tell."""
+        """Return a preview of each request, or an error if the latents cannot be decoded."""
         name = type(self.pipeline).__name__
-        unknown = RequestError(f"{name} keeps its latents in a way that has no previews; leave out partial_images")
+        no_preview = RequestError(f"{name} keeps its latents in a form that cannot be shown; leave out partial_images")
         with torch.inference_mode():
-            made = [preview_of(self.pipeline, one.task.latents) for one in requests]
-        return [unknown if picture is None else picture for picture in made]
+            pictures = [preview_of(self.pipeline, request.task.latents) for request in requests]
+        return [no_preview if picture is None else picture for picture in pictures]
 
     def _advance(self, tasks: Sequence[Task], rests: Callable[[Task], bool]) -> None:
-        """Run tasks until each is where it is to rest, or has ended."""
+        """Resume tasks until each has ended, or ``rests`` is true for it."""
         while waiting := [task for task in tasks if task.call is not None and not rests(task)]:
             results = self._together([task.call for task in waiting if task.call is not None])
             for task, result in zip(waiting, results, strict=True):
@@ -123,12 +123,12 @@ class Runs:
 
     @contextmanager
     def _tiled(self, call: Call) -> Iterator[None]:
-        """Decode large pictures in the tiles that the pipeline's own decoder has."""
+        """Decode a large picture in the tiles of the pipeline's own decoder."""
         network = getattr(self.pipeline, call.name.removesuffix(".decode"))
-        given = (*call.args, *call.kwargs.values())
-        latents = next((value for value in given if isinstance(value, torch.Tensor)), None)
-        may = call.name.endswith(".decode") and getattr(network, "use_tiling", None) is False
-        if latents is None or not may:
+        arguments = (*call.args, *call.kwargs.values())
+        latents = next((value for value in arguments if isinstance(value, torch.Tensor)), None)
+        can_tile = call.name.endswith(".decode") and getattr(network, "use_tiling", None) is False
+        if latents is None or not can_tile:
             yield
             return
         scale = getattr(self.pipeline, "vae_scale_factor", getattr(self.pipeline, "vae_scale_factor_spatial", 8))
@@ -139,12 +139,12 @@ class Runs:
             network.use_tiling = False
 
     def _error_of(self, task: Task, *, begins: bool = False) -> MMOutError:
-        """A failure as that of its request; without its frames, which hold all that was computed."""
+        """Return a task's exception as an error of its request, without a traceback that would keep tensors alive."""
         error = task.error
         if isinstance(error, MMOutError):
             return error
         name = type(self.pipeline).__name__
         if begins and isinstance(error, _REFUSALS):
             return InputError(f"{name} refuses the request: {message_of(error)}; send what it takes")
-        said = type_and_message(error) if error is not None else "it ended"
-        return RequestError(f"{name} failed: {said}; send another request, or correct the pipeline's folder")
+        reason = type_and_message(error) if error is not None else "it ended"
+        return RequestError(f"{name} failed: {reason}; send another request, or correct the pipeline's folder")

@@ -1,1 +1,1 @@
-"""OpenAI's image routes of a server whose model is iterative."""
+"""OpenAI's image routes for a server whose model is iterative."""

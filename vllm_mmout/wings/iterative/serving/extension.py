@@ -1,4 +1,4 @@
-"""What the server has for iterative models: their own service of the image routes."""
+"""The server extension of iterative models, which gives the image routes their own service."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class StepRoutes(ServerExtension):
-    """Pictures out of texts and pictures, several of one request."""
+    """A server extension that makes pictures from texts and pictures, several per request if ``n`` is set."""
 
     generations = GENERATIONS.schema("prompt")
 
     def forward_service(self, engine: BoundAsyncLLM) -> type[ForwardService] | None:
-        """The service of an engine whose model is iterative."""
+        """Return StepService if the engine's model is iterative, or None."""
         inputs = engine.output_processor.binding.inputs
         return StepService if inputs is not None and inputs.kind is ITERATIVE else None

@@ -1,4 +1,4 @@
-"""The fields of requests to iterative models: those of the image routes, with how many results, and a mask."""
+"""The fields of image requests to iterative models: the common fields, the number of results, and a mask."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Several(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _several(fields: Fields, *apart: str) -> Fields:
-    """The fields of a route, for a model that gives another result for another seed."""
+    """Return the fields of a route with ``n`` added, for a model whose result depends on the seed."""
     options: Mapping[str, Option] = {**fields.options, **options_of(_Several)}
     refused = {name: why for name, why in fields.refused.items() if name not in apart}
     return replace(fields, options=options, refused=refused, apart=(*fields.apart, *apart))
@@ -33,43 +33,43 @@ EDITS: Final = _several(common.EDITS, MASK)
 GENERATIONS: Final = _several(common.GENERATIONS)
 
 
-def count_of(given: Mapping[str, Any]) -> int:
-    """How many results a request asks for, of its typed values."""
-    count = int(given.get("n", 1))
-    seed = given.get("seed")
+def count_of(values: Mapping[str, Any]) -> int:
+    """Return the number of results from a request's parsed values. Raise ApiError if another field forbids it."""
+    count = int(values.get("n", 1))
+    seed = values.get("seed")
     if seed is not None and isinstance(seed, int) and seed + count > _OTHERS_SEED:
         raise ApiError(400, f"seed must be at most {_OTHERS_SEED - count} for n={count}, got {seed}", param="seed")
     if count > 1:
         for name in ("stream", "path"):
-            if given.get(name):
-                raise ApiError(400, f"{name} is for one result; leave n out, or {name}", param="n")
+            if values.get(name):
+                raise ApiError(400, f"{name} works only with one result; leave out n, or {name}", param="n")
     return count
 
 
 def generation_request(body: Any) -> tuple[ImageRequest, int]:
-    """The request of a JSON body for ``/v1/images/generations``, and how many results it asks for."""
-    given = GENERATIONS.of_object(body)
-    asked = common.request_of(given)
-    if not asked.prompt:
-        raise ApiError(400, "prompt is missing; send the text that the image is made of", param="prompt")
-    return asked, count_of(given)
+    """Return the request in a JSON body for ``/v1/images/generations``, and the number of results it asks for."""
+    values = GENERATIONS.of_object(body)
+    image_request = common.request_of(values)
+    if not image_request.prompt:
+        raise ApiError(400, "prompt is missing; send the text that describes the image", param="prompt")
+    return image_request, count_of(values)
 
 
 def edit_request(form: Form) -> tuple[ImageRequest, int, Upload | None]:
-    """The request of a form with an image, how many results it asks for, and the mask."""
-    given = EDITS.of_form(form)
+    """Return the request in a form with an image, the number of results it asks for, and the mask or None."""
+    values = EDITS.of_form(form)
     masks = [mask for mask in form.files.get(MASK, ()) if mask.size or mask.name]
     if len(masks) > 1 or form.fields.get(MASK):
         raise ApiError(400, "mask must be one file, a picture that is white where the result is new", param=MASK)
-    asked = common.request_of(given, common.form_images(form))
-    return asked, count_of(given), masks[0] if masks else None
+    image_request = common.request_of(values, common.form_images(form))
+    return image_request, count_of(values), masks[0] if masks else None
 
 
 def edit_request_json(body: Any) -> tuple[ImageRequest, int, str | None]:
-    """The same of a JSON body, with addresses or data URLs."""
-    given = EDITS.of_object(body)
+    """Return the request in a JSON body, the number of results, and the mask's address or data URL, or None."""
+    values = EDITS.of_object(body)
     mask = body.get(MASK)
     mask = mask.get("image_url") if isinstance(mask, Mapping) and len(mask) == 1 else mask
     if mask is not None and not isinstance(mask, str):
         raise ApiError(400, 'mask must be a URL or data URL, or {"image_url": ...}', param=MASK)
-    return common.request_of(given, common.json_images(body)), count_of(given), mask
+    return common.request_of(values, common.json_images(body)), count_of(values), mask

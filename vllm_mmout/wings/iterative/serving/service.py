@@ -1,4 +1,4 @@
-"""StepService: the image routes of a server whose model is iterative."""
+"""The image routes of a server whose model is iterative."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class StepService(ForwardService):
-    """Of a server whose model answers step by step: another result for another seed, and a part of a picture anew."""
+    """The service of a server whose model is iterative. It makes several results, and repaints masked parts."""
 
     __slots__ = ()
 
@@ -42,61 +42,63 @@ class StepService(ForwardService):
         """Answer ``/v1/images/generations``."""
         inputs = self.binding.inputs
         if inputs is not None and inputs.opens_files and "prompt" not in inputs.fields:
-            raise ApiError(400, f"the model {self.binding.model!r} takes no text; ask {EDITS.path}", param="prompt")
-        asked, count = generation_request(await read_json(request, self.options))
-        return await self._answered(request, asked, count, asked.prompt, "image_generation")
+            raise ApiError(400, f"the model {self.binding.model!r} takes no text; use {EDITS.path}", param="prompt")
+        image_request, count = generation_request(await read_json(request, self.options))
+        return await self._answered(request, image_request, count, image_request.prompt, "image_generation")
 
     async def edited_images(self, request: Request, fields: Fields, held: AsyncExitStack) -> Response:
-        """Answer ``/v1/images/edits``; the parts of the input go to the model by their names in diffusers."""
+        """Answer ``/v1/images/edits``. The prompt, image and mask reach the model under their names in diffusers."""
         inputs = self.binding.inputs
         if inputs is None or not inputs.opens_files:
             raise ApiError(
-                400, f"the model {self.binding.model!r} takes no pictures; ask /v1/images/generations", param="image"
+                400, f"the model {self.binding.model!r} takes no pictures; use /v1/images/generations", param="image"
             )
         if fields is not EDITS:
-            raise ApiError(400, f"{fields.path} is for models without a prompt; ask {EDITS.path}", param="prompt")
+            raise ApiError(400, f"{fields.path} is for models without a prompt; use {EDITS.path}", param="prompt")
         mask: Upload | str | None
         if is_json(request):
-            asked, count, mask = edit_request_json(await read_json(request, self.options))
+            image_request, count, mask = edit_request_json(await read_json(request, self.options))
         else:
             form = await read_form(request, self.options)
             held.push_async_callback(asyncio.to_thread, form.close)
-            asked, count, mask = edit_request(form)
-        image = asked.images[0] if len(asked.images) == 1 else list(asked.images)
-        data = {"prompt": asked.prompt, "image": image, "mask_image": mask}
-        given = {name: value for name, value in data.items() if value is not None}
-        return await self._answered(request, asked, count, given, "image_edit")
+            image_request, count, mask = edit_request(form)
+        image = image_request.images[0] if len(image_request.images) == 1 else list(image_request.images)
+        data = {"prompt": image_request.prompt, "image": image, "mask_image": mask}
+        parts = {name: value for name, value in data.items() if value is not None}
+        return await self._answered(request, image_request, count, parts, "image_edit")
 
     def largest_input(self, params: OutputParams) -> PixelLimit | None:
-        """Return the limit of an input picture whose size the result will have, or None. Rasters are cut into tiles."""
+        """Return the pixel limit of a picture whose size the result will have, or None for rasters and set sizes."""
         inputs = self.binding.inputs
         if params.sides is not None or inputs is None or inputs.rasters is not None:
             return None
-        most = min(self.options.max_made_pixels, self.options.max_pixels)
+        max_pixels = min(self.options.max_made_pixels, self.options.max_pixels)
         why = ", since the result is as large as it"
-        return PixelLimit(most, flag("max_made_pixels"), why, "make it smaller, or send size")
+        return PixelLimit(max_pixels, flag("max_made_pixels"), why, "make it smaller, or send size")
 
-    async def _answered(self, request: Request, asked: ImageRequest, count: int, data: Any, kind: Kind) -> Response:
+    async def _answered(
+        self, request: Request, image_request: ImageRequest, count: int, data: Any, kind: Kind
+    ) -> Response:
         if count == 1:
-            return await answered_images(request, self, asked, data, kind)
+            return await answered_images(request, self, image_request, data, kind)
         field: Field = "prompt" if kind == "image_generation" else "image"
-        work = image_work(request, self, asked, data, field)
+        work = image_work(request, self, image_request, data, field)
         if work.asked.accept is not None:
-            raise ApiError(400, "n needs an answer in JSON; leave out Accept, or n", param="n")
+            raise ApiError(400, "n needs an answer in JSON; leave out the Accept header, or n", param="n")
         work = replace(work, budget=work.new_budget())
         works = [_with_seed(work, number) for number in range(count)]
-        return await unless_gone(request, _answer(works, request, stored=asked.response_format == "url"))
+        return await unless_gone(request, _answer(works, request, stored=image_request.response_format == "url"))
 
 
 def _with_seed(work: Work, number: int) -> Work:
-    """One of several: its seed is the next one, or a random one."""
+    """Return the work of one of several results, with the seed ``number`` higher, or a random seed if none is set."""
     seed = work.params.seed
     params = work.params if seed is None else msgspec.structs.replace(work.params, seed=seed + number)
     return replace(work, params=params, request_id=f"{work.request_id}-{number}-{uuid4().hex}")
 
 
 async def _answer(works: Sequence[Work], request: Request, *, stored: bool) -> Response:
-    """Run requests together, and answer with all results."""
+    """Run the requests together, and answer with all their results."""
     results = await _results(works)
     entries: list[Encoded] = [entry for result in results for entry in result.entries]
     names = await kept(works[0].service.store, entries) if stored else []
@@ -111,7 +113,7 @@ async def _answer(works: Sequence[Work], request: Request, *, stored: bool) -> R
 
 
 async def _results(works: Sequence[Work]) -> list[Results]:
-    """The results of requests that run together; one that fails ends the others."""
+    """Run requests together and return their results. If one fails, cancel the others and close their results."""
     tasks = [asyncio.create_task(work.result()) for work in works]
     try:
         return await asyncio.gather(*tasks)
