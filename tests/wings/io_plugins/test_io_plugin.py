@@ -180,7 +180,9 @@ def test_a_plugin_that_cannot_work_is_refused(tmp_path, water_index):
     llama = make_llama(tmp_path / "llama")
     small = {"max_model_len": 64, "dtype": "float32", "enforce_eager": True, "runner": "pooling", "convert": "embed"}
     with vllm_starts("0"):
-        with pytest.raises(OptionError, match="the IO Processor plugin 'mmout' answers with what a model's output"):
+        with pytest.raises(
+            OptionError, match="the IO Processor plugin 'mmout' returns the results of a model's output"
+        ):
             LLM(str(llama), io_processor_plugin="mmout", **small, **ENGINE)
         ours, unknown = (naming(tmp_path / plugin, water_index, plugin) for plugin in ("mmout", "mmot"))
         with pytest.raises(OptionError, match=r"io_processor_plugin is 'other', .* \(known: .*mmout"):

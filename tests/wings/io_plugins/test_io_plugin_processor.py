@@ -88,7 +88,7 @@ def test_a_file_in_base64_becomes_its_bytes(content, media_type, form):
 @pytest.mark.parametrize("data", ["no base64!", "AAA", None, 5, {}])
 def test_damaged_base64_is_the_plugins_fault(data):
     """The message says whose."""
-    with pytest.raises(DecodeError, match=r"'flood'.*no base64"):
+    with pytest.raises(DecodeError, match=r"'flood'.*not base64"):
         processor().to_response({"data_format": "b64_json", "data": data}, PARAMS)
 
 

@@ -153,7 +153,7 @@ def test_base64_is_a_file():
     assert (upload.file.read(), upload.size) == (bytes(range(200)), 200)
     assert asked.local_input == bytes(range(200))
     for wrong in ("§§", "AAA", "A=AA", "AA*A"):
-        with pytest.raises(InputError, match="is no base64") as caught:
+        with pytest.raises(InputError, match="is not base64") as caught:
             _ = plugin_data({"data": wrong, "data_format": "b64_json"}).input
         assert caught.value.param == "data"
     checked_input(asked, 300)
@@ -170,7 +170,7 @@ def test_paths_over_http_are_those_of_file_addresses():
     parts = urlsplit(address)
     assert (parts.scheme, unquote(parts.path), parts.query, parts.fragment) == ("file", path, "", "")
     for wrong in ("scene.tif", "../scene.tif", "file:///data/scene.tif"):
-        with pytest.raises(InputError, match="must be whole"):
+        with pytest.raises(InputError, match="must be absolute"):
             _ = plugin_data({"data": wrong, "data_format": "path"}).input
 
 
@@ -236,7 +236,7 @@ class TestNoPath:
         ("config", "words"),
         [
             ('{"output_path": "/no/such/folder"}', "/no/such/folder, which TERRATORCH_"),
-            ('{"output_path": 5}', "must be such as"),
+            ('{"output_path": 5}', "must be JSON such as"),
             ("no json", "or give out_path"),
         ],
     )
@@ -254,7 +254,7 @@ class TestNoPath:
         monkeypatch.delenv(self.CONFIG, raising=False)
         binding = Binding()
         binding.processors = {"any": type("Any", (), {"formats": lambda self, params: None})()}
-        with pytest.raises(MMOutError, match="results of any have no usual format; name the file with out_path"):
+        with pytest.raises(MMOutError, match="results of any have no default format; name the file with out_path"):
             plugin_data(self.GIVEN, local=True).params_of(binding, "any")
 
 
@@ -331,7 +331,7 @@ def test_a_model_that_takes_no_files_is_named():
     binding = Binding()
     binding.inputs = Inputs()
     with pytest.raises(
-        InputError, match="takes what its input mapper takes, and the IO Processor plugin hands it files"
+        InputError, match="takes what its input mapper takes, and the IO Processor plugin passes files to it"
     ):
         plugin_data(BLOG).check(binding)
 

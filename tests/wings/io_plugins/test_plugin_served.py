@@ -159,7 +159,7 @@ def mistakes(folder, scene):
         "too many bands": (path(many), "data", "has 12 bands"),
         "elsewhere": (path(outside), "data", "not within the folder"),
         "elsewhere, by ..": (path(f"{folder}/../outside.tif"), "data", "not within the folder"),
-        "not whole": (path("scene.tif"), "data", "must be whole"),
+        "not whole": (path("scene.tif"), "data", "must be absolute"),
         "refused address": ({"data": "http://localhost:9/a.tif", "data_format": "url"}, "data", "not among those"),
         "dead address": ({"data": "http://127.0.0.1:9/a.tif", "data_format": "url"}, "data", "cannot be fetched"),
         "no address": ({"data": "ftp://host/a.tif", "data_format": "url"}, "data", "is no address"),
@@ -167,7 +167,7 @@ def mistakes(folder, scene):
         "a file descriptor": ({"data": 5, "data_format": "path"}, "data", "must be a text"),
         "no dict": ([1, 2], "data", "must be an object"),
         "null": (None, "data", "must be an object"),
-        "bad base64": ({"data": "no base64!", "data_format": "b64_json"}, "data", "is no base64"),
+        "bad base64": ({"data": "no base64!", "data_format": "b64_json"}, "data", "is not base64"),
         "unknown field": (path(scene, overlapp=3), "overlapp", "did you mean 'overlap'"),
         "unknown data_format": (path(scene) | {"data_format": "bytes"}, "data_format", "url, path, b64_json"),
         "where to write": (

@@ -262,7 +262,7 @@ def test_whatever_a_plugin_raises_is_its_requests_error(plugged, fail, at, name)
 
 
 WRONG = {
-    "no prompts": (DecodeError, "gave no prompts"),
+    "no prompts": (DecodeError, "returned no prompts"),
     "no prompt": (DecodeError, "Prompt should be a string"),
     "nothing": (DecodeError, "returned None"),
     "dtype": (InputError, "prompt 1 of 3 of IO plugin 'new': the input's dtype is complex64"),

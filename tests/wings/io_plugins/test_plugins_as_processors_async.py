@@ -197,7 +197,7 @@ async def test_what_fails_is_its_own_requests_error(engine, data, kind):
 
 async def test_more_prompts_than_a_request_may_have(engine):
     """They are counted when the plugin has made them, and none is sent."""
-    with pytest.raises(InputError, match=r"into 5 prompts, and a request may have 4.*--mmout-max-tiles"):
+    with pytest.raises(InputError, match=r"into 5 prompts, and a request may have at most 4.*--mmout-max-tiles"):
         await last(engine, {"rows": 80}, max_tiles=4)
     assert (await last(engine, {"rows": 64}, max_tiles=4)).outputs["shape"] == [2, 64, 8]
 

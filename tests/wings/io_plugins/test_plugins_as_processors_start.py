@@ -53,7 +53,7 @@ def start(model, wanted, **arguments):
     [
         ("absent", ["no IO Processor plugin 'absent'", "installed: new, tiff"]),
         ("missing", ["'missing'", "io_plugins_code:missing of package io-plugins", "NoSuchClass"]),
-        ("nothing", ["'nothing'", "no class to be used here"]),
+        ("nothing", ["'nothing'", "must name a class that can be used here"]),
     ],
 )
 def test_a_plugin_that_cannot_be_imported_starts_no_process(water_index, name, says):
@@ -67,7 +67,7 @@ def test_a_plugin_that_cannot_be_imported_starts_no_process(water_index, name, s
 def test_a_plugin_that_vllm_is_told_to_leave_out(water_index, monkeypatch):
     """``VLLM_PLUGINS`` holds here too."""
     monkeypatch.setenv("VLLM_PLUGINS", "vllm_mmout,tiff")
-    with pytest.raises(MMOutError, match="VLLM_PLUGINS lets in vllm_mmout, tiff alone"):
+    with pytest.raises(MMOutError, match="VLLM_PLUGINS allows only vllm_mmout, tiff"):
         start(water_index, "io_plugin:new")
 
 
@@ -76,7 +76,9 @@ def test_a_plugin_that_vllm_is_told_to_leave_out(water_index, monkeypatch):
 def test_a_plugin_that_cannot_be_made_leaves_no_engine(water_index):
     """Its constructor needs the engine; that ends with the error."""
     before = set(descendants())
-    with pytest.raises(RegistrationError, match=r"'broken' cannot be made for this model: KeyError: 'pretrained_cfg'"):
+    with pytest.raises(
+        RegistrationError, match=r"'broken' cannot be created for this model: KeyError: 'pretrained_cfg'"
+    ):
         start(water_index, "io_plugin:broken")
     left = set(descendants()) - before
     _, alive = psutil.wait_procs(left, timeout=30)

@@ -180,7 +180,7 @@ def test_more_prompts_than_a_request_may_have(server):
     tall = io.BytesIO()
     tifffile.imwrite(tall, water_oracle.scene(1, 16 * 9, 8))
     error = said(edited(server, "io_plugin:tiff", [("image", ("tall.tif", tall.getvalue()))]))
-    assert "into 9 prompts, and a request may have 8" in error["message"]
+    assert "into 9 prompts, and a request may have at most 8" in error["message"]
 
 
 def test_a_job(server):

@@ -1,4 +1,4 @@
-"""IO Processor plugins of vLLM's: ours, ``mmout``, and installed ones as output processors."""
+"""Support for vLLM's IO Processor plugins: our plugin ``mmout``, and installed plugins as output processors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of the hook table that are about IO Processor plugins, ours and others."""
+"""The rows of the hook table for IO Processor plugins, both our own and installed ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from vllm_mmout.engine.hooks.hook import Hook
 from vllm_mmout.private_names import Contact
 
-_REQUESTS = "run requests of plugins, ours and others"
-NAMED = "vLLM's IO Processor plugins may give prompts as they are made, off the event loop"
+_REQUESTS = "run requests of IO Processor plugins, ours and others"
+NAMED = "vLLM's IO Processor plugins may yield prompts one by one, off the event loop"
 
 
 def io_plugin_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Bind what vLLM makes of pooling requests where the plugin is ours."""
+    """Wrap the constructor so that vLLM's processor of pooling requests is bound if the plugin is ours."""
 
     @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -31,7 +31,8 @@ PLUGIN_HOOKS: tuple[Hook | Contact, ...] = (
         "vllm.entrypoints.pooling.pooling.io_processor",
         "PluginWithIOProcessorPlugins.__init__",
         (),
-        "last step of a plugin's start: bind that object where the plugin is ours; others than its requests fail there",
+        "last step of a plugin's start: bind the processor of pooling requests if the plugin is ours, as it would fail"
+        " requests without data",
         "0.30",
         "vLLM takes raw requests beside those of a plugin",
         io_plugin_init,
@@ -40,7 +41,7 @@ PLUGIN_HOOKS: tuple[Hook | Contact, ...] = (
         "vllm.v1.engine.async_llm",
         "AsyncLLM.encode",
         ("prompt", "pooling_params", "request_id", "lora_request", "trace_headers", "priority"),
-        "overridden on a bound engine: what the IO Processor plugin mmout names is run by generate",
+        "overridden on a bound engine: generate runs the requests that the IO Processor plugin mmout names",
         "0.11",
         NAMED,
     ),
@@ -48,7 +49,7 @@ PLUGIN_HOOKS: tuple[Hook | Contact, ...] = (
         "vllm.entrypoints.pooling.offline",
         "PoolingOfflineMixin.encode",
         ("prompts", "pooling_params", "use_tqdm", "lora_request", "pooling_task"),
-        "overridden on a bound LLM, as AsyncLLM.encode",
+        "overridden on a bound LLM for the same reason as AsyncLLM.encode",
         "0.30",
         NAMED,
     ),
@@ -58,7 +59,7 @@ PLUGIN_HOOKS: tuple[Hook | Contact, ...] = (
             f"PluginWithIOProcessorPlugins.{step}_{way}",
             ("ctx",),
             "overridden on a bound engine; online it calls pre_process and merge_pooling_params of the plugin one after"
-            " the other, and gives encode these params",
+            " the other, and passes these params to encode",
             "0.30",
             NAMED,
         )
@@ -88,7 +89,7 @@ PLUGIN_HOOKS: tuple[Hook | Contact, ...] = (
         "vllm.renderers.base",
         "BaseRenderer.render_cmpl",
         ("prompts", "skip_mm_cache"),
-        "called for prompts of installed IO Processor plugins, in the renderer's _executor, as vLLM does it",
+        "called for prompts of installed IO Processor plugins, in the renderer's _executor, as vLLM does",
         "0.30",
         "never",
     ),

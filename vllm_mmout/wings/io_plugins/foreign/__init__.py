@@ -1,1 +1,1 @@
-"""Installed IO Processor plugins of vLLM's as output processors: their own code makes the inputs and the results."""
+"""Installed IO Processor plugins as output processors: a plugin's own code makes the inputs and the results."""

@@ -1,4 +1,4 @@
-"""Calls: one request's calls of somebody else's code, each in a thread of its own and within a time."""
+"""Calls of a plugin's code for one request, each in a thread of its own and with a time limit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ Result = TypeVar("Result")
 
 
 class HangingError(Exception):
-    """A call took longer than it may."""
+    """Raised when a call takes longer than its limit."""
 
 
 class Calls:
-    """Calls what may hang; a call that nobody waits for any more goes on by itself, and its result is thrown away."""
+    """A runner of calls that may hang. A call that exceeds its limit keeps running, and its result is discarded.
+
+    Args:
+        limit_s: time limit of each call, in seconds.
+        at_end: a function that is called once, when the runner is closed and no call runs any more.
+
+    """
 
     def __init__(self, limit_s: float, at_end: Callable[[], None]) -> None:
         self._limit_s = limit_s
@@ -29,7 +35,7 @@ class Calls:
         self._closed = False
 
     def run(self, call: Callable[[], Result]) -> Result:
-        """Call, and wait for the result."""
+        """Run a call in a new thread, and return its result. Raise HangingError if it exceeds the limit."""
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         with self._lock:
             if self._stopped:
@@ -54,14 +60,14 @@ class Calls:
         return cast("Result", result)
 
     def stop(self) -> None:
-        """Let whoever waits go, any number of times; from any thread."""
+        """Make each waiting `run` raise StoppedError. May be called several times, and from any thread."""
         with self._lock:
             self._stopped = True
             for answer in self._waiting:
                 answer.put((None, StoppedError()))
 
     def close(self) -> None:
-        """Say that the request has ended."""
+        """Stop, and call ``at_end`` when the last call has returned."""
         self.stop()
         with self._lock:
             ends = not self._closed and not self._running
@@ -72,7 +78,7 @@ class Calls:
     def _work(self, call: Callable[[], Any], answer: queue.SimpleQueue[Any]) -> None:
         try:
             answer.put((call(), None))
-        except BaseException as error:  # noqa: BLE001 - a SystemExit too is its request's
+        except BaseException as error:  # noqa: BLE001 - a SystemExit, too, is an error of its request only
             answer.put((None, error))
         finally:
             self._left()

@@ -1,4 +1,4 @@
-"""From what a user hands over to the data that a plugin takes."""
+"""Conversion of a user's input to the data that a plugin accepts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.-]", re.ASCII)
 
 
 class RequestData:
-    """What a plugin is given for one input, refused at once where it cannot be; keeps a copy of a file until closed."""
+    """The plugin's data of one input, checked when it is created. It keeps the copy of a file until it is closed."""
 
     def __init__(self, name: str, data: Any, params: OutputParams) -> None:
         if isinstance(data, Mapping):
@@ -40,17 +40,17 @@ class RequestData:
         self._data = data
         self._params = params
         self.parent: Path | None = None
-        """In which a copy is made; None: the system's folder for temporary files."""
+        """Folder in which a copy of a file is made. None is the system's folder for temporary files."""
         self.folder: Path | None = None
-        """Where the copy lies; None while there is none."""
+        """Folder that holds the copy, or None if the file has not been copied."""
 
     def parsed(self, parse: Callable[[Any], Any]) -> Any:
-        """Have the plugin parse it.
+        """Have the plugin parse the data, and return its result.
 
-        A dict goes to it as it is; ``{"data": ...}`` alone is what vLLM's ``encode`` takes, of which the plugin gets
-        what is inside. A file becomes the table that plugins for rasters take. One that is given as its bytes goes as
-        base64; to a plugin that refuses this, as some take paths alone, as the path of a copy. (TerraTorch's know
-        base64, but their check of a request does not let it through.)
+        A dict is passed to the plugin unchanged. If its only key is "data", as vLLM's ``encode`` expects, the plugin
+        gets the value. A file becomes the table that plugins for rasters expect. Bytes are passed as base64. If the
+        plugin refuses base64, as some accept only paths, it gets the path of a copy instead. (TerraTorch's plugins
+        can read base64, but their check of a request refuses it.)
         """
         data = self._data
         if isinstance(data, Mapping):
@@ -69,7 +69,7 @@ class RequestData:
             raise refused from None
 
     def close(self) -> None:
-        """Remove the copy."""
+        """Remove the copy of the file."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -79,9 +79,9 @@ class RequestData:
         return table | ({} if indices is None else {"indices": list(indices)})
 
     def _copy(self, content: bytes) -> Path:
-        """A file of our own, named as the user's, since some read the day of a picture from its name."""
-        said = getattr(self._data, "name", None)
-        name = _NOT_IN_NAMES.sub("_", Path(said).name if isinstance(said, str) else "")[-100:].lstrip(".")
+        """Write a copy of the file with the user's file name, since some plugins read the date from the name."""
+        original = getattr(self._data, "name", None)
+        name = _NOT_IN_NAMES.sub("_", Path(original).name if isinstance(original, str) else "")[-100:].lstrip(".")
         self.folder = Path(tempfile.mkdtemp(prefix="mmout-io-plugin-", dir=self.parent))
         path = self.folder / (name or "input.tif")
         path.write_bytes(content)

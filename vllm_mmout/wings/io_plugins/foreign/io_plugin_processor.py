@@ -1,4 +1,4 @@
-"""IOPluginProcessor: stands for an IO Processor plugin of vLLM's, which makes its results itself."""
+"""The output processor that represents an installed IO Processor plugin, which makes its own results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.io_plugins.foreign.plugin_request import PluginRequest
 
 IO_PLUGIN = "io_plugin:"
-"""What stands before the name of a plugin where an output processor is named."""
+"""Prefix of a plugin's name where an output processor is named."""
 
 _SIGNATURES = (
     ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), "image/tiff"),
@@ -35,46 +35,46 @@ _SIGNATURES = (
     ((b"CDF\x01", b"CDF\x02", b"CDF\x05"), "application/x-netcdf"),
     ((b"PK\x03\x04",), "application/zip"),
 )
-"""First bytes -> media type."""
+"""The first bytes of files, and their media type."""
 _UNKNOWN = "application/octet-stream"
 
 
 class IOPluginProcessor(OwnInputsProcessor):
-    """Hands a plugin the model's raw tensors, and gives what it makes of them a form over HTTP.
+    """An output processor that passes the model's raw tensors to a plugin, and converts its results for HTTP.
 
-    `io_plugin_processor` makes the class of a plugin. Without the plugin itself, as in a worker, nothing of it is
-    imported.
+    `io_plugin_processor` creates the subclass for a plugin. A worker does not load the plugin, and imports none of its
+    code.
     """
 
     modality: ClassVar[str] = "any"
     plugin: ClassVar[str] = ""
-    """Its name, that of its entry point."""
+    """Name of the plugin, which is the name of its entry point."""
 
     honours: ClassVar[frozenset[str]] = frozenset({"processor", "indices", "partial_images", "part"})
-    """Pictures of what grows they have none, as other processors of no rasters."""
+    """Options that requests may set. Options for previews are accepted and ignored: a plugin's results have none."""
     plugin_class: type | None = None
-    """Imported before the engine is started."""
+    """The plugin's class, imported before the engine is started."""
     plugin_object: Plugin | None = None
-    """Made when the engine is there."""
+    """The plugin's object, created after the engine has started."""
 
     def load(self) -> None:
-        """Import the plugin."""
+        """Import the plugin's class."""
         from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import plugin_class
 
         self.plugin_class = plugin_class(self.plugin)
 
     def started(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> Self:
-        """The same with the plugin's object of an engine."""
+        """Return a processor with the plugin's object for a started engine."""
         from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import Plugin
 
         if self.plugin_class is None:
             raise TypeError("load() comes before started()")
-        made = type(self)()
-        made.plugin_object = Plugin.made(self.plugin, self.plugin_class, vllm_config, renderer)
-        return made
+        processor = type(self)()
+        processor.plugin_object = Plugin.made(self.plugin, self.plugin_class, vllm_config, renderer)
+        return processor
 
     def request(self, pick: str, data: Any, params: OutputParams, limit_s: float) -> PluginRequest:
-        """One request through the plugin, see `OwnInputsProcessor.request`."""
+        """Return a request through the plugin, not yet started. A call of the plugin may take ``limit_s`` seconds."""
         from vllm_mmout.wings.io_plugins.foreign.plugin_request import PluginRequest
 
         if self.plugin_object is None:
@@ -82,32 +82,32 @@ class IOPluginProcessor(OwnInputsProcessor):
         return PluginRequest(self.plugin_object, pick, data, params, limit_s)
 
     def reduce(self, output: Any, params: OutputParams) -> Raw:
-        """Nothing: raw tensors travel. Of several the first does, as vLLM hands on no other."""
-        given: Raw = next(iter(output.values())) if isinstance(output, Mapping) else output
-        return given
+        """Return the raw tensor unchanged. If there are several, return the first, as vLLM passes on only one."""
+        raw: Raw = next(iter(output.values())) if isinstance(output, Mapping) else output
+        return raw
 
     def decode(self, raw: Any, params: OutputParams, state: Any = None) -> Any:
-        """The tensor as it is, for the plugin's ``post_process``."""
+        """Return the tensor unchanged, for the plugin's ``post_process``."""
         return raw
 
     def to_response(self, output: Any, params: OutputParams) -> Any:
-        """What a client gets of what ``post_process`` returned.
+        """Convert the result of ``post_process`` for a client.
 
-        The decoded bytes and their media type, where it says "b64_json" of itself; else JSON: what the plugin's
-        ``output_to_response`` makes of it, or its fields.
+        If the result's ``data_format`` is "b64_json", return the decoded bytes and their media type. Otherwise return
+        a JSON value: the return value of the plugin's ``output_to_response``, or the fields of the result.
         """
-        said = _field(output, "data_format")
-        if said == "path":
+        data_format = _field(output, "data_format")
+        if data_format == "path":
             raise DecodeError(
                 f"IO plugin {self.plugin!r} wrote a file on the server though it was asked for b64_json; a client gets"
-                " no path. Use it offline, or mend the plugin"
+                " no path. Use it offline, or correct the plugin"
             )
-        if said == "b64_json":
+        if data_format == "b64_json":
             try:
                 content = base64.b64decode(_field(output, "data"), validate=True)
             except (ValueError, TypeError) as error:
                 raise DecodeError(
-                    f"IO plugin {self.plugin!r} returned data_format 'b64_json' and data that is no base64: {error}"
+                    f"IO plugin {self.plugin!r} returned data_format 'b64_json' and data that is not base64: {error}"
                 ) from error
             return content, media_type_of(content)
         respond = None if self.plugin_object is None else self.plugin_object.output_to_response
@@ -115,39 +115,39 @@ class IOPluginProcessor(OwnInputsProcessor):
             return _plain(output)
         try:
             return _plain(respond(output))
-        except BaseException as error:  # SystemExit too: it must not end a thread of the server
-            said = type_and_message(error)
-            raise DecodeError(f"IO plugin {self.plugin!r} failed in output_to_response: {said}") from error
+        except BaseException as error:  # SystemExit too, as it must not end a thread of the server
+            reason = type_and_message(error)
+            raise DecodeError(f"IO plugin {self.plugin!r} failed in output_to_response: {reason}") from error
 
 
 @functools.cache
 def io_plugin_processor(plugin: str) -> type[IOPluginProcessor]:
-    """The class that stands for the plugin of this name; the same object each time."""
+    """Return the output processor class for a plugin's name. The same name gives the same class object."""
     name = f"{IOPluginProcessor.__name__}[{plugin}]"
     members = {"plugin": plugin, "name": IO_PLUGIN + plugin, "__module__": __name__, "__qualname__": name}
     return type(name, (IOPluginProcessor,), members)
 
 
 class InstalledPlugins:
-    """Installed IO Processor plugins as output processors, "io_plugin:NAME"."""
+    """The family of output processors named "io_plugin:NAME", one for each installed IO Processor plugin."""
 
     def installed(self) -> list[Registration]:
-        """One of each name; where two packages have one, both are told as its origin."""
-        found = {name: " and ".join(map(origin_of, points)) for name, points in installed_plugins().items()}
+        """Return a registration for each plugin name. If two packages use a name, its origin lists both."""
+        origins = {name: " and ".join(map(origin_of, points)) for name, points in installed_plugins().items()}
         return [
             Registration(IO_PLUGIN + name, io_plugin_processor(name), f"IO plugin {origin}")
-            for name, origin in found.items()
+            for name, origin in origins.items()
         ]
 
     def processor(self, name: str) -> type[IOPluginProcessor]:
-        """What stands for a plugin, of which nothing is imported."""
+        """Return the output processor class for a plugin without importing the plugin. Raise if it is not installed."""
         plugin = name.removeprefix(IO_PLUGIN)
         find_plugin(plugin)
         return io_plugin_processor(plugin)
 
 
 def media_type_of(content: bytes) -> str:
-    """The media type of a file, by its first bytes."""
+    """Return the media type of a file, determined by its first bytes."""
     for signatures, media_type in _SIGNATURES:
         if content.startswith(signatures):
             return media_type
@@ -155,12 +155,12 @@ def media_type_of(content: bytes) -> str:
 
 
 def _field(output: Any, name: str) -> Any:
-    """A field of a plugin's output, which is a table or has attributes; None where it has none of that name."""
+    """Return a key or attribute of a plugin's output, or None if it does not have it."""
     return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
 
 
 def _plain(output: Any) -> Any:
-    """What JSON can hold of a model of pydantic or a dataclass; anything else as it is."""
+    """Convert a pydantic model or a dataclass to a JSON value. Return anything else unchanged."""
     if hasattr(output, "model_dump") and not isinstance(output, type):
         return output.model_dump(mode="json")
     if dataclasses.is_dataclass(output) and not isinstance(output, type):

@@ -1,4 +1,4 @@
-"""Plugin: one installed IO Processor plugin, whichever generation of vLLM's interface it was written for."""
+"""The object of an installed IO Processor plugin, for each generation of vLLM's plugin interface."""
 
 from __future__ import annotations
 
@@ -28,112 +28,112 @@ if TYPE_CHECKING:
     from vllm.renderers import BaseRenderer
 
 TASK: Final = "plugin"
-"""The pooling task of a plugin that names none."""
+"""The pooling task for a plugin that names none."""
 
 
 def plugin_class(name: str) -> type:
-    """Import the class of a plugin, before an engine is started, so that what is wrong with it is told at once."""
+    """Import a plugin's class. This happens before an engine is started, so that errors are reported at once."""
     point = find_plugin(name)
     if envs.VLLM_PLUGINS is not None and name not in envs.VLLM_PLUGINS:
         raise RegistrationError(
-            f"IO plugin {name!r} is installed, but VLLM_PLUGINS lets in {', '.join(envs.VLLM_PLUGINS)} alone; add it"
+            f"IO plugin {name!r} is installed, but VLLM_PLUGINS allows only {', '.join(envs.VLLM_PLUGINS)}; add it"
             " there"
         )
-    what = f"IO plugin {name!r} ({origin_of(point)})"
+    label = f"IO plugin {name!r} ({origin_of(point)})"
     try:
         path = point.load()()
         kind = None if path is None else resolve_obj_by_qualname(path)
     except (Exception, SystemExit) as error:
-        raise RegistrationError(f"{what} cannot be imported: {type_and_message(error)}") from error
+        raise RegistrationError(f"{label} cannot be imported: {type_and_message(error)}") from error
     if not isinstance(kind, type):
-        raise RegistrationError(f"{what} gives no class to be used here, but {kind!r}")
+        raise RegistrationError(f"{label} must name a class that can be used here, got {kind!r}")
     return kind
 
 
 class RequestIds:
-    """Gives each request in flight an id that no other one has: its caller's, where that is free."""
+    """The ids of the running requests. Each request keeps its caller's id if no other running request has it."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
         self._lock = threading.Lock()
 
-    def take(self, wanted: str) -> str:
-        """An id that is free, beginning with the one wanted."""
+    def take(self, prefix: str) -> str:
+        """Reserve and return an unused id that begins with ``prefix``."""
         with self._lock:
-            name = wanted
+            name = prefix
             while not name or name in self._used:
-                name = f"{wanted}-{uuid4().hex}" if wanted else uuid4().hex
+                name = f"{prefix}-{uuid4().hex}" if prefix else uuid4().hex
             self._used.add(name)
             return name
 
     def release(self, name: str) -> None:
-        """Let an id be used again."""
+        """Make an id available again."""
         with self._lock:
             self._used.discard(name)
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """The object of a plugin that all requests of an engine share; its methods are called from several threads."""
+    """A plugin's object, which all requests of an engine share. Several threads call its methods."""
 
     name: str
     instance: Any
     renderer: BaseRenderer
     ids: RequestIds = field(default_factory=RequestIds)
-    """The ids of its requests in flight."""
+    """The ids of the plugin's running requests."""
 
     @classmethod
     def made(cls, name: str, kind: type, vllm_config: VllmConfig, renderer: BaseRenderer) -> Plugin:
-        """That of one engine."""
+        """Create the plugin's object for one engine. Raise RegistrationError if its constructor fails."""
         try:
             return cls(name, _instance(kind, vllm_config, renderer), renderer)
         except (Exception, SystemExit) as error:
             raise RegistrationError(
-                f"IO plugin {name!r} cannot be made for this model: {type_and_message(error)}; it may be for another"
-                " one"
+                f"IO plugin {name!r} cannot be created for this model: {type_and_message(error)}; it may be for another"
+                " model"
             ) from error
 
     @property
     def output_to_response(self) -> Callable[[Any], Any] | None:
-        """The older interface's method that makes the answer over HTTP; None where it has none."""
+        """The method of the older interface that makes the HTTP answer, or None if the plugin does not have it."""
         return self.instance.output_to_response if self._has("output_to_response") else None
 
     def parse(self, data: Any) -> Any:
-        """Have the plugin check a request's data."""
+        """Have the plugin check and parse a request's data."""
         method = "parse_data" if self._has("parse_data") or not self._has("parse_request") else "parse_request"
         return getattr(self.instance, method)(data)
 
     def prompts(self, parsed: Any, request_id: str) -> list[Any]:
-        """Have the plugin make the model's prompts of what `parse` gave."""
+        """Have the plugin make the model's prompts from the parsed data."""
         return list(prompt_to_seq(self._either("pre_process", parsed, request_id, key="prompt")))
 
     def pooling_params(self) -> PoolingParams:
-        """The params of the prompts' requests."""
+        """Return the pooling params for the prompts. Raise TypeError if the plugin returns another type."""
         old = self._has("validate_or_generate_params") and not self._has("merge_pooling_params")
         params = self.instance.validate_or_generate_params() if old else self.instance.merge_pooling_params()
         if not isinstance(params, PoolingParams):
             raise TypeError(f"its params must be PoolingParams, got {type(params).__name__}")
-        params = params.clone()  # it may hand out one object each time
+        params = params.clone()  # the plugin may return the same object each time
         if params.task is None:
             params.task = TASK
         return params
 
     def rendered(self, prompt: Any) -> EngineInput:
-        """A prompt as the engine takes it, rendered as vLLM does, in the thread in which vLLM does; waits for it."""
+        """Render a prompt for the engine in vLLM's renderer thread, and wait for the result."""
         parsed = prompt if isinstance(prompt, bytes) else parse_model_prompt(self.renderer.model_config, prompt)
-        # Without the cache, whose two halves must see the same requests: one may be aborted before it is sent.
-        executor: Executor = self.renderer._executor  # noqa: SLF001 - there is no public way to it
+        # Skip the cache: its two halves must see the same requests, and a request may be aborted before it is sent.
+        executor: Executor = self.renderer._executor  # noqa: SLF001 - the renderer has no public access to it
         (rendered,) = executor.submit(self.renderer.render_cmpl, [parsed], skip_mm_cache=True).result()
         return cast("EngineInput", rendered)
 
     def result(self, outputs: Sequence[PoolingRequestOutput[Any]], request_id: str) -> Any:
-        """Have the plugin make its result of the engine's outputs, in the order of the prompts."""
-        return self._either("post_process", outputs, request_id, key="model_output", given=_each)
+        """Have the plugin make its result from the engine's outputs, which are in the order of the prompts."""
+        return self._either("post_process", outputs, request_id, key="model_output", convert=_each)
 
     def _either(
-        self, method: str, value: Any, request_id: str, *, key: str, given: Callable[[Any], Any] = lambda value: value
+        self, method: str, value: Any, request_id: str, *, key: str, convert: Callable[[Any], Any] = lambda value: value
     ) -> Any:
-        """Call a method, or its asynchronous form where the class has that one only; ``given`` is what that gets."""
+        """Call a method, or its asynchronous form if the class has only that, which gets ``convert(value)``."""
         other = f"{method}_async"
         asynchronous = self._has(other)
         if self._has(method) or not asynchronous:
@@ -142,11 +142,11 @@ class Plugin:
             except NotImplementedError:
                 if not asynchronous:
                     raise
-        call = getattr(self.instance, other)(**{key: given(value)}, request_id=request_id)
+        call = getattr(self.instance, other)(**{key: convert(value)}, request_id=request_id)
         return asyncio.run(cast("Coroutine[Any, Any, Any]", call))
 
     def _has(self, method: str) -> bool:
-        """Whether the plugin's class defines a method itself, beside vLLM's interface."""
+        """Return whether the plugin's class implements a method, rather than inheriting vLLM's."""
         for kind in type(self.instance).__mro__:
             if method in vars(kind):
                 return kind is not IOProcessor and not getattr(vars(kind)[method], "__isabstractmethod__", False)
@@ -159,14 +159,14 @@ async def _each(outputs: Sequence[Any]) -> AsyncGenerator[tuple[int, Any], None]
 
 
 class _OneArgument(IOProcessor):  # type: ignore[type-arg]
-    """Put between vLLM's interface and a plugin whose constructor hands it the configuration alone."""
+    """A base class between vLLM's interface and a plugin whose constructor passes on only the configuration."""
 
     def __init__(self, vllm_config: VllmConfig, renderer: BaseRenderer | None = None) -> None:
         super().__init__(vllm_config, cast("BaseRenderer", renderer))
 
 
 def _instance(kind: type, vllm_config: VllmConfig, renderer: BaseRenderer) -> Any:
-    """The object of a plugin's class; constructors of older ones take the configuration alone."""
+    """Create the object of a plugin's class. Constructors of older plugins accept only the configuration."""
     try:
         inspect.signature(kind).bind(vllm_config, renderer)
     except TypeError:

@@ -1,4 +1,4 @@
-"""The IO Processor plugins of vLLM's that are installed."""
+"""The entry points of installed IO Processor plugins."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _OURS = __name__.partition(".")[0]
 
 
 def installed_plugins() -> dict[str, list[EntryPoint]]:
-    """Name -> what is announced under it. The plugin of this package, which serves the others, is left out."""
-    found: dict[str, list[EntryPoint]] = {}
+    """Return the entry points of installed plugins by name, without our own plugin, which serves the others."""
+    points_by_name: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=GROUP):
         if point.module.partition(".")[0] != _OURS:
-            rivals = found.setdefault(point.name, [])
+            rivals = points_by_name.setdefault(point.name, [])
             if all(point.value != other.value for other in rivals):
                 rivals.append(point)
-    return found
+    return points_by_name
 
 
 def find_plugin(name: str) -> EntryPoint:
-    """The entry point of the plugin called ``name``, which is not imported."""
+    """Return a plugin's entry point without importing it. Raise RegistrationError if it is missing or ambiguous."""
     installed = installed_plugins()
     rivals = installed.get(name, [])
     if not rivals:
-        known = ", ".join(installed) or "none"
+        names = ", ".join(installed) or "none"
         raise RegistrationError(
-            f"no IO Processor plugin {name!r} is installed{close_match(name, installed)} (installed: {known});"
+            f"no IO Processor plugin {name!r} is installed{close_match(name, installed)} (installed: {names});"
             " install its package, or correct the name"
         )
     if len(rivals) > 1:
@@ -41,5 +41,5 @@ def find_plugin(name: str) -> EntryPoint:
 
 
 def origin_of(point: EntryPoint) -> str:
-    """Where a plugin comes from, "pkg.mod:function of package NAME"."""
+    """Return the origin of a plugin as "pkg.mod:function of package NAME"."""
     return f"{point.value} of package {point.dist.name if point.dist else '(unknown)'}"

@@ -1,4 +1,4 @@
-"""PluginRequest: one request of a user's that an IO Processor plugin makes the prompts and the result of."""
+"""A request whose prompts and result are made by an IO Processor plugin."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _OF_THE_INPUT = (ValueError, TypeError, OSError)
-"""What a plugin raises of an input that it cannot take; pydantic's errors are values'."""
+"""Exceptions that a plugin raises for inputs it cannot use. A pydantic error is a ValueError."""
 
 
 class PluginRequest(PartedRequest):
-    """One request through a plugin; nothing of it is run before its turn comes."""
+    """A request through a plugin. None of the plugin's code runs before the request's turn."""
 
     def __init__(self, plugin: Plugin, pick: str, data: Any, params: OutputParams, limit_s: float) -> None:
         self.params = params
@@ -47,25 +47,25 @@ class PluginRequest(PartedRequest):
 
     @property
     def tile_params(self) -> OutputParams:
-        """The params of each prompt's request: raw tensors are wanted."""
+        """The params of each prompt's request, which ask for raw tensors."""
         return OutputParams(processor=self._pick).of_part()
 
     @property
     def can_wait(self) -> bool:
-        """Nothing is read before its turn."""
+        """Whether the request may wait for its turn. It may: it reads nothing before."""
         return True
 
     def check_tiles(self, most: int) -> None:
-        """Refuse more prompts than this when the plugin has made them."""
+        """Set the maximum number of prompts. The limit is checked when the plugin has made the prompts."""
         self._most = most
 
     def made_in(self, folder: Path | None) -> PluginRequest:
-        """The same with a folder for the copy of a file."""
+        """Set the folder for the copy of a file, and return this request."""
         self._data.parent = folder
         return self
 
     def fan_out(self, driver: Driver) -> FanOut:
-        """The request as its prompts, not started; how many these are the plugin says when it is."""
+        """Return the request's prompts as a fan-out that is not started. Their number is not known before its start."""
         self._id = self._plugin.ids.take(driver.request_id)
         return FanOut(
             self._parts(),
@@ -83,19 +83,19 @@ class PluginRequest(PartedRequest):
         )
 
     def close(self) -> None:
-        """End what may run of it."""
+        """Stop the request's calls of the plugin."""
         self._calls.close()
 
     def _measure(self) -> tuple[int, int]:
-        """Have the plugin make the prompts; gives their number, and the bytes of the largest one's tensors."""
+        """Have the plugin make the prompts. Return their number, and the bytes of the tensors of the largest prompt."""
         self._prompts, self._pooling = self._called("pre_process", self._made, _OF_THE_INPUT)
         count = len(self._prompts)
         if not count:
-            raise self._failure("pre_process gave no prompts", None)
+            raise self._failure("pre_process returned no prompts", None)
         if self._most is not None and count > self._most:
             raise InputError(
-                f"IO plugin {self._plugin.name!r} cuts the input into {count} prompts, and a request may have"
-                f" {self._most}; send a smaller input; a server's limit is --mmout-max-tiles"
+                f"IO plugin {self._plugin.name!r} cuts the input into {count} prompts, and a request may have at most"
+                f" {self._most}; send a smaller input, or raise a server's limit with --mmout-max-tiles"
             )
         return count, max(1, *map(_nbytes, self._prompts))
 
@@ -104,7 +104,7 @@ class PluginRequest(PartedRequest):
         return prompts, self._plugin.pooling_params()
 
     def _parts(self) -> Generator[PartInput, None, None]:
-        """Render the prompts, each when it is asked for; none is kept."""
+        """Render and yield the prompts one by one. Rendered prompts are not kept."""
         try:
             for index in range(len(self._prompts)):
                 yield self._part(index)
@@ -125,7 +125,7 @@ class PluginRequest(PartedRequest):
         return PartInput(index, None, rendered, where=where, pooling=pooling)
 
     def _join(self, _pick: str, parts: Iterator[Part]) -> Any:
-        """Collect the raw tensors, and have the plugin make its result of them."""
+        """Collect the raw tensors, and have the plugin make its result from them."""
         try:
             tensors = {part.index: PoolingOutput(part.output) for part in parts}
             outputs = [
@@ -134,7 +134,7 @@ class PluginRequest(PartedRequest):
             ]
             result = self._called("post_process", lambda: self._plugin.result(outputs, self._id))
         finally:
-            self._data.close()  # here, since who closes the request may be an event loop
+            self._data.close()  # here, because the event loop may call close(), and must not block
         if result is None:
             raise self._failure("post_process returned None; it must return a result", None)
         return result
@@ -142,29 +142,29 @@ class PluginRequest(PartedRequest):
     def _called(
         self, method: str, call: Callable[[], Result], of_the_input: tuple[type[BaseException], ...] = ()
     ) -> Result:
-        """Call the plugin; whatever it raises is the request's error."""
+        """Call the plugin. Raise whatever it raises as an error of this request."""
         try:
             return self._calls.run(call)
         except (MMOutError, StoppedError):
             raise
         except of_the_input as error:
-            said = f"IO plugin {self._plugin.name!r} refused its input: {type_and_message(error)}"
-            raise self._blamed(InputError(self._without_folder(said))) from error
+            reason = f"IO plugin {self._plugin.name!r} refused its input: {type_and_message(error)}"
+            raise self._blamed(InputError(self._without_folder(reason))) from error
         except HangingError as error:
             hangs = f"{method} hangs: {error}; make it faster, or raise the engine's option decode_timeout_s"
             raise self._failure(hangs, None) from None
         except BaseException as error:
             raise self._failure(f"{method} failed", error) from error
 
-    def _failure(self, what: str, error: BaseException | None) -> MMOutError:
+    def _failure(self, problem: str, error: BaseException | None) -> MMOutError:
         cause = "" if error is None else f": {type_and_message(error)}"
-        return self._blamed(DecodeError(f"IO plugin {self._plugin.name!r}: {what}{cause}"))
+        return self._blamed(DecodeError(f"IO plugin {self._plugin.name!r}: {problem}{cause}"))
 
     def _blamed(self, error: MMOutError) -> MMOutError:
         return blame(error, self._pick)
 
     def _without_folder(self, message: str) -> str:
-        """A message without the folder of our copy, which a client must not see."""
+        """Return a message without the folder of our copy, whose path a client must not see."""
         return message if self._data.folder is None else message.replace(f"{self._data.folder}/", "")
 
     def _ended(self) -> None:
@@ -173,7 +173,7 @@ class PluginRequest(PartedRequest):
 
 
 def _nbytes(value: Any) -> int:
-    """Bytes of the tensors, arrays and files in a prompt."""
+    """Return the number of bytes of the tensors, arrays and files in a prompt."""
     if isinstance(value, torch.Tensor):
         return value.nbytes
     if isinstance(value, bytes | bytearray | memoryview):

@@ -1,1 +1,1 @@
-"""Our IO Processor plugin, ``mmout``, by which clients of TerraTorch's plugin are served."""
+"""Our IO Processor plugin ``mmout``, which serves clients written for TerraTorch's plugin."""

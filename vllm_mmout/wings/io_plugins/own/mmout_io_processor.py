@@ -1,4 +1,4 @@
-"""MMOutIOProcessor: the IO Processor plugin ``mmout``, by which clients of TerraTorch's plugin are served."""
+"""The class of the IO Processor plugin ``mmout``, which serves clients written for TerraTorch's plugin."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.llm import BoundLLM
 
 _NAMED: ContextVar[NamedRequest | None] = ContextVar("mmout_named_request", default=None)
-"""What `pre_process` has named and `merge_pooling_params`, which vLLM calls next, is to put into the params."""
+"""The request created by `pre_process`, for `merge_pooling_params`, which vLLM calls next, to put into the params."""
 
 
 class PluginOutput(BaseModel):
-    """What the plugin answers with, field by field as TerraTorch's."""
+    """The plugin's answer, with the same fields as the answer of TerraTorch's plugin."""
 
     data_format: Literal["b64_json", "path"]
     data: str
-    """The result as a file, in base64; or the path of the file that it was written to."""
+    """The result as a file in base64, or the path of the file to which it was written."""
     request_id: str | None = None
 
 
 class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
-    """Answers a request of TerraTorch's form with what the model's output processor makes.
+    """An IO Processor plugin that answers TerraTorch's requests with results of the model's output processor.
 
-    Whoever calls it by vLLM's interface may be a client of a server: what it may name of this machine and of others is
-    what ``allowed_local_media_path`` and ``allowed_media_domains`` allow. ``LLM.encode`` may name any file.
+    A caller of vLLM's interface may be a client of a server, so ``allowed_local_media_path`` and
+    ``allowed_media_domains`` limit the files and hosts that a request may name. ``LLM.encode`` may name any file.
     """
 
     def __init__(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> None:
@@ -69,55 +69,55 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
         )
 
     def parse_data(self, data: object) -> PluginData:
-        """What a client sent, typed and checked."""
+        """Check the data that a client sent, and convert it to a typed request."""
         try:
             return plugin_data(data)
         except ApiError as error:
             raise _client_error(error) from None
 
     def pre_process(self, prompt: PluginData, request_id: str | None = None, **kwargs: Any) -> Any:
-        """The one prompt of a request, which only names it: nothing is read here, on the event loop."""
-        named = _Request(prompt, self._sources, self._options)
-        _NAMED.set(named)
-        return {"prompt_token_ids": [1], KEY: named}
+        """Return the only prompt of a request, which refers to the request. It reads no files: it runs on the loop."""
+        request = _Request(prompt, self._sources, self._options)
+        _NAMED.set(request)
+        return {"prompt_token_ids": [1], KEY: request}
 
     def merge_pooling_params(self, params: PoolingParams | None = None) -> PoolingParams:
-        """The params of the prompt that was made before; they name its request too, as vLLM's renderer keeps no key."""
-        named = _NAMED.get()
+        """Return params with the request of the last `pre_process`, since vLLM's renderer drops it from the prompt."""
+        request = _NAMED.get()
         _NAMED.set(None)
         merged = params or PoolingParams(task=TASK)
-        if named is not None:
-            merged.extra_kwargs = {**(merged.extra_kwargs or {}), KEY: named}
+        if request is not None:
+            merged.extra_kwargs = {**(merged.extra_kwargs or {}), KEY: request}
         return merged
 
     def post_process(
         self, model_output: Sequence[PoolingRequestOutput[Any]], request_id: str | None = None, **kwargs: Any
     ) -> PluginOutput:
-        """The answer, which is ready."""
+        """Return the answer, which the engine's output already holds."""
         (output,) = model_output
-        made: PluginOutput = output.outputs
-        return made.model_copy(update={"request_id": request_id or made.request_id})
+        answer: PluginOutput = output.outputs
+        return answer.model_copy(update={"request_id": request_id or answer.request_id})
 
     def run(self, llm: BoundLLM, data: Any, *, use_tqdm: Any, lora_request: Any) -> PoolingRequestOutput[Any]:
-        """Run a request of ``LLM.encode``, see `NamingPlugin.run`."""
+        """Run a request of ``LLM.encode``, and return its answer. Its caller may name any file of this machine."""
         try:
-            asked = plugin_data(data, local=True)
+            plugin_request = plugin_data(data, local=True)
             binding = llm.llm_engine.output_processor.binding
-            name = asked.check(binding)
-            params = asked.params_of(binding, name)
-            (result,) = llm.generate([asked.local_input], params, use_tqdm=use_tqdm, lora_request=lora_request)
+            name = plugin_request.check(binding)
+            params = plugin_request.params_of(binding, name)
+            (result,) = llm.generate([plugin_request.local_input], params, use_tqdm=use_tqdm, lora_request=lora_request)
             output = result.outputs
         except (ApiError, MMOutError) as error:
             raise _client_error(error) from error.__cause__
-        if asked.out_data_format == "path":
+        if plugin_request.out_data_format == "path":
             return _answer(result.request_id, "path", output.path)
         budget = AnswerBudget(self._options.max_answer)
-        return _answer(result.request_id, "b64_json", _base64(asked, binding, name, output, budget))
+        return _answer(result.request_id, "b64_json", _base64(plugin_request, binding, name, output, budget))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Request(NamedRequest):
-    """One request of a client."""
+    """One request of a client, which the engine's ``encode`` runs."""
 
     asked: PluginData
     sources: Sources
@@ -126,7 +126,7 @@ class _Request(NamedRequest):
     async def outputs(
         self, engine: BoundAsyncLLM, request_id: str, ways: Ways
     ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
-        """Run it, see `NamedRequest.outputs`."""
+        """Run the request, and yield its only output, in base64. Closing the generator aborts the request."""
         try:
             text = await self._run(engine, request_id, ways)
         except (ApiError, MMOutError) as error:
@@ -146,18 +146,18 @@ class _Request(NamedRequest):
                 priority=ways.priority,
                 max_tiles=self.options.max_tiles,
                 max_area=self.options.max_area,
-                warn=False,  # the answer's file says it
+                warn=False,  # the warnings are in the metadata of the answer's file
             )
             async with aclosing(outputs):
                 async for output in outputs:
                     last = output
         budget = AnswerBudget(self.options.max_answer)
-        work = partial(_base64, self.asked, binding, name, last.outputs, budget)  # closes what it has
+        work = partial(_base64, self.asked, binding, name, last.outputs, budget)  # it closes the output
         return await in_thread(work, stop=budget.abandon)
 
     @contextmanager
     def _opened(self, binding: Binding) -> Iterator[Any]:
-        """What the engine takes, open; blocks."""
+        """Yield the input with its files open. Blocks."""
         with self.sources.opened(checked_input(self.asked, self.options.max_upload)) as opened:
             if binding.inputs is None and is_open_file(opened):  # vLLM renders pictures, not files
                 yield {"multi_modal_data": {"image": rgb_picture(opened)}}
@@ -166,14 +166,16 @@ class _Request(NamedRequest):
 
 
 def _answer(request_id: str, data_format: Literal["b64_json", "path"], data: str) -> PoolingRequestOutput[Any]:
-    made = PluginOutput(data_format=data_format, data=data, request_id=request_id)
-    return PoolingRequestOutput(request_id, made, [], 0, finished=True)
+    answer = PluginOutput(data_format=data_format, data=data, request_id=request_id)
+    return PoolingRequestOutput(request_id, answer, [], 0, finished=True)
 
 
-def _base64(asked: PluginData, binding: Binding, name: str, output: Any, budget: AnswerBudget) -> str:
-    """The result as a file in base64; blocks. The result is closed."""
+def _base64(plugin_request: PluginData, binding: Binding, name: str, output: Any, budget: AnswerBudget) -> str:
+    """Encode the result as a file in base64, and close it. Blocks."""
     try:
-        entry = encode(output, asked.asked, response_of(binding.processors[name], asked.params), budget=budget)
+        entry = encode(
+            output, plugin_request.asked, response_of(binding.processors[name], plugin_request.params), budget=budget
+        )
         try:
             return b"".join(pieces([entry], as_text=True)).decode("ascii")
         finally:
@@ -184,7 +186,7 @@ def _base64(asked: PluginData, binding: Binding, name: str, output: Any, budget:
 
 
 def _client_error(error: ApiError | MMOutError) -> Exception:
-    """The same as vLLM's server answers it with 400, where it is about what the client sent."""
+    """Return an exception for which vLLM's server answers with status 400, if the error is about the client's data."""
     if isinstance(error, ApiError):
         return InvalidOptionError(_plain(error.message), param=_plain(error.param))
     if isinstance(error, SaveError) and not isinstance(error.__cause__, OSError):
@@ -195,5 +197,5 @@ def _client_error(error: ApiError | MMOutError) -> Exception:
 
 
 def _plain(text: str | None) -> Any:
-    """Text that an answer can hold: what a client sent may be quoted in it, with broken escapes."""
+    """Return a text that can be encoded as UTF-8. It may quote a client's text with broken escapes."""
     return text and text.encode(errors="replace").decode()

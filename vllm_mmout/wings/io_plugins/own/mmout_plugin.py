@@ -1,7 +1,7 @@
-"""The IO Processor plugin ``mmout`` as vLLM and engines see it: a prompt that names a request, which the engine runs.
+"""The parts of the IO Processor plugin ``mmout`` that vLLM and engines use: prompts that name a request.
 
-vLLM calls a plugin's ``pre_process`` on the server's event loop, and wants all prompts of a request at once. Ours gives
-one, which holds nothing but the request's name: an object that no client can make. The engine's ``encode`` runs it.
+vLLM calls a plugin's ``pre_process`` on the server's event loop, and expects all prompts of a request at once. Our
+plugin returns one prompt that holds only a request object, which no client can forge. The engine's ``encode`` runs it.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.llm import BoundLLM
 
 GROUP: Final = "vllm.io_processor_plugins"
-"""vLLM's group of entry points, ``name = pkg.mod:function``; the function gives the path of the plugin's class."""
+"""vLLM's entry point group for plugins. Each entry point is a function that returns the path of a plugin's class."""
 NAME: Final = "mmout"
-"""Our entry point in the group."""
+"""Name of our entry point in the group."""
 TASK: Final = "plugin"
-"""vLLM's pooling task of requests that a plugin makes."""
+"""Name of vLLM's pooling task for requests of a plugin."""
 KEY: Final = "mmout_request"
-"""Where a prompt, or the ``extra_kwargs`` of its pooling params, names its request."""
+"""Key of the request object in a prompt, or in the ``extra_kwargs`` of its pooling params."""
 
 
 def register() -> str:
-    """The plugin's class, as vLLM wants it: by name, so that nothing is imported where no model asks for it."""
+    """Return the path of the plugin's class. The class is only imported for a model that uses the plugin."""
     return "vllm_mmout.wings.io_plugins.own.mmout_io_processor.MMOutIOProcessor"
 
 
 class NamedRequest(ABC):
-    """A request that a prompt stands for."""
+    """A request that a prompt of the plugin refers to."""
 
     @abstractmethod
     def outputs(
         self, engine: BoundAsyncLLM, request_id: str, ways: Ways
     ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
-        """Run it, and yield its one output; closing or cancelling the generator aborts it."""
+        """Run the request, and yield its only output. Closing or cancelling the generator aborts the request."""
 
 
 class NamingPlugin(ABC):
-    """An IO Processor plugin whose prompts name requests."""
+    """An IO Processor plugin whose prompts refer to request objects."""
 
     @abstractmethod
     def run(self, llm: BoundLLM, data: Any, *, use_tqdm: Any, lora_request: Any) -> PoolingRequestOutput[Any]:
-        """Run a request of ``LLM.encode``, whose caller may name any file of this machine."""
+        """Run a request of ``LLM.encode``. Its caller may name any file of this machine."""
 
 
 def named_request(prompt: Any, pooling_params: PoolingParams | None) -> NamedRequest | None:
-    """The request that a prompt stands for; None for any other prompt.
+    """Return the request that a prompt refers to, or None for any other prompt.
 
-    vLLM's renderer makes another prompt of tokens, which has the tokens alone; the params come as they were.
+    vLLM's renderer replaces a prompt of tokens, and drops our key. The pooling params arrive unchanged.
     """
     extra = None if pooling_params is None else pooling_params.extra_kwargs
-    for place in (prompt, extra):
-        found = place.get(KEY) if isinstance(place, Mapping) else None
-        if isinstance(found, NamedRequest):
-            return found
+    for mapping in (prompt, extra):
+        request = mapping.get(KEY) if isinstance(mapping, Mapping) else None
+        if isinstance(request, NamedRequest):
+            return request
     return None
 
 
 def naming_plugin(processors: Any) -> NamingPlugin | None:
-    """Our plugin among what vLLM makes of pooling requests; None where there is none, or another's."""
+    """Return our plugin from vLLM's processors of pooling requests, or None if there is another plugin or no plugin."""
     plugin = getattr(processors.get(TASK), "io_processor", None) if isinstance(processors, Mapping) else None
     return plugin if isinstance(plugin, NamingPlugin) else None

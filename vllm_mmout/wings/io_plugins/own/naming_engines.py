@@ -1,4 +1,4 @@
-"""Bound engines with the IO Processor plugin ``mmout``, and what vLLM makes of pooling requests on them."""
+"""Subclasses of vLLM's engines, and of its processor of pooling requests, for the IO Processor plugin ``mmout``."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class NamingAsyncLLM(BoundAsyncLLM):
-    """A bound ``AsyncLLM`` whose ``encode`` runs what a prompt of the plugin names."""
+    """A bound ``AsyncLLM`` whose ``encode`` runs the request that a prompt of our plugin names."""
 
-    def encode(  # noqa: PLR0917 - as vLLM's
+    def encode(  # noqa: PLR0917 - vLLM's signature
         self,
         prompt: Any,
         pooling_params: PoolingParams,
@@ -40,12 +40,12 @@ class NamingAsyncLLM(BoundAsyncLLM):
         trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
         tokenization_kwargs: dict[str, Any] | None = None,
-        reasoning_ended: bool | None = None,  # noqa: FBT001 - as vLLM's
+        reasoning_ended: bool | None = None,  # noqa: FBT001 - vLLM's signature
     ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
-        """As vLLM's; a request that a prompt names is run by `generate`."""
-        named = named_request(prompt, pooling_params)
-        if named is not None:
-            return named.outputs(self, request_id, Ways(lora_request, trace_headers, priority))
+        """Run the request that a prompt of our plugin names by `generate`. Encode other prompts as vLLM does."""
+        request = named_request(prompt, pooling_params)
+        if request is not None:
+            return request.outputs(self, request_id, Ways(lora_request, trace_headers, priority))
         return super().encode(
             prompt,
             pooling_params,
@@ -59,7 +59,7 @@ class NamingAsyncLLM(BoundAsyncLLM):
 
 
 class NamingLLM(BoundLLM):
-    """A bound ``LLM``, likewise."""
+    """A bound ``LLM`` whose ``encode`` runs ``{"data": ...}`` as a request to our plugin."""
 
     pooling_io_processors: Any
 
@@ -73,7 +73,7 @@ class NamingLLM(BoundLLM):
         pooling_task: Any = None,
         **kwargs: Any,
     ) -> list[PoolingRequestOutput[Any]]:
-        """As vLLM's; ``{"data": ...}`` is run by `generate`."""
+        """Run ``{"data": ...}`` of the plugin's pooling task by `generate`. Encode other prompts as vLLM does."""
         plugin = naming_plugin(self.pooling_io_processors)
         if plugin is not None and pooling_task == TASK and isinstance(prompts, dict) and "data" in prompts:
             return [plugin.run(self, prompts["data"], use_tqdm=use_tqdm, lora_request=lora_request)]
@@ -83,29 +83,28 @@ class NamingLLM(BoundLLM):
 
 
 class RequestsBesidePlugin(PluginWithIOProcessorPlugins):
-    """vLLM's, where a request without ``data`` is what it is on an engine without a plugin.
+    """vLLM's processor of pooling requests with a plugin, which also accepts requests without ``data``.
 
-    vLLM takes nothing but ``data`` where a plugin is loaded: raw requests fail on an assertion, and are answered with
-    500.
+    vLLM accepts only ``data`` if a plugin is loaded: a raw request fails an assertion, and its client gets status 500.
     """
 
     def get_request_factory_online(self, ctx: PoolingServeContext[Any]) -> Sequence[AnyRenderParam]:
-        """As vLLM's with a plugin for ``data``, else as without."""
+        """Return what vLLM returns with a plugin if the request has ``data``, otherwise without a plugin."""
         if isinstance(ctx.request, IOProcessorRequest):
             return super().get_request_factory_online(ctx)
         return PoolingIOProcessor.get_request_factory_online(self, ctx)
 
     def post_process_online(self, ctx: PoolingServeContext[Any]) -> None:
-        """As vLLM's with a plugin for ``data``, else as without."""
+        """Let the plugin process the outputs of a request with ``data``. Leave other outputs unchanged."""
         if isinstance(ctx.request, IOProcessorRequest):
             super().post_process_online(ctx)
 
     def get_request_factory_offline(self, ctx: AnyOfflineInputsContext) -> tuple[RequestFactory, int]:
-        """As vLLM's with a plugin for ``data``, else as without."""
+        """Return what vLLM returns with a plugin if the request has ``data``, otherwise without a plugin."""
         if isinstance(ctx, OfflinePluginInputsContext):
             return super().get_request_factory_offline(ctx)
         return PoolingIOProcessor.get_request_factory_offline(self, ctx)
 
     def post_process_offline(self, ctx: OfflineOutputsContext) -> list[PoolingRequestOutput[Any]]:
-        """The outputs as they are: those for ``data`` have come from `LLM.encode` of the bound engine."""
+        """Return the outputs unchanged. Requests with ``data`` never get here: `NamingLLM.encode` runs them."""
         return ctx.outputs

@@ -1,4 +1,4 @@
-"""What our route answers for the IO Processor plugin ``mmout``: the same as vLLM's, within our limits and in pieces."""
+"""Our route's answers for the IO Processor plugin ``mmout``: as vLLM's, but with our limits, and sent in pieces."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ _REQUEST: TypeAdapter[IOProcessorRequest[Any]] = TypeAdapter(
 )
 
 
-async def plugin_answer(request: Request, service: ForwardService, given: Mapping[str, Any]) -> Response:
-    """Run a request and answer with its result: base64 that is made while it is sent, an address, or a file's path."""
-    outer = _outer(given)
-    asked = plugin_data(given["data"], served=service.options)
-    if asked.target is not None and asked.data_format != "b64_json":
-        asked.target.check_input(asked.data)
-    asked.check(service.binding)
+async def plugin_answer(request: Request, service: ForwardService, body: Mapping[str, Any]) -> Response:
+    """Run a request and answer with its result: as base64 encoded while it is sent, as an address, or as a path."""
+    outer = _outer(body)
+    plugin_request = plugin_data(body["data"], served=service.options)
+    if plugin_request.target is not None and plugin_request.data_format != "b64_json":
+        plugin_request.target.check_input(plugin_request.data)
+    plugin_request.check(service.binding)
     name = request_id(request, "pooling")
-    data = await asyncio.to_thread(checked_input, asked, service.options.max_upload)
+    data = await asyncio.to_thread(checked_input, plugin_request, service.options.max_upload)
     work = Work(
         service,
         data,
-        asked.params,
-        asked.asked,
+        plugin_request.params,
+        plugin_request.asked,
         name,
         service.adapter(outer.model),
         "data",
@@ -61,51 +61,53 @@ async def plugin_answer(request: Request, service: ForwardService, given: Mappin
         trace_headers(request),
     )
     (entry,) = (await work.result()).entries
-    called = f"pooling-{request.headers.get('x-request-id') or outer.request_id}"  # as vLLM calls it
-    head = {"request_id": called, "created_at": int(time.time())}
-    if asked.out_data_format != "b64_json":
-        place = await _placed(request, service, asked, entry)
-        found = {"data_format": asked.out_data_format, "data": place, "request_id": called}
-        return JSONResponse({**head, "data": found})
-    start = json.dumps({**head, "data": {"data_format": asked.out_data_format, "data": ""}}, separators=(",", ":"))
-    end = json.dumps({"request_id": called}, separators=(",", ":"))[1:]
+    vllm_id = f"pooling-{request.headers.get('x-request-id') or outer.request_id}"  # the id that vLLM would use
+    head = {"request_id": vllm_id, "created_at": int(time.time())}
+    if plugin_request.out_data_format != "b64_json":
+        location = await _placed(request, service, plugin_request, entry)
+        data_field = {"data_format": plugin_request.out_data_format, "data": location, "request_id": vllm_id}
+        return JSONResponse({**head, "data": data_field})
+    start = json.dumps(
+        {**head, "data": {"data_format": plugin_request.out_data_format, "data": ""}}, separators=(",", ":")
+    )
+    end = json.dumps({"request_id": vllm_id}, separators=(",", ":"))[1:]
     parts: list[bytes | Encoded] = [start.removesuffix('"}}').encode(), entry, f'",{end}}}'.encode()]
     return PiecesResponse(parts, MEDIA_TYPES["json"], as_text=True)
 
 
-async def _placed(request: Request, service: ForwardService, asked: PluginData, entry: Encoded) -> str:
-    """Store a result, or write it where the request says, and return its address or path."""
-    if asked.target is None:
+async def _placed(request: Request, service: ForwardService, plugin_request: PluginData, entry: Encoded) -> str:
+    """Store a result, or write it to the file that the request names, and return its address or path."""
+    if plugin_request.target is None:
         (name,) = await kept(service.store, [entry])
         return str(request.url_for("mmout_result", name=name))
     try:
-        return str(await asyncio.to_thread(asked.target.write, entry))
+        return str(await asyncio.to_thread(plugin_request.target.write, entry))
     finally:
         entry.close()
 
 
-def _outer(given: Mapping[str, Any]) -> IOProcessorRequest[Any]:
-    """What stands beside ``data``, as vLLM's route takes it: what it does not know is nothing to it."""
-    for name in given:
+def _outer(body: Mapping[str, Any]) -> IOProcessorRequest[Any]:
+    """Check the fields beside ``data`` as vLLM's route does, which ignores unknown fields."""
+    for name in body:
         if name in OPTIONS:
-            raise ApiError(400, f"{name} stands beside data, and is to stand in it", param=name)
+            raise ApiError(400, f"{name} must be inside data, not beside it", param=name)
     try:
-        return _REQUEST.validate_python({**given, "data": None})
+        return _REQUEST.validate_python({**body, "data": None})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         wrong = ".".join(map(str, first["loc"]))
         raise ApiError(400, f"{wrong}: {first['msg']}, got {shown(first['input'])}", param=wrong) from None
-    except ValueError as error:  # of a field that vLLM once had
+    except ValueError as error:  # for fields that vLLM has removed
         raise api_error(error) from None
 
 
 class PluginRoutes(ServerExtension):
-    """Answers what the plugin takes."""
+    """A server extension that answers requests to the plugin."""
 
     def plugin_answer(self, plugin: Any) -> PluginAnswer | None:
-        """Our own for our own plugin."""
+        """Return our answer function for our own plugin, or None for another plugin."""
         return plugin_answer if isinstance(plugin, NamingPlugin) else None
 
     def needed_plugins(self, args: Namespace) -> Sequence[str]:
-        """Our plugin, where the arguments name it."""
+        """Return the name of our plugin if the server's arguments choose it, or an empty list."""
         return [NAME] if getattr(args, "io_processor_plugin", None) == NAME else []

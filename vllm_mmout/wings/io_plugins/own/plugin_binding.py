@@ -1,4 +1,4 @@
-"""What the IO Processor plugin ``mmout`` changes of engines: see the field ``engine`` of `vllm_mmout.wing.Wing`."""
+"""Binding of engines to the IO Processor plugin ``mmout``: the module for the field ``engine`` of `wing.Wing`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def bind_requests(processor: Any) -> None:
-    """Bind what vLLM makes of the requests of a plugin, where that is ours; leave any other."""
+    """Bind vLLM's processor of pooling requests if its plugin is ours. Leave any other unchanged."""
     if isinstance(processor.io_processor, NamingPlugin):
         from vllm_mmout.wings.io_plugins.own.naming_engines import RequestsBesidePlugin
 
@@ -22,7 +22,7 @@ def bind_requests(processor: Any) -> None:
 
 
 def bind_async_llm(engine: Any) -> None:
-    """Have a bound ``AsyncLLM`` run the requests that our plugin names, where it has that; leave any other."""
+    """Make a bound ``AsyncLLM`` run the requests that our plugin names, if it is started with our plugin."""
     if _plugin_of(engine.model_config) == NAME:
         from vllm_mmout.wings.io_plugins.own.naming_engines import NamingAsyncLLM
 
@@ -30,7 +30,7 @@ def bind_async_llm(engine: Any) -> None:
 
 
 def bind_llm(llm: Any) -> None:
-    """Have a bound ``LLM`` run the requests that our plugin names, where it has that; leave any other."""
+    """Make a bound ``LLM`` run the requests that our plugin names, if it is started with our plugin."""
     if naming_plugin(getattr(llm, "pooling_io_processors", None)) is not None:
         from vllm_mmout.wings.io_plugins.own.naming_engines import NamingLLM
 
@@ -38,13 +38,13 @@ def bind_llm(llm: Any) -> None:
 
 
 def _plugin_of(model_config: ModelConfig) -> str | None:
-    """Name of the plugin that an engine is started with."""
+    """Return the name of the plugin with which an engine is started, or None."""
     name: str | None = model_config.io_processor_plugin or getattr(model_config.hf_config, "io_processor_plugin", None)
     return name
 
 
 def check_engine(vllm_config: VllmConfig, *, bound: bool) -> None:
-    """Refuse a plugin that cannot work, before a process of the engine is started."""
+    """Raise OptionError for a plugin that cannot work, before a process of the engine is started."""
     model_config = vllm_config.model_config
     argument, name = model_config.io_processor_plugin, _plugin_of(model_config)
     if name is None:
@@ -53,7 +53,7 @@ def check_engine(vllm_config: VllmConfig, *, bound: bool) -> None:
     if not bound:
         if name == NAME:
             raise OptionError(
-                f"the IO Processor plugin {NAME!r} answers with what a model's output processor makes, and model"
+                f"the IO Processor plugin {NAME!r} returns the results of a model's output processor, and model"
                 f" {model_config.model} has none; leave {chosen_by} out, or give the model an output processor"
                 ' (additional_config={"mmout": {"output_processor": NAME}})'
             )
@@ -61,8 +61,8 @@ def check_engine(vllm_config: VllmConfig, *, bound: bool) -> None:
     from vllm import envs
 
     allowed = envs.VLLM_PLUGINS
-    known = sorted({point.name for point in entry_points(group=GROUP) if allowed is None or point.name in allowed})
-    if name not in known:
+    installed = sorted({point.name for point in entry_points(group=GROUP) if allowed is None or point.name in allowed})
+    if name not in installed:
         raise OptionError(
-            f"{chosen_by} is {name!r}, and no such IO Processor plugin is installed (known: {', '.join(known)})"
+            f"{chosen_by} is {name!r}, and no such IO Processor plugin is installed (known: {', '.join(installed)})"
         )

@@ -1,4 +1,4 @@
-"""The ``data`` that the IO Processor plugin ``mmout`` takes: TerraTorch's fields, and the options of a request."""
+"""The ``data`` of a request to the IO Processor plugin ``mmout``: TerraTorch's fields, and the options of a request."""
 
 from __future__ import annotations
 
@@ -42,44 +42,44 @@ FIELDS: Final = Fields(
     later=OPTIONS,
     where=" in data",
 )
-"""All that may stand in ``data``."""
+"""All fields that ``data`` may have."""
 _EMPTY: Final = ("image_format", "out_path", "output_path", "indices")
-"""Fields that are as good as left out where they are empty, as TerraTorch's plugin has it."""
+"""Fields that count as missing if they are empty, as in TerraTorch's plugin."""
 _CONFIG: Final = "TERRATORCH_SEGMENTATION_IO_PROCESSOR_CONFIG"
-"""Variable of the environment in which TerraTorch's plugin finds its ``output_path``, as JSON."""
+"""Environment variable from which TerraTorch's plugin reads its ``output_path``, as JSON."""
 
 
 class PluginData(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client of the plugin asks for, typed and checked as far as that goes without the model."""
+    """A request to the plugin, typed and checked as far as possible without the model."""
 
     data: tuple[str, ...]
-    """Addresses, paths, or files in base64; several are the files of one input."""
+    """Addresses, paths, or files in base64. Several texts are the files of one input."""
     names: tuple[str, ...] = ()
-    """Of the files, where they have some: bands, or images of a model of several."""
+    """Names of the files if they have names: bands, or images of a model with several image inputs."""
     data_format: Literal["url", "path", "b64_json"]
     image_format: str | None = None
-    """Of the result; None: the usual one of a file, GeoTIFF of a raster."""
+    """Format of the result. None means the default format of the result, which is GeoTIFF for rasters."""
     out_data_format: Literal["b64_json", "path", "url"] = "b64_json"
     params: OutputParams = OutputParams()
-    """The ``path`` in it is the client's ``out_path``."""
+    """Options of the request. Their ``path`` is the client's ``out_path``."""
     target: Target | None = None
-    """Where a server writes the result."""
+    """File or folder to which a server writes the result, or None."""
     folder: Path | None = None
-    """Where a caller who names no ``out_path`` finds the file, under a name of its own."""
+    """Folder for a result without ``out_path``. The file gets a unique name. None if the folder is not needed."""
 
     @property
     def asked(self) -> FormatChoice:
-        """What is asked of the bytes of the result."""
+        """The file format that the client asks for."""
         return FormatChoice(self.image_format, as_file=True)
 
     @property
     def input(self) -> Any:
-        """What `serving.inputs.sources.Sources` opens: addresses or uploads; blocks while base64 is decoded."""
+        """The input for `serving.inputs.sources.Sources`: addresses or uploads. Decoding base64 blocks."""
         return self._one([self._input(text) for text in self.data])
 
     @property
     def local_input(self) -> Any:
-        """What ``LLM.generate`` takes of a caller on this machine; as `input`."""
+        """The input for ``LLM.generate``, from a caller on this machine. Decoding base64 blocks."""
         readers: dict[str, Callable[[str], Any]] = {"path": Path, "b64_json": _decoded, "url": str}
         return self._one([readers[self.data_format](text) for text in self.data])
 
@@ -87,10 +87,10 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         return f"{type(self).__name__}(data_format={self.data_format!r}, params={self.params!r})"  # data may be large
 
     def check(self, binding: Binding) -> str:
-        """Check what is asked of the model's processor, and give its name."""
+        """Check the request against the model's output processor, and return the processor's name."""
         inputs = binding.inputs
         if inputs is not None and not inputs.opens_files:
-            takes = f"the model {binding.model!r} takes {inputs.takes}, and the IO Processor plugin hands it files"
+            takes = f"the model {binding.model!r} takes {inputs.takes}, and the IO Processor plugin passes files to it"
             raise InputError(f"{takes}; start the server without the plugin", param="data")
         binding.check_params(self.params)
         (name,) = binding.choice.pick(self.params.processor)
@@ -98,29 +98,32 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         if formats is None:
             return name
         try:
-            made = chosen_format(formats, self.asked)
+            result_format = chosen_format(formats, self.asked)
         except OptionError as error:
             raise OptionError(str(error), param="image_format") from error
         if self.params.path is not None and self.image_format is not None:
             file = Path(self.params.path)
-            written = formats.get(file.suffix.lower()) or next(iter(formats.values()))  # the usual one of a folder
-            if written != made:
+            # A folder as path gets a file of the default format.
+            file_format = formats.get(file.suffix.lower()) or next(iter(formats.values()))
+            if file_format != result_format:
                 raise OptionError(
                     f"image_format is {self.image_format!r}, and a file for out_path {self.params.path!r} would be"
-                    f" {written}; name a file with the suffix of the format, or leave image_format out",
+                    f" {file_format}; name a file with the suffix of the format, or leave image_format out",
                     param="image_format",
                 )
         return name
 
     def params_of(self, binding: Binding, name: str) -> OutputParams:
-        """The params, with a file to write the result to where the caller names none; ``name`` is that of `check`."""
+        """Return the params, with a file for the result if the caller names none. ``name`` comes from `check`."""
         if self.folder is None:
             return self.params
         formats = formats_for(binding.processors[name], self.params)
         if formats is None:
-            raise OptionError(f"results of {name} have no usual format; name the file with out_path", param="out_path")
-        made = chosen_format(formats, self.asked)
-        suffix = next(suffix for suffix, name in formats.items() if name == made)
+            raise OptionError(
+                f"results of {name} have no default format; name the file with out_path", param="out_path"
+            )
+        result_format = chosen_format(formats, self.asked)
+        suffix = next(suffix for suffix, format_name in formats.items() if format_name == result_format)
         return msgspec.structs.replace(self.params, path=str(self.folder / f"{uuid4()}{suffix}"))
 
     def _input(self, text: str) -> str | Upload:
@@ -130,28 +133,31 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
             content = _decoded(text)
             return Upload("", io.BytesIO(content), len(content))
         if not text.startswith("/"):
-            raise InputError(f"a path must be whole, from / on, got {shown(text)}", param="data")
+            raise InputError(f"a path must be absolute, beginning with /, got {shown(text)}", param="data")
         return f"file://{quote(text, errors='surrogatepass')}"
 
-    def _one(self, made: list[Any]) -> Any:
+    def _one(self, inputs: list[Any]) -> Any:
         if self.names:
-            return dict(zip(self.names, made, strict=True))
-        return made[0] if len(made) == 1 else made
+            return dict(zip(self.names, inputs, strict=True))
+        return inputs[0] if len(inputs) == 1 else inputs
 
 
-def plugin_data(given: Any, *, local: bool = False, served: ServingOptions | None = None) -> PluginData:
-    """Return the request of what stands in ``data``.
+def plugin_data(data: Any, *, local: bool = False, served: ServingOptions | None = None) -> PluginData:
+    """Parse and check the ``data`` of a request.
 
     Args:
-        given: what a client sent.
-        local: whether it comes from this process, which may write anywhere.
-        served: the options of our server, which can store results and may let them be written; None: of vLLM's own.
+        data: the value that a client sent.
+        local: whether the request comes from this process, which may write to any path.
+        served: the options of our server, which can store results and may write them to files; None for vLLM's server.
+
+    Raises:
+        ApiError: the data is invalid.
 
     """
-    if not isinstance(given, Mapping):
+    if not isinstance(data, Mapping):
         example = '{"data": "https://host/scene.tif", "data_format": "url"}'
-        raise ApiError(400, f"data must be an object such as {example}, got {shown(given)}", param="data")
-    fields = {name: value for name, value in given.items() if not _is_unset(name, value)}
+        raise ApiError(400, f"data must be an object such as {example}, got {shown(data)}", param="data")
+    fields = {name: value for name, value in data.items() if not _is_unset(name, value)}
     options = FIELDS.of_object(fields)
     if isinstance(options.get("processor"), tuple):
         raise ApiError(400, "processor must be one name: an answer of the plugin holds one result", param="processor")
@@ -175,38 +181,38 @@ def plugin_data(given: Any, *, local: bool = False, served: ServingOptions | Non
     )
 
 
-def checked_input(data: PluginData, most: int) -> Any:
-    """The input, where files in base64 have ``most`` bytes together, those of an upload."""
-    if data.data_format == "b64_json" and sum(map(len, data.data)) // 4 * 3 > most:
+def checked_input(data: PluginData, max_bytes: int) -> Any:
+    """Return the input. Raise InputError if its files in base64 exceed ``max_bytes``, the limit of an upload."""
+    if data.data_format == "b64_json" and sum(map(len, data.data)) // 4 * 3 > max_bytes:
         raise InputError(
-            f"data holds more than {most} bytes, the most that this server takes; send a smaller file, or ask for a"
-            f" larger {flag('max_upload')}",
+            f"data holds more than {max_bytes} bytes, the most that this server accepts; send a smaller file, or ask"
+            f" the operator to raise {flag('max_upload')}",
             param="data",
         )
     return data.input
 
 
 def _is_unset(name: Any, value: Any) -> bool:
-    """Whether a field says nothing; clients of TerraTorch's plugin send some of them empty."""
+    """Return whether a field counts as missing. Clients of TerraTorch's plugin send some fields empty."""
     return value is None or (name in _EMPTY and isinstance(value, str | list | tuple) and not value)
 
 
-def _choice(fields: Mapping[str, Any], name: str, known: tuple[str, ...], default: str | None) -> Any:
+def _choice(fields: Mapping[str, Any], name: str, choices: tuple[str, ...], default: str | None) -> Any:
     value = fields.get(name, default)
-    if isinstance(value, str) and value in known:
+    if isinstance(value, str) and value in choices:
         return value
-    choices = f"must be one of {', '.join(known)}"
-    wrong = f"data has no {name}; it {choices}" if value is None else f"{name} {choices}, got {shown(value)}"
+    rule = f"must be one of {', '.join(choices)}"
+    wrong = f"data has no {name}; it {rule}" if value is None else f"{name} {rule}, got {shown(value)}"
     raise ApiError(400, wrong, param=name)
 
 
 def _texts(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """The texts of the input."""
+    """Return the addresses, paths or base64 texts of the input. Raise ApiError if they are missing or invalid."""
     data = fields.get("data")
     if data is None:
         raise ApiError(400, "data has no data; it must be the input: an address, a path, or base64", param="data")
-    several = data.values() if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else [data]
-    texts = [str(text) if isinstance(text, Path) else text for text in several]
+    values = data.values() if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else [data]
+    texts = [str(text) if isinstance(text, Path) else text for text in values]
     if not texts or not all(isinstance(text, str) and text for text in texts):
         wrong = f"data in data must be a text, a list of texts, or texts by name, got {shown(data)}"
         raise ApiError(400, wrong, param="data")
@@ -226,19 +232,19 @@ def _image_format(fields: Mapping[str, Any]) -> str | None:
 
 
 def _decoded(text: str) -> bytes:
-    """The file that base64 holds; line breaks in it are nothing."""
+    """Decode a file in base64, ignoring whitespace. Raise InputError if the text is not base64."""
     try:
         return b64decode("".join(text.split()), validate=True)
-    except ValueError:  # of what is no ASCII, too
+    except ValueError:  # also for text that is not ASCII
         raise InputError(
-            f"data_format is 'b64_json', and {shown(text)} is no base64; encode the file's bytes as base64.b64encode"
+            f"data_format is 'b64_json', and {shown(text)} is not base64; encode the file's bytes as base64.b64encode"
             " does",
             param="data",
         ) from None
 
 
 def _out_path(fields: Mapping[str, Any], out_data_format: str, *, local: bool) -> str | None:
-    """The path that a request names for its result; None where it names none, or wants none written."""
+    """Return the path that a request names for its result, or None if it names none or does not want a file."""
     if out_data_format == "path" and not local:
         raise ApiError(
             400,
@@ -247,14 +253,14 @@ def _out_path(fields: Mapping[str, Any], out_data_format: str, *, local: bool) -
             " job to /v1/scenes and fetch its file",
             param="out_data_format",
         )
-    named = {name: fields[name] for name in ("out_path", "output_path") if name in fields}
-    for name, path in named.items():
+    paths = {name: fields[name] for name in ("out_path", "output_path") if name in fields}
+    for name, path in paths.items():
         if not isinstance(path, str | Path):
             raise ApiError(400, f"{name} must be a folder or a file, got {shown(path)}", param=name)
-    if len(set(map(str, named.values()))) > 1:
-        differ = " and ".join(map(shown, named.values()))
-        raise ApiError(400, f"out_path and output_path differ: {differ}; name one", param="out_path")
-    path = next(iter(named.values()), None)
+    if len(set(map(str, paths.values()))) > 1:
+        differ = " and ".join(map(shown, paths.values()))
+        raise ApiError(400, f"out_path and output_path differ: {differ}; name only one", param="out_path")
+    path = next(iter(paths.values()), None)
     return None if path is None or out_data_format != "path" else str(path)
 
 
@@ -263,14 +269,14 @@ class _Config(msgspec.Struct):
 
 
 def _default_folder() -> Path:
-    """Where TerraTorch's plugin writes what has no path: where its configuration says, else the user's home."""
+    """Return the folder of results without a path: as configured for TerraTorch's plugin, or the user's home folder."""
     try:
         config = msgspec.json.decode(os.environ.get(_CONFIG) or "{}", type=_Config)
     except msgspec.MsgspecError as error:
-        wrong = f'{_CONFIG} must be such as {{"output_path": "/results"}}: {error}; or give out_path'
+        wrong = f'{_CONFIG} must be JSON such as {{"output_path": "/results"}}: {error}; or give out_path'
         raise ApiError(400, wrong, param="out_path") from None
     folder = Path(config.output_path or Path.home())
     if not folder.is_dir():
-        wrong = f"out_path is not given, and {folder}, which {_CONFIG} names, is no folder; make it"
+        wrong = f"out_path is not given, and {folder}, which {_CONFIG} names, is not a folder; create it"
         raise ApiError(400, wrong, param="out_path")
     return folder

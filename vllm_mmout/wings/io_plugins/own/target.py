@@ -1,4 +1,4 @@
-"""Target: where a server writes the result of a request that names its file, below the folder of its operator."""
+"""The file or folder to which a server writes the result of a request, below the operator's output folder."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
 
 _FIELD: Final = "output_path"
 _COPIED: Final = 1 << 20
-"""Bytes that are written at once."""
+"""Number of bytes copied at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A folder, or a file whose suffix is its format."""
+    """A folder, or a file whose suffix determines the format."""
 
     path: Path
     folder: bool
-    """Whether the file gets a name of its own in ``path``."""
+    """Whether ``path`` is a folder, in which the file gets a unique name."""
 
     @classmethod
     def below(cls, root: str, text: str) -> Self:
-        """Return the target of a client's path, which is relative to the root, or whole and within it.
+        """Return the target for a client's path, which is relative to ``root``, or absolute and below it.
 
         Raises:
-            ApiError: the path leads elsewhere, also by ".." or a link.
+            ApiError: the path leads outside ``root``, for example by ".." or a link.
 
         """
         base = Path(root).resolve()
         try:
             path = (base / text).resolve()
-        except (OSError, RuntimeError, ValueError):  # a circle of links, a NUL
+        except (OSError, RuntimeError, ValueError):  # a loop of links, or a NUL character
             path = Path(os.sep)
         if not path.is_relative_to(base):
-            wrong = f"{_FIELD} {shown(text)} does not lie below the folder where this server writes"
+            wrong = f"{_FIELD} {shown(text)} is not below the folder to which this server writes"
             raise ApiError(400, f"{wrong} ({flag('output_root')}); name a path relative to it", param=_FIELD)
-        named = not text.endswith(os.sep) and not path.is_dir() and format_named(path.suffix) is not None
-        return cls(path, folder=not named)
+        is_file = not text.endswith(os.sep) and not path.is_dir() and format_named(path.suffix) is not None
+        return cls(path, folder=not is_file)
 
     def format_of(self, asked: str | None) -> str | None:
-        """Return the format to make; the suffix of a file says it, and must agree with what the client asks."""
+        """Return the format to write. The suffix of a file determines it, and must agree with the client's format."""
         if self.folder:
             return asked
         form = format_named(self.path.suffix)
@@ -61,16 +61,16 @@ class Target:
         return form.name
 
     def check_input(self, data: tuple[str, ...]) -> None:
-        """Raise an ApiError where the result would replace one of its inputs: whole paths, ``file:`` URLs, others."""
+        """Raise ApiError if the result would overwrite its own input, named by an absolute path or a ``file:`` URL."""
         paths = (unquote(urlsplit(text).path) if text[:5].lower() == "file:" else text for text in data)
         if any(text.startswith(os.sep) and os.path.realpath(text) == str(self.path) for text in paths):
             raise ApiError(400, "the result would be written over its own input; choose another path", param=_FIELD)
 
     def write(self, entry: Encoded) -> Path:
-        """Write a result, whole or not at all, and return its file; folders are made. Blocks."""
+        """Write a result atomically, create missing folders, and return the file. Blocks."""
         file = self.path / f"{uuid4()}{entry.suffix}" if self.folder else self.path
         file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(file) as part, part.open("wb") as opened:
-            for at in range(0, entry.nbytes, _COPIED):
-                opened.write(entry.read(at, _COPIED))
+        with atomic_file(file) as part, part.open("wb") as stream:
+            for offset in range(0, entry.nbytes, _COPIED):
+                stream.write(entry.read(offset, _COPIED))
         return file
