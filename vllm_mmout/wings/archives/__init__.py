@@ -1,7 +1,7 @@
-"""Archives of ``torch.export.save``: a ``.pt2`` file, and a JSON file beside it, are a model.
+"""Models exported by ``torch.export.save``: a folder with a ``.pt2`` archive and a JSON file.
 
-The JSON is ours, or an item of STAC's Machine Learning Model extension (MLM). Nothing in an archive is unpickled, and
-no code in it is run: what could do either is refused.
+The JSON file is a ``config.json`` of ours, or an item of STAC's Machine Learning Model extension (MLM). Nothing in an
+archive is unpickled and none of its code is run. Content that would lead to either is refused.
 """
 
 from __future__ import annotations

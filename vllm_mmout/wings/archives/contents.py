@@ -1,4 +1,4 @@
-"""What a ``.pt2`` archive holds: inputs, outputs and weights of its program, as far as they are taken; no torch."""
+"""The contents of a ``.pt2`` archive: its program's inputs, outputs and weights. Reading them does not need torch."""
 
 from __future__ import annotations
 
@@ -23,103 +23,103 @@ SUFFIX: Final = ".pt2"
 UNBOUNDED: Final = 2**31 - 1
 _USUAL: Final = 1024
 _LARGEST: Final = 2**26
-"""Bytes of a JSON file within."""
+"""Maximum number of bytes of a JSON file in the archive."""
 _DTYPES: Final = {
     1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64", 12: "bool",
     13: "bfloat16", 28: "uint16", 34: "uint32", 35: "uint64",
 }  # fmt: skip
-"""Numbers of torch.export's schema."""
+"""Names of dtypes by their numbers in torch.export's schema."""
 _LEAF: Final[dict[str, Any]] = {"type": None, "context": None, "children_spec": []}
 _REMEDY: Final = (
-    "only raw tensors and torch's own operators on them are taken; export the plain network, with tensors in and"
-    " tensors, or a dict, list or tuple of them, out"
+    "only raw tensors and torch's own operators on them are supported; export the plain network, with tensors as"
+    " inputs, and tensors, or a dict, list or tuple of tensors, as outputs"
 )
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The sizes of one axis of a tensor."""
+    """The range of sizes of one axis of a tensor."""
 
     least: int
     most: int
-    """`UNBOUNDED` where nothing bounds it."""
+    """Largest size, or `UNBOUNDED`."""
 
     @property
     def fixed(self) -> int | None:
-        """The one size; None where there are several."""
+        """The only possible size, or None if the size may vary."""
         return self.least if self.least == self.most else None
 
     @property
     def usual(self) -> int:
-        """The most, of an axis that may be large 1024."""
+        """The largest size, but not more than 1024 if a smaller size is possible."""
         return min(self.most, max(_USUAL, self.least))
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of the program."""
+    """One input tensor of the program."""
 
     name: str
     dtype: str
     axes: tuple[Axis, ...]
-    """With that of the batch."""
+    """All axes, including the batch axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The program of an archive."""
+    """The checked contents of an archive."""
 
     file: Path
     name: str
-    """Of the program, "model" as a rule."""
+    """Name of the program, usually "model"."""
     inputs: tuple[Input, ...]
-    """The tensors, in the order of ``arguments``."""
+    """The input tensors, in the order of ``arguments``."""
     arguments: tuple[Any, ...]
-    """What the program is called with: None stands for the tensors' places, all else is a value that was constant."""
+    """Arguments of the program's call: None in the places of tensors, and values that were constant at export."""
     places: tuple[int, ...]
-    """Of the tensors among the arguments."""
+    """Indices of the tensors in ``arguments``."""
     outputs: tuple[str, ...]
-    """Names of what it gives, "" of a single one; the keys and places in dicts, lists and tuples."""
+    """Names of the outputs: keys and indices in dicts, lists and tuples, and "" for a single output."""
     ranks: tuple[int, ...]
     """Numbers of axes of the outputs that are tensors."""
     files: Mapping[str, bytes]
-    """What torch is given as the files of this name, instead of what the archive has there."""
+    """Contents of files by name, which torch gets instead of those in the archive."""
     targets: frozenset[str]
-    """What the program calls."""
+    """Names of the operators that the program calls."""
 
     def check_operators(self, trusted: Collection[str]) -> None:
-        """Raise OptionError where the program calls an operator that is neither allowed nor trusted by the engine."""
+        """Raise OptionError if the program calls an operator that is neither allowed nor trusted by the engine."""
         refused = untrusted(self.targets, trusted)
         if refused:
             calls = ", ".join(f"a call of {target!r}" for target in refused)
             raise OptionError(
-                f"{self.file.name} holds what is not taken: {calls}; nothing checks what such operators do with memory."
-                " Export the network without them, or, if you trust whoever made the archive, name them in the engine's"
-                f" option {TRUST}: {json.dumps(sorted(set(refused.values())))}"
+                f"{self.file.name} contains something that is not supported: {calls}; such operators may access memory"
+                " without a check. Export the network without them, or, if you trust whoever made the archive, name"
+                f" them in the engine's option {TRUST}: {json.dumps(sorted(set(refused.values())))}"
             )
 
 
 def contents_of(file: Path) -> Contents:
-    """Read an archive; OptionError: it is none, or holds what is not taken."""
+    """Read and check an archive. Raise OptionError if it is malformed, or has unsupported content."""
     try:
         with _opened(file) as content, zipfile.ZipFile(content) as archive:
             return _read(file, archive)
     except msgspec.ValidationError as error:
-        raise OptionError(f"{file.name} holds what is not taken: {error}; {_REMEDY}") from error
+        raise OptionError(f"{file.name} contains something that is not supported: {error}; {_REMEDY}") from error
     except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise OptionError(
-            f"{file.name} is no archive that torch.export.save of torch 2.9 or later writes:"
+            f"{file.name} is not an archive that torch.export.save of torch 2.9 or later writes:"
             f' {type(error).__name__}: {error}; write it by torch.export.save(program, "FILE{SUFFIX}")'
         ) from error
 
 
 def _opened(file: Path) -> BinaryIO:
-    """Open a regular file; to open a pipe would wait for who writes to it."""
+    """Open a regular file. Anything else is refused: opening a pipe would block until another process writes to it."""
     content = os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")
     if not stat.S_ISREG(os.fstat(content.fileno()).st_mode):
         content.close()
-        raise OptionError(f"{file} is no regular file; put the archive itself there")
+        raise OptionError(f"{file} is not a regular file; put the archive itself there")
     return content
 
 
@@ -128,7 +128,7 @@ def _read(file: Path, archive: zipfile.ZipFile) -> Contents:
     names = [path.removeprefix("models/").removesuffix(".json") for path in entries if path.startswith("models/")]
     if len(names) != 1 or not names[0].isidentifier():
         raise OptionError(
-            f"{file.name} holds {len(names)} programs ({', '.join(names)}), and one is served; write it by"
+            f"{file.name} holds {len(names)} programs ({', '.join(names)}), and exactly one is supported; write it by"
             " torch.export.save"
         )
     if any(path.startswith("data/aotinductor/") for path in entries):
@@ -153,7 +153,7 @@ def _read(file: Path, archive: zipfile.ZipFile) -> Contents:
     arguments, inputs = _flat_inputs(program)
     _flatten(program, len(arguments), len(outputs))
     tensors = program.graph_module.graph.tensor_values
-    given = [spec.user_output.arg for spec in program.graph_module.signature.output_specs if spec.user_output]
+    user_outputs = [spec.user_output.arg for spec in program.graph_module.signature.output_specs if spec.user_output]
     return Contents(
         file,
         name,
@@ -161,7 +161,7 @@ def _read(file: Path, archive: zipfile.ZipFile) -> Contents:
         arguments=arguments,
         places=tuple(inputs),
         outputs=outputs,
-        ranks=tuple(len(tensors[arg.as_tensor.name].sizes) for arg in given if arg.as_tensor),
+        ranks=tuple(len(tensors[arg.as_tensor.name].sizes) for arg in user_outputs if arg.as_tensor),
         files={model: msgspec.json.encode(program), **payloads, f"data/sample_inputs/{name}.pt": b""},
         targets=frozenset(program.graph_module.graph.targets()),
     )
@@ -170,7 +170,7 @@ def _read(file: Path, archive: zipfile.ZipFile) -> Contents:
 def _stored(
     file: Path, entries: Mapping[str, zipfile.ZipInfo], kind: str, table: Payloads
 ) -> Iterator[zipfile.ZipInfo]:
-    """Yield the files of the weights or constants, stored as they are, with the bytes that their tensors need."""
+    """Yield the zip entries of the weights or constants. Raise OptionError if one is compressed or too short."""
     for name, payload in table.config.items():
         path = f"data/{kind}/{payload.path_name}"
         info = entries[path]
@@ -185,13 +185,13 @@ def _stored(
 
 
 def _flat_inputs(program: Program) -> tuple[tuple[Any, ...], dict[int, Input]]:
-    """The arguments of a program, and its tensors by their place among them."""
+    """Return the arguments of a program's call, and its input tensors by their index among the arguments."""
     arguments: list[Any] = []
     inputs: dict[int, Input] = {}
     for spec in program.graph_module.signature.input_specs:
         if spec.user_input:
             if not spec.user_input.arg.as_tensor:
-                raise OptionError(f"an input of the program is a number of its own, and {_REMEDY}")
+                raise OptionError(f"an input of the program is a number that may vary, and {_REMEDY}")
             name = spec.user_input.arg.as_tensor.name
             inputs[len(arguments)] = _input(name, program.graph_module.graph.tensor_values[name], program)
             arguments.append(None)
@@ -201,13 +201,13 @@ def _flat_inputs(program: Program) -> tuple[tuple[Any, ...], dict[int, Input]]:
 
 
 def _constant(value: Argument) -> Any:
-    ((kind, found),) = msgspec.to_builtins(value).items()
-    return None if kind == "as_none" else found
+    ((kind, content),) = msgspec.to_builtins(value).items()
+    return None if kind == "as_none" else content
 
 
 def _input(name: str, meta: TensorMeta, program: Program) -> Input:
     if meta.dtype not in _DTYPES:
-        raise OptionError(f"the input {name} is complex or of 8 bits of floating point; export it as float32")
+        raise OptionError(f"the input {name} is complex or an 8-bit float; export it as float32")
     return Input(name, _DTYPES[meta.dtype], tuple(_axis(size, program) for size in meta.sizes))
 
 
@@ -218,17 +218,17 @@ def _axis(size: Size, program: Program) -> Axis:
     text = expression["expr_str"]
     symbol = text.removeprefix("Symbol('").partition("'")[0]
     bounds = program.range_constraints.get(symbol) if text.startswith("Symbol(") else None
-    if bounds is None:  # a multiple of a symbol: the size that it was exported with is known to be right
+    if bounds is None:  # a multiple of a symbol: only its size at export is known to work
         hint = (expression.get("hint") or {}).get("as_int", 1)
         return Axis(hint, hint)
     return Axis(bounds.min_val or 1, bounds.max_val or UNBOUNDED)
 
 
 def _outputs(program: Program) -> tuple[str, ...]:
-    """The names of what a program gives, from the tree of its outputs."""
+    """Return the names of a program's outputs, from the tree of its outputs."""
     signature = program.graph_module.module_call_graph[0].signature
     if signature is None:
-        raise OptionError("the program says nothing of its outputs; export it again")
+        raise OptionError("the program does not describe its outputs; export it again")
     return tuple(_leaves(json.loads(signature.out_spec)[1], ""))
 
 
@@ -248,7 +248,7 @@ def _leaves(tree: Any, name: str) -> Iterator[str]:
 
 
 def _flatten(program: Program, inputs: int, outputs: int) -> None:
-    """Have the program take its arguments one after the other, and give a tuple."""
+    """Change the program's signature so that it takes a flat list of arguments, and returns a tuple."""
 
     def tree(kind: str, children: list[Any]) -> dict[str, Any]:
         return {"type": f"builtins.{kind}", "context": "null", "children_spec": children}

@@ -1,6 +1,6 @@
-"""Sizes as torch.export writes them, ``srepr`` of sympy: arithmetic of symbols and whole numbers, and nothing else.
+"""A check of sizes in torch.export's files: they may only hold arithmetic of symbols and whole numbers.
 
-torch gives them to sympy, which evaluates them as Python.
+Sizes are stored as the ``srepr`` of a sympy expression. torch passes them to sympy, which evaluates them as Python.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import math
 from typing import Final
 
 _LONGEST: Final = 4000
-"""Characters."""
+"""Maximum number of characters of an expression."""
 _DEEPEST: Final = 40
 _MOST_TERMS: Final = 200
 _COMPARING: Final = frozenset({"Max", "Min"})
 _MOST_COMPARED: Final = 8
-"""Arguments of `_COMPARING`, each of which sympy compares with all others."""
+"""Maximum number of arguments of `_COMPARING` functions. sympy compares each argument with all others."""
 _ATOMS: Final = frozenset({"Symbol", "Integer", "Float", "Rational"})
 _LARGEST_NUMBER: Final = 2**63
 _LARGEST_POWER: Final = 8
@@ -25,12 +25,12 @@ _FUNCTIONS: Final = frozenset(
     TruncToInt TruncToFloat RoundToInt IntTrueDiv FloatTrueDiv FloatPow ToFloat Identity
     OpaqueUnaryFn_sqrt OpaqueUnaryFn_log2 OpaqueUnaryFn_log OpaqueUnaryFn_exp""".split()  # noqa: SIM905 - a list of words
 )
-"""Of sympy, and of torch beside it."""
+"""Names of allowed functions of sympy, and of torch's additions to sympy."""
 _VALUES: Final = frozenset({"true", "false"})
 
 
 def check_expression(text: str) -> None:
-    """Raise ValueError where a text is more than arithmetic of sizes."""
+    """Raise ValueError if a text is anything but arithmetic of sizes, or too large to evaluate quickly."""
     if len(text) > _LONGEST or not text.isascii():
         raise ValueError(_refused(text))
     try:
@@ -42,7 +42,7 @@ def check_expression(text: str) -> None:
 
 
 def _terms(node: ast.AST) -> int:
-    """Return how many terms sympy may make of an expression, which it multiplies out; numbers and symbols are one."""
+    """Return the number of terms that sympy may expand an expression to. A number or symbol is one term."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         return 1
     if node.func.id == "Pow":
@@ -53,7 +53,7 @@ def _terms(node: ast.AST) -> int:
     counts = [_terms(argument) for argument in node.args]
     terms = math.prod(counts) if node.func.id == "Mul" else sum(counts)
     if node.func.id not in ("Add", "Mul") and terms <= _MOST_TERMS:
-        return 1  # a quotient, a maximum: no product goes into it
+        return 1  # sympy does not expand products into other functions, such as a quotient or a maximum
     return min(terms, _MOST_TERMS + 1)
 
 
@@ -61,24 +61,24 @@ def _number_of(node: ast.AST) -> int:
     return int(ast.literal_eval(node.args[0] if isinstance(node, ast.Call) else node))
 
 
-def _is_arithmetic(node: ast.AST, deepest: int) -> bool:  # noqa: PLR0911 - a return for each form
-    if deepest == 0:
+def _is_arithmetic(node: ast.AST, max_depth: int) -> bool:  # noqa: PLR0911 - a return for each form
+    if max_depth == 0:
         return False
     match node:
         case ast.Call(func=ast.Name(id="Symbol"), args=[ast.Constant(value=str(name))], keywords=keywords):
-            return name.isidentifier() and all(isinstance(one.value, ast.Constant) for one in keywords)
+            return name.isidentifier() and all(isinstance(keyword.value, ast.Constant) for keyword in keywords)
         case ast.Call(func=ast.Name(id="Integer"), args=[number], keywords=[]):
             return _is_number(number)
         case ast.Call(func=ast.Name(id="Float"), args=[ast.Constant(value=str(number))], keywords=keywords):
-            return _is_decimal(number) and all(isinstance(one.value, ast.Constant) for one in keywords)
+            return _is_decimal(number) and all(isinstance(keyword.value, ast.Constant) for keyword in keywords)
         case ast.Call(func=ast.Name(id="Pow"), args=[base, ast.Call(func=ast.Name(id="Integer"), args=[exponent])]):
             power = exponent.operand if isinstance(exponent, ast.UnaryOp) else exponent
             small = isinstance(power, ast.Constant) and isinstance(power.value, int) and power.value <= _LARGEST_POWER
             plain = not any(isinstance(part, ast.Name) and part.id == "Pow" for part in ast.walk(base))
-            return small and plain and _is_number(exponent) and _is_arithmetic(base, deepest - 1)
+            return small and plain and _is_number(exponent) and _is_arithmetic(base, max_depth - 1)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
             few = name not in _COMPARING or len(arguments) <= _MOST_COMPARED
-            return few and name in _FUNCTIONS and all(_is_arithmetic(one, deepest - 1) for one in arguments)
+            return few and name in _FUNCTIONS and all(_is_arithmetic(part, max_depth - 1) for part in arguments)
         case ast.Name(id=name):
             return name in _VALUES
     return _is_number(node)

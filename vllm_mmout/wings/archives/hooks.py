@@ -1,4 +1,4 @@
-"""The names of vLLM that archives rely on."""
+"""vLLM's private names that archives depend on."""
 
 from __future__ import annotations
 

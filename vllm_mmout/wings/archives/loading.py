@@ -1,4 +1,4 @@
-"""From an archive to a network."""
+"""Conversion of an archive to a network."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 def network_of(file: Path, device: torch.device, trusted: Collection[str] = ()) -> tuple[Contents, nn.Module]:
-    """Return what an archive holds, and its program with its weights, on a device: it takes its arguments flat.
+    """Return the contents of an archive, and its program with weights on a device. It takes a flat list of arguments.
 
-    ``trusted`` are operators that the program may call beside those that are allowed. OptionError: it calls others.
+    ``trusted`` names operators that the program may call besides the allowed ones. Raise OptionError if the program
+    calls any other operator, ModelError if torch cannot load it.
     """
     contents = contents_of(file)
     contents.check_operators(trusted)
@@ -41,9 +42,9 @@ def network_of(file: Path, device: torch.device, trusted: Collection[str] = ()) 
 
 
 def _exported(contents: Contents) -> Any:
-    """The program of an archive, as torch makes it of what was vetted."""
-    # What `torch.export.load` does; that would unpickle the inputs that the program was exported with, and read a zip
-    # file in a way of its own: it might find other files there than were vetted.
+    """Load the program of an archive from its checked contents by functions of torch."""
+    # This does what `torch.export.load` does, except that `load` would unpickle the sample inputs of the export, and
+    # would read the zip file with torch's own reader, which might find files that were not checked.
     from torch.export.pt2_archive import _package
     from torch.export.pt2_archive.constants import ARCHIVE_FORMAT_PATH
 
@@ -55,5 +56,5 @@ def _exported(contents: Contents) -> Any:
             return super().read_bytes(name) if name == ARCHIVE_FORMAT_PATH else contents.files[name]
 
     with Reader(str(contents.file)) as reader:
-        programs = _package._load_exported_programs(reader, reader.get_file_names(), None)  # noqa: SLF001 - as said
+        programs = _package._load_exported_programs(reader, reader.get_file_names(), None)  # noqa: SLF001 - see above
     return programs[contents.name]

@@ -1,4 +1,4 @@
-"""An item of STAC's Machine Learning Model extension (MLM 1.4 to 1.6) as the entries of a ``config.json``.
+"""Conversion of an item of STAC's Machine Learning Model extension (MLM 1.4 to 1.6) to entries of a ``config.json``.
 
 https://github.com/stac-extensions/mlm
 """
@@ -21,9 +21,9 @@ _PROCESSORS: Final = {
     "classification": "classification",
     "similarity-search": "embedding",
 }
-"""Task -> the output processor of it."""
+"""Name of the output processor for each MLM task."""
 _PIXELS: Final = 4
-"""Axes of an output with a value for each pixel: batch, classes, height, width."""
+"""Number of axes of an output with a value for each pixel: batch, classes, height, width."""
 _VERSION: Final = re.compile(r"/mlm/v?(\d+\.\d+[^/]*)/")
 _OTHER_NAMES: Final = {
     "batch": ("b",),
@@ -33,11 +33,11 @@ _OTHER_NAMES: Final = {
     "width": ("w", "x", "lon", "longitude"),
 }
 AXES: Final = {other: name for name, others in _OTHER_NAMES.items() for other in others}
-"""Other names of axes, as MLM and items of others have them -> ours."""
+"""Our names of axes, by the other names that MLM and existing items use."""
 
 
 class Band(Struct):
-    """A band, or a variable of a data cube; an ``expression`` would be computed of others."""
+    """A band, or a variable of a data cube. With an ``expression`` it is computed from others, which is refused."""
 
     name: str
     expression: Any = None
@@ -50,7 +50,7 @@ class InputStructure(Struct):
 
 
 class ModelInput(Struct):
-    """One input; what stands below ``input`` is not done here, or was written before MLM 1.4."""
+    """One input. The fields from ``pre_processing_function`` on are refused: unsupported, or older than MLM 1.4."""
 
     bands: list[str | Band] = []
     variables: list[str | Band] = []
@@ -65,7 +65,7 @@ class ModelInput(Struct):
 
 
 class Class(Struct):
-    """A class of an output."""
+    """A class of an output, with its value and name."""
 
     value: int
     name: str | None = None
@@ -78,7 +78,7 @@ class ResultStructure(Struct):
 
 
 class ModelOutput(Struct):
-    """One output."""
+    """One output of the model."""
 
     tasks: list[str] = []
     result: ResultStructure | None = None
@@ -86,12 +86,12 @@ class ModelOutput(Struct):
     variables: list[str | Band] = []
     classes: list[Class] | None = field(name="classification:classes", default=None)
     classes_of_stac_model: list[Class] | None = field(name="classification_classes", default=None)
-    """As the package stac-model spells it."""
+    """Classes under the name that the package stac-model writes."""
     post_processing_function: Any = None
 
 
 class Properties(Struct):
-    """What an item says of its model."""
+    """The properties of an item that describe its model."""
 
     inputs: list[ModelInput] = field(name="mlm:input")
     outputs: list[ModelOutput] = field(name="mlm:output", default_factory=list)
@@ -99,14 +99,14 @@ class Properties(Struct):
 
 
 class Asset(Struct):
-    """A file of an item."""
+    """A file that an item refers to."""
 
     href: str = ""
     roles: list[str] | None = None
 
 
 class Item(Struct):
-    """An item that describes a model."""
+    """A STAC item that describes a model."""
 
     properties: Properties
     assets: dict[str, Asset] = {}
@@ -114,7 +114,7 @@ class Item(Struct):
 
 
 def item_of(config: Any) -> Item | None:
-    """What a JSON file describes; None where it is no item of MLM, OptionError where one is malformed."""
+    """Parse the content of a JSON file as an MLM item, or return None. Raise OptionError for a malformed item."""
     properties = config.get("properties") if isinstance(config, Mapping) else None
     if not isinstance(properties, Mapping) or "stac_version" not in config or "mlm:input" not in properties:
         return None
@@ -125,42 +125,46 @@ def item_of(config: Any) -> Item | None:
 
 
 def archive_named(item: Item) -> str | None:
-    """The name of the file that the item's asset with the role ``mlm:model`` points to."""
-    found = (one.href.rpartition("/")[2] for one in item.assets.values() if "mlm:model" in (one.roles or ()))
-    return next(found, None)
+    """Return the file name of the item's asset with the role ``mlm:model``, or None."""
+    names = (asset.href.rpartition("/")[2] for asset in item.assets.values() if "mlm:model" in (asset.roles or ()))
+    return next(names, None)
 
 
 def entries_of(item: Item, ranks: Sequence[int]) -> dict[str, Any]:
-    """What an item says: ``bands``, ``dim_order``, ``value_scaling``, and the output processor with its class names.
+    """Return the ``config.json`` entries of an item: ``bands``, ``dim_order``, ``value_scaling`` and ``mmout``.
 
-    ``ranks`` are the numbers of axes of the program's outputs. OptionError: what the item asks for cannot be done.
+    ``mmout`` holds the output processor and its class names. ``ranks`` are the numbers of axes of the program's
+    outputs. Raise OptionError if the item asks for something that is not supported.
     """
     _check_version(item)
     if len(item.properties.inputs) != 1:
-        raise OptionError(f'"mlm:input" has {len(item.properties.inputs)} inputs; items of models with one are served')
-    (given,) = item.properties.inputs
+        raise OptionError(f'"mlm:input" has {len(item.properties.inputs)} inputs; only items with one are supported')
+    (model_input,) = item.properties.inputs
     result = next(iter(item.properties.outputs), ModelOutput())
-    by_channel = () if given.norm_type is None else ("norm_by_channel",)  # without norm_type it says nothing
-    _check_undone(given, "pre_processing_function", "resize_type", "norm_type", *by_channel, "statistics", "scaling")
+    # Without norm_type, norm_by_channel has no effect.
+    by_channel = () if model_input.norm_type is None else ("norm_by_channel",)
+    _check_undone(
+        model_input, "pre_processing_function", "resize_type", "norm_type", *by_channel, "statistics", "scaling"
+    )
     _check_undone(result, "post_processing_function")
     _check_result(result)
-    if given.bands and given.variables:
+    if model_input.bands and model_input.variables:
         raise OptionError('the input of the MLM item has "bands" and "variables"; name all of its channels in one')
     entries = {
-        "bands": [_named(band) for band in given.bands or given.variables],
-        "value_scaling": given.value_scaling,
-        "dim_order": given.input.dim_order if given.input else None,
+        "bands": [_named(band) for band in model_input.bands or model_input.variables],
+        "value_scaling": model_input.value_scaling,
+        "dim_order": model_input.input.dim_order if model_input.input else None,
         "mmout": _table(item.properties, result, ranks),
     }
     return {name: value for name, value in entries.items() if value}
 
 
 def _check_version(item: Item) -> None:
-    """Refuse an item of another major version of MLM: its fields may mean something else."""
-    versions = [found[1] for found in map(_VERSION.search, item.stac_extensions) if found]
+    """Raise OptionError for an item of another major version of MLM, whose fields may have another meaning."""
+    versions = [match[1] for match in map(_VERSION.search, item.stac_extensions) if match]
     if other := next((version for version in versions if not version.startswith("1.")), None):
         raise OptionError(
-            f"the item beside the archive is one of MLM {other}, and 1.4 to 1.6 are read; describe the model in"
+            f"the item beside the archive is of MLM {other}, and only 1.4 to 1.6 are supported; describe the model in"
             " config.json instead"
         )
 
@@ -169,14 +173,14 @@ def _check_undone(part: Struct, *names: str) -> None:
     for name in names:
         if (value := getattr(part, name)) not in (None, []):
             raise OptionError(
-                f'"{name}" of the MLM item is {value!r:.200}, and nothing is done by it here: no code that an item'
-                " names is run, and scaling is that of value_scaling (MLM 1.4); put it into the network, or describe"
-                " the model in config.json instead"
+                f'"{name}" of the MLM item is {value!r:.200}, and it is not supported: no code that an item names is'
+                " run, and values are scaled by value_scaling (MLM 1.4); put it into the network, or describe the model"
+                " in config.json instead"
             )
 
 
 def _check_result(result: ModelOutput) -> None:
-    """Refuse an output whose channels come last, or whose bands are to be computed."""
+    """Raise OptionError for an output whose channels come last, or whose bands are expressions."""
     for band in (*result.bands, *result.variables):
         _named(band)
     order = [AXES.get(name, name) for name in (result.result.dim_order if result.result else ())]
@@ -191,21 +195,21 @@ def _named(band: str | Band) -> str:
     if isinstance(band, str):
         return band
     if band.expression is not None:
-        raise OptionError(f"the band {band.name!r} is an expression of others, and bands are read as they are")
+        raise OptionError(f"the band {band.name!r} is an expression of others, and only stored bands can be read")
     return band.name
 
 
 def _table(properties: Properties, result: ModelOutput, ranks: Sequence[int]) -> dict[str, Any]:
-    """The output processor of the model's task; empty where none is known."""
-    named = next((_PROCESSORS[task] for task in result.tasks or properties.tasks if task in _PROCESSORS), None)
-    if named == "classification" and tuple(ranks) == (_PIXELS,):
-        named = "segmentation"  # of pixels: MLM calls that classification too
-    if named is None:
+    """Return the output processor of the model's task with its class names, or an empty dict if no task is known."""
+    processor = next((_PROCESSORS[task] for task in result.tasks or properties.tasks if task in _PROCESSORS), None)
+    if processor == "classification" and tuple(ranks) == (_PIXELS,):
+        processor = "segmentation"  # MLM also calls the classification of pixels "classification"
+    if processor is None:
         return {}
     classes = result.classes or result.classes_of_stac_model or []
-    by_value = {one.value: one.name or str(one.value) for one in classes}
-    if named not in ("segmentation", "classification") or not by_value:
-        return {"output_processor": named}
+    by_value = {entry.value: entry.name or str(entry.value) for entry in classes}
+    if processor not in ("segmentation", "classification") or not by_value:
+        return {"output_processor": processor}
     if set(by_value) != set(range(len(classes))):
         raise OptionError(f"the classes of the MLM item have the values {list(by_value)}, and logits count from 0")
-    return {"output_processor": named, "class_names": [by_value[value] for value in range(len(by_value))]}
+    return {"output_processor": processor, "class_names": [by_value[value] for value in range(len(by_value))]}

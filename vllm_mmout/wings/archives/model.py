@@ -1,4 +1,4 @@
-"""ExportedModel: the program of an archive, from an image as its file holds it to what the program gives."""
+"""The model that runs the program of an archive, from an image as stored in its file to the program's output."""
 
 from __future__ import annotations
 
@@ -35,115 +35,119 @@ _RASTER = "pixel_values"
 
 @dataclass(frozen=True, slots=True)
 class TensorsMapper:
-    """Takes tensors by the names of the program's inputs, without the batch axis."""
+    """An input mapper for tensors by the names of the program's inputs, without the batch axis."""
 
     inputs: Mapping[str, TensorSpec]
     usual: Mapping[str, tuple[int, ...]]
-    """Their shapes in a first forward."""
+    """Shapes of the inputs in the first forward."""
 
     def dummy(self) -> dict[str, NDArray[Any]]:
-        """An input of a usual size: some axes have no bounds."""
+        """Return an input with the usual shapes, since the largest shapes may be unlimited."""
         return {name: np.zeros(shape, self.inputs[name].dtypes[0]) for name, shape in self.usual.items()}
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map one input that is no dict: an array of the first name."""
+        """Map one input that is not a dict: an array, which becomes the program's first input."""
         if not hasattr(data, "shape"):
-            told = ", ".join(f"{name}: {spec}" for name, spec in self.inputs.items())
-            raise InputError(f"the program takes tensors by name ({told}), got {type(data).__name__}")
+            inputs = ", ".join(f"{name}: {spec}" for name, spec in self.inputs.items())
+            raise InputError(f"the program takes tensors by name ({inputs}), got {type(data).__name__}")
         return MappedInput({next(iter(self.inputs)): data})
 
     @property
     def opens_files(self) -> bool:
-        """No text names a file."""
+        """Whether texts in a request may name files. They may not."""
         return False
 
 
 def mapper_of(config: Mapping[str, Any]) -> RasterMapper | TensorsMapper:
-    """The input mapper of an archive: of rasters where it takes one image, else of tensors."""
+    """Return the input mapper of an archive: for rasters if it has one image input, otherwise for tensors."""
     if ORDER in config:
         return RasterMapper.from_config(config)
     inputs = contents_of(Path(config[FILE])).inputs
     return TensorsMapper(
         {
-            one.name: TensorSpec(
-                tuple(axis.fixed or (axis.least, axis.most) for axis in one.axes[1:]),
-                (one.dtype.replace("bfloat16", "float32"),),  # which numpy has not
+            spec.name: TensorSpec(
+                tuple(axis.fixed or (axis.least, axis.most) for axis in spec.axes[1:]),
+                (spec.dtype.replace("bfloat16", "float32"),),  # numpy does not have bfloat16
             )
-            for one in inputs
+            for spec in inputs
         },
-        {one.name: tuple(axis.usual for axis in one.axes[1:]) for one in inputs},
+        {spec.name: tuple(axis.usual for axis in spec.axes[1:]) for spec in inputs},
     )
 
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(mapper_of)
 class ExportedModel(nn.Module):
-    """Scales, brings axes and batches into the program's order and size, and runs it."""
+    """A model that runs an archive's program on scaled inputs, with axes and batch sizes as the program needs them."""
 
     loads_itself = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        settings = get_current_vllm_config().additional_config  # no folder says what is trusted
+        # Only the engine's settings may name trusted operators, never a model's folder.
+        settings = get_current_vllm_config().additional_config
         trusted = trusted_by(settings.get(OPTIONS_KEY) if isinstance(settings, Mapping) else None)
         self._contents, network = network_of(Path(config[FILE]), torch.get_default_device(), trusted)
-        self._held = (network,)  # not as a module of this one, whose weights vLLM would make up
+        # The tuple keeps the network from being a submodule, whose weights vLLM would fill with dummy values.
+        self._held = (network,)
         self._order = tuple(config.get(ORDER, ()))
         self._scaling = Scaling.of(config.get("value_scaling"), len(config.get("bands", ())))
-        batch = {one.axes[0] for one in self._contents.inputs if one.axes}
+        batch = {spec.axes[0] for spec in self._contents.inputs if spec.axes}
         if len(batch) != 1:
-            raise ModelError("the inputs of the program must have one batch axis, which is the first; export it so")
+            raise ModelError(
+                "the inputs of the program must share one batch axis, the first; export it with such an axis"
+            )
         (self._batch,) = batch
 
     @classmethod
     def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """The names of the program's inputs; of an image ours."""
-        return (_RASTER,) if ORDER in config else tuple(one.name for one in contents_of(Path(config[FILE])).inputs)
+        """Return the names of the program's inputs, or our name if it takes an image."""
+        return (_RASTER,) if ORDER in config else tuple(spec.name for spec in contents_of(Path(config[FILE])).inputs)
 
     @property
     def compiled_part(self) -> nn.Module:
-        """What is compiled."""
+        """The module that is compiled if the engine compiles the model."""
         return self._held[0]
 
     def forward(self, **inputs: Tensor) -> Raw:
         """Run the program.
 
         Args:
-            inputs: ``pixel_values`` [n, bands, (frames,) height, width] of any dtype; or the program's own inputs.
+            inputs: ``pixel_values`` [n, bands, (frames,) height, width] of any dtype, or the program's own inputs.
 
         Returns:
             A tensor, or a dict of tensors, with the requests on axis 0.
 
         """
-        taken = self._contents.inputs
-        given = [self._image(inputs[_RASTER])] if self._order else [inputs[one.name] for one in taken]
-        given = [tensor.to(getattr(torch, one.dtype)) for tensor, one in zip(given, taken, strict=True)]
-        count = len(given[0])
+        specs = self._contents.inputs
+        tensors = [self._image(inputs[_RASTER])] if self._order else [inputs[spec.name] for spec in specs]
+        tensors = [tensor.to(getattr(torch, spec.dtype)) for tensor, spec in zip(tensors, specs, strict=True)]
+        count = len(tensors[0])
         step = min(self._batch.most, max(count, self._batch.least))
-        outputs = [self._run([one[start : start + step] for one in given]) for start in range(0, count, step)]
+        outputs = [self._run([tensor[start : start + step] for tensor in tensors]) for start in range(0, count, step)]
         return outputs[0] if len(outputs) == 1 else each(lambda *parts: torch.cat(parts), *outputs)
 
     def _image(self, values: Tensor) -> Tensor:
-        """One image, scaled, with the program's order of axes."""
+        """Return an image batch, scaled, with the axes in the program's order."""
         ours = ("batch", "channel", *(("time",) if "time" in self._order else ()), "height", "width")
         values = values if self._scaling is None else self._scaling(values)
         return values.permute(*(ours.index(axis) for axis in self._order))
 
-    def _run(self, given: Sequence[Tensor]) -> Raw:
-        """A step; one with too few requests is filled up with its last."""
-        count = len(given[0])
+    def _run(self, tensors: Sequence[Tensor]) -> Raw:
+        """Run one batch. If it has too few requests for the program, its last request is repeated."""
+        count = len(tensors[0])
         lacking = max(self._batch.least - count, 0)
         if lacking:
-            given = [torch.cat([one, one[-1:].expand(lacking, *one.shape[1:])]) for one in given]
+            tensors = [torch.cat([tensor, tensor[-1:].expand(lacking, *tensor.shape[1:])]) for tensor in tensors]
         arguments = list(self._contents.arguments)
-        for place, tensor in zip(self._contents.places, given, strict=True):
+        for place, tensor in zip(self._contents.places, tensors, strict=True):
             arguments[place] = tensor
         outputs = zip(self._contents.outputs, self.compiled_part(*arguments), strict=True)
-        found = {name: one for name, one in outputs if isinstance(one, Tensor)}
-        wrong = [name for name, one in found.items() if one.shape[:1] != (count + lacking,)]
-        if wrong or not found:
+        results = {name: output for name, output in outputs if isinstance(output, Tensor)}
+        wrong = [name for name, tensor in results.items() if tensor.shape[:1] != (count + lacking,)]
+        if wrong or not results:
             raise ModelError(
-                f"the program's outputs must be tensors with the batch on axis 0, and {', '.join(wrong) or 'none'} is"
-                " otherwise; export the network so that it gives what is wanted"
+                f"the program's outputs must be tensors with the batch on axis 0; wrong: {', '.join(wrong) or 'all'};"
+                " export the network again, with only such outputs"
             )
-        named = found.get("", found)
+        named = results.get("", results)
         return each(itemgetter(slice(count)), named) if lacking else named

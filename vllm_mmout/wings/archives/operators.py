@@ -1,7 +1,7 @@
-"""Which operators an archive may call without being trusted: those of inference whose kernels check their arguments.
+"""The operators that an archive may call without being trusted: those for inference whose kernels check arguments.
 
-An operator that is not listed here may read or write memory that is not its own when it is called with sizes that lie.
-Those of `checks.CHECKED` are listed too, and are called behind a check of ours.
+Any other operator may access memory outside its tensors if it is called with wrong sizes. The operators of
+`checks.CHECKED` are listed here too, because our own checks run before them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ special_erf special_log1p special_logit special_xlogy sqrt square sub subtract t
 where xlogy zero index_add index_copy index_fill index_put masked_scatter scatter scatter_add scatter_reduce tril triu
 __and__ __or__ __xor__ __lshift__ __rshift__
 """.split()  # noqa: SIM905 - a list of words
-"""Of one value at a time; the same with an underscore work in place."""
+"""Names of elementwise operators. `ALLOWED` adds their in-place forms, which have a trailing underscore."""
 _OTHERS: Final = """
 glu prelu _prelu_kernel softmax log_softmax _softmax _log_softmax
 all amax amin aminmax any argmax argmin argsort bincount bucketize count_nonzero cummax cummin cumprod cumsum diff histc
@@ -64,11 +64,11 @@ _assert_async _assert_scalar _assert_tensor_metadata _local_scalar_dense equal i
 sym_constrain_range_for_size sym_numel sym_size sym_storage_offset sym_stride
 """.split()  # noqa: SIM905 - a list of words
 TRUST: Final = "trust_operators"
-"""The engine's option with the names of further operators."""
+"""Name of the engine's option that lists further allowed operators."""
 ALLOWED: Final = frozenset(_ELEMENTWISE) | {f"{name}_" for name in _ELEMENTWISE} | frozenset(_OTHERS)
-"""Names below ``torch.ops.aten``."""
+"""Names of allowed operators in ``torch.ops.aten``."""
 _OVERLOAD: Final = re.compile(r"(?!(\w*_)?out\Z|data\Z)[A-Za-z]\w*")
-"""Any but those that write into a tensor that they are given, and those of packed sequences, which trust lengths."""
+"""Names of overloads, except "out" (writes into an argument) and "data" (packed sequences, whose lengths it trusts)."""
 _ELSEWHERE: Final = re.compile(
     r"torch\.ops\.torchvision\.nms\.default"
     r"|torch\.ops\.higher_order\.(cond|map_impl|scan|wrap_with_autocast|wrap_with_set_grad_enabled)"
@@ -82,7 +82,7 @@ _OPERATOR: Final = re.compile(
 
 
 def trusted_by(settings: Any) -> frozenset[str]:
-    """Return the operators that an engine trusts, from our table in ``additional_config``; never from a folder."""
+    """Return the operators that an engine trusts, from our table in ``additional_config``, never from a folder."""
     names = settings.get(TRUST, ()) if isinstance(settings, Mapping) else ()
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise OptionError(f'{TRUST} must be a list of names such as "aten.cdist", got {names!r:.200}')
@@ -90,18 +90,18 @@ def trusted_by(settings: Any) -> frozenset[str]:
 
 
 def is_operator(target: str) -> bool:
-    """Return whether a call's target is an operator at all, and no other name below ``torch`` or of Python."""
+    """Return whether the target of a call is an operator, and not another name of ``torch`` or of Python."""
     return bool(_ELSEWHERE.fullmatch(target) or _OPERATOR.fullmatch(target))
 
 
 def untrusted(targets: Iterable[str], trusted: Collection[str] = ()) -> dict[str, str]:
-    """Return the targets of calls that are neither allowed nor trusted, and their names, such as "aten.name"."""
+    """Return the targets of calls that are neither allowed nor trusted, with their names, such as "aten.name"."""
     refused = {}
     for target in targets:
-        named = _OPERATOR.fullmatch(target)
-        if named is None or _ELSEWHERE.fullmatch(target) or named["name"] in trusted:
+        match = _OPERATOR.fullmatch(target)
+        if match is None or _ELSEWHERE.fullmatch(target) or match["name"] in trusted:
             continue
-        allowed = named["space"] == "aten" and named["own"] in ALLOWED
-        if not (allowed and named["form"] and _OVERLOAD.fullmatch(named["form"])):
-            refused[target] = named["name"]
+        allowed = match["space"] == "aten" and match["own"] in ALLOWED
+        if not (allowed and match["form"] and _OVERLOAD.fullmatch(match["form"])):
+            refused[target] = match["name"]
     return refused

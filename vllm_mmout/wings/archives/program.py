@@ -1,8 +1,8 @@
-"""What is taken of the graph of an archive: the fields of torch.export's schema that are needed, and what they may be.
+"""The supported part of torch.export's schema for the graph of an archive, with the allowed values.
 
-torch makes Python source of the names in a graph, takes any name below ``torch`` for an operator, imports what its
-trees of inputs name, and unpickles what is said to be pickled. So a program is read as these types, and written anew:
-nothing else of it reaches torch. ValueErrors name what is not taken.
+torch generates Python source from the names in a graph, treats any name below ``torch`` as an operator, imports modules
+that the trees of inputs name, and unpickles data that is marked as pickled. A program is therefore parsed into these
+types and encoded again, so that nothing else reaches torch. A ValueError names the part that is not supported.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _SIGNS: Final = re.compile(r"[^A-Za-z0-9_ .,:;>+-]")
 
 
 class Named(Struct):
-    """A tensor of the graph."""
+    """A reference to a tensor of the graph by its name."""
 
     name: Name
 
 
 class NumberOrName(Number):
-    """A number, or one of the graph."""
+    """A number, or the name of a number in the graph."""
 
     as_name: Name | UnsetType = UNSET
 
 
 class TensorOrNone(Union):
-    """A tensor that may be left out."""
+    """A tensor, or None for a tensor that is left out."""
 
     as_tensor: Named | UnsetType = UNSET
     as_none: bool | UnsetType = UNSET
@@ -58,14 +58,14 @@ class Complex(Struct):
 
 
 class Subgraph(Struct):
-    """A branch or a loop's body."""
+    """A branch, or the body of a loop."""
 
     name: Name
     graph: Graph
 
 
 class Argument(Union):
-    """What an operator takes or gives; an operator as an argument, and an object of a class, are not taken."""
+    """An argument or a result of an operator. Operators as arguments and objects of classes are not supported."""
 
     as_none: bool | UnsetType = UNSET
     as_tensor: Named | UnsetType = UNSET
@@ -97,14 +97,14 @@ class Argument(Union):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.as_string, str):  # modes, equations of einsum; messages of assertions lose their signs
+        if isinstance(self.as_string, str):  # modes and einsum equations stay intact; assertion messages may change
             self.as_string = _SIGNS.sub(" ", self.as_string)
         if isinstance(self.as_layout, int) and self.as_layout != STRIDED:
             raise ValueError("a sparse tensor")
 
 
 class NamedArgument(Struct):
-    """An argument of an operator."""
+    """An argument of an operator, with its name."""
 
     name: NameOrNone
     arg: Argument
@@ -112,7 +112,7 @@ class NamedArgument(Struct):
 
 
 class Node(Struct):
-    """One call."""
+    """One call of an operator."""
 
     target: str
     inputs: list[NamedArgument]
@@ -124,11 +124,11 @@ class Node(Struct):
     def __post_init__(self) -> None:
         if not is_operator(self.target):
             raise ValueError(f"a call of {self.target[:80]!r}")
-        self.metadata = {}  # where in its author's source it was
+        self.metadata = {}  # dropped: it holds the author's source locations
 
 
 class Graph(Struct):
-    """The calls of a program, and the shapes of all that they give."""
+    """The calls of a program, and the shapes of all their results."""
 
     inputs: list[Argument]
     outputs: list[Argument]
@@ -140,29 +140,29 @@ class Graph(Struct):
     sym_float_values: dict[Name, Size] = {}
 
     def targets(self) -> Iterator[str]:
-        """Yield what is called, in branches and bodies of loops too."""
+        """Yield the targets of all calls, including those in branches and loop bodies."""
         for node in self.nodes:
             yield node.target
-            for named in node.inputs:
-                if isinstance(named.arg.as_graph, Subgraph):
-                    yield from named.arg.as_graph.graph.targets()
+            for argument in node.inputs:
+                if isinstance(argument.arg.as_graph, Subgraph):
+                    yield from argument.arg.as_graph.graph.targets()
 
 
 class OfArgument(Struct):
-    """An input or output that its caller sees."""
+    """An input or output that the caller of the program passes or gets."""
 
     arg: Argument
 
 
 class OfConstant(Struct):
-    """An input that was a plain value when the program was exported."""
+    """An input that was a constant value when the program was exported."""
 
     name: Name
     value: Argument
 
 
 class OfState(Struct, omit_defaults=True):
-    """A parameter, a buffer, a constant."""
+    """A parameter, buffer or constant of the program."""
 
     arg: Named
     parameter_name: Path | UnsetType = UNSET
@@ -173,7 +173,7 @@ class OfState(Struct, omit_defaults=True):
 
 
 class InputSpec(Union):
-    """What an input of the graph is."""
+    """The role of an input of the graph."""
 
     user_input: OfArgument | UnsetType = UNSET
     parameter: OfState | UnsetType = UNSET
@@ -183,7 +183,7 @@ class InputSpec(Union):
 
 
 class OutputSpec(Union):
-    """What an output of the graph is."""
+    """The role of an output of the graph."""
 
     user_output: OfArgument | UnsetType = UNSET
     buffer_mutation: OfState | UnsetType = UNSET
@@ -192,14 +192,14 @@ class OutputSpec(Union):
 
 
 class GraphSignature(Struct):
-    """What the inputs and outputs of the graph are."""
+    """The roles of all inputs and outputs of the graph."""
 
     input_specs: list[InputSpec]
     output_specs: list[OutputSpec]
 
 
 class CallSignature(Struct):
-    """The trees in which a caller hands inputs over and gets outputs, as JSON."""
+    """The nested structures of a call's inputs and outputs, as JSON."""
 
     in_spec: str
     out_spec: str
@@ -212,14 +212,14 @@ class CallSignature(Struct):
 
 
 class CallEntry(Struct):
-    """How a module was called; the first one is the program itself."""
+    """The call of a module. The first entry is the call of the program itself."""
 
     fqn: str
     signature: CallSignature | None = None
 
 
 class GraphModule(Struct):
-    """A graph and its signature."""
+    """A graph with its signature."""
 
     graph: Graph
     signature: GraphSignature
@@ -227,21 +227,21 @@ class GraphModule(Struct):
 
 
 class Range(Struct):
-    """Of a symbol."""
+    """The range of a symbol's values. A bound of None means unlimited."""
 
     min_val: int | None
     max_val: int | None
 
 
 class SchemaVersion(Struct):
-    """Of the file."""
+    """The version of torch.export's schema in the file."""
 
     major: int
     minor: int
 
 
 class Program(Struct):
-    """``models/NAME.json``; guards, which are Python, are left out."""
+    """The content of ``models/NAME.json``. Guards are left out, because they are Python code."""
 
     graph_module: GraphModule
     opset_version: dict[Name, int]

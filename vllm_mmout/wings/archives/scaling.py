@@ -1,4 +1,4 @@
-"""How values are scaled before a network sees them: ``value_scaling`` of STAC's MLM extension, band by band."""
+"""Scaling of input values for a network, band by band, by the ``value_scaling`` of STAC's MLM extension."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _KINDS: Final[Mapping[str, tuple[tuple[str, ...], Callable[..., tuple[float, flo
     "offset": (("value",), lambda value: (value, 1.0, -math.inf, math.inf)),
     "scale": (("value",), lambda value: (0.0, value, -math.inf, math.inf)),
 }
-"""Kind -> its numbers, as in the table "Value Scaling Object" of MLM 1.4, and what is made of them: see `Scaling`."""
+"""The entries of each type in the table "Value Scaling Object" of MLM 1.4, and the fields of `Scaling` for them."""
 
 
 _LARGEST: Final = 3.4e38
-"""Of float32."""
+"""Largest finite number of float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """(value - subtract) / divide, then within least and most; a number for each band."""
+    """Scaling by (value - subtract) / divide, then clamping to least and most. Each field has a number per band."""
 
     subtract: tuple[float, ...]
     divide: tuple[float, ...]
@@ -38,36 +38,36 @@ class Scaling:
     most: tuple[float, ...]
 
     @classmethod
-    def of(cls, said: Any, bands: int) -> Scaling | None:
-        """Read ``value_scaling``: a table, or a list of one for all bands or one for each; OptionError: it is none."""
-        entries = [said] if isinstance(said, Mapping) else said
+    def of(cls, entry: Any, bands: int) -> Scaling | None:
+        """Read ``value_scaling``, a table or a list of 1 or ``bands`` tables. Raise OptionError if it is invalid."""
+        entries = [entry] if isinstance(entry, Mapping) else entry
         if not entries:
             return None
         if not isinstance(entries, Sequence) or isinstance(entries, str) or len(entries) not in (1, bands):
             raise OptionError(
-                f"value_scaling must be a list of 1 entry or {bands}, one for each band, got {said!r:.200}"
+                f"value_scaling must be a list of 1 entry or {bands}, one for each band, got {entry!r:.200}"
             )
         rows = [_numbers(entry) for entry in entries] * (bands if len(entries) == 1 else 1)
         return cls(*zip(*rows, strict=True))
 
     def __call__(self, values: Tensor) -> Tensor:
-        """Scale [n, bands, ...] in float32."""
+        """Scale values [n, bands, ...] in float32."""
         scaled = values.float()
 
-        def laid_out(numbers: tuple[float, ...]) -> Tensor:
+        def per_band(numbers: tuple[float, ...]) -> Tensor:
             return scaled.new_tensor(numbers).reshape(-1, *(1,) * (values.ndim - 2))
 
         if any(self.subtract):
-            scaled = scaled - laid_out(self.subtract)
+            scaled = scaled - per_band(self.subtract)
         if set(self.divide) != {1.0}:
-            scaled = scaled / laid_out(self.divide)
+            scaled = scaled / per_band(self.divide)
         if any(map(math.isfinite, (*self.least, *self.most))):
-            scaled = scaled.clamp(laid_out(self.least), laid_out(self.most))
+            scaled = scaled.clamp(per_band(self.least), per_band(self.most))
         return scaled
 
 
 def _numbers(entry: Any) -> tuple[float, float, float, float]:
-    """What a band's values are diminished and divided by, and their least and most."""
+    """Return the numbers of one band in the order of the fields of `Scaling`: subtract, divide, least, most."""
     kind = entry.get("type") if isinstance(entry, Mapping) else ""
     if kind is None or entry is None:
         return 0.0, 1.0, -math.inf, math.inf
@@ -77,10 +77,10 @@ def _numbers(entry: Any) -> tuple[float, float, float, float]:
             " not evaluated"
         )
     names, made_of = _KINDS[kind]
-    found = [entry.get(name) for name in names]
-    if not all(isinstance(one, int | float) and not isinstance(one, bool) and abs(one) < _LARGEST for one in found):
+    values = [entry.get(name) for name in names]
+    if not all(isinstance(n, int | float) and not isinstance(n, bool) and abs(n) < _LARGEST for n in values):
         raise OptionError(f"value_scaling of type {kind!r} needs the numbers {', '.join(names)}, got {entry!r:.200}")
-    subtract, divide, least, most = map(float, made_of(*found))
+    subtract, divide, least, most = map(float, made_of(*values))
     if divide == 0:
         raise OptionError(f"value_scaling divides by 0: {entry!r:.200}")
     if least > most:

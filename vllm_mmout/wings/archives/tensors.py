@@ -1,4 +1,4 @@
-"""Tensors of an archive: names, sizes, where their bytes are; torch.export's schema, as far as it is taken."""
+"""The supported part of torch.export's schema for tensors: their names, sizes, and stored bytes."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ Word: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_ .,:;>+-]*\Z", max_
 
 
 STRIDED: Final = 7
-"""Number of the layout of plain tensors."""
+"""Number of the strided layout, which all dense tensors have, in torch.export's schema."""
 _ITEM_BYTES: Final = {
     **dict.fromkeys((1, 2, 12, 29, 30, 31, 32, 33), 1), **dict.fromkeys((3, 6, 13, 28), 2),
     **dict.fromkeys((4, 7, 9, 34), 4), **dict.fromkeys((5, 8, 10, 35), 8), 11: 16,
 }  # fmt: skip
-"""Number of a dtype in torch.export's schema -> bytes of an element."""
+"""Number of bytes of an element for each dtype number of torch.export's schema."""
 
 
 class Union(Struct, omit_defaults=True):
-    """One of its fields is set."""
+    """Base class of tagged unions. Exactly one field is set."""
 
     def __post_init__(self) -> None:
         if sum(getattr(self, name) is not UNSET for name in self.__struct_fields__) != 1:
-            raise ValueError(f"{type(self).__name__} of a kind that is not taken")
+            raise ValueError(f"{type(self).__name__} of an unsupported kind")
 
 
 class Expression(Struct):
-    """A size that is not fixed."""
+    """A size that is not fixed, as an expression of symbols."""
 
     expr_str: str
     hint: dict[Literal["as_int", "as_bool", "as_float"], int | float | bool] | None = None
@@ -44,7 +44,7 @@ class Expression(Struct):
 
 
 class Number(Union):
-    """A number or a truth value."""
+    """An integer, a float or a bool."""
 
     as_int: int | UnsetType = UNSET
     as_float: Float | UnsetType = UNSET
@@ -52,13 +52,13 @@ class Number(Union):
 
 
 class Size(Number):
-    """A number: as it is, or an expression of sizes."""
+    """A fixed size, or an expression of symbols."""
 
     as_expr: Expression | UnsetType = UNSET
 
 
 class Device(Struct):
-    """Where a tensor was; it is moved to where the engine's are."""
+    """The device of a tensor at export. It is replaced by the CPU, and the program is moved to the engine's device."""
 
     type: str
     index: int | None = None
@@ -68,7 +68,7 @@ class Device(Struct):
 
 
 class TensorMeta(Struct):
-    """Shape and kind of a tensor."""
+    """Shape, dtype and layout of a tensor."""
 
     dtype: int
     sizes: list[Size]
@@ -77,19 +77,19 @@ class TensorMeta(Struct):
     strides: list[Size]
     storage_offset: Size
     layout: Literal[7]
-    """`STRIDED`, no form of sparse tensors."""
+    """Always `STRIDED`. Sparse layouts are refused."""
 
     @staticmethod
     def numbers(sizes: Iterable[Size]) -> list[int]:
-        """Return sizes as numbers, from 0 on. ValueError: one is an expression, or negative."""
+        """Return sizes as numbers of at least 0. Raise ValueError for an expression or a negative number."""
         numbers = [size.as_int for size in sizes]
         if not all(isinstance(number, int) and number >= 0 for number in numbers):
-            raise ValueError("a weight whose size is no number")
+            raise ValueError("a weight whose size is not a number")
         return cast("list[int]", numbers)
 
 
 class Payload(Struct):
-    """Where the bytes of a weight or constant are."""
+    """The file and the layout of a weight or constant in the archive."""
 
     path_name: Annotated[str, Meta(pattern=r"\A(weight|tensor)_[0-9]+\Z")]
     is_param: bool
@@ -102,10 +102,10 @@ class Payload(Struct):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its file that the tensor spans. ValueError: a size is no number, or the dtype is unknown."""
+        """Number of bytes that the tensor spans in its file. Raises ValueError for unknown sizes or dtypes."""
         meta = self.tensor_meta
         if meta is None or meta.dtype not in _ITEM_BYTES:
-            raise ValueError(f"{self.path_name} has no dtype that is taken")
+            raise ValueError(f"{self.path_name} has an unsupported dtype")
         sizes, strides = (meta.numbers(list_) for list_ in (meta.sizes, meta.strides))
         (start,) = meta.numbers([meta.storage_offset])
         if 0 in sizes:
@@ -115,6 +115,6 @@ class Payload(Struct):
 
 
 class Payloads(Struct):
-    """All weights, or all constants."""
+    """All weights, or all constants, by their names in the program."""
 
     config: dict[Path, Payload]

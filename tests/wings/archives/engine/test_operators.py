@@ -105,7 +105,7 @@ def test_an_operator_is_taken_where_the_engine_trusts_it(tmp_path):
     (result,) = engine_here(tmp_path, additional_config={"mmout": trusted}).generate([image], use_tqdm=False)
     torch.testing.assert_close(torch.as_tensor(result.outputs.array), torch.special.bessel_j0(image))
     (tmp_path / "config.json").write_text(json.dumps({"mmout": trusted}))
-    with pytest.raises(OptionError, match="for who starts the engine"):
+    with pytest.raises(OptionError, match="for whoever starts the engine"):
         engine_here(tmp_path)
 
 
@@ -119,7 +119,7 @@ def test_numbers_are_no_dtypes_or_formats(tmp_path):
         arg["arg"] = {"as_int": 10**6}
 
     rewritten(file, dict, numbered)
-    with pytest.raises(ModelError, match="dtype is 1000000, no dtype"):
+    with pytest.raises(ModelError, match="dtype is 1000000, not a dtype"):
         network_of(file, CPU)
 
 
@@ -199,7 +199,7 @@ def test_a_pipe_is_no_archive(tmp_path):
     """It would be waited for until somebody writes to it."""
     os.mkfifo(tmp_path / "model.pt2")
     os.mkfifo(tmp_path / "item.json")
-    with pytest.raises(OptionError, match="is no regular file"):
+    with pytest.raises(OptionError, match="is not a regular file"):
         engine_here(tmp_path)
 
 
