@@ -1,1 +1,1 @@
-"""What stands on the core and can be taken off: each folder is one wing, of which the core imports nothing."""
+"""Optional extensions of the core. Each folder is one wing, which can be deleted, as the core never imports wings."""

@@ -1,7 +1,8 @@
-"""Model folders of TerraTorch, served by our adapter and not by vLLM's class of that name.
+"""Model folders of TerraTorch, served by our adapter instead of vLLM's own ``Terratorch`` class.
 
-That class gives all requests of a batch the location of the first, cannot build every task, and a failing ``forward``
-ends the engine. Frontends import no TerraTorch. ``"output_processor": "none"`` leaves a folder to vLLM's class.
+vLLM's class uses the location of a batch's first request for all, cannot build every task, and ends the engine if
+``forward`` fails. The frontend does not import TerraTorch. Setting ``"output_processor": "none"`` leaves a folder to
+vLLM's class.
 """
 
 from __future__ import annotations

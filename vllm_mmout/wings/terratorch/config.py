@@ -1,4 +1,4 @@
-"""TerratorchConfig: what the ``pretrained_cfg`` of a TerraTorch folder says of a model; needs no TerraTorch."""
+"""The description of a model in the ``pretrained_cfg`` of a TerraTorch folder. Reading it does not need TerraTorch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, Scaling, nes
 ARCHITECTURE: Final = "Terratorch"
 
 RAW: Final = "{}_raw"
-"""Keyword of ``forward`` under which an input comes as its file holds it; under its own name it is standardised."""
+"""Keyword of ``forward`` for a raw input. Under its own name, the input is already standardised."""
 LOCATION: Final = "location_coords"
 DATES: Final = "temporal_coords"
 
@@ -24,21 +24,21 @@ PROCESSORS: Final = {
     "ScalarRegressionTask": "tensor",
     "EmbeddingGenerationTask": "embedding",
 }
-"""TerraTorch's task -> the output processor of its models."""
+"""Name of the output processor for each task of TerraTorch."""
 
 _PIXELS = (3, 4)
-"""Axes of an image: [bands, height, width], or with frames before the height."""
+"""Possible numbers of axes of an image: [bands, height, width], or [bands, frames, height, width]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Modality:
-    """One image that a model takes."""
+    """One of the images that a model takes as input."""
 
     name: str
-    """Its keyword, "pixel_values" or as "S2L2A"."""
+    """Keyword of the image, such as "pixel_values" or "S2L2A"."""
     bands: tuple[str, ...]
     frames: int | None
-    """Dates; None: the tensor has no axis for them."""
+    """Number of dates, or None for a tensor without an axis for dates."""
     size: tuple[int, int]
     """Height and width in pixels."""
     scaling: Scaling
@@ -46,27 +46,27 @@ class Modality:
 
 @dataclass(frozen=True, slots=True)
 class TerratorchConfig:
-    """A model of TerraTorch, as its folder describes it."""
+    """The description of a TerraTorch model in its folder."""
 
     task: str
-    """TerraTorch's name of the class, as "SemanticSegmentationTask"."""
+    """Name of TerraTorch's task class, such as "SemanticSegmentationTask"."""
     modalities: tuple[Modality, ...]
     target: str | None
-    """The image that the network takes as its argument; None: it takes a dict of all."""
+    """Name of the image that the network takes as its argument. None if it takes a dict of all images."""
     crop: tuple[int, int]
-    """Height and width in pixels of what the network takes in one forward."""
+    """Height and width in pixels of the network's input in one forward."""
     extras: tuple[str, ...]
-    """Further inputs: `LOCATION`, `DATES`."""
+    """Further inputs of the network: `LOCATION` or `DATES`."""
     metadata: bool
-    """Whether the network has been trained with them, as far as the data module says it (``use_metadata``)."""
+    """Whether the network was trained with location and dates, unless the data module denies it (``use_metadata``)."""
     pretrained: Mapping[str, Any]
-    """``pretrained_cfg`` itself."""
+    """The table ``pretrained_cfg`` itself."""
     overrides: Mapping[str, Any]
     """The table ``"mmout": {"input": {...}}`` of config.json: ``bands``, ``means``, ``stds``, ``constant_scale``."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> TerratorchConfig:
-        """Read a folder's ``config.json``."""
+        """Read the model's description from a folder's ``config.json``. Raise OptionError if it is invalid."""
         pretrained = _table(config, "pretrained_cfg")
         model = _table(pretrained, "model", "pretrained_cfg.")
         task = str(model.get("class_path", "")).rpartition(".")[2]
@@ -100,36 +100,36 @@ class TerratorchConfig:
 
     @property
     def keywords(self) -> tuple[str, ...]:
-        """Keywords of ``forward``."""
-        images = [keyword for one in self.modalities for keyword in (RAW.format(one.name), one.name)]
+        """The keywords of ``forward``."""
+        images = [keyword for image in self.modalities for keyword in (RAW.format(image.name), image.name)]
         return (*images, *self.extras, MEANS, STDS)
 
 
 def is_terratorch(config: Mapping[str, Any]) -> bool:
-    """Whether a folder's ``config.json`` is that of a TerraTorch model."""
+    """Return whether a folder's ``config.json`` describes a TerraTorch model."""
     return config.get("architectures") == [ARCHITECTURE] and isinstance(config.get("pretrained_cfg"), Mapping)
 
 
 def completed(config: dict[str, Any]) -> dict[str, Any]:
-    """``config.json`` with the output processor of the model's task and its class names, where it names none itself."""
+    """Return ``config.json`` with the output processor and class names of the model's task, unless it names its own."""
     if not is_terratorch(config) or "output_processor" in config:
         return config
     table = config.get("mmout")
     if table is not None and (not isinstance(table, Mapping) or "output_processor" in table):
         return config
-    known = TerratorchConfig.of(config)
-    ours: dict[str, Any] = {"output_processor": PROCESSORS[known.task]}
+    description = TerratorchConfig.of(config)
+    ours: dict[str, Any] = {"output_processor": PROCESSORS[description.task]}
     if ours["output_processor"] in ("segmentation", "classification"):
-        names = nested(known.pretrained, "model", "init_args").get("class_names")
+        names = nested(description.pretrained, "model", "init_args").get("class_names")
         if names:
             ours["class_names"] = list(names)
-    if known.task == "MultiLabelClassificationTask":
+    if description.task == "MultiLabelClassificationTask":
         ours["multi_label"] = True
     return {**config, "mmout": {**ours, **(table or {})}}
 
 
 class TerratorchFolders:
-    """The folders of TerraTorch's models, see `vllm_mmout.models.families.ModelFamily`."""
+    """The family of TerraTorch's model folders, see `vllm_mmout.models.model_folders.ModelFamily`."""
 
     serves = staticmethod(is_terratorch)
     completed = staticmethod(completed)
@@ -138,10 +138,10 @@ class TerratorchFolders:
 def _overrides(config: Mapping[str, Any]) -> Mapping[str, Any]:
     table = config.get("mmout")
     entries = table.get("input", {}) if isinstance(table, Mapping) else {}
-    known = ("bands", MEANS, STDS, SCALE)
-    if not isinstance(entries, Mapping) or not set(entries) <= set(known):
+    names = ("bands", MEANS, STDS, SCALE)
+    if not isinstance(entries, Mapping) or not set(entries) <= set(names):
         raise OptionError(
-            f'"input" in the "mmout" table of config.json must be a table of {", ".join(known)}, got {entries!r}'
+            f'"input" in the "mmout" table of config.json must be a table of {", ".join(names)}, got {entries!r}'
         )
     return entries
 
@@ -166,15 +166,15 @@ def _modality(
         bands = tuple(f"band {number}" for number in range(1, count + 1))
     if len(bands) != count:
         raise OptionError(
-            f"config.json names {len(bands)} bands of {name} ({', '.join(bands)}), and its shape has {count}; say the"
-            ' right ones in "mmout": {"input": {"bands": [...]}}'
+            f"config.json names {len(bands)} bands of {name} ({', '.join(bands)}), and its shape has {count}; set the"
+            ' right bands in "mmout": {"input": {"bands": [...]}}'
         )
     scaling = scaling_of(name, bands, nested(pretrained, "data"), overrides, alone=alone)
     return Modality(name, bands, frames, (shape[-2], shape[-1]), scaling)
 
 
 def _bands(pretrained: Mapping[str, Any], overrides: Mapping[str, Any], modality: str | None) -> tuple[str, ...] | None:
-    """Names of the model's bands, from the first entry that lists them; None where none does."""
+    """Return the names of the model's bands from the first entry that lists them, or None if no entry does."""
     data, network = nested(pretrained, "data", "init_args"), nested(pretrained, "model", "init_args", "model_args")
     entries = (
         overrides.get("bands"),
@@ -186,14 +186,14 @@ def _bands(pretrained: Mapping[str, Any], overrides: Mapping[str, Any], modality
         network.get("bands"),
     )
     for entry in entries:
-        listed = entry.get(modality) if isinstance(entry, Mapping) else entry if modality is None else None
-        if isinstance(listed, Sequence) and listed and not isinstance(listed, str):
-            return tuple(name for band in listed for name in _named(band))
+        names = entry.get(modality) if isinstance(entry, Mapping) else entry if modality is None else None
+        if isinstance(names, Sequence) and names and not isinstance(names, str):
+            return tuple(name for band in names for name in _named(band))
     return None
 
 
 def _named(band: Any) -> tuple[str, ...]:
-    """One entry of a list of bands: a band, or of an interval (first, last) all."""
+    """Return the bands of one entry of a list: a single band, or all bands of an interval [first, last]."""
     if not isinstance(band, list | tuple):
         return (str(band),)
     if len(band) != 2 or not all(isinstance(end, int) for end in band) or band[0] > band[1]:
@@ -202,7 +202,7 @@ def _named(band: Any) -> tuple[str, ...]:
 
 
 def _crop(model: Mapping[str, Any], size: tuple[int, int]) -> tuple[int, int]:
-    """Height and width of a tile, as TerraTorch's inference would cut it; else those of the input."""
+    """Return height and width of a tile in TerraTorch's tiled inference. By default it is as large as the input."""
     tiled = nested(model, "init_args", "tiled_inference_parameters")
     crop = tiled.get("h_crop", tiled.get("crop", size[0])), tiled.get("w_crop", tiled.get("crop", size[1]))
     if not all(isinstance(side, int) and side > 0 for side in crop):
@@ -216,7 +216,9 @@ def _crop(model: Mapping[str, Any], size: tuple[int, int]) -> tuple[int, int]:
 def _table(entries: Mapping[str, Any], name: str, place: str = "") -> Mapping[str, Any]:
     value = entries.get(name)
     if not isinstance(value, Mapping):
-        raise OptionError(f'"{place}{name}" in config.json must be a table, got {value!r}; a TerraTorch model has one')
+        raise OptionError(
+            f'"{place}{name}" in config.json must be a table, got {value!r}; TerraTorch models need this table'
+        )
     return value
 
 

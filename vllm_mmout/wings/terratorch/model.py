@@ -1,4 +1,4 @@
-"""TerratorchModel: a network of TerraTorch, from an image as its file holds it to what the network gives."""
+"""The model that runs a network of TerraTorch, from an image as stored in its file to the network's output."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from vllm_mmout.wings.terratorch.standards import standards_of
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(TerratorchMapper.from_config)
 class TerratorchModel(nn.Module):
-    """Scales, standardises and runs; an input comes raw (``pixel_values_raw``), or standardised (``pixel_values``).
+    """A model that scales and standardises its input, and runs a network of TerraTorch.
 
-    Standardised inputs are what TerraTorch's own plugins send: floating point, in any precision.
+    An input is either raw (``pixel_values_raw``), or already standardised (``pixel_values``). TerraTorch's own plugins
+    send standardised inputs, which are floating point of any precision.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -35,12 +36,12 @@ class TerratorchModel(nn.Module):
 
     @classmethod
     def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """The keywords of a folder's model."""
+        """Return the keywords of ``forward`` for a folder's model."""
         return TerratorchConfig.of(config).keywords
 
     @property
     def compiled_part(self) -> nn.Module:
-        """What is compiled: behind the scaling all inputs of a size are alike, whatever their files hold."""
+        """The network, compiled without the scaling, after which all inputs of one size have the same dtype."""
         return self.network
 
     def forward(self, **inputs: Tensor) -> Tensor:
@@ -48,16 +49,16 @@ class TerratorchModel(nn.Module):
 
         Args:
             inputs: for each image either ``NAME_raw`` [n, bands, (frames,) height, width] of integers or float32, or
-                ``NAME``, standardised; ``location_coords`` [n, 2], latitude and longitude in degrees;
-                ``temporal_coords`` [n, frames, 2], year and day of the year from 0; ``means`` and ``stds`` [n, bands],
-                instead of those of the data module.
+                ``NAME``, standardised. Optional are ``location_coords`` [n, 2] (latitude and longitude in degrees),
+                ``temporal_coords`` [n, frames, 2] (year, and day of the year from 0), and ``means`` and ``stds``
+                [n, bands], which replace the data module's.
 
         Returns:
-            What the network gives, the requests on axis 0.
+            The network's output, with the requests on axis 0.
 
         """
         dtype = next(self.network.parameters()).dtype
-        images = {one.name: self._image(one, inputs, dtype) for one in self._config.modalities}
+        images = {modality.name: self._image(modality, inputs, dtype) for modality in self._config.modalities}
         extras = {name: inputs[name] for name in self._config.extras if name in inputs}
         exact = torch.float32 if self._exact else dtype
         if LOCATION in extras:
@@ -69,11 +70,11 @@ class TerratorchModel(nn.Module):
         return _tensor(output)
 
     def load_from(self, stored: Mapping[str, Any]) -> None:
-        """Load a checkpoint of TerraTorch (``{"state_dict": ...}``), or the network's own names."""
+        """Load weights from TerraTorch's checkpoint (``{"state_dict": ...}``), or by the network's own names."""
         load_strictly(self.network, weights_of(stored, self.network), REMEDY)
 
     def _image(self, modality: Modality, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-        """One image, standardised, in the network's dtype."""
+        """Return one image, standardised, in the network's dtype."""
         raw = inputs.get(RAW.format(modality.name))
         if raw is None:
             if modality.name not in inputs:
@@ -84,11 +85,11 @@ class TerratorchModel(nn.Module):
             raise InputError(no_scale(modality.name), param="scale")
         scale = None if raw.is_floating_point() else standard.scale
         mean, std = (
-            _laid_out(inputs.get(name, own), raw) for name, own in ((MEANS, standard.mean), (STDS, standard.std))
+            _per_pixel(inputs.get(name, own), raw) for name, own in ((MEANS, standard.mean), (STDS, standard.std))
         )
         if raw.device.type != "cpu":
             return _standardised(raw, scale, mean, std).to(dtype)
-        # Band by band: to go through memory of the size of a whole image four times takes longer than to compute.
+        # Band by band: passing over a whole image in memory four times takes longer than the computation.
         images = torch.empty(raw.shape, dtype=dtype)
         mean, std = (numbers.expand(*raw.shape[:2], *numbers.shape[2:]) for numbers in (mean, std))
         for image, band in product(range(raw.shape[0]), range(raw.shape[1])):
@@ -97,23 +98,25 @@ class TerratorchModel(nn.Module):
 
 
 def _standardised(raw: Tensor, scale: float | None, mean: Tensor, std: Tensor) -> Tensor:
-    """Values in float32, in memory of their own."""
+    """Return standardised values in float32, in new memory."""
     values = raw.to(torch.float32, copy=True)
     if scale is not None:
         values.mul_(scale)
     return values.sub_(mean).div_(std)
 
 
-def _laid_out(numbers: Tensor, images: Tensor) -> Tensor:
-    """Numbers [n or 1, bands, (frames)] so that they count for each pixel of images [n, bands, (frames,) h, w]."""
+def _per_pixel(numbers: Tensor, images: Tensor) -> Tensor:
+    """Reshape numbers [n or 1, bands, (frames)] to broadcast over images [n, bands, (frames,) height, width]."""
     return numbers.float().to(images.device).reshape(*numbers.shape, *(1,) * (images.ndim - numbers.ndim))
 
 
 def _tensor(output: Any) -> Tensor:
-    """What a network gave: of an output object its main output, of several layers the last."""
+    """Return the main output of an output object, or the last of several layers. Raise ModelError for other types."""
     output = getattr(output, "output", output)
     if isinstance(output, list | tuple) and output:
         output = output[-1]
     if not isinstance(output, Tensor):
-        raise ModelError(f"the network gave a {type(output).__name__}; networks that give one tensor are served")
+        raise ModelError(
+            f"the network returned a {type(output).__name__}; only networks that return one tensor are served"
+        )
     return output

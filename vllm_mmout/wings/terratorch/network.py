@@ -1,4 +1,4 @@
-"""Building the network of a TerraTorch folder, and finding its weights in a checkpoint."""
+"""Building the network of a TerraTorch folder, and selecting its weights from a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _BUILT_AS = {
     "MultiLabelClassificationTask": "classification",
     "ScalarRegressionTask": "scalar_regression",
 }
-"""TerraTorch's task -> what its model factories call it."""
+"""The name of each task in TerraTorch's model factories."""
 
 
 def build_network(config: TerratorchConfig) -> nn.Module:
-    """Build the network that a folder describes."""
+    """Build the network that a folder describes, in eval mode. Raise ModelError if TerraTorch cannot build it."""
     try:
         from terratorch.registry import MODEL_FACTORY_REGISTRY
         from terratorch.tasks import embedding_generation
@@ -36,7 +36,7 @@ def build_network(config: TerratorchConfig) -> nn.Module:
     arguments = copy.deepcopy(dict(config.pretrained["model"].get("init_args", {})))
     network: dict[str, Any] = dict(arguments.get("model_args") or {})
     if "backbone_pretrained" in network:
-        network["backbone_pretrained"] = False  # the weights are the folder's: none are to be fetched
+        network["backbone_pretrained"] = False  # the weights come from the folder, so do not download any
     try:
         if config.task == _EMBEDDING:
             built: nn.Module = _of_embeddings(embedding_generation.EmbeddingGenerationTask, arguments, network)
@@ -52,14 +52,14 @@ def build_network(config: TerratorchConfig) -> nn.Module:
 
 
 def encode_exactly(network: nn.Module) -> bool:
-    """Have a network take location and dates in float32, whatever its own dtype is; says whether it encodes them.
+    """Make a network's encoders of location and dates compute in float32, and return whether it has such encoders.
 
-    bfloat16 has no 2023, and no day 257. Prithvi's encoders make their sines and cosines in the dtype of what they are
-    given; these are small numbers, which are handed on in the network's dtype.
+    bfloat16 can hold neither 2023 nor 257, a day of the year. Prithvi's encoders compute sines and cosines in the
+    dtype of their input. The encodings are small numbers, and a hook casts them to the network's dtype.
     """
     from terratorch.models.backbones.prithvi_mae import LocationEncoder, TemporalEncoder
 
-    def in_own_dtype(encoder: Any, _given: Any, encoded: Tensor) -> Tensor:
+    def in_own_dtype(encoder: Any, _inputs: Any, encoded: Tensor) -> Tensor:
         return encoded.to(encoder.scale.dtype)
 
     encoders = [module for module in network.modules() if isinstance(module, LocationEncoder | TemporalEncoder)]
@@ -69,11 +69,11 @@ def encode_exactly(network: nn.Module) -> bool:
 
 
 def _of_embeddings(task: Any, arguments: dict[str, Any], network: dict[str, Any]) -> nn.Module:
-    """The network of a task that makes one in its constructor, where it makes the folder of its results as well."""
+    """Return the network that the task's constructor builds. The constructor also creates a folder for results."""
     with TemporaryDirectory(prefix="mmout-") as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the files that it would write
-        made: nn.Module = task(**{**arguments, "model_args": network, "output_dir": folder}).model
-    return made
+        warnings.simplefilter("ignore")  # the warnings are about files that it would write
+        built: nn.Module = task(**{**arguments, "model_args": network, "output_dir": folder}).model
+    return built
 
 
 REMEDY = (
@@ -81,32 +81,32 @@ REMEDY = (
     ' "pretrained_cfg.model" that it was trained with; names may depend on the release of TerraTorch'
 )
 _TASK = "model."
-"""What a task calls its network; beside it a checkpoint has what training alone needs, as weights of the loss."""
+"""Prefix of the network's weights in a checkpoint. Other entries are only for training, such as weights of the loss."""
 _AUXILIARY = "aux_heads."
-"""Decoders that help in training; what they give is no result."""
+"""Prefix of decoders that only help in training, and whose outputs are not used."""
 
 
 def weights_of(stored: Mapping[str, Any], network: nn.Module) -> dict[str, Tensor]:
-    """The weights of a network, by its own names; names that it does not have are among them.
+    """Return a network's weights by the network's own names. Unknown names are kept, so that loading reports them.
 
-    They are those of a checkpoint (``{"state_dict": ...}``), or by name, with or without ``model.`` before all.
+    ``stored`` is a checkpoint (``{"state_dict": ...}``), or weights by name, with or without the prefix ``model.``.
     """
     own = network.state_dict()
-    # Made for the size of the images that the folder names, whatever size the training had.
-    found = {name: buffer for name, buffer in network.named_buffers() if "pos_embed" in name and name in own}
-    of_size = dict(found)
+    # Position embeddings fit the image size that the folder sets, even if the training had another size.
+    weights = {name: buffer for name, buffer in network.named_buffers() if "pos_embed" in name and name in own}
+    of_size = dict(weights)
     without_heads = not any(name.startswith(_AUXILIARY) for name in own)
-    for said, weight in _of_network(stored, own).items():
-        name = said if said in own else said.replace("_timm_module.", "")
+    for stored_name, weight in _of_network(stored, own).items():
+        name = stored_name if stored_name in own else stored_name.replace("_timm_module.", "")
         if name in of_size and of_size[name].shape != weight.shape:
             continue
         if not (without_heads and name.startswith(_AUXILIARY)):
-            found[name] = weight
-    return found
+            weights[name] = weight
+    return weights
 
 
 def _of_network(stored: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a checkpoint that is the network's, by names without the task's."""
+    """Return the network's part of a checkpoint, with the task's prefix removed from the names."""
     entries = stored.get("state_dict")
     named: Mapping[str, Any] = stored if entries is None else entries
     of_task = {name.removeprefix(_TASK): weight for name, weight in named.items() if name.startswith(_TASK)}

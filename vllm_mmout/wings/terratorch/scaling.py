@@ -1,4 +1,4 @@
-"""Scaling: what ``config.json`` says of integers and of statistics; needs no TerraTorch."""
+"""The scale and statistics of input values in a folder's ``config.json``. Reading them does not need TerraTorch."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ SCALE: Final = "constant_scale"
 
 _PACKAGES: Final = ("terratorch", "torchgeo")
 _LARGEST: Final = 2.0
-"""Of statistics of reflectance, which is 0 to 1 but over clouds and snow."""
+"""Largest value expected in statistics of reflectance. Reflectance is between 0 and 1, except over clouds and snow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How one image is scaled and standardised, as far as ``config.json`` says it."""
+    """The scale and statistics of one image, as far as ``config.json`` sets them."""
 
     scale: float | None
-    """Integers are multiplied by it; None: the default of the data module's class, which is not said here."""
+    """Factor for integers. None means the default of the data module's class, which must be imported to find it."""
     means: tuple[float, ...] | None
-    """All numbers there are, by band or by band and date; None: the data module's own."""
+    """All means in a flat tuple, by band or by band and date. None stands for the data module's means."""
     stds: tuple[float, ...] | None
+    """All standard deviations, in the order of ``means``."""
     sure: bool = False
-    """Whether the ``mmout`` table says the scale: then 1 is meant, as of masks."""
+    """Whether the ``mmout`` table sets the scale. A scale of 1 is then intended, for example for masks."""
 
     def lacks_scale(self, means: Sequence[float] | None = None, stds: Sequence[float] | None = None) -> bool:
-        """Whether integers would be standardised as they are, by statistics (a request's or these) of reflectance."""
+        """Return whether integers would be standardised without a scale, although the statistics are of reflectance."""
         means, stds = means or self.means, stds or self.stds
         if self.scale != 1 or self.sure or means is None or stds is None:
             return False
@@ -38,65 +39,65 @@ class Scaling:
 
 
 def of_reflectance(means: Iterable[float], stds: Iterable[float]) -> bool:
-    """Whether statistics are those of reflectance; 0 and 1, which change nothing, are not."""
+    """Return whether statistics are of reflectance. Means of 0 with deviations of 1, which change nothing, are not."""
     means, stds = tuple(means), tuple(stds)
-    nothing = not any(means) and all(std == 1 for std in stds)
-    return not nothing and all(abs(number) <= _LARGEST for number in (*means, *stds))
+    identity = not any(means) and all(std == 1 for std in stds)
+    return not identity and all(abs(number) <= _LARGEST for number in (*means, *stds))
 
 
 def no_scale(image: str) -> str:
-    """What to say where integers come and `Scaling.lacks_scale`."""
+    """Return the error message for an image of integers for which `Scaling.lacks_scale` is true."""
     return (
-        f"{image} holds integers, and the model's means and standard deviations are those of reflectance, while its"
-        f" {SCALE} is 1: digital numbers would be taken for reflectance; give scale=0.0001 in the request, or say it in"
-        f' config.json: "mmout": {{"input": {{"{SCALE}": 0.0001}}}}; 1 there, where they are not to be multiplied'
+        f"{image} holds integers, and the model's means and standard deviations are for reflectance, while its"
+        f" {SCALE} is 1, so digital numbers would be used as reflectance; give scale=0.0001 in the request, or set it"
+        f' in config.json: "mmout": {{"input": {{"{SCALE}": 0.0001}}}}; set 1 there if the integers need no scaling'
     )
 
 
 def nested(entries: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """The table in a table of a table ... by these names; empty where there is none."""
+    """Return the table at a path of names in nested tables, or an empty table if it is missing."""
     for name in names:
-        found = entries.get(name)
-        entries = found if isinstance(found, Mapping) else {}
+        table = entries.get(name)
+        entries = table if isinstance(table, Mapping) else {}
     return entries
 
 
 def statistics_said(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """``means`` and ``stds`` as the folder writes them: those of the ``mmout`` table, else both of the data module."""
-    given = {name: data.get(name) for name in (MEANS, STDS)}
-    if any(value is None or isinstance(value, str) for value in given.values()):  # a text names a file
-        given = {}
-    return given | {name: overrides[name] for name in (MEANS, STDS) if name in overrides}
+    """Return ``means`` and ``stds`` as written in the ``mmout`` table, or else in the data module if it has both."""
+    statistics = {name: data.get(name) for name in (MEANS, STDS)}
+    if any(value is None or isinstance(value, str) for value in statistics.values()):  # a text is a file's name
+        statistics = {}
+    return statistics | {name: overrides[name] for name in (MEANS, STDS) if name in overrides}
 
 
 def scaling_of(
     image: str, bands: Sequence[str], module: Mapping[str, Any], overrides: Mapping[str, Any], *, alone: bool
 ) -> Scaling:
-    """What a folder says of one image; ``module`` is its ``pretrained_cfg.data``, ``alone``: there is no other."""
+    """Return the scaling of one image. ``module`` is ``pretrained_cfg.data``; ``alone`` is true for an only image."""
     data = nested(module, "init_args")
-    said = statistics_said(data, overrides)
-    means, stds = (_flat(of_image(said.get(name), image, bands, alone=alone)) for name in (MEANS, STDS))
+    statistics = statistics_said(data, overrides)
+    means, stds = (_flat(of_image(statistics.get(name), image, bands, alone=alone)) for name in (MEANS, STDS))
     return Scaling(_scale(image, module, {**data, **overrides}), means, stds, SCALE in overrides)
 
 
 def of_image(values: Any, image: str, bands: Sequence[str], *, alone: bool) -> Any:
-    """Of statistics by image, or by band, those of one image; others as they are."""
+    """Return the statistics of one image from values by image or by band. Return other values unchanged."""
     if isinstance(values, Mapping) and (image in values or not alone):
         return values.get(image)
     return [values.get(band) for band in bands] if isinstance(values, Mapping) else values
 
 
 def in_terratorch(class_path: str) -> bool:
-    """Whether a data module is one of TerraTorch or torchgeo; a name without dots is one of TerraTorch's."""
+    """Return whether a data module's class is of TerraTorch or torchgeo. A name without dots is of TerraTorch."""
     return class_path.partition(".")[0] in _PACKAGES or bool(class_path and "." not in class_path)
 
 
-def _scale(image: str, module: Mapping[str, Any], said: Mapping[str, Any]) -> float | None:
+def _scale(image: str, module: Mapping[str, Any], entries: Mapping[str, Any]) -> float | None:
     class_path = str(module.get("class_path", ""))
-    if SCALE not in said:  # the generic ones have the default 1, others may have another
-        plain = class_path.rpartition(".")[2].startswith("Generic") or not in_terratorch(class_path)
-        return 1.0 if plain else None
-    value = said[SCALE]
+    if SCALE not in entries:  # the default of generic modules is 1, and of other modules it varies
+        defaults_to_one = class_path.rpartition(".")[2].startswith("Generic") or not in_terratorch(class_path)
+        return 1.0 if defaults_to_one else None
+    value = entries[SCALE]
     if isinstance(value, Mapping):
         value = value.get(image)
     try:
@@ -106,7 +107,7 @@ def _scale(image: str, module: Mapping[str, Any], said: Mapping[str, Any]) -> fl
 
 
 def _flat(values: Any) -> tuple[float, ...] | None:
-    """All numbers of nested lists; None where something is no number."""
+    """Return all numbers in nested lists as a flat tuple, or None if a value is not a number."""
     if isinstance(values, int | float):
         return (float(values),)
     if not isinstance(values, list | tuple):

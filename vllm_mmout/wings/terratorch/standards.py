@@ -1,4 +1,4 @@
-"""How the images of a TerraTorch model are scaled and standardised, from its data module; no data set is looked at."""
+"""Scale and statistics of the images of a TerraTorch model, from its data module. No data set is read."""
 
 from __future__ import annotations
 
@@ -15,88 +15,91 @@ from vllm_mmout.errors import ModelError, type_and_message
 from vllm_mmout.wings.terratorch.config import Modality, TerratorchConfig
 from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, in_terratorch, nested, of_image, statistics_said
 
-_REMEDY = 'say them in config.json: "mmout": {"input": {"means": [...], "stds": [...], "constant_scale": 0.0001}}'
+_REMEDY = 'set them in config.json: "mmout": {"input": {"means": [...], "stds": [...], "constant_scale": 0.0001}}'
 _SHORT = "terratorch.datamodules"
-"""Where a class without a module is, as TerraTorch's YAML has it."""
+"""Module of a data module class that is named without a module, as in TerraTorch's YAML files."""
 _TRANSFORMS = ("train_transform", "val_transform", "test_transform", "predict_transform")
 
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """Of one image: integers are multiplied by ``scale``, then (value - mean) / std."""
+    """The scale and statistics of one image. Integers are multiplied by ``scale``, then (value - mean) / std."""
 
     scale: float
     mean: Tensor
-    """float32 [1, bands], or [1, bands, frames]."""
+    """Means as float32 [1, bands], or [1, bands, frames]."""
     std: Tensor
-    """As ``mean``."""
+    """Standard deviations, in the shape of ``mean``."""
     lacks_scale: bool
-    """Whether integers would be standardised as they are, by statistics of reflectance."""
+    """Whether integers would be standardised without a scale, although the statistics are of reflectance."""
 
 
 def standards_of(config: TerratorchConfig) -> dict[str, Standard]:
-    """The standard of each image.
+    """Return the standard of each image by its name.
 
-    Where the folder's ``mmout`` table says it, that counts; else the arguments of the data module; else what the data
-    module does to a batch (``aug``), and the default of its ``constant_scale``. The module is imported only where the
-    folder leaves something open.
+    Statistics come from the folder's ``mmout`` table, or else from the arguments of the data module, or else from the
+    augmentation (``aug``) of the data module. The scale may come from the default of its ``constant_scale``. The module
+    is only imported if the folder leaves something open.
     """
     module = nested(config.pretrained, "data")
     if not isinstance(module.get("init_args") or {}, Mapping):
         raise ModelError(f'"init_args" of the data module in config.json must be a table, got {module["init_args"]!r}')
     path, arguments = str(module.get("class_path", "")), nested(module, "init_args")
-    said = statistics_said(arguments, config.overrides)
-    if not {MEANS, STDS} <= set(said):
+    statistics = statistics_said(arguments, config.overrides)
+    if not {MEANS, STDS} <= set(statistics):
         if not module:
             raise ModelError(
                 f"config.json names no data module, which would hold means and standard deviations; {_REMEDY}"
             )
-        made = _class_at(path)
-        asked = _made(made, {key: value for key, value in arguments.items() if key not in _TRANSFORMS})
-        means, stds = _statistics(getattr(asked, "aug", None), made.__name__)
-        said = {MEANS: means, STDS: stds, **said}
+        module_class = _class_at(path)
+        data_module = _made(module_class, {key: value for key, value in arguments.items() if key not in _TRANSFORMS})
+        means, stds = _statistics(getattr(data_module, "aug", None), module_class.__name__)
+        statistics = {MEANS: means, STDS: stds, **statistics}
     alone = len(config.modalities) == 1
-    return {one.name: _standard(one, path, said[MEANS], said[STDS], alone=alone) for one in config.modalities}
+    return {
+        image.name: _standard(image, path, statistics[MEANS], statistics[STDS], alone=alone)
+        for image in config.modalities
+    }
 
 
-def _standard(one: Modality, module: str, means: Any, stds: Any, *, alone: bool) -> Standard:
-    scale = one.scaling.scale
+def _standard(image: Modality, module: str, means: Any, stds: Any, *, alone: bool) -> Standard:
+    scale = image.scaling.scale
     if scale is None:
         scale = _default_scale(module)
-    mean, std = (_numbers(one, what, alone=alone) for what in (means, stds))
+    mean, std = (_numbers(image, values, alone=alone) for values in (means, stds))
     if bool((std == 0).any()):
-        raise ModelError(f"a standard deviation of {one.name} is 0; {_REMEDY}")
-    lacks_scale = replace(one.scaling, scale=scale).lacks_scale(mean.flatten().tolist(), std.flatten().tolist())
+        raise ModelError(f"a standard deviation of {image.name} is 0; {_REMEDY}")
+    lacks_scale = replace(image.scaling, scale=scale).lacks_scale(mean.flatten().tolist(), std.flatten().tolist())
     return Standard(scale, mean, std, lacks_scale)
 
 
-def _numbers(one: Modality, values: Any, *, alone: bool) -> Tensor:
-    values = of_image(values, one.name, one.bands, alone=alone)
+def _numbers(image: Modality, values: Any, *, alone: bool) -> Tensor:
+    values = of_image(values, image.name, image.bands, alone=alone)
     try:
         numbers = torch.as_tensor(values, dtype=torch.float32, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise ModelError(
-            f"means and standard deviations of {one.name} are no numbers ({values!r}); {_REMEDY}"
+            f"means and standard deviations of {image.name} are not numbers ({values!r}); {_REMEDY}"
         ) from error
     if numbers.ndim == 0:
         numbers = numbers[None]
-    if numbers.ndim == 2 and one.frames is None:  # by band and date, for images without dates
+    if numbers.ndim == 2 and image.frames is None:  # statistics by band and date, for an image without dates
         numbers = numbers.mean(dim=1)
-    if numbers.ndim not in (1, 2) or numbers.shape[0] not in (1, len(one.bands)):
+    if numbers.ndim not in (1, 2) or numbers.shape[0] not in (1, len(image.bands)):
         raise ModelError(
-            f"means and standard deviations of {one.name} are {list(numbers.shape)} numbers for {len(one.bands)} bands;"
-            f" {_REMEDY}"
+            f"means and standard deviations of {image.name} are {list(numbers.shape)} numbers for"
+            f" {len(image.bands)} bands; {_REMEDY}"
         )
-    return numbers.expand(len(one.bands), *numbers.shape[1:])[None]
+    return numbers.expand(len(image.bands), *numbers.shape[1:])[None]
 
 
 def _default_scale(path: str) -> float:
-    """The default of the data module's ``constant_scale``; of a class that is not there 1, as in nearly all."""
+    """Return the default of the data module's ``constant_scale``, or 1, the usual default, if it cannot be imported."""
     try:
-        made = _class_at(path)
+        module_class = _class_at(path)
     except ModelError:
         return 1.0
-    parameter = inspect.signature(made).parameters.get(SCALE)
+    parameter = inspect.signature(module_class).parameters.get(SCALE)
     default = None if parameter is None or parameter.default is parameter.empty else parameter.default
     return 1.0 if default is None else float(default)
 
@@ -104,48 +107,48 @@ def _default_scale(path: str) -> float:
 def _class_at(path: str) -> Any:
     if not in_terratorch(path):
         raise ModelError(
-            f'"pretrained_cfg.data.class_path" in config.json is {path!r}; data modules of terratorch and torchgeo are'
-            f" known, nothing else is imported. Of other ones {_REMEDY}"
+            f'"pretrained_cfg.data.class_path" in config.json is {path!r}; only data modules of terratorch and torchgeo'
+            f" are imported. For others, {_REMEDY}"
         )
     module, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module or _SHORT), name)
     except (ImportError, AttributeError) as error:
         raise ModelError(
-            f"the data module {path} is not there ({error}); it is asked for statistics: {_REMEDY}"
+            f"the data module {path} cannot be found ({error}); it is needed for statistics: {_REMEDY}"
         ) from error
 
 
-def _made(made: Any, arguments: Mapping[str, Any]) -> Any:
-    """A data module, without its data: places that the folder leaves open are not looked at."""
+def _made(module_class: Any, arguments: Mapping[str, Any]) -> Any:
+    """Create a data module without its data. Required arguments for data folders get a placeholder."""
     places = {
         name: "unused"
-        for name, parameter in inspect.signature(made).parameters.items()
+        for name, parameter in inspect.signature(module_class).parameters.items()
         if parameter.default is parameter.empty and "root" in name
     }
     try:
-        return made(**{**places, **arguments})
+        return module_class(**{**places, **arguments})
     except Exception as error:
         raise ModelError(
-            f"TerraTorch cannot make the data module {made.__name__}: {type_and_message(error)}. It is asked for"
-            f" means and standard deviations: {_REMEDY}"
+            f"TerraTorch cannot create the data module {module_class.__name__}: {type_and_message(error)}. It is needed"
+            f" for means and standard deviations: {_REMEDY}"
         ) from error
 
 
 def _statistics(aug: Any, module: str) -> tuple[Any, Any]:
-    """Means and standard deviations that a data module subtracts and divides by; 0 and 1 where it does neither."""
+    """Return the means and standard deviations that a data module applies, or 0 and 1 if it changes nothing."""
     for step in _steps(aug):
         flags = getattr(step, "flags", None)
-        if isinstance(flags, Mapping) and {"mean", "std"} <= set(flags):  # of kornia
+        if isinstance(flags, Mapping) and {"mean", "std"} <= set(flags):  # a step of kornia
             return flags["mean"], flags["std"]
-        if hasattr(step, "means") and hasattr(step, "stds"):  # of TerraTorch
-            most = getattr(step, "max_pixel_value", None)
-            if most is None:
+        if hasattr(step, "means") and hasattr(step, "stds"):  # a step of TerraTorch
+            max_value = getattr(step, "max_pixel_value", None)
+            if max_value is None:
                 return step.means, step.stds
-            return [mean * most for mean in step.means], [std * most for std in step.stds]
+            return [mean * max_value for mean in step.means], [std * max_value for std in step.stds]
     if aug is None or _is_nothing(aug):
         return [0.0], [1.0]
-    raise ModelError(f"what {module} does to images ({aug!r}) is not known here; {_REMEDY}")
+    raise ModelError(f"the data module {module} changes images in an unknown way ({aug!r}); {_REMEDY}")
 
 
 def _steps(aug: Any) -> Iterator[Any]:
@@ -160,9 +163,9 @@ def _steps(aug: Any) -> Iterator[Any]:
 
 
 def _is_nothing(aug: Any) -> bool:
-    """Whether a step leaves a batch as it is."""
+    """Return whether a step leaves a batch unchanged."""
     batch = {"image": torch.full((1, 1, 1, 1), 2.0)}
     try:
         return bool((aug(dict(batch))["image"] == batch["image"]).all())
-    except Exception:  # noqa: BLE001 - whatever it is, it is not nothing
+    except Exception:  # noqa: BLE001 - a step that fails is not an identity
         return False

@@ -1,4 +1,4 @@
-"""Where and when an image was taken, as TerraTorch's models take it: from the request, else from the file."""
+"""Location and dates of an image for TerraTorch's models, from the request or else from the file."""
 
 from __future__ import annotations
 
@@ -15,45 +15,50 @@ from vllm_mmout.models.inputs.raster_view import RasterView
 
 
 def location_of(view: RasterView) -> NDArray[np.float32] | None:
-    """Latitude and longitude in degrees of an input's middle, float32 [2]: as the request or the georeference says.
+    """Return latitude and longitude in degrees of an input's centre, float32 [2], or None if they are unknown.
 
-    In this order, as Prithvi's network and its data sets have it; TerraTorch's plugin sends them the other way round.
+    They come from the request, or else from the georeference. Prithvi's network and data sets expect this order.
+    TerraTorch's plugin sends the reverse order.
     """
     if view.params.location is not None:
         return np.array(view.params.location, np.float32)
-    place = view.georeference
-    if place is None or place.transform is None or place.crs is None:
+    georeference = view.georeference
+    if georeference is None or georeference.transform is None or georeference.crs is None:
         return None
-    a, b, c, d, e, f = place.transform
+    a, b, c, d, e, f = georeference.transform
     row, col = (side / 2 for side in view.size)
     try:
-        longitude, latitude = _to_geographic(place.crs).transform(a * col + b * row + c, d * col + e * row + f)
+        longitude, latitude = _to_geographic(georeference.crs).transform(a * col + b * row + c, d * col + e * row + f)
     except (ImportError, InputError):
         return None
-    found = np.array((latitude, longitude), np.float32)
-    return found if np.isfinite(found).all() else None
+    location = np.array((latitude, longitude), np.float32)
+    return location if np.isfinite(location).all() else None
 
 
 def dates_of(view: RasterView, frames: int) -> NDArray[np.float32] | None:
-    """Year and day of the year, from 0 as in Prithvi's data sets, of each date of an input, float32 [frames, 2].
+    """Return year and day of the year (from 0, as in Prithvi's data sets) of each date of an input.
 
-    The request's, else those of the files (metadata, else their names); None where one says nothing.
+    The dates come from the request, or else from the metadata or the names of the files.
+
+    Returns:
+        float32 [frames, 2], or None if the date of a frame is unknown.
+
     """
-    asked = view.params.dates
-    if asked is not None:
-        if len(asked) != frames:
+    texts = view.params.dates
+    if texts is not None:
+        if len(texts) != frames:
             raise InputError(
-                f"dates has {len(asked)} dates, the model takes {frames}; give one for each", param="dates"
+                f"dates has {len(texts)} dates, and the model takes {frames}; give a date for each frame", param="dates"
             )
-        found: list[date | None] = [date.fromisoformat(one) for one in asked]
+        dates: list[date | None] = [date.fromisoformat(text) for text in texts]
     else:
         members = view.raster.members_of(view.bands[:frames])
-        found = [date_of_raster(member.metadata, member.name) for member in members]
+        dates = [date_of_raster(member.metadata, member.name) for member in members]
         if frames > 1 and len({id(member) for member in members}) < frames:
-            return None  # one file cannot say when its dates were
-    if any(one is None for one in found):
+            return None  # a file with several frames does not tell which date each frame has
+    if any(day is None for day in dates):
         return None
-    days = [(one.year, one.timetuple().tm_yday - 1) for one in found if one is not None]
+    days = [(day.year, day.timetuple().tm_yday - 1) for day in dates if day is not None]
     return np.array(days, np.float32)
 
 

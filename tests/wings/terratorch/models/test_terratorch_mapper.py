@@ -104,7 +104,7 @@ def test_statistics_of_the_request_go_along(tmp_path):
     ("options", "words", "param"),
     [
         ({"means": [1.0]}, "means has 1 numbers for 6 bands", "means"),
-        ({"dates": ["2024-01-01", "2024-01-02"]}, "dates has 2 dates, the model takes 1", "dates"),
+        ({"dates": ["2024-01-01", "2024-01-02"]}, "dates has 2 dates, and the model takes 1", "dates"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(tmp_path, options, words, param):
