@@ -93,7 +93,7 @@ def test_a_name_that_no_store_takes_fails_its_own_scene(scenes, tmp_path, name, 
         status, report, _ = run(folder, tmp_path / "out")
         assert status == 1
         (line,) = (line for line in report.values() if "error" in line)
-        assert "and the name of a result cannot have that; rename the scene" in line["error"]
+        assert "which is not allowed in the name of a result; rename the scene" in line["error"]
         assert line["error"] in capsys.readouterr().err
     assert (tmp_path / "out/a.tif").is_file()
     assert (tmp_path / "out/z.tif").is_file()

@@ -144,7 +144,7 @@ def test_results_are_named_after_their_scenes(tmp_path):
     [
         (["--ray-split", "100"], "--ray-split is for a run on a cluster; add --ray"),
         (["--ray", "--ray-split", "0"], "--ray-split must be 1 or more pixels, got 0"),
-        (["--ray", "--mmout-trace", "t.json"], "--mmout-trace is of one process"),
+        (["--ray", "--mmout-trace", "t.json"], "--mmout-trace works only in one process"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(flags, said, capsys, tmp_path):

@@ -77,7 +77,7 @@ def mapper_of(config: Mapping[str, Any]) -> RasterMapper | TensorsMapper:
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(mapper_of)
 class ExportedModel(nn.Module):
-    """A model that runs an archive's program on scaled inputs, with axes and batch sizes as the program needs them."""
+    """A model that scales its inputs, adapts their axes and batch size to an archive's program, and runs it."""
 
     loads_itself = True
 

@@ -68,7 +68,7 @@ TRUST: Final = "trust_operators"
 ALLOWED: Final = frozenset(_ELEMENTWISE) | {f"{name}_" for name in _ELEMENTWISE} | frozenset(_OTHERS)
 """Names of allowed operators in ``torch.ops.aten``."""
 _OVERLOAD: Final = re.compile(r"(?!(\w*_)?out\Z|data\Z)[A-Za-z]\w*")
-"""Names of overloads, except "out" (writes into an argument) and "data" (packed sequences, whose lengths it trusts)."""
+"""Allowed overloads. "out" overloads write into an argument, and "data" overloads trust lengths of packed sequences."""
 _ELSEWHERE: Final = re.compile(
     r"torch\.ops\.torchvision\.nms\.default"
     r"|torch\.ops\.higher_order\.(cond|map_impl|scan|wrap_with_autocast|wrap_with_set_grad_enabled)"

@@ -62,7 +62,7 @@ class Steps:
         self._arrived: Sequence[Given] = ()
 
     def arrive(self, given: Sequence[Given]) -> None:
-        """Store the tensors of requests that begin with this step. Model Runner V2 passes all requests' tensors."""
+        """Store the tensors of requests that begin now. Model Runner V2 passes those of all requests at each step."""
         self._arrived = given
 
     def advance(self, metadata: PoolingMetadata) -> tuple[list[Outcome | None], dict[int, Outcome]]:

@@ -1,4 +1,4 @@
-"""Folders and archives of scenes on a cluster, by Ray Data: ``vllm-mmout run --ray`` and `vllm_mmout.ray.predict`."""
+"""Runs of many scenes on a cluster by Ray Data: ``vllm-mmout run --ray`` and `vllm_mmout.ray.predict`."""
 
 from __future__ import annotations
 

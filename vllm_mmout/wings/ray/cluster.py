@@ -1,4 +1,4 @@
-"""Cluster: a cluster of Ray that runs rows of scenes in actors, and functions on any node."""
+"""A cluster of Ray, which runs scenes in actors and functions on any node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SCENE: Final = "scene"
 """Column that holds the address or path of a scene."""
 BATCH: Final = 4
-"""Scenes that an engine works on at once: as many are cut into tiles at once in any case."""
+"""Scenes that an engine gets in a batch, which is the number of scenes that are cut into tiles at the same time."""
 
 
 class Cluster:
@@ -47,7 +47,7 @@ class Cluster:
         """Connect this process to the cluster. What Ray prints meanwhile goes to standard error.
 
         Raises:
-            MMOutError: there is no cluster, it wants another token, or it ended while it was used.
+            MMOutError: the cluster does not run, does not accept the token, or ended during the run.
 
         """
         ours = not ray.is_initialized()
@@ -63,7 +63,7 @@ class Cluster:
                 ray.shutdown()
 
     def _connect(self) -> None:
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its lines would stand among the results
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # Ray's log lines would appear among the results
         for name in ("ray", "ray.data"):
             logging.getLogger(name).setLevel(logging.ERROR)
         address = self._address or os.environ.get("RAY_ADDRESS")
@@ -75,21 +75,21 @@ class Cluster:
             raise MMOutError(refusal(address, error)) from error
 
     def records(self, rows: Sequence[Mapping[str, str]], job: Job) -> Iterator[Record]:
-        """Run rows of `row_of`, and yield the record of each scene when it is done."""
+        """Run rows made by `row_of`, and yield the record of each scene when it is done."""
         for row in dataset_of(rows, job, **self._places).iter_rows():
             yield msgspec.json.decode(row[RECORD], type=Record)
 
     def call(self, name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a function on any node, and return its result. Ray's dashboard shows the name."""
+        """Run a function on any node, and return its result. Ray's dashboard shows the function under ``name``."""
         return on_a_node(name, function, *args, **kwargs)
 
 
 def dataset_of(rows: Sequence[Mapping[str, str]], job: Job, **places: Any) -> Dataset:
-    """Return scenes as a dataset with the column `RECORD`, which says what became of each.
+    """Return a dataset of the scenes with the column `RECORD`, which holds the record of each scene.
 
-    ``places`` are those of `vllm_mmout.ray.predict`.
+    ``places`` has the entries ``workers``, ``num_cpus`` and ``num_gpus`` of `vllm_mmout.ray.predict`.
     """
-    ray.data.DataContext.get_current().enable_progress_bars = False  # the command has its own
+    ray.data.DataContext.get_current().enable_progress_bars = False  # the command shows its own bar
     scenes = ray.data.from_items(list(rows), override_num_blocks=-(-len(rows) // BATCH))
     dataset = mapped(scenes, job, batch_size=BATCH, **places)
     dataset.set_name("scenes")
@@ -97,11 +97,11 @@ def dataset_of(rows: Sequence[Mapping[str, str]], job: Job, **places: Any) -> Da
 
 
 def row_of(scene: str, name: str, options: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return the row of a scene, or of a window of it."""
+    """Return the dataset row of a scene. A window of a scene is chosen by ``options``."""
     return {SCENE: scene, NAME: name, OPTIONS: msgspec.json.encode(options or {}, order="sorted").decode()}
 
 
 def _cause(error: BaseException) -> str:
-    """Return the message of the error that was raised on a node, without its frames."""
+    """Return the message of the error that was raised on a node, without its traceback."""
     cause = getattr(error, "cause", None) or error.__cause__
     return str(error) if cause is None else _cause(cause)

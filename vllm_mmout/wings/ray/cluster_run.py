@@ -1,4 +1,4 @@
-"""ClusterRun: one start of ``vllm-mmout run --ray``, from the list of scenes to the report."""
+"""One execution of ``vllm-mmout run --ray``, from the list of scenes to the report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ClusterRun:
-    """A run on a cluster. The same command again runs the scenes that are left."""
+    """A run of scenes on a cluster. Starting the same command again runs only the scenes that are left."""
 
     def __init__(self, options: argparse.Namespace, params: OutputParams, cluster: Cluster) -> None:
         out = _absolute(options.out)
@@ -39,7 +39,7 @@ class ClusterRun:
         self._job = Job(self._manifest.model, params, tuple(options.engine_flags), SCENE, self._manifest, run)
 
     def status(self) -> int:
-        """Run it, and return the exit status."""
+        """Run the scenes, and return the exit status: 1 if a scene failed, otherwise 0."""
         with self._mark.held():
             return self._status()
 
@@ -52,7 +52,7 @@ class ClusterRun:
         if len(records) > len(faults):
             print(f"{len(records) - len(faults)} of {len(self._names)} scenes are done already", file=sys.stderr)
         left = {scene: name for scene, name in self._names.items() if scene not in records}
-        out = sys.stdout  # Ray's own prints go to stderr meanwhile
+        out = sys.stdout  # while connected, standard output is redirected to standard error for Ray's own prints
         for fault in faults.values():
             tqdm.write(fault, file=sys.stderr)
         bar = tqdm(total=len(self._names), initial=len(records), unit="scene", disable=not sys.stderr.isatty())
@@ -63,7 +63,7 @@ class ClusterRun:
                 _show(record, out)
                 bar.update()
         self._mark.renew()
-        self._mark.check()  # another driver may have begun since the last record
+        self._mark.check()  # another driver may have started since the last record
         report = self._manifest.report(records[scene] for scene in self._names)
         failed = sum(record.error is not None for record in records.values())
         if failed:
@@ -71,7 +71,7 @@ class ClusterRun:
         return 1 if failed else 0
 
     def _made(self, names: Mapping[str, str]) -> Iterator[Record]:
-        """Run scenes, join the windows of large ones when all are done, and yield the records."""
+        """Run scenes, join the windows of a cut scene when all are done, and yield the record of each scene."""
         if not names:
             return
         cut = planned(self._cluster, self._job, list(names.items()), self._split) if self._split else {}
@@ -86,54 +86,54 @@ class ClusterRun:
 
 
 def names_of(inputs: Sequence[str]) -> dict[str, str]:
-    """Return the scenes that a command names, each with the name of its result below the folder of results."""
-    named = []
-    for given in inputs:
-        if not given.endswith("/"):
-            named.append((_absolute(given), _stem(given) if in_bucket(given) else file_stem(given)))
+    """Return the scenes that a command names, with the name of each result below the folder of results."""
+    named_scenes = []
+    for input_ in inputs:
+        if not input_.endswith("/"):
+            named_scenes.append((_absolute(input_), _stem(input_) if in_bucket(input_) else file_stem(input_)))
             continue
-        root = _absolute(given)
-        found = scenes_below(root)
-        if not found:
-            raise InputError(f"there is no scene below {without_secrets(given)}; name a folder with GeoTIFFs in it")
-        for scene in found:
+        root = _absolute(input_)
+        scenes = scenes_below(root)
+        if not scenes:
+            raise InputError(f"there is no scene below {without_secrets(input_)}; name a folder with GeoTIFFs in it")
+        for scene in scenes:
             folder, slash, file = scene.removeprefix(f"{root.rstrip('/')}/").rpartition("/")
-            named.append((scene, f"{folder}{slash}{_stem(file)}"))
-    names = [name for _, name in named]
+            named_scenes.append((scene, f"{folder}{slash}{_stem(file)}"))
+    names = [name for _, name in named_scenes]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise OptionError(f"several scenes are called {', '.join(twice)}; their results would overwrite each other")
-    return dict(named)
+    return dict(named_scenes)
 
 
 def _stem(address: str) -> str:
-    """Return the name of a file without its suffix, including characters that no store takes."""
+    """Return the name of a file without its suffix. It may hold characters that stores do not accept."""
     return PurePosixPath(address.rpartition("/")[2]).stem
 
 
 def _fault(scene: str, name: str) -> str | None:
-    """Return a message if the name of a scene, or of its result, rules out running it, or None."""
+    """Return an error message if the name of a scene or of its result is not allowed, or None."""
     fault = address_fault(scene) if in_bucket(scene) else None
     if fault is None and (why := key_fault(name)) is not None:
-        fault = f"{_printable(scene)!r} {why}, and the name of a result cannot have that; rename the scene"
+        fault = f"{_printable(scene)!r} {why}, which is not allowed in the name of a result; rename the scene"
     return fault
 
 
 def _printable(scene: str) -> str:
-    """Return a path or an address as JSON can hold it: names of files need not be UTF-8."""
+    """Return a path or address with bytes that are not UTF-8 escaped, so that JSON can hold it."""
     return scene.encode(errors="backslashreplace").decode()
 
 
-def _absolute(given: str, *, only_if_there: bool = False) -> str:
-    """Return a path as an absolute path, and an address or the name of a model unchanged."""
-    if is_address(given) or in_bucket(given) or (only_if_there and not Path(given).exists()):
-        return given
-    end = "/" if given.endswith("/") else ""
-    return f"{Path(given).absolute()}{end}"
+def _absolute(path: str, *, only_if_there: bool = False) -> str:
+    """Return a path as an absolute path. Return addresses and names of models unchanged."""
+    if is_address(path) or in_bucket(path) or (only_if_there and not Path(path).exists()):
+        return path
+    end = "/" if path.endswith("/") else ""
+    return f"{Path(path).absolute()}{end}"
 
 
 def _show(record: Record, out: TextIO) -> None:
-    """Print the file of a scene, or the reason why there is none."""
+    """Print the main file of a scene's result, or its error."""
     if record.error is None:
         tqdm.write(record.files[0].address, file=out)
     else:

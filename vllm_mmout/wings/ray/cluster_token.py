@@ -1,7 +1,7 @@
-"""The token that a cluster of Ray 2.60 or later asks its drivers for.
+"""The authentication token of a cluster of Ray 2.60 or later.
 
-https://docs.ray.io/en/latest/ray-security/token-auth.html. Ray looks for a token of its own accord only where it finds
-the cluster without an address. With an address it sends one only if RAY_AUTH_MODE=token was set before its import.
+https://docs.ray.io/en/latest/ray-security/token-auth.html. Ray looks for a token automatically only if it finds the
+cluster without an address. With an address it sends a token only if RAY_AUTH_MODE=token was set before its import.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONNECT_S: Final = 10
 
 
 def token_source() -> str | None:
-    """Return the first place, in Ray's own order, that has a token on this machine, or None."""
+    """Return the first place on this machine that has a token, in Ray's search order, or None."""
     if os.environ.get(_TOKEN):
         return _TOKEN
     if path := os.environ.get(_PATH):
@@ -30,16 +30,16 @@ def token_source() -> str | None:
 
 
 def use_token() -> None:
-    """Have Ray send a token if there is one and RAY_AUTH_MODE does not say otherwise; call it before Ray's import."""
+    """Make Ray send a token if this machine has one, unless RAY_AUTH_MODE is set. Call this before importing Ray."""
     if MODE not in os.environ and token_source() is not None:
         os.environ[MODE] = "token"
 
 
 def check_listening(address: str) -> None:
-    """Raise MMOutError if nothing listens at ``HOST:PORT``; Ray itself would try for minutes."""
+    """Raise MMOutError if nothing listens at ``HOST:PORT``. Ray itself would keep trying for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdecimal():
-        return  # an address of another form, which Ray checks itself
+        return  # the address has another form, which Ray checks itself
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, OverflowError) as error:
@@ -50,7 +50,7 @@ def check_listening(address: str) -> None:
 
 
 def refusal(address: str | None, error: Exception) -> str:
-    """Return the message for a cluster that is running and did not let this process connect."""
+    """Return the error message for a running cluster that this process cannot connect to."""
     if address is None:
         return f"Ray cannot be started on this machine: {error}"
     if not isinstance(error, ConnectionError) and not any(word in str(error).lower() for word in ("token", "auth")):

@@ -1,4 +1,4 @@
-"""Columns of a dataset: what the rows of a batch have, and what comes of its results."""
+"""Conversion between the columns of a dataset's batch, and its rows and results."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ if TYPE_CHECKING:
 
 
 def rows_of(batch: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
-    """The rows of a batch."""
+    """Return the rows of a batch as dicts by column."""
     return [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
 
 
 def columns_of(results: Sequence[MultimodalRequestOutput], params: OutputParams) -> dict[str, NDArray[Any]]:
-    """What `vllm_mmout.ray.predict` adds to a batch: of each result its file, where one was asked for, or its bytes.
+    """Return the columns that `vllm_mmout.ray.predict` adds to a batch.
 
-    With several picks a column's name ends with the pick's: ``output_mask``.
+    These are ``error``, and ``path`` if files were written, otherwise ``output`` (bytes of a file) and ``format``. With
+    several processors each name gets the processor's name appended, such as ``output_mask``.
     """
     several = isinstance(params.processor, tuple)
-    columns: dict[str, list[Any]] = {"error": [None if one.error is None else str(one.error) for one in results]}
+    columns: dict[str, list[Any]] = {"error": [None if r.error is None else str(r.error) for r in results]}
     for pick in (params.processor or ()) if several else ("",):
         end = f"_{pick}" if several else ""
-        found = [None if one.error is not None else one.outputs[pick] if several else one.outputs for one in results]
+        outputs = [None if r.error is not None else r.outputs[pick] if several else r.outputs for r in results]
         if params.path is not None:
-            columns[f"path{end}"] = [getattr(output, "path", None) for output in found]
+            columns[f"path{end}"] = [getattr(output, "path", None) for output in outputs]
             continue
-        files = [_file(output) for output in found]
+        files = [_file(output) for output in outputs]
         columns[f"output{end}"] = [content for content, _ in files]
         columns[f"format{end}"] = [name for _, name in files]
     return {name: np.array([*values, None], object)[:-1] for name, values in columns.items()}
 
 
 def _file(output: Any) -> tuple[bytes | None, str | None]:
-    """A result as the bytes of a file of its usual format, and the format's name."""
+    """Return a result as bytes of a file in its default format, with the format's name, or None for no result."""
     if output is None:
         return None, None
     unbounded = AnswerBudget(sys.maxsize)

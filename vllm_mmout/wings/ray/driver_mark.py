@@ -1,4 +1,4 @@
-"""DriverMark: an object beside the results that names the process that writes them, so that no other one does."""
+"""A mark beside the results that names the process writing them, so that no other process writes there."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from vllm_mmout.wings.ray.objects import FOLDER, Objects
 
 NAME: Final = f"{FOLDER}/driver"
 BEAT_S: Final = 5.0
-"""Seconds after which a driver renews its mark."""
+"""Seconds between two renewals of a driver's mark."""
 PATIENCE: Final = 4
-"""Beats for which another mark is watched. If it is not renewed meanwhile, its driver is dead."""
+"""Number of beats for which another mark is watched. If it is not renewed meanwhile, its driver is considered dead."""
 
 
 class Driver(msgspec.Struct, frozen=True):
@@ -44,8 +44,9 @@ class Driver(msgspec.Struct, frozen=True):
 class DriverMark:
     """The mark of this process in one folder or bucket of results.
 
-    A mark is compared with its own state some seconds later, never with a clock. So clocks may differ, and so may
-    process numbers of containers. If two drivers begin at the same moment, one is refused at the next beat.
+    Another mark is compared with its own state some seconds earlier, and never with a clock or a process number. Clocks
+    may differ between machines, and process numbers between containers. If two drivers begin at the same moment, one
+    is refused at the next beat.
     """
 
     def __init__(self, objects: Objects, *, beat_s: float = BEAT_S, wait: Callable[[float], object] = sleep) -> None:
@@ -59,17 +60,17 @@ class DriverMark:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Set the mark, renew it, and remove it at the end.
+        """Set the mark, renew it while the context is open, and remove it at the end.
 
         Raises:
-            MMOutError: another driver is at work; the message names it.
+            MMOutError: another driver is writing results; the message names it.
 
         """
         self._watch()
         self.renew()
-        found = self._read()
-        if not self._is_mine(found):
-            self._other = found
+        mark = self._read()
+        if not self._is_mine(mark):
+            self._other = mark
         self.check()
         ended = threading.Event()
         beats = threading.Thread(target=self._beat, args=(ended,), name="mmout-driver", daemon=True)
@@ -79,7 +80,7 @@ class DriverMark:
         finally:
             ended.set()
             beats.join()
-            with suppress(SaveError):  # must not hide an error of the run; a mark left behind is not renewed
+            with suppress(SaveError):  # it must not hide an error of the run; a mark left behind is not renewed
                 if self._is_mine(self._read()):
                     self._objects.remove(self._objects.address(NAME))
 
@@ -89,22 +90,22 @@ class DriverMark:
             raise self._refused(self._other)
 
     def renew(self) -> None:
-        """Write the mark once more, unless another driver has written its own."""
+        """Write the mark again, unless another driver has written its own."""
         with self._writing:
-            found = self._read()
-            if found is not None and self._mine.beats and not self._is_mine(found):
-                self._other = found
+            mark = self._read()
+            if mark is not None and self._mine.beats and not self._is_mine(mark):
+                self._other = mark
                 return
             self._mine = msgspec.structs.replace(self._mine, beats=self._mine.beats + 1)
             self._objects.write(NAME, msgspec.json.encode(self._mine))
 
     def _beat(self, ended: threading.Event) -> None:
         while not ended.wait(self._beat_s):
-            with suppress(Exception):  # a store that fails now may answer at the next beat
+            with suppress(Exception):  # a store that fails now may work at the next beat
                 self.renew()
 
     def _watch(self) -> None:
-        """Return if the folder has no mark, or a mark that is not renewed. Raise MMOutError otherwise."""
+        """Wait to see whether another driver renews its mark, and raise MMOutError if it does."""
         first = self._read()
         if first is None:
             return
@@ -112,11 +113,11 @@ class DriverMark:
         print(f"waiting up to {longest:g} s to see whether {first} is still at work", file=sys.stderr)
         for _ in range(PATIENCE):
             self._wait(self._beat_s)
-            found = self._read()
-            if found is None:
+            mark = self._read()
+            if mark is None:
                 return
-            if found != first:
-                raise self._refused(found)
+            if mark != first:
+                raise self._refused(mark)
 
     def _refused(self, other: Driver) -> MMOutError:
         return MMOutError(
@@ -124,8 +125,8 @@ class DriverMark:
             " another -o"
         )
 
-    def _is_mine(self, found: Driver | None) -> bool:
-        return found is None or found.token == self._mine.token
+    def _is_mine(self, mark: Driver | None) -> bool:
+        return mark is None or mark.token == self._mine.token
 
     def _read(self) -> Driver | None:
         stored = self._objects.read(NAME)
@@ -133,5 +134,5 @@ class DriverMark:
             return None
         try:
             return msgspec.json.decode(stored, type=Driver)
-        except msgspec.MsgspecError:  # of another release, or damaged
+        except msgspec.MsgspecError:  # written by another release, or damaged
             return None

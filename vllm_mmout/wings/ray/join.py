@@ -1,4 +1,4 @@
-"""Scenes that were cut into windows: which, and their results joined."""
+"""Scenes that are cut into windows: selecting them, and joining the windows' results."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ PARTS = f"{FOLDER}/parts"
 
 @dataclass
 class CutScene:
+    """A scene that is cut into windows. Each window is a row of the dataset."""
+
     """A scene whose windows are rows of their own."""
 
     scene: str
@@ -32,21 +34,21 @@ class CutScene:
     """Height and width, in pixels of the input."""
     parts: list[ScenePart]
     records: dict[int, Record] = field(default_factory=dict)
-    """Of the windows that are done or have failed, by number."""
+    """The records of windows that are done or have failed, by their number."""
 
     def rows(self) -> list[tuple[str, dict[str, Any]]]:
-        """Name and options of each window."""
+        """Return the name and the options of each window's row."""
         named = enumerate(self.parts)
         return [(f"{PARTS}/{self.name}-{number}", _options(part)) for number, part in named]
 
     def take(self, record: Record) -> bool:
-        """Note what became of a window; whether it was the last one."""
+        """Store the record of a window. Return whether all windows have a record now."""
         windows = [_options(part)["window"] for part in self.parts]
         self.records[windows.index(record.options["window"])] = record
         return len(self.records) == len(self.parts)
 
     def joined(self, cluster: Cluster, manifest: Manifest, run: str) -> Record:
-        """Join the windows' results, on any node, and return the scene's record."""
+        """Join the windows' results on any node, and return the scene's record."""
         failed = [record for _, record in sorted(self.records.items()) if record.error is not None]
         seconds = sum(record.seconds for record in self.records.values())
         if failed:
@@ -62,9 +64,9 @@ def _options(part: ScenePart) -> dict[str, Any]:
 
 
 def _join(scene: CutScene, manifest: Manifest, run: str) -> Record:
-    """Join the windows of a scene, and write its record."""
+    """Join the results of a scene's windows, write the scene's record, and return it."""
     records = [scene.records[number] for number in range(len(scene.parts))]
-    said: dict[str, Any] = {"scene": scene.scene, "seconds": sum(record.seconds for record in records)}
+    facts: dict[str, Any] = {"scene": scene.scene, "seconds": sum(record.seconds for record in records)}
     try:
         with manifest.objects.workshop(run) as folder:
             places = [(record.files[0].address, part) for record, part in zip(records, scene.parts, strict=True)]
@@ -74,9 +76,9 @@ def _join(scene: CutScene, manifest: Manifest, run: str) -> Record:
                 manifest.objects.placed(file, f"{scene.name}{file.name.removeprefix('joined')}")
                 for file in sorted(folder.glob("joined*"), key=lambda file: len(file.name), reverse=True)
             ]
-        record = Record(**said, files=tuple(reversed(files)), node=this_node())
+        record = Record(**facts, files=tuple(reversed(files)), node=this_node())
     except MMOutError as error:
-        record = Record(**said, error=str(error))
+        record = Record(**facts, error=str(error))
     manifest.write(record)
     if record.error is None:
         for part in records:
@@ -85,7 +87,7 @@ def _join(scene: CutScene, manifest: Manifest, run: str) -> Record:
 
 
 def planned(cluster: Cluster, job: Job, rows: Sequence[tuple[str, str]], side: int) -> dict[str, CutScene]:
-    """Return the scenes that are larger than a side, by address. Others, and faulty ones, are run whole."""
+    """Return the scenes to be cut, by address: those higher or wider than ``side``. Faulty scenes are not cut."""
     return cluster.call("cut scenes", _planned, job, rows, side)
 
 
@@ -93,8 +95,8 @@ def _planned(job: Job, rows: Sequence[tuple[str, str]], side: int) -> dict[str, 
     from vllm_mmout.commands.engine import binding_of
 
     binding = cast("Binding", binding_of(job.model, cast("Sequence[str]", job.engine)))
-    found = [_cut(binding, job, scene, name, side) for scene, name in rows]
-    return {cut.scene: cut for cut in found if cut is not None}
+    scenes = [_cut(binding, job, scene, name, side) for scene, name in rows]
+    return {cut.scene: cut for cut in scenes if cut is not None}
 
 
 def _cut(binding: Binding, job: Job, scene: str, name: str, side: int) -> CutScene | None:

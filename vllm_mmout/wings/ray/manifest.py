@@ -1,4 +1,4 @@
-"""Manifest: what is known of each scene of a run, as one small object a scene beside the results."""
+"""The records of a run's scenes, stored as small objects beside the results."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ _READERS: Final = 16
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a scene."""
+    """The outcome of a scene: its files, or its error."""
 
     scene: str
     options: dict[str, Any] = {}
-    """What this scene was asked beside the options of all."""
+    """Options of this scene, in addition to the run's options."""
     files: tuple[ResultFile, ...] = ()
-    """The result, the file that `vllm-mmout run` would name first."""
+    """The files of the result. The first is the main file, which `vllm-mmout run` prints."""
     error: str | None = None
-    """Why there is none."""
+    """Reason for the lack of a result, or None."""
     seconds: float = 0.0
+    """Time that the scene took."""
     node: str = ""
+    """Address of the machine that ran the scene."""
     known: dict[str, Any] = {}
-    """Of a part that is to be joined: what is known of its raster and GeoTIFF readers may not find."""
+    """Units, class names and palette of a window to be joined, which its GeoTIFF does not hold."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The records of one model's run with the same options; all methods block, and many processes may share one."""
+    """The records of runs of one model with the same options. Several processes may share it. All methods block."""
 
     out: str
     """Folder or bucket address of the results."""
@@ -48,58 +50,58 @@ class Manifest:
 
     @cached_property
     def objects(self) -> Objects:
-        """What lies below the address of the results."""
+        """The objects below the address of the results."""
         return Objects(self.out)
 
     def __reduce__(self) -> tuple[type[Manifest], tuple[str, str, OutputParams]]:
-        """Without the open store, whose credentials are of one process."""
+        """Pickle without the open store, whose credentials belong to one process."""
         return Manifest, (self.out, self.model, self.params)
 
     def key(self, scene: str, options: Mapping[str, Any]) -> str:
-        """What a scene's record is called: another model, or other options, have records of their own."""
-        said = [scene, self.model, self.params.to_wire(), dict(options)]
-        return hashlib.sha256(msgspec.json.encode(said, order="sorted")).hexdigest()[:32]
+        """Return the key of a scene's record, which depends on the scene, the model and all options."""
+        parts = [scene, self.model, self.params.to_wire(), dict(options)]
+        return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:32]
 
     def find(self, scene: str, options: Mapping[str, Any]) -> Record | None:
-        """The record of a scene that is done: its files are there, as large as they were. None otherwise."""
+        """Return the record of a scene whose result files exist in full size, or None if the scene must be run."""
         stored = self.objects.read(f"{FOLDER}/{self.key(scene, options)}.json")
         if stored is None:
             return None
         try:
             record = msgspec.json.decode(stored, type=Record)
-        except msgspec.MsgspecError:  # somebody else's file, or of another release: the scene is run again
+        except msgspec.MsgspecError:  # another program's file, or another release's: run the scene again
             return None
         whole = all(self.objects.size(file.address) == file.nbytes for file in record.files)
         return record if whole and record.error is None else None
 
     def done(self, scenes: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Record | None]:
-        """The same of many scenes, in their order."""
+        """Return the record of each scene in order, or None for scenes that must be run."""
         with ThreadPoolExecutor(_READERS, "mmout-manifest") as pool:
             return list(pool.map(lambda scene: self.find(*scene), scenes))
 
     def write(self, record: Record) -> None:
-        """Store a record, in the place of an older one of its scene."""
+        """Store a record, and replace an older record of its scene."""
         self.objects.write(f"{FOLDER}/{self.key(record.scene, record.options)}.json", msgspec.json.encode(record))
 
     def forget(self, record: Record) -> None:
-        """Remove a record with the files that it names."""
+        """Remove a record, and the files that it names."""
         for file in record.files:
             self.objects.remove(file.address)
         self.objects.remove(self.objects.address(f"{FOLDER}/{self.key(record.scene, record.options)}.json"))
 
     def begun(self, run: str, scene: str, options: Mapping[str, Any]) -> int:
-        """Return how often a scene was begun in a run."""
+        """Return how many times a scene has been started in a run."""
         return len(self.objects.keys(self._starts(run, scene, options)))
 
     def begin(self, run: str, scene: str, options: Mapping[str, Any]) -> None:
-        """Note that a scene is begun once more in a run."""
+        """Note one more start of a scene in a run."""
         self.objects.write(f"{self._starts(run, scene, options)}/{secrets.token_hex(8)}", b"")
 
     def _starts(self, run: str, scene: str, options: Mapping[str, Any]) -> str:
         return f"{RUNS}/{run}/{self.key(scene, options)}"
 
     def report(self, records: Iterable[Record]) -> str:
-        """Write a line for each scene, remove the notes of runs, and return the address of the report."""
+        """Write a report with one line per scene, remove the notes of runs, and return the report's address."""
         self.objects.write(REPORT, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
         self.objects.remove_below(RUNS)
         return self.objects.address(REPORT)

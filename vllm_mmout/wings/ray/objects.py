@@ -1,4 +1,4 @@
-"""Objects: the files of a folder or of a bucket, by their names below it."""
+"""The files below a folder or an address in a bucket, by their names relative to it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 FOLDER: Final = ".vllm-mmout"
-"""Where what is no result lies, below the folder of results."""
+"""Folder below the results for files that are not results."""
 RUNS: Final = f"{FOLDER}/runs"
-"""Where what is known of a run until its end lies."""
+"""Folder for notes that are needed until a run ends."""
 
 
 class ResultFile(msgspec.Struct, frozen=True):
-    """A file of a result."""
+    """A file of a result, with its address, hash and size in bytes."""
 
     address: str
     sha256: str
@@ -34,7 +34,7 @@ class ResultFile(msgspec.Struct, frozen=True):
 
 
 class Objects:
-    """What lies below one address; an object is there as a whole or not at all. All methods block.
+    """The objects below one address, in a folder or a bucket. Writes are atomic. All methods block.
 
     Raises:
         SaveError: the folder or bucket cannot be reached; the message says why.
@@ -48,40 +48,40 @@ class Objects:
             try:
                 self._local.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise SaveError(f"the folder {root} cannot be made: {error.strerror}; choose another one") from error
+                raise SaveError(f"the folder {root} cannot be made: {error.strerror}; choose another folder") from error
         self._place = Place.of(self._root)
         self._store: ObjectStore = self._place.store
 
     def address(self, name: str) -> str:
-        """What an object is called by a user."""
+        """Return the address of an object, as a user would write it."""
         return f"{self._root}{name}"
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of a small object; None if there is none."""
+        """Return the bytes of a small object, or None if it does not exist."""
         with self._errors("read"), suppress(FileNotFoundError):
             return bytes(self._store.get(self._key(name)).bytes())
         return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Make a small object, in the place of an older one."""
+        """Write a small object, replacing an older one with this name."""
         with self._errors("write"):
             self._store.put(self._key(name), content)
 
     def size(self, address: str) -> int | None:
-        """Bytes of an object, by its address; None if there is none."""
+        """Return the size in bytes of the object at an address, or None if it does not exist."""
         with self._errors("read"), suppress(FileNotFoundError):
             return int(self._store.head(self._key_of(address))["size"])
         return None
 
     def remove(self, address: str) -> None:
-        """Remove an object by its address, if it is there."""
+        """Remove the object at an address if it exists."""
         with self._errors("write"), suppress(FileNotFoundError):
             self._store.delete(self._key_of(address))
 
     def keys(self, folder: str) -> list[str]:
-        """What all objects below a folder are called in the store."""
+        """Return the store's keys of all objects below a folder."""
         with self._errors("list"):
-            return [found["path"] for page in self._store.list(self._key(folder) + "/") for found in page]
+            return [entry["path"] for page in self._store.list(self._key(folder) + "/") for entry in page]
 
     def remove_below(self, folder: str) -> None:
         """Remove all objects below a folder."""
@@ -93,18 +93,18 @@ class Objects:
 
     @contextmanager
     def workshop(self, run: str) -> Iterator[Path]:
-        """A folder of this machine for files until they are `placed`; on the disk where they go, if that is local."""
-        where = None
+        """Yield a temporary folder for files until they are `placed`. For local results it is on the same disk."""
+        parent = None
         if self._local is not None:
-            where = self._local / RUNS / run
-            where.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="work-", dir=where) as folder:
+            parent = self._local / RUNS / run
+            parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="work-", dir=parent) as folder:
             yield Path(folder)
 
     def placed(self, file: Path, name: str) -> ResultFile:
-        """Move a file to where it belongs, and say what it is."""
-        with file.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        """Move a file to its final name, and return its address, hash and size."""
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
         nbytes = file.stat().st_size
         with self._errors("write"):
             if self._local is None:
@@ -112,7 +112,7 @@ class Objects:
             else:
                 target = self._local / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(file, target)  # noqa: PTH105 - says that one may be there
+                os.replace(file, target)  # noqa: PTH105 - its name says that it replaces an existing file
         return ResultFile(self.address(name), digest, nbytes)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""``vllm_mmout.ray``: models of ours in a pipeline of Ray Data."""
+"""The module ``vllm_mmout.ray``, which runs our models in a pipeline of Ray Data."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def predict(
     """Run a model on each row of a dataset of Ray Data, in actors that each keep an engine.
 
     Args:
-        dataset: rows with a scene each; all their columns stay.
-        model: folder, hub id, or embedded model, as every node finds it.
-        params: options, the same for all; a column ``options``, where there is one, has more of a row's own as JSON.
-            With a ``path``, a folder or bucket that all nodes reach, results are written there.
-        column: the column that holds the inputs: what ``LLM.generate`` takes, such as a path or an address.
+        dataset: rows with one scene each. All columns are kept.
+        model: folder, hub id, or embedded model, which every node must be able to find.
+        params: options for all rows. A column ``options`` may hold further options of a row as JSON. With a ``path``,
+            results are written to that folder or bucket, which all nodes must reach.
+        column: name of the column that holds the inputs of ``LLM.generate``, such as paths or addresses.
         engine: arguments of ``vllm.LLM``.
-        batch_size: rows that an engine works on at once; while one is read another one is run.
-        workers: actors, or the fewest and the most; by default as many as the cluster has place for.
-        num_cpus: processors of an actor; by default all of the smallest node, or one where it has a GPU.
-        num_gpus: GPUs of an actor; by default one where the cluster has any.
+        batch_size: number of rows that an engine works on at once. The next batch is read while one runs.
+        workers: number of actors, or (minimum, maximum); by default as many as the cluster has room for.
+        num_cpus: processors of an actor; by default all of the smallest node, or 1 if actors have a GPU.
+        num_gpus: GPUs of an actor; by default 1 if a node has any, otherwise 0.
 
     Returns:
-        The dataset with, for each row, ``error`` (text, None where all went well), and ``path``, or without one
-        ``output``: the bytes of a file of the usual format, and ``format``, its name. Of several processors each has
-        its own, as ``output_mask``.
+        The dataset with a column ``error`` (text, or None for success), and further columns for the result: ``path``
+        if ``params`` has a path, otherwise ``output`` (bytes of a file in its default format) and ``format`` (its
+        name). With several processors each has its own columns, such as ``output_mask``.
 
     Raises:
         OptionError: the options do not fit together.
@@ -56,7 +56,7 @@ def predict(
     params = OutputParams() if params is None else params
     if params.sampling is not None or params.partial_images:
         option = "partial_images" if params.partial_images else "sampling"
-        raise OptionError(f"{option} is not for datasets; leave it out", param=option)
+        raise OptionError(f"{option} does not work with datasets; leave it out", param=option)
     if column not in (dataset.columns() or [column]):
         raise OptionError(f"the dataset has no column {column!r} ({', '.join(dataset.columns() or ())}); name it")
     job = Job(model, params, dict(engine or {}), column)
@@ -72,7 +72,7 @@ def mapped(
     num_cpus: float | None = None,
     num_gpus: float | None = None,
 ) -> Dataset:
-    """The dataset with each batch run by an actor."""
+    """Return the dataset with the results of each batch, run in a pool of actors."""
     from ray.data import ActorPoolStrategy
 
     from vllm_mmout.wings.ray.predictor import Predictor
@@ -82,7 +82,8 @@ def mapped(
     return dataset.map_batches(
         Predictor.of(job),
         batch_size=batch_size,
-        # The fewest are one in any case: an actor whose node has died waits for the place of one that has no work.
+        # The pool may shrink to one actor by default, so that an actor whose node has died can restart in the place of
+        # an idle actor.
         compute=ActorPoolStrategy(min_size=min(least, most), max_size=most, initial_size=most),
         num_cpus=cpus,
         num_gpus=gpus,
@@ -91,7 +92,7 @@ def mapped(
 
 
 def _places(num_cpus: float | None, num_gpus: float | None) -> tuple[float, float, int]:
-    """Processors and GPUs of an actor, and how many the cluster has place for."""
+    """Return the CPUs and GPUs of an actor, and the number of actors that the cluster has room for."""
     import ray
 
     if not ray.is_initialized():

@@ -1,4 +1,4 @@
-"""``vllm-mmout run --ray``: its flags."""
+"""The flags of ``vllm-mmout run`` for a run on a cluster of Ray."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _HERE: Final = "here"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Describe them."""
+    """Add the flags of a run on a cluster to the command's parser."""
     group = parser.add_argument_group(
         "on a cluster",
-        "Scenes go to the nodes of a cluster of Ray. A run that was cut off goes on where it was when it is started"
-        ' again. Needs the extra: pip install "vllm-mmout[ray]".',
+        "Run the scenes on the nodes of a cluster of Ray. If a run is interrupted, start it again to continue."
+        ' Needs the extra: pip install "vllm-mmout[ray]".',
     )
     group.add_argument(
         "--ray",
         nargs="?",
         const=_HERE,
         metavar="ADDRESS",
-        help="of the cluster; without one that of RAY_ADDRESS, or this machine alone",
+        help="address of the cluster; by default RAY_ADDRESS, or this machine alone",
     )
-    group.add_argument("--ray-workers", type=int, metavar="N", help="engines at once; as many as there is place for")
+    group.add_argument("--ray-workers", type=int, metavar="N", help="number of engines; by default as many as fit")
     group.add_argument(
-        "--ray-cpus", type=float, metavar="N", help="processors of an engine; all of a node, or one where it has a GPU"
+        "--ray-cpus", type=float, metavar="N", help="processors of an engine; by default all of a node, or 1 with a GPU"
     )
-    group.add_argument("--ray-gpus", type=float, metavar="N", help="GPUs of an engine; one where there are any")
+    group.add_argument("--ray-gpus", type=float, metavar="N", help="GPUs of an engine; by default 1 if a node has any")
     group.add_argument(
         "--ray-split",
         type=int,
         metavar="PIXELS",
-        help="cut scenes that are wider or higher into windows of about this side, which are joined again",
+        help="cut scenes wider or higher than this into windows of about this side, and join the results",
     )
 
 
@@ -51,15 +51,17 @@ def run(options: argparse.Namespace, params: OutputParams) -> int | None:
             raise OptionError(f"{', '.join(others)} is for a run on a cluster; add --ray")
         return None
     if options.mmout_trace is not None:
-        raise OptionError("--mmout-trace is of one process; leave it or --ray out")
+        raise OptionError("--mmout-trace works only in one process; leave out --mmout-trace or --ray")
     if options.output_format is not None:
-        raise OptionError("--output-format is for one machine, a cluster writes usual formats; leave it or --ray out")
+        raise OptionError(
+            "--output-format does not work on a cluster, which writes default formats; leave it or --ray out"
+        )
     if options.ray_split is not None and options.ray_split < 1:
         raise OptionError(f"--ray-split must be 1 or more pixels, got {options.ray_split}")
     if options.ray != _HERE or os.environ.get("RAY_ADDRESS"):
         use_token()
     try:
-        import obstore  # noqa: F401 - whether it can be
+        import obstore  # noqa: F401 - to check that it can be imported
         import ray
         import ray.data  # noqa: F401
     except ImportError as error:

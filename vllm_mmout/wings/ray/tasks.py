@@ -1,4 +1,4 @@
-"""Functions that Ray runs on any node of the cluster."""
+"""Functions that run on any node of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ R = TypeVar("R")
 
 
 def on_a_node(name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a function on a node, on another one where that dies, and wait for what it gives; its name is for users.
+    """Run a function on any node, wait for it, and return its result. If the node dies, the function runs on another.
 
-    It asks for no processor: engines may have all of them, until the last scene is done.
+    The task reserves no CPUs, because engines may hold all of them until the last scene is done. Ray's dashboard shows
+    it under ``name``.
     """
     remote: Any = ray.remote(function)
     result: R = ray.get(remote.options(name=name, num_cpus=0, max_retries=-1).remote(*args, **kwargs))
@@ -22,6 +23,6 @@ def on_a_node(name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kw
 
 
 def this_node() -> str:
-    """The address of the machine that this runs on, as Ray's dashboard shows it."""
+    """Return the address of the machine that this code runs on, as in Ray's dashboard."""
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     return address

@@ -1,7 +1,7 @@
-"""A scene that is cut into windows for several nodes, and joined: the same pixels as of one run.
+"""Cutting a scene into windows for several nodes, and joining their results into the pixels of a single run.
 
-A window has all tiles of the scene's own grid that touch its own part of the result, and no part of any other. So each
-pixel is made of the same tiles as in one run.
+Each window owns a part of the result, which no other window has. A window covers all tiles of the scene's grid that
+touch its own part, so each pixel is made from the same tiles as in a single run.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.stored import StoredRaster
 
 _ROWS = 512
-"""Rows of a part that are read at once."""
+"""Number of rows of a window's result that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScenePart:
-    """A part of a scene."""
+    """One window of a scene, and the part of the result that it owns."""
 
     window: Window
-    """What is run."""
+    """The window of the scene that the model runs on, in pixels of the file."""
     own: Window
-    """What of it goes into the joined result."""
+    """The part of the joined result that comes from this window, in pixels of the scene."""
 
 
 def parts_of(grid: TileGrid, origin: tuple[int, int], side: int) -> list[ScenePart]:
-    """Cut a scene into parts of about ``side`` pixels square; ``origin`` is where it begins in its file."""
+    """Cut a scene into windows of about ``side`` pixels square. ``origin`` is the scene's upper left in its file."""
     rows = list(_along(grid.rows, grid.height, grid.sides[0], side))
     cols = list(_along(grid.cols, grid.width, grid.sides[1], side))
     return [
@@ -53,7 +53,7 @@ def parts_of(grid: TileGrid, origin: tuple[int, int], side: int) -> list[ScenePa
 
 
 def _along(starts: Sequence[int], size: int, tile: int, side: int) -> Iterator[tuple[int, int, int, int]]:
-    """The parts along one axis: from where to where each is run, and is the result's own."""
+    """Yield each window along one axis as start and end, followed by start and end of its own part."""
     stride = starts[1] - starts[0] if len(starts) > 1 else tile
     tiles = max(1, side // stride)
     for first in range(0, len(starts), tiles):
@@ -64,11 +64,11 @@ def _along(starts: Sequence[int], size: int, tile: int, side: int) -> Iterator[t
 
 
 def facts_of(output: Any) -> dict[str, Any]:
-    """What is known of a part's raster and no reader of its GeoTIFF tells: units, class names and palette, as JSON."""
+    """Return units, class names and palette of a window's raster as JSON values, as its GeoTIFF does not hold them."""
     if not isinstance(output, RasterOutput):
         raise OptionError(
-            f"a {type(output).__name__} cannot be joined of windows; leave --ray-split out, or choose a processor that"
-            " gives a raster"
+            f"a {type(output).__name__} cannot be joined from windows; leave --ray-split out, or choose a processor"
+            " that gives a raster"
         )
     palette = None if output.palette is None else output.palette.tolist()
     return {"units": output.units, "class_names": output.class_names, "palette": palette}
@@ -77,14 +77,17 @@ def facts_of(output: Any) -> dict[str, Any]:
 def joined(
     parts: Sequence[tuple[str | Path, ScenePart]], size: tuple[int, int], facts: Mapping[str, Any], folder: Path
 ) -> StoredRaster:
-    """Join the GeoTIFFs of parts, the first of which is the upper left, into one.
+    """Join the GeoTIFFs of windows into one raster.
 
     Args:
-        parts: path or address, and place, of each; their results may have more or fewer pixels than the input.
+        parts: path or address of each GeoTIFF, and its window. The first window is the upper left one. A result may
+            have more or fewer pixels than its window.
         size: height and width of the scene, in pixels of the input.
-        facts: what is known of the rasters.
-        folder: where the result is made.
+        facts: units, class names and palette, from `facts_of`.
+        folder: folder in which the result is written.
 
+    Raises:
+        InputError: the results differ in nodata, or have unexpected sizes.
     """
     with open_raster(parts[0][0]) as first:
         scale = Fraction(first.size[0], parts[0][1].window.height), Fraction(first.size[1], parts[0][1].window.width)
@@ -99,8 +102,8 @@ def joined(
         )
         canvas = Canvas(folder, (whole.height, whole.width), like)
         try:
-            for one in parts:
-                _put(canvas, like, scale, parts[0][1].window, one)
+            for part in parts:
+                _put(canvas, like, scale, parts[0][1].window, part)
             return canvas.finish(first.georeference, first.metadata)
         except BaseException:
             canvas.discard()
@@ -112,37 +115,37 @@ def _put(
     like: RasterOutput,
     scale: tuple[Fraction, Fraction],
     origin: Window,
-    one: tuple[str | Path, ScenePart],
+    located: tuple[str | Path, ScenePart],
 ) -> None:
-    """Put a part's own pixels on the canvas."""
-    place, part = one
+    """Copy a window's own pixels to the canvas."""
+    address, part = located
     own = Window(*_scaled((part.own.row, part.own.col), scale), *_scaled((part.own.height, part.own.width), scale))
     above, left = _scaled((part.window.row - origin.row, part.window.col - origin.col), scale)
     strips = [
         Window(row - above, own.col - left, min(_ROWS, own.row + own.height - row), own.width)
         for row in range(own.row, own.row + own.height, _ROWS)
     ]
-    with open_raster(place) as raster:
+    with open_raster(address) as raster:
         if raster.size != _scaled((part.window.height, part.window.width), scale):
-            raise InputError(f"{place} has {raster.size} pixels, which are not {scale} of {part.window}")
+            raise InputError(f"{address} has {raster.size} pixels, which are not {scale} of {part.window}")
         for strip, pixels in zip(strips, raster.windows(strips), strict=True):
             canvas.put(strip.row + above, own.col, RasterOutput(pixels.array, **like.described))
 
 
 def _nodata(parts: Sequence[tuple[str | Path, ScenePart]]) -> float | None:
-    """What means nothing in all parts: one without any such pixel may have no value for it."""
-    found: dict[str, float] = {}
-    for place, _ in parts:
-        with open_raster(place) as raster:
+    """Return the nodata value of the windows' results, or None. A result without nodata pixels may lack the value."""
+    values: dict[str, float] = {}
+    for address, _ in parts:
+        with open_raster(address) as raster:
             if raster.nodata is not None:
-                found[str(raster.nodata)] = raster.nodata
-    if len(found) > 1:
-        raise InputError(f"the parts have different values for nodata ({', '.join(found)}), and cannot be joined")
-    return next(iter(found.values()), None)
+                values[str(raster.nodata)] = raster.nodata
+    if len(values) > 1:
+        raise InputError(f"the parts have different values for nodata ({', '.join(values)}), and cannot be joined")
+    return next(iter(values.values()), None)
 
 
 def _scaled(lengths: tuple[int, int], scale: tuple[Fraction, Fraction]) -> tuple[int, int]:
-    """Rows and columns of the input as those of the result."""
+    """Convert rows and columns of the input to pixels of the result. Raise InputError for fractions of a pixel."""
     rows, cols = lengths[0] * scale[0], lengths[1] * scale[1]
     if rows.denominator > 1 or cols.denominator > 1:
         raise InputError(

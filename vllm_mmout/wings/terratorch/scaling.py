@@ -88,7 +88,7 @@ def of_image(values: Any, image: str, bands: Sequence[str], *, alone: bool) -> A
 
 
 def in_terratorch(class_path: str) -> bool:
-    """Return whether a data module's class is of TerraTorch or torchgeo. A name without dots is of TerraTorch."""
+    """Return whether a data module's class belongs to TerraTorch or torchgeo. TerraTorch's names may lack dots."""
     return class_path.partition(".")[0] in _PACKAGES or bool(class_path and "." not in class_path)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.io_plugins.foreign.plugin_request import PluginRequest
 
 IO_PLUGIN = "io_plugin:"
-"""Prefix of a plugin's name where an output processor is named."""
+"""Prefix of the names of output processors that stand for a plugin."""
 
 _SIGNATURES = (
     ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), "image/tiff"),

@@ -133,7 +133,7 @@ class Plugin:
     def _either(
         self, method: str, value: Any, request_id: str, *, key: str, convert: Callable[[Any], Any] = lambda value: value
     ) -> Any:
-        """Call a method, or its asynchronous form if the class has only that, which gets ``convert(value)``."""
+        """Call a method with ``value``, or only if it is missing its asynchronous form with ``convert(value)``."""
         other = f"{method}_async"
         asynchronous = self._has(other)
         if self._has(method) or not asynchronous:

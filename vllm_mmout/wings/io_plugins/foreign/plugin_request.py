@@ -52,7 +52,7 @@ class PluginRequest(PartedRequest):
 
     @property
     def can_wait(self) -> bool:
-        """Whether the request may wait for its turn. It may: it reads nothing before."""
+        """Whether the request may wait for its turn. It may, because it holds nothing in memory before."""
         return True
 
     def check_tiles(self, most: int) -> None:

@@ -76,7 +76,7 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
             raise _client_error(error) from None
 
     def pre_process(self, prompt: PluginData, request_id: str | None = None, **kwargs: Any) -> Any:
-        """Return the only prompt of a request, which refers to the request. It reads no files: it runs on the loop."""
+        """Return a prompt that only refers to the request. Its files are read later, as this runs on the event loop."""
         request = _Request(prompt, self._sources, self._options)
         _NAMED.set(request)
         return {"prompt_token_ids": [1], KEY: request}

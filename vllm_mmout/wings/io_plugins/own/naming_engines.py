@@ -89,7 +89,7 @@ class RequestsBesidePlugin(PluginWithIOProcessorPlugins):
     """
 
     def get_request_factory_online(self, ctx: PoolingServeContext[Any]) -> Sequence[AnyRenderParam]:
-        """Return what vLLM returns with a plugin if the request has ``data``, otherwise without a plugin."""
+        """Prepare a request with ``data`` by the plugin, and any other request as on an engine without a plugin."""
         if isinstance(ctx.request, IOProcessorRequest):
             return super().get_request_factory_online(ctx)
         return PoolingIOProcessor.get_request_factory_online(self, ctx)
@@ -100,7 +100,7 @@ class RequestsBesidePlugin(PluginWithIOProcessorPlugins):
             super().post_process_online(ctx)
 
     def get_request_factory_offline(self, ctx: AnyOfflineInputsContext) -> tuple[RequestFactory, int]:
-        """Return what vLLM returns with a plugin if the request has ``data``, otherwise without a plugin."""
+        """Prepare requests with ``data`` by the plugin, and any other requests as on an engine without a plugin."""
         if isinstance(ctx, OfflinePluginInputsContext):
             return super().get_request_factory_offline(ctx)
         return PoolingIOProcessor.get_request_factory_offline(self, ctx)

@@ -29,7 +29,7 @@ _DEVICE: Final = "mmout_device"
 
 @cache
 def _placed(pipeline: type[Any]) -> type[Any]:
-    """Return a subclass of a pipeline with its device stored. diffusers looks through all modules at each query."""
+    """Return a subclass of a pipeline that stores its device. diffusers would search all modules at each access."""
     device = property(lambda own: vars(own)[_DEVICE])
     return type(pipeline.__name__, (pipeline,), {"_execution_device": device, "__module__": pipeline.__module__})
 
