@@ -1,4 +1,4 @@
-"""The rows of the hook table for IO Processor plugins, both our own and installed ones."""
+"""The rows of the hook table for IO Processor plugins: our own, and those of other packages."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class RequestData:
         self._data = data
         self._params = params
         self.parent: Path | None = None
-        """Folder in which a copy of a file is made. None is the system's folder for temporary files."""
+        """Folder for the copy of a file, or None for the system's folder for temporary files."""
         self.folder: Path | None = None
         """Folder that holds the copy, or None if the file has not been copied."""
 

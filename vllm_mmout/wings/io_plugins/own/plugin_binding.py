@@ -38,7 +38,7 @@ def bind_llm(llm: Any) -> None:
 
 
 def _plugin_of(model_config: ModelConfig) -> str | None:
-    """Return the name of the plugin with which an engine is started, or None."""
+    """Return the name of the plugin that an engine is started with, or None."""
     name: str | None = model_config.io_processor_plugin or getattr(model_config.hf_config, "io_processor_plugin", None)
     return name
 

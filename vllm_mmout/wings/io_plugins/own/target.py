@@ -29,7 +29,7 @@ class Target:
 
     path: Path
     folder: bool
-    """Whether ``path`` is a folder, in which the file gets a unique name."""
+    """Whether ``path`` is a folder. The file then gets a unique name in it."""
 
     @classmethod
     def below(cls, root: str, text: str) -> Self:
