@@ -1,4 +1,4 @@
-"""OutputProcessor, which the author of a model subclasses, and the Parts of a scene that it is given."""
+"""`OutputProcessor`, the base class for the author of a model, and `Parts`, an iterator over the parts of a scene."""
 
 from __future__ import annotations
 
@@ -25,100 +25,104 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One decoded part of a user's request, given to ``assemble``."""
+    """A decoded part of a user's request, as passed to ``assemble``."""
 
     index: int
-    """Place of the part in the request, from 0."""
+    """Index of the part within the request, from 0."""
     window: Window | None
-    """Where the part lies in the input, or in the ``window`` of it that was asked for; None without pixels."""
+    """Window of the part in the input, or in the requested ``window`` of it; None if the input has no pixels."""
     output: Any
-    """What ``decode`` returned for it; None for a part without any observation, which was not given to the model."""
+    """Return value of ``decode``, or None if the part holds no observation and was not sent to the model."""
     valid: NDArray[np.bool_] | None = None
-    """bool [height, width] of the window, False where its input holds no observation; None: everywhere valid."""
+    """bool [height, width] of the window, False where the input holds no observation; None if all of it is valid."""
 
 
 class OutputProcessor:
-    """Turns what a model emits into one output object; subclass it and register it on the model's class.
+    """Base class that turns the output of a model into one output object.
 
-    One instance lives in each process: ``reduce`` is called on the worker's, ``decode`` and ``assemble`` on the
-    frontend's, from several threads at once. Keep decoder weights on ``self``; never keep anything of a request there.
+    Subclass it and register the subclass on the model's class. Each process holds one instance: the worker calls
+    ``reduce`` on its own, the frontend calls ``decode`` and ``assemble`` on its own from several threads at once.
+    Keep decoder weights on ``self``, but never any state of a request.
     """
 
     modality: ClassVar[str] = "tensor"
     """Kind of the output object: "tensor", "image", "video", "audio", "raster", "structured"."""
 
     outputs: ClassVar[tuple[str, ...]] = ()
-    """Values of ``OutputParams.output`` that this processor knows, the default first; empty: it has no choice."""
+    """Values of ``OutputParams.output`` that this processor accepts, the default first; empty if there is no choice."""
 
     binding: ClassVar[str] = "vllm_mmout.engine.binding:Binding"
-    """What an engine of a model with this processor is bound by, a subclass of `EngineBinding` as "module:Class"."""
+    """Subclass of `EngineBinding`, as "module:Class", that binds an engine whose model has this processor."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> OutputProcessor:
-        """Make the instance of a process.
+        """Create the instance of a process.
 
-        ``config`` is the model's ``config.json``; ``options``, by the names of the constructor's keyword arguments,
-        are what the engine argument or the ``mmout`` table of ``config.json`` sets (unknown ones have been refused
-        before).
+        ``config`` is the model's ``config.json``. ``options`` are the keyword arguments for the constructor, from the
+        engine argument or from the ``mmout`` table of ``config.json``; unknown options have already been refused.
         """
         return cls(**options)
 
     def formats(self, params: OutputParams) -> Mapping[str, str] | None:
-        """The formats of what a request gets, suffix -> format, the usual one first; None: not known before.
+        """Return the file formats of the result, as suffix -> format, the default first.
 
-        A name that tells none is refused before a scene is run, and so is an input whose place a format of the name
-        "geojson" or "geoparquet" could not name.
+        Returns None if the formats are not known in advance. Before a scene is run, a file name whose suffix is not
+        among the formats is refused, and so is an input without a position on the Earth if the suffix selects the
+        format "geojson" or "geoparquet".
         """
         from vllm_mmout.outputs import ImageOutput, MediaOutput, RasterOutput, VideoOutput
 
-        known: dict[str, type[MediaOutput]] = {"raster": RasterOutput, "image": ImageOutput, "video": VideoOutput}
-        return known[self.modality].formats if self.modality in known else None
+        classes: dict[str, type[MediaOutput]] = {"raster": RasterOutput, "image": ImageOutput, "video": VideoOutput}
+        return classes[self.modality].formats if self.modality in classes else None
 
-    # The arguments are Any, not Raw: an author may say which of the two a processor takes.
+    # The arguments are Any rather than Raw, so that a subclass may narrow them to a tensor or to a dict.
     def reduce(self, output: Any, params: OutputParams) -> Raw:
         """Shrink the model's raw output in the worker, on the device, before it is copied to the host.
 
         Args:
-            output: the model's output, or a dict of outputs; axis 0 holds the requests of this step that share shape
-                and equal params.
-            params: options that these requests share.
+            output: the model's output, or a dict of outputs; axis 0 holds the requests of this step whose outputs have
+                the same shape and whose params are equal.
+            params: options of these requests.
 
         Returns:
-            A tensor or a dict of tensors with the same axis 0. That is what travels. The default returns all of it.
+            A tensor or a dict of tensors with the same axis 0. It is copied to the host and sent to the frontend. The
+            default returns ``output`` unchanged.
 
         Raises:
-            ReduceError: the output has another shape or dtype than the processor takes, or does not fit its options.
+            ReduceError: the output has a shape or dtype that the processor does not support, or does not fit its
+                options.
 
         """
-        given: Raw = output
-        return given
+        raw: Raw = output
+        return raw
 
     def decode(self, raw: Any, params: OutputParams, state: Any = None) -> Any:
-        """Make the output object of one engine request, in a thread of the frontend.
+        """Build the output object of one engine request, in a thread of the frontend.
 
         Args:
-            raw: what ``reduce`` returned for this request, without axis 0, on the CPU. Read-only.
+            raw: return value of ``reduce`` for this request, without axis 0, on the CPU. Read-only.
             params: options of the request.
-            state: what ``begin`` returned for the user's request, None without it.
+            state: return value of ``begin`` for the user's request, or None without it.
 
         Raises:
-            DecodeError: ``raw`` is not what ``reduce`` returns, or no output can be made of its values.
+            DecodeError: ``raw`` does not come from ``reduce``, or its values do not give an output.
 
         """
         raise NotImplementedError(f"{type(self).__name__} must define decode(raw, params, state=None)")
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join the parts of one user's request as they arrive, in any order, in a thread of the frontend.
+        """Join the parts of a user's request as they arrive, in any order, in a thread of the frontend.
 
-        The default serves requests of a single part, and joins the tiles of rasters: where tiles overlap their values
-        are averaged, integers are taken from the tile in whose middle they lie.
+        The default handles requests of a single part, and joins the tiles of rasters. Where tiles overlap, it averages
+        floating-point values, and takes integers from the tile whose centre is nearest.
 
         Args:
-            parts: a `Parts` for the tiles of a scene; its ``mosaic`` joins rasters, its ``grid`` says where tiles lie.
+            parts: a `Parts` for the tiles of a scene; its ``mosaic`` joins rasters, its ``grid`` holds the windows of
+                the tiles.
             params: options of the request.
 
         Raises:
-            DecodeError: there are several parts and the processor does not say how to join them.
+            DecodeError: there are several parts, and the processor does not define how to join them.
 
         """
         if isinstance(parts, Parts) and self.modality == "raster":
@@ -133,16 +137,16 @@ class OutputProcessor:
 
     @property
     def joins_parts(self) -> bool:
-        """Whether `assemble` can join several parts; where it cannot, an input that needs tiles is refused at once."""
+        """True if `assemble` can join several parts. If False, inputs that need tiles are refused before they run."""
         return self.modality == "raster" or type(self).assemble is not OutputProcessor.assemble
 
     def begin(self, params: OutputParams) -> Any:
-        """What one request remembers between its own chunks, handed to ``decode`` as ``state``; nothing by default."""
+        """Return the state that a request keeps between its chunks, passed to ``decode``; None by default."""
         return None
 
 
 def formats_for(processor: OutputProcessor, params: OutputParams) -> Mapping[str, str] | None:
-    """Return a processor's ``formats(params)``; whatever it raises is a DecodeError, so that it ends no server."""
+    """Return ``processor.formats(params)``; raise any failure of it as a DecodeError, so that it ends no server."""
     try:
         return processor.formats(params)
     except MMOutError:
@@ -153,33 +157,33 @@ def formats_for(processor: OutputProcessor, params: OutputParams) -> Mapping[str
 
 
 class OwnInputsProcessor(OutputProcessor):
-    """Makes the inputs of a request and, of the raw tensors that the model gives for them, its result."""
+    """Processor that makes the model's inputs of a request itself, and its result from the model's raw tensors."""
 
     honours: ClassVar[frozenset[str]] = frozenset({"processor"})
-    """Fields of `OutputParams` that its requests may set."""
+    """Fields of `OutputParams` that requests to this processor may set."""
 
     def load(self) -> None:
-        """Import what it needs; called before a process of the engine is started."""
+        """Import the modules that the processor needs; called before a process of the engine is started."""
 
     def started(self, vllm_config: Any, renderer: Any) -> Self:
-        """The same for an engine that is there, with vLLM's renderer, which makes the model's inputs of prompts."""
+        """Return the processor for a running engine; ``renderer`` is vLLM's, which makes model inputs from prompts."""
         return self
 
     def request(self, pick: str, data: Any, params: OutputParams, limit_s: float) -> Any:
-        """One request, a `vllm_mmout.engine.parts.parts_request.PartedRequest`, of which nothing is run yet.
+        """Create one request, a `vllm_mmout.engine.parts.parts_request.PartedRequest`, without running it.
 
-        ``pick`` is the name of this processor on the engine, ``limit_s`` what one call of another author's code may
-        take.
+        ``pick`` is the name of this processor on the engine. ``limit_s`` is the time limit in seconds for one call of
+        another author's code.
         """
         raise NotImplementedError(f"{type(self).__name__} must define request(pick, data, params, limit_s)")
 
 
 class Parts(Iterator["Part"]):
-    """Iterates over the parts that have an output, in order of arrival; each is given once.
+    """Iterator over the parts that have an output, each once, in order of arrival.
 
-    ``grid`` says where the tiles lie, which ``Part.index`` counts; ``source`` is the scene; ``folder`` is where a
-    result on disk is to be made, None for the system's folder for temporary files; ``growing`` is shown what `mosaic`
-    has finished.
+    ``grid`` holds the windows of the tiles, by ``Part.index``. ``source`` is the scene. ``folder`` is the folder for a
+    result on disk, or None for the system's folder for temporary files. ``growing`` receives the rectangles that
+    `mosaic` has finished.
     """
 
     def __init__(
@@ -201,17 +205,18 @@ class Parts(Iterator["Part"]):
         return next(part for part in self._parts if part.output is not None)
 
     def every(self) -> Iterator[Part]:
-        """Those parts as well that were not given to the model, since their input holds no observation."""
+        """Return an iterator over all parts, including those without any observation, which the model did not see."""
         return self._parts
 
     def mosaic(
         self, params: OutputParams, finish: Callable[[RasterOutput], RasterOutput] | None = None
     ) -> RasterOutput:
-        """Join tiles of a raster into one on disk, a `StoredRaster` that lies on the scene.
+        """Join the tiles of a raster into one on disk, a `StoredRaster` with the georeference of the scene.
 
-        The memory for it grows with a side of the scene where tiles overlap, never with its area; ``params`` say how
-        they are joined. ``finish`` makes the result of joined values, pixel by pixel, on rectangles of any size:
-        classes of averaged probabilities. DecodeError: an output is no raster, or tiles do not fit together.
+        Where tiles overlap, the memory needed grows with a side of the scene, not with its area. ``params`` hold how
+        the tiles are blended. ``finish`` turns joined values into the result, pixel by pixel, on rectangles of any
+        size: averaged probabilities into classes, for example. Raises DecodeError if an output is not a raster, or if
+        the tiles do not fit together.
         """
         from vllm_mmout.processors.mosaic import mosaic
 

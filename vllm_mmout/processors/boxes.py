@@ -1,4 +1,4 @@
-"""Boxes: their formats, and non-maximum suppression."""
+"""Formats of boxes, and non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("xyxy", "cxcywh", "xywh")
-"""Corners; centre and size; upper left corner and size."""
+"""Box formats: corners; centre and size; upper left corner and size."""
 
 
 def as_corners(boxes: torch.Tensor, box_format: str) -> torch.Tensor:
-    """Boxes, floating point [..., 4] in one of `FORMATS`, as xmin, ymin, xmax, ymax."""
+    """Return boxes, floating point [..., 4] in one of `FORMATS`, as xmin, ymin, xmax, ymax."""
     import torch
 
     if box_format == "xyxy":
@@ -25,9 +25,10 @@ def as_corners(boxes: torch.Tensor, box_format: str) -> torch.Tensor:
 
 
 def suppressed(boxes: torch.Tensor, labels: torch.Tensor, iou_threshold: float) -> torch.Tensor:
-    """Which boxes are left after non-maximum suppression within each class, as ``torchvision.ops.batched_nms``.
+    """Return the indices of the boxes that non-maximum suppression keeps, like ``torchvision.ops.batched_nms``.
 
-    Of boxes [n, 4] as corners, the best first, and labels [n]: the numbers that stay, int64, in order.
+    ``boxes`` [n, 4] are corners, sorted by falling score; ``labels`` are [n]. A box suppresses boxes of its own label
+    only. The indices are int64, in order.
     """
     import torch
 

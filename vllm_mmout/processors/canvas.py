@@ -1,4 +1,4 @@
-"""Canvas: the pixels of a raster that is on its way to the disk; full blocks leave, the others wait."""
+"""`Canvas`, which writes a raster to disk block by block, and keeps only unfinished blocks in memory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Canvas:
-    """Takes finished rectangles that together cover a raster, each pixel once, and writes it block by block.
+    """Writer of a raster whose pixels arrive as rectangles, each pixel exactly once.
 
-    All rectangles must be like one, but for pixels, size, place and metadata.
+    All rectangles must match ``like``, except in their pixels, size, place and metadata.
     """
 
     def __init__(self, folder: Path | None, size: tuple[int, int], like: RasterOutput) -> None:
@@ -32,12 +32,12 @@ class Canvas:
         self._masked = False
         self._taken = False
         self._open: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
-        """Blocks that are not full, each with the number of pixels that have not come."""
+        """Maps each unfinished block to its pixels and the number of pixels still missing."""
         height, width = size
         self._blocks = GeoTiffBlocks(folder, bands=like.count, height=height, width=width, dtype=like.dtype)
 
     def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
-        """Take a rectangle that begins at a pixel; nodata stands where ``valid``, bool [height, width], is False."""
+        """Paint a rectangle at a pixel, with nodata where ``valid``, bool [height, width], is False."""
         check_alike(self._like, output)
         pixels = output.array.view(np.uint8) if output.array.dtype == np.bool_ else output.array
         hidden = None if valid is None or valid.all() else ~valid
@@ -46,7 +46,7 @@ class Canvas:
             self._paint(block, there, pixels[:, *here], None if hidden is None else hidden[here])
 
     def leave_out(self, row: int, col: int, height: int, width: int) -> None:
-        """Take a rectangle in which nothing was observed."""
+        """Fill a rectangle that holds no observation with nodata."""
         self._masked = True
         nothing = np.full((self._like.count, 1, 1), self._filling())
         for block, there, here in self._shares(row, col, height, width):
@@ -54,20 +54,20 @@ class Canvas:
             self._paint(block, there, np.broadcast_to(nothing, shape), None)
 
     def finish(self, georeference: Georeference | None, metadata: Mapping[str, str]) -> StoredRaster:
-        """Make the raster, once it is covered."""
-        known = self._like.described
-        known["nodata"], known["georeference"], known["metadata"] = self._nodata, georeference, metadata
-        return StoredRaster.from_blocks(self._blocks, **known)
+        """Return the raster, once rectangles cover all of it."""
+        described = self._like.described
+        described["nodata"], described["georeference"], described["metadata"] = self._nodata, georeference, metadata
+        return StoredRaster.from_blocks(self._blocks, **described)
 
     def discard(self) -> None:
-        """Remove what is on the disk."""
+        """Delete the unfinished file, and drop the blocks in memory."""
         self._open.clear()
         self._blocks.discard()
 
     def _shares(
         self, row: int, col: int, height: int, width: int
     ) -> Iterator[tuple[tuple[int, int], tuple[slice, slice], tuple[slice, slice]]]:
-        """The blocks that a rectangle lies in: which, where in the block, where in the rectangle."""
+        """Yield each block that a rectangle overlaps: its row and column, and the slices in block and rectangle."""
         for block_row, there_rows, here_rows in _along(row, height, self._blocks.block):
             for block_col, there_cols, here_cols in _along(col, width, self._blocks.block):
                 yield (block_row, block_col), (there_rows, there_cols), (here_rows, here_cols)
@@ -95,7 +95,7 @@ class Canvas:
             self._blocks.write(*block, waiting)
 
     def _watch_nodata(self, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None) -> None:
-        """Remember whether pixels were masked, and whether others have the value that would say so."""
+        """Record whether pixels were masked, and whether a valid pixel has the value that would mean nodata."""
         if hidden is not None:
             self._masked = True
         if self._like.nodata is None and self._dtype.kind in "iu" and not self._taken:
@@ -106,30 +106,30 @@ class Canvas:
 
     @property
     def _nodata(self) -> float | None:
-        """The nodata of what has come so far; a raster without one of its own gets one with its first masked pixel."""
+        """Nodata of the raster so far. A raster without nodata is given a value with its first masked pixel."""
         if self._like.nodata is None and self._masked:
             return self._filling().item()  # type: ignore[no-any-return]
         return self._like.nodata
 
     def _filling(self) -> np.generic:
-        """What stands where nothing was observed."""
+        """Return the value of pixels without an observation; raise DecodeError if a valid pixel has that value."""
         if self._taken:
             raise DecodeError(
-                f"the result is {self._like.dtype}, has no nodata, and uses {self._nothing}, which would mean it;"
-                " give the output a nodata of its own"
+                f"the result is {self._like.dtype}, has no nodata, and uses {self._nothing}, which would mark masked"
+                " pixels; give the output a nodata of its own"
             )
         return self._nothing
 
 
 def _along(start: int, length: int, side: int) -> Iterator[tuple[int, slice, slice]]:
-    """The blocks that a stretch of an axis lies in: which, where in the block, where in the stretch."""
+    """Yield each block that a stretch of an axis overlaps: its index, and the slices in block and stretch."""
     for block in range(start // side, (start + length - 1) // side + 1):
         first, last = max(start, block * side), min(start + length, (block + 1) * side)
         yield block, slice(first - block * side, last - block * side), slice(first - start, last - start)
 
 
 def _nothing(dtype: np.dtype[Any], nodata: float | None) -> np.generic:
-    """A pixel of ``nodata``, which a file must be able to say, or of what means it where there is none."""
+    """Return ``nodata`` as a pixel, or a default if it is None; raise DecodeError if the dtype cannot hold it."""
     value: np.generic
     if nodata is None:
         value = dtype.type(math.nan if dtype.kind == "f" else np.iinfo(dtype).max)
@@ -145,7 +145,7 @@ def _nothing(dtype: np.dtype[Any], nodata: float | None) -> np.generic:
 
 
 def check_alike(first: RasterOutput, other: RasterOutput) -> None:
-    """Refuse an output that differs from the first in more than its pixels, its size, its place and its metadata."""
+    """Raise DecodeError if an output differs from the first in more than its pixels, size, place or metadata."""
     mine, others = _traits(first), _traits(other)
     for name, trait in mine.items():
         if trait is not others[name] and not _equal(trait, others[name]):
@@ -156,20 +156,20 @@ def check_alike(first: RasterOutput, other: RasterOutput) -> None:
 
 
 def _traits(output: RasterOutput) -> dict[str, Any]:
-    known = {  # a list may have been assigned where the constructor makes a tuple
+    described = {  # an attribute may have been set to a list, which the constructor would turn into a tuple
         name: tuple(value) if isinstance(value, list) else value
         for name, value in output.described.items()
         if name not in ("georeference", "metadata")
     }
-    return {"bands": output.count, "dtype": output.dtype, **known}
+    return {"bands": output.count, "dtype": output.dtype, **described}
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if one is None or other is None:
+def _equal(value: Any, other: Any) -> bool:
+    if value is None or other is None:
         return False
-    if isinstance(one, np.ndarray):
-        return bool(np.array_equal(one, other))
-    return bool(one == other) or (one != one and other != other)  # noqa: PLR0124 - NaN alone differs from itself
+    if isinstance(value, np.ndarray):
+        return bool(np.array_equal(value, other))
+    return bool(value == other) or (value != value and other != other)  # noqa: PLR0124 - only NaN differs from itself
 
 
 def _said(trait: Any) -> str:

@@ -1,4 +1,4 @@
-"""ClassificationProcessor: class logits of a whole input to labels with scores."""
+"""`ClassificationProcessor`: class logits of a whole input to labels with scores."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _TAKES = "classification output must be floating-point logits [n, classes] with 
 
 
 class ClassificationProcessor(OutputProcessor):
-    """What an input shows: the best classes from a model that emits logits [n, classes].
+    """Processor for models that emit logits [n, classes]; returns the best classes of an input, with their scores.
 
-    Scores are the softmax over the classes; of one class alone, and with ``multi_label``, the sigmoid of each logit,
-    as in the pipelines of transformers.
+    Scores are the softmax over the classes. With a single class, or with ``multi_label``, they are the sigmoid of each
+    logit, as in the pipelines of transformers.
 
     Args:
-        class_names: name of each class, in the order of the logits; by default those of ``id2label`` in config.json,
-            else the numbers.
-        top_k: how many classes a result has at most.
-        multi_label: whether an input may be of several classes, or of none; by default as ``problem_type`` in
+        class_names: name of each class, in the order of the logits; by default the names of ``id2label`` in
+            config.json, else the numbers.
+        top_k: largest number of classes in a result.
+        multi_label: whether an input may have several classes, or no class; by default as ``problem_type`` in
             config.json says.
         threshold: classes with a lower score are left out; by default 0.5 with ``multi_label``, else 0.
 
@@ -57,21 +57,21 @@ class ClassificationProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process, with what config.json says where no option does."""
-        made = cls(**options)
-        made._fall_back_on(config)
-        return made
+        """Create the instance of a process, with the values of config.json where no option is set."""
+        processor = cls(**options)
+        processor._fall_back_on(config)
+        return processor
 
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
-        """Keep the best classes: "scores", float32 [n, k], from the highest, NaN first, and "ids", int32 [n, k].
+        """Keep the best classes: "scores", float32 [n, k], highest first, NaN first, and "ids", int32 [n, k].
 
-        Of equal scores the lower id comes first.
+        Classes with equal scores are sorted by id.
         """
         import torch
 
         logits = self._checked_logits(only_tensor(output, _TAKES, ReduceError)).to(torch.float32)
         if self._multi_label or logits.shape[1] == 1:
-            # One request at a time: torch's vectorised exp rounds the last bits by where a number lies in the tensor.
+            # One request at a time: the last bits of torch's vectorised exp depend on the position in the tensor.
             scores = torch.stack([request.sigmoid() for request in logits])
         else:
             scores = logits.softmax(dim=1)
@@ -82,22 +82,22 @@ class ClassificationProcessor(OutputProcessor):
         }
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> ClassificationOutput:
-        """Make a `ClassificationOutput`; DecodeError where the logits held NaN or infinity."""
+        """Return a `ClassificationOutput`; raise DecodeError if the logits held NaN or infinity."""
         from vllm_mmout.outputs import ClassificationOutput, ClassScore
 
         if not isinstance(raw, dict) or set(raw) != {"scores", "ids"}:
             raise not_of_reduce("classification takes scores and ids from reduce")
         if raw["scores"].isnan().any():
             raise DecodeError(
-                "the model's logits hold NaN or infinity, so no class can be told; check the input's values, or run the"
-                ' model with dtype="float32"'
+                "the model's logits hold NaN or infinity, so the input has no class; check the input's values, or run"
+                ' the model with dtype="float32"'
             )
         least = self._threshold if self._threshold is not None else 0.5 if self._multi_label else 0.0
-        found = zip(raw["ids"].tolist(), raw["scores"].tolist(), strict=True)
+        id_scores = zip(raw["ids"].tolist(), raw["scores"].tolist(), strict=True)
         return ClassificationOutput(
             classes=[
                 ClassScore(id=number, label=self._labels.of(number), score=score)
-                for number, score in found
+                for number, score in id_scores
                 if score >= least
             ]
         )

@@ -1,4 +1,4 @@
-"""DetectionProcessor: boxes with labels and scores from detectors, with or without logits of their own."""
+"""`DetectionProcessor`: boxes with labels and scores, from the logits of a detector or from its own scores."""
 
 from __future__ import annotations
 
@@ -25,43 +25,44 @@ _TAKES = (
     ' or of "scores" [n, boxes], integer "labels" [n, boxes] and "boxes" [n, boxes, 4]'
 )
 _BEFORE_SUPPRESSION = 10
-"""How many times ``max_detections`` travel where many of them are to be suppressed."""
+"""Factor of ``max_detections`` that is sent when non-maximum suppression will discard many of the boxes."""
 _OF_FORWARD = 1000
-"""How many boxes travel of one forward where no limit holds for it."""
+"""Number of boxes sent for each forward pass if no other limit applies."""
 
 _SAME = 0.5
-"""Intersection over union above which boxes from two tiles are one object, where no option says it."""
+"""Default for the intersection over union above which boxes from two tiles are the same object."""
 
 _REMEDY = 'check the input\'s values, or run the model with dtype="float32"'
 
 
 class DetectionProcessor(OutputProcessor):
-    """Objects in an input, as boxes, from a model that emits one of two dicts.
+    """Processor for object detectors: boxes, from a model that emits one of two dicts.
 
-    - {"logits": [n, queries, classes], "pred_boxes": [n, queries, 4]}, as DETR and its kin. With ``no_object`` each
-      query is at most one object: of its best class by softmax, where the last class means "no object" (DETR, YOLOS).
-      Without it each class of each query stands for itself, scored by its sigmoid (Deformable DETR, RT-DETR).
-    - {"scores": [n, boxes], "labels": [n, boxes], "boxes": [n, boxes, 4]}: scores as they are. Where there are fewer
-      boxes than room, score the rest 0.
+    - {"logits": [n, queries, classes], "pred_boxes": [n, queries, 4]}, as in DETR and its relatives. With
+      ``no_object`` each query gives at most one object: its best class by softmax, where the last class means "no
+      object" (DETR, YOLOS). Without it each class of each query is a candidate, scored by its sigmoid (Deformable
+      DETR, RT-DETR).
+    - {"scores": [n, boxes], "labels": [n, boxes], "boxes": [n, boxes, 4]}: the scores are taken unchanged. If there
+      are fewer boxes than the tensor has room for, set the remaining scores to 0.
 
-    Other entries of the dict are passed over. The highest scores are chosen in `reduce`, on the device. NaN or infinity
-    among the scores, or in a box that would be returned, is an error of that request: to leave them out would make of
-    a broken result an empty one. Boxes without an area in the picture are left out.
+    Other entries of the dict are ignored. `reduce` chooses the highest scores, on the device. NaN or infinity among the
+    scores, or in a box that would be returned, is an error of that request: leaving the box out would make a broken
+    result look like an empty result. Boxes without an area in the picture are left out.
 
     Args:
-        class_names: name of each class from 0; by default those of ``id2label`` in config.json, else the numbers.
+        class_names: name of each class from 0; by default the names of ``id2label`` in config.json, else the numbers.
         box_format: "xyxy" (corners), "cxcywh" (centre and size) or "xywh" (upper left corner and size); by default
             "cxcywh" for "pred_boxes" and "xyxy" for "boxes".
-        normalized: whether boxes are parts of the width and height that the model saw, rather than pixels; by default
-            true for "pred_boxes" and false for "boxes".
-        no_object: whether the last class of the logits means that there is nothing.
-        threshold: only higher scores are returned.
-        max_detections: how many are returned at most, the best of an input or of a whole scene; None for all. Without
-            a limit, and of a tile of a scene, the best 1000 of a forward travel. ``omitted`` of the result says how
-            many more were above the threshold.
-        iou_threshold: of boxes of one class whose intersection over union is larger, only the best is returned
-            (non-maximum suppression); None for all. Where tiles of a scene overlap, objects are found twice: of boxes
-            from different tiles None means 0.5.
+        normalized: whether boxes are fractions of the width and height that the model saw, rather than pixels; by
+            default true for "pred_boxes" and false for "boxes".
+        no_object: whether the last class of the logits means "no object".
+        threshold: only boxes with a higher score are returned.
+        max_detections: largest number of boxes returned, the best of an input or of a whole scene; None for all.
+            Without a limit, and for each tile of a scene, the best 1000 boxes of a forward pass are sent. ``omitted``
+            of the result is the number of other boxes above the threshold.
+        iou_threshold: among boxes of a class whose intersection over union is larger, only the best is returned
+            (non-maximum suppression); None for all. Where tiles of a scene overlap, objects are found twice: for boxes
+            from different tiles, None means 0.5.
 
     Raises:
         OptionError: an option is malformed.
@@ -94,47 +95,47 @@ class DetectionProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process, with the names of config.json where no option gives any."""
-        made = cls(**options)
-        made._labels = made._labels.or_those_of(config)
-        return made
+        """Create the instance of a process, with the class names of config.json where no option sets them."""
+        processor = cls(**options)
+        processor._labels = processor._labels.or_those_of(config)
+        return processor
 
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
-        """Choose the boxes of the highest scores, as many of each request.
+        """Choose the boxes with the highest scores, the same number for each request.
 
-        "scores": float32 [n, k], from the highest, NaN first, the first of equal ones first; "labels": int32 [n, k];
-        "boxes", or "relative_boxes" if normalised: float32 [n, k, 4] as xmin, ymin, xmax, ymax; "above": int32 [n], how
-        many of all scores are above the threshold.
+        Returns "scores", float32 [n, k], highest first, NaN first, and equal scores in their original order; "labels",
+        int32 [n, k]; "boxes", or "relative_boxes" if normalised, float32 [n, k, 4] as xmin, ymin, xmax, ymax; and
+        "above", int32 [n], the number of scores above the threshold before the choice.
         """
         import torch
 
         if not isinstance(output, dict):
             raise ReduceError(f"{_TAKES}, got {describe(output)}")
         from_queries = {"logits", "pred_boxes"} <= set(output)
-        found = self._from_queries(output) if from_queries else _from_scores(output)
+        candidates = self._from_queries(output) if from_queries else _from_scores(output)
         box_format = self._box_format or ("cxcywh" if from_queries else "xyxy")
         relative = from_queries if self._normalized is None else self._normalized
         most = self._travelling(params)
-        best = found.scores.sort(dim=1, descending=True, stable=True)
+        best = candidates.scores.sort(dim=1, descending=True, stable=True)
         order = best.indices[:, :most]
-        at = found.places.gather(1, order).unsqueeze(2).expand(-1, -1, 4)
-        boxes = as_corners(found.boxes.to(torch.float32).gather(1, at), box_format)
+        at = candidates.places.gather(1, order).unsqueeze(2).expand(-1, -1, 4)
+        boxes = as_corners(candidates.boxes.to(torch.float32).gather(1, at), box_format)
         return {
             "scores": best.values[:, :most].contiguous(),
-            "labels": found.labels.gather(1, order).to(torch.int32),
+            "labels": candidates.labels.gather(1, order).to(torch.int32),
             "relative_boxes" if relative else "boxes": boxes,
-            "above": (found.scores > self._threshold).sum(dim=1).to(torch.int32),
+            "above": (candidates.scores > self._threshold).sum(dim=1).to(torch.int32),
         }
 
     def _travelling(self, params: OutputParams) -> int:
-        """Return how many boxes travel of each request; a tile may hold all that a limit leaves of its scene."""
+        """Return the number of boxes sent for each request; each tile may hold all the boxes of its scene."""
         if self._most is None:
             return _OF_FORWARD
         most = self._most * (1 if self._iou_threshold is None else _BEFORE_SUPPRESSION)
         return max(most, _OF_FORWARD) if params.part else most
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> DetectionOutput:
-        """Make a `DetectionOutput`, which lies on no input yet; DecodeError where it holds NaN or infinity."""
+        """Build a `DetectionOutput` that has no input yet; raise DecodeError if it holds NaN or infinity."""
         from vllm_mmout.outputs import Detection, DetectionOutput
         from vllm_mmout.outputs.detection import within
 
@@ -151,31 +152,31 @@ class DetectionProcessor(OutputProcessor):
             left = left[suppressed(boxes[left], labels[left], self._iou_threshold)]
         best = left if params.part else left[: self._most]
         omitted += len(left) - len(best)
-        found = [
+        detections = [
             Detection(id=number, label=self._labels.of(number), score=score, box=tuple(box))
             for number, score, box in zip(
                 labels[best].tolist(), scores[best].tolist(), boxes[best].tolist(), strict=True
             )
         ]
         if relative:
-            return DetectionOutput(detections=within(found, 1, 1), units="relative", omitted=omitted)
-        return DetectionOutput(detections=found, omitted=omitted)
+            return DetectionOutput(detections=within(detections, 1, 1), units="relative", omitted=omitted)
+        return DetectionOutput(detections=detections, omitted=omitted)
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join what was found in the tiles of a scene as if it were one input: each object once, the best of all."""
+        """Join the objects found in the tiles of a scene: each object once, the best of the whole scene."""
         if not isinstance(parts, Parts):
             return super().assemble(parts, params)
         threshold = _SAME if self._iou_threshold is None else self._iou_threshold
         return joined_boxes(parts, threshold, self._most)
 
     def _from_queries(self, output: dict[str, torch.Tensor]) -> _Candidates:
-        """One candidate a query, or one a class of each query."""
+        """Return one candidate for each query, or one for each class of each query without ``no_object``."""
         import torch
 
         logits, boxes = output["logits"], output["pred_boxes"]
         least = 2 if self._no_object else 1
-        known = logits.ndim == 3 and logits.is_floating_point() and logits.shape[2] >= least
-        if not known or not boxes.is_floating_point() or boxes.shape != (*logits.shape[:2], 4):
+        valid = logits.ndim == 3 and logits.is_floating_point() and logits.shape[2] >= least
+        if not valid or not boxes.is_floating_point() or boxes.shape != (*logits.shape[:2], 4):
             raise ReduceError(f"{_TAKES}, got logits {describe(logits)} and pred_boxes {describe(boxes)}")
         requests, queries, classes = logits.shape
         self._labels.check_count(classes - 1 if self._no_object else classes)
@@ -183,7 +184,7 @@ class DetectionProcessor(OutputProcessor):
             scores, labels = logits.softmax(dim=2, dtype=torch.float32)[..., :-1].max(dim=2)
             places = torch.arange(queries, device=logits.device)
         else:
-            # One request at a time: torch's vectorised exp rounds the last bits by where a number lies in the tensor.
+            # One request at a time: the last bits of torch's vectorised exp depend on the position in the tensor.
             scores = torch.stack([request.sigmoid().flatten() for request in logits.to(torch.float32)])
             number = torch.arange(queries * classes, device=logits.device)
             labels, places = (number % classes).expand(requests, -1), number // classes
@@ -196,7 +197,7 @@ class _Candidates(NamedTuple):
     labels: torch.Tensor
     """Integers [n, candidates]."""
     places: torch.Tensor
-    """Number of the box of each candidate, int64 [n, candidates]."""
+    """Index of the box of each candidate, int64 [n, candidates]."""
     boxes: torch.Tensor
     """Floating point [n, boxes, 4], in the model's format."""
 
@@ -207,9 +208,9 @@ def _from_scores(output: dict[str, torch.Tensor]) -> _Candidates:
     if not {"scores", "labels", "boxes"} <= set(output):
         raise ReduceError(f"{_TAKES}, got a dict of {', '.join(sorted(output)) or 'nothing'}")
     scores, labels, boxes = output["scores"], output["labels"], output["boxes"]
-    known = scores.ndim == 2 and scores.is_floating_point() and boxes.is_floating_point()
-    whole = not labels.is_floating_point() and not labels.is_complex() and labels.dtype != torch.bool
-    if not known or not whole or labels.shape != scores.shape or boxes.shape != (*scores.shape, 4):
+    floating = scores.ndim == 2 and scores.is_floating_point() and boxes.is_floating_point()
+    integer_labels = not labels.is_floating_point() and not labels.is_complex() and labels.dtype != torch.bool
+    if not floating or not integer_labels or labels.shape != scores.shape or boxes.shape != (*scores.shape, 4):
         got = ", ".join(f"{name} {describe(output[name])}" for name in ("scores", "labels", "boxes"))
         raise ReduceError(f"{_TAKES}, got {got}")
     places = torch.arange(scores.shape[1], device=scores.device).expand(len(scores), -1)
@@ -217,7 +218,7 @@ def _from_scores(output: dict[str, torch.Tensor]) -> _Candidates:
 
 
 def _checked_raw(raw: Raw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool, int]:
-    """Return scores, labels and boxes, whether boxes are normalised, and how many scores are above the threshold."""
+    """Return scores, labels, boxes, whether boxes are normalised, and the number of scores above the threshold."""
     for relative, name in ((False, "boxes"), (True, "relative_boxes")):
         if isinstance(raw, dict) and set(raw) == {"scores", "labels", name, "above"}:
             return raw["scores"], raw["labels"], raw[name], relative, int(raw["above"])

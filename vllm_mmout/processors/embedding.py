@@ -1,4 +1,4 @@
-"""EmbeddingProcessor: one vector an input."""
+"""`EmbeddingProcessor`: one vector for each input."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _DTYPES = ("float32", "float16")
 
 
 class EmbeddingProcessor(OutputProcessor):
-    """One vector an input, to compare or to search with, from a model that emits vectors, tokens or a feature map.
+    """Processor for embeddings: one vector for each input, from a model that emits vectors, tokens or a feature map.
 
-    Vectors [n, dim] are taken as they are. Tokens [n, tokens, dim] and feature maps [n, dim, height, width] must be
-    pooled, and there is no default for it: a mean and a class token are two different spaces, a model is trained for
-    one of them, and of the wrong one nothing would tell but poor matches.
+    Vectors [n, dim] are taken unchanged. Tokens [n, tokens, dim] and feature maps [n, dim, height, width] must be
+    pooled. Pooling has no default: a mean and a class token are two different spaces, a model is trained for one of
+    them, and the wrong choice shows only in poor matches.
 
-    All is computed in `reduce`, on the device, in float32: one vector a request travels.
+    `reduce` computes everything, on the device, in float32: one vector is sent for each request.
 
     Args:
-        tensor: name of the output that holds them, of a model that gives several: "pooler_output".
-        pool: "mean" over all tokens (a class token among them) or all pixels; "max" of each component over them; "cls"
+        tensor: name of the output to use if the model emits several, such as "pooler_output".
+        pool: "mean" over all tokens (including a class token) or all pixels; "max" of each component over them; "cls"
             for the first token.
-        normalize: divide each vector by its length (L2), so that dot products are cosines. The zero vector stays as
-            it is; one with NaN or an infinity has no direction and becomes NaN.
-        dtype: "float32" or "float16", of the vector that travels and is returned.
+        normalize: divide each vector by its length (L2), so that dot products are cosines. The zero vector is
+            unchanged; a vector with NaN or an infinity has no direction and becomes NaN.
+        dtype: "float32" or "float16", for the vector that is sent and returned.
 
     Raises:
         OptionError: an option is malformed.
@@ -65,19 +65,19 @@ class EmbeddingProcessor(OutputProcessor):
         self._dtype = dtype
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Pool and normalise: ``dtype`` [n, dim]; ReduceError, too, where a component is too large for float16."""
+        """Pool and normalise to ``dtype`` [n, dim]; raise ReduceError, too, if a component is too large for float16."""
         import torch
 
         features = self._features(output)
         if not _VECTORS <= features.ndim <= _MAP or not features.is_floating_point() or 0 in features.shape[1:]:
             raise ReduceError(f"{_TAKES}, got {describe(features)}")
         self._check_pool(features)
-        # One request at a time, laid out alike: the order of a sum, and so its last bits, follows the whole tensor.
+        # One request at a time, with the same memory layout: the order of a sum, and so its last bits, depends on it.
         vectors = torch.stack([self._vector(request) for request in features])
         return vectors if self._dtype == "float32" else _halved(vectors)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> TensorOutput:
-        """Make a `TensorOutput` of one request's vector [dim]."""
+        """Build a `TensorOutput` from one request's vector [dim]."""
         tensor = only_tensor(raw, "a decoded embedding must be one tensor", DecodeError)
         array = own_array(tensor)
         if array.dtype != self._dtype or array.ndim != 1:
@@ -85,14 +85,18 @@ class EmbeddingProcessor(OutputProcessor):
         return TensorOutput(array)
 
     def _features(self, output: Raw) -> torch.Tensor:
-        given = named(output)
+        tensors = named(output)
         if self._tensor is None:
-            if len(given) > 1:
-                raise ReduceError(f"{_TAKES}; the model emits {', '.join(given)}: set the option tensor to one of them")
+            if len(tensors) > 1:
+                raise ReduceError(
+                    f"{_TAKES}; the model emits {', '.join(tensors)}: set the option tensor to one of them"
+                )
             return only_tensor(output, _TAKES, ReduceError)
-        if self._tensor not in given:
-            raise ReduceError(f"the model emits {', '.join(filter(None, given)) or 'one tensor'}, not {self._tensor!r}")
-        return given[self._tensor]
+        if self._tensor not in tensors:
+            raise ReduceError(
+                f"the model emits {', '.join(filter(None, tensors)) or 'one tensor'}, not {self._tensor!r}"
+            )
+        return tensors[self._tensor]
 
     def _check_pool(self, features: torch.Tensor) -> None:
         if features.ndim == _VECTORS:
@@ -102,11 +106,11 @@ class EmbeddingProcessor(OutputProcessor):
                     f" {self._pool!r}; leave the option pool out"
                 )
             return
-        what, ways = ("tokens", _POOLS) if features.ndim == _TOKENS else ("a feature map", ("mean", "max"))
-        if self._pool not in ways:
-            given = "the option pool is not set" if self._pool is None else f"which has no {self._pool!r}"
+        kind, pools = ("tokens", _POOLS) if features.ndim == _TOKENS else ("a feature map", ("mean", "max"))
+        if self._pool not in pools:
+            problem = "the option pool is not set" if self._pool is None else f"which has no {self._pool!r}"
             raise ReduceError(
-                f"the model emits {what}, {describe(features)}, {given}; set pool to {' or '.join(map(repr, ways))},"
+                f"the model emits {kind}, {describe(features)}, {problem}; set pool to {' or '.join(map(repr, pools))},"
                 " the one that the model was trained for"
             )
 
@@ -123,7 +127,7 @@ class EmbeddingProcessor(OutputProcessor):
             rows = rows.amax(dim=0)
         if not self._normalize:
             return rows
-        # By its largest component first, whose square neither overflows nor vanishes.
+        # Scale by the largest component first, so that its square neither overflows nor underflows.
         largest = rows.abs().amax()
         scaled = rows / torch.where(largest > 0, largest, 1)
         length: torch.Tensor = torch.linalg.vector_norm(scaled)
@@ -131,14 +135,14 @@ class EmbeddingProcessor(OutputProcessor):
 
 
 def _halved(vectors: torch.Tensor) -> torch.Tensor:
-    """The vectors as float16; a component that becomes infinite would change the direction of its vector."""
+    """Return vectors as float16; raise ReduceError if a component overflows, which would change the direction."""
     import torch
 
-    half = vectors.to(torch.float16)
-    lost = vectors.isfinite() & half.isinf()
-    if lost.any():
+    halved = vectors.to(torch.float16)
+    overflowed = vectors.isfinite() & halved.isinf()
+    if overflowed.any():
         raise ReduceError(
-            f"an embedding has a component of size {float(vectors[lost].abs().max()):g}, which float16 cannot hold; set"
-            ' the option normalize to true, or dtype to "float32"'
+            f"an embedding has a component of size {float(vectors[overflowed].abs().max()):g}, which float16 cannot"
+            ' hold; set the option normalize to true, or dtype to "float32"'
         )
-    return half
+    return halved

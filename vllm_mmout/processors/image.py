@@ -1,4 +1,4 @@
-"""ImageProcessor: pictures of 1, 3 or 4 channels, quantised to bytes before they leave the device."""
+"""`ImageProcessor`: pictures of 1, 3 or 4 channels, quantised to bytes on the device."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _AXES = 4  # batch, channels, rows, columns
 
 
 class ImageProcessor(OutputProcessor):
-    """Grey (1 channel), RGB (3) or RGBA (4) pictures from a model that emits [n, channels, height, width].
+    """Processor for grey (1 channel), RGB (3) or RGBA (4) pictures, from model output [n, channels, height, width].
 
-    uint8 passes as it is. Floating point is mapped linearly from ``value_range`` to 0..255, rounded half to even,
-    clamped; NaN becomes 0. This happens in ``reduce``, so that one byte a sample travels.
+    uint8 is returned unchanged. Floating point is mapped linearly from ``value_range`` to 0..255, rounded half to
+    even, and clamped; NaN becomes 0. This happens in ``reduce``, so that one byte is sent for each sample.
 
     Args:
         value_range: the values that mean black and white, for floating-point output.
@@ -43,7 +43,7 @@ class ImageProcessor(OutputProcessor):
         self._range = checked_range(value_range)
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Quantise to uint8 [n, height, width, channels], the order in which picture codecs take it."""
+        """Quantise to uint8 [n, height, width, channels], the order that picture codecs expect."""
         tensor = only_tensor(output, _TAKES, ReduceError)
         if tensor.ndim != _AXES or tensor.shape[1] not in _CHANNELS:
             raise ReduceError(f"{_TAKES}, got {describe(tensor)}")
@@ -54,7 +54,7 @@ class ImageProcessor(OutputProcessor):
         return tensor.permute(0, 2, 3, 1).contiguous()
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> ImageOutput:
-        """Make an `ImageOutput` of one request's uint8 [height, width, channels]."""
+        """Build an `ImageOutput` from one request's uint8 [height, width, channels]."""
         tensor = only_tensor(raw, "a decoded image must be uint8 [height, width, channels]", DecodeError)
         array = own_array(tensor)
         if array.dtype != "uint8" or array.ndim != _AXES - 1 or array.shape[2] not in _CHANNELS:

@@ -1,4 +1,4 @@
-"""Joining the tiles of a raster as they come, in any order, into a GeoTIFF."""
+"""Joins the tiles of a raster, which arrive in any order, into a GeoTIFF."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Part
 
 Finish: TypeAlias = Callable[[RasterOutput], RasterOutput]
-"""Makes of joined values what was asked for, pixel by pixel, of rectangles of any size."""
+"""Function that turns a rectangle of joined values, of any size, into the result, pixel by pixel."""
 
 
 def mosaic(
@@ -36,12 +36,12 @@ def mosaic(
     source: Source,
     growing: PartialImages | None = None,
 ) -> StoredRaster:
-    """Join the tiles of a grid into one raster on disk. The result does not depend on the order in which they come.
+    """Join the tiles of a grid into one raster on disk; the result does not depend on their order of arrival.
 
-    What waits in memory: blocks of the file that are partly filled, and pixels whose other tiles have not come. In
-    order of the grid that grows with a side of the scene where tiles overlap, never with its area. Integers are not
-    blended, they are joined as with "none"; without ``finish`` joined values are the result; ``growing`` is shown what
-    is finished, and told of each tile.
+    Memory holds the blocks of the file that are partly filled, and pixels that wait for other tiles. If tiles arrive in
+    the order of the grid, that memory grows with a side of the scene where tiles overlap, not with its area. Integers
+    are not blended, but joined as with "none". If ``finish`` is None, the joined values are the result. ``growing``
+    receives each finished rectangle, and is notified of each tile.
     """
     joining = _Joining(grid, blend, finish, folder, growing)
     try:
@@ -56,16 +56,16 @@ def mosaic(
 
 
 class _Joining:
-    """Puts tiles together: where one alone counts it is the result, elsewhere a copy waits for the others.
+    """State of one mosaic: writes pixels of a single tile at once, and keeps overlaps until all their tiles arrived.
 
-    The first tile with an output says what the raster is; the others must be alike.
+    The first tile with an output sets the dtype, bands and metadata of the raster; the other tiles must match it.
     """
 
     _plan: Plan
     _like: RasterOutput
-    """The first pixel, with all that is known beside it."""
+    """The first pixel of the first tile, with its nodata, bands and other attributes."""
     _metadata: dict[str, str]
-    """What all tiles say alike."""
+    """Metadata entries that are equal in all tiles."""
     _finished_metadata: dict[str, str]
 
     def __init__(
@@ -78,12 +78,12 @@ class _Joining:
         self._growing = growing
         self._came = bytearray(len(grid))
         self._empty = array("q")
-        """Tiles without an output that came before the first with one."""
+        """Indices of tiles without an output that arrived before the first tile with an output."""
         self._canvas: Canvas | None = None
         self._waiting: dict[Cell, list[Contribution | None]] = {}
 
     def add(self, part: Part) -> None:
-        """Take a tile."""
+        """Add a tile, which has an output or is empty."""
         if not 0 <= part.index < len(self._grid) or self._came[part.index]:
             raise DecodeError(f"tile {part.index} of {len(self._grid)} came twice, or there is no such tile")
         self._came[part.index] = True
@@ -98,7 +98,7 @@ class _Joining:
             raise DecodeError(f"tile of {part.window or self._grid.window(part.index)}: {error}") from error
 
     def whole(self, source: Source) -> StoredRaster:
-        """Make the raster of all tiles."""
+        """Return the raster, after all tiles were added."""
         missing = self._came.find(0)
         if missing >= 0:
             raise DecodeError(f"the tile of {self._grid.window(missing)} never came; the scene is not whole")
@@ -111,13 +111,13 @@ class _Joining:
         return self._canvas.finish(georeference, merged(source.metadata, own))
 
     def discard(self) -> None:
-        """Remove what is on the disk, and forget what waits."""
+        """Delete the unfinished file, and drop the pixels in memory."""
         self._waiting.clear()
         if self._canvas is not None:
             self._canvas.discard()
 
     def _begun(self, index: int, output: RasterOutput) -> Canvas:
-        """The canvas for a raster like a tile's output."""
+        """Create the canvas from the first tile with an output, and paint the empty tiles that arrived before it."""
         shape = self._blend if output.dtype.kind == "f" else "none"
         self._plan = Plan.make(self._grid, index, (output.height, output.width), shape)
         self._like = RasterOutput(output.array[:, :1, :1].copy(), **output.described)
@@ -158,15 +158,15 @@ class _Joining:
             else:
                 self._wait(canvas, cell, None)
 
-    def _wait(self, canvas: Canvas, cell: Cell, one: Contribution | None) -> None:
-        came = self._waiting.setdefault(cell, [])
-        came.append(one)
-        if len(came) < self._plan.covers(cell):
+    def _wait(self, canvas: Canvas, cell: Cell, contribution: Contribution | None) -> None:
+        contributions = self._waiting.setdefault(cell, [])
+        contributions.append(contribution)
+        if len(contributions) < self._plan.covers(cell):
             return
         del self._waiting[cell]
-        given = sorted((each for each in came if each is not None), key=lambda each: each.tile)
-        if given:
-            self._put(canvas, cell, averaged(given, self._like.nodata), _any_valid(given))
+        present = sorted((each for each in contributions if each is not None), key=lambda each: each.tile)
+        if present:
+            self._put(canvas, cell, averaged(present, self._like.nodata), _any_valid(present))
         else:
             canvas.leave_out(*self._plan.place(cell))
 
@@ -182,9 +182,9 @@ class _Joining:
             self._growing.put(row, col, finished, shown)
 
     def _finished(self, values: NDArray[Any]) -> RasterOutput:
-        known = self._like.described
-        known["georeference"] = known["metadata"] = None
-        joined = RasterOutput(values, **known)
+        described = self._like.described
+        described["georeference"] = described["metadata"] = None
+        joined = RasterOutput(values, **described)
         return joined if self._make is None else self._make(joined)
 
 
@@ -196,6 +196,6 @@ def _raster(output: object) -> RasterOutput:
     return output
 
 
-def _any_valid(given: list[Contribution]) -> NDArray[np.bool_] | None:
-    shown = [one.valid for one in given if one.valid is not None]
-    return np.logical_or.reduce(shown) if len(shown) == len(given) else None
+def _any_valid(contributions: list[Contribution]) -> NDArray[np.bool_] | None:
+    shown = [contribution.valid for contribution in contributions if contribution.valid is not None]
+    return np.logical_or.reduce(shown) if len(shown) == len(contributions) else None

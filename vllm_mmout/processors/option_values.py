@@ -1,4 +1,4 @@
-"""Options that several processors share: numbers, switches, names and colours of classes."""
+"""Checks of options that several processors share: numbers, switches, names and colours of classes."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _SAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """The name of each class id."""
+    """Table of the names of classes, by class id."""
 
     names: tuple[str, ...] | None = None
-    """One a class from 0, as the option ``class_names`` says; then the model must have as many classes."""
+    """Names of the classes from 0, as in the option ``class_names``; the model must emit the same number of classes."""
     by_id: Mapping[int, str] = field(default_factory=dict)
-    """What config.json says, which need not name every class."""
+    """Names by class id, as in config.json, which need not name every class."""
 
     def of(self, number: int) -> str:
-        """The name of a class; its number where it has none."""
+        """Return the name of a class, or its number if it has no name."""
         if self.names is not None and 0 <= number < len(self.names):
             return self.names[number]
         return self.by_id.get(number, str(number))
 
     def check_count(self, classes: int) -> None:
-        """Refuse names of another number of classes than the model emits."""
+        """Raise ReduceError if ``class_names`` was set and the model emits another number of classes."""
         if self.names is not None and len(self.names) != classes:
             raise ReduceError(
                 f"class_names has {len(self.names)} entries, the model emits {classes} classes; give one entry a class"
             )
 
     def or_those_of(self, config: Mapping[str, Any]) -> Labels:
-        """These, or without names those that config.json gives as ``id2label``."""
+        """Return these labels, or if ``class_names`` was not set, the labels in ``id2label`` of config.json."""
         table = config.get("id2label")
         if self.names is not None or table is None:
             return self
@@ -56,7 +56,7 @@ class Labels:
 
 
 def checked_names(names: object, option: str = "class_names", named: str = "class") -> tuple[str, ...]:
-    """The names of an option, checked."""
+    """Return the names in an option as a tuple; raise OptionError if the list is malformed or repeats a name."""
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
         raise OptionError(f"{option} must be a list of names, one a {named}, got {names!r}")
     if len(set(names)) < len(names):
@@ -65,7 +65,7 @@ def checked_names(names: object, option: str = "class_names", named: str = "clas
 
 
 def parse_palette(palette: object) -> NDArray[np.uint8]:
-    """The colours of a `PaletteOption`, or of integers [classes, 3], as uint8 [classes, 3]."""
+    """Return the colours of a `PaletteOption`, or of integers [classes, 3], as uint8 [classes, 3]."""
     if not isinstance(palette, list | tuple | np.ndarray) or not len(palette):
         raise OptionError(f"palette must be a list of colours, one a class, got {palette!r}")
     return np.array([_parse_colour(colour, place) for place, colour in enumerate(palette)], np.uint8)
@@ -86,21 +86,21 @@ def _is_byte(sample: object) -> bool:
 
 
 def checked_count(name: str, value: object) -> int:
-    """An option that counts something."""
+    """Return an option that counts something, an integer of 1 or more; otherwise raise OptionError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise OptionError(f"{name} must be an integer of 1 or more, got {value!r}")
     return value
 
 
 def checked_part(name: str, value: object) -> float:
-    """An option from 0 to 1."""
+    """Return an option that is a number from 0 to 1; otherwise raise OptionError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or not 0 <= value <= 1:
         raise OptionError(f"{name} must be a number from 0 to 1, got {value!r}")
     return float(value)
 
 
 def checked_switch(name: str, value: object) -> bool:
-    """An option that is on or off."""
+    """Return an option that is true or false; otherwise raise OptionError."""
     if not isinstance(value, bool):
         raise OptionError(f"{name} must be true or false, got {value!r}")
     return value

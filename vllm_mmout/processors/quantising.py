@@ -1,4 +1,4 @@
-"""Floating-point samples as bytes, as pictures and videos have them."""
+"""Quantisation of floating-point samples to bytes, for pictures and videos."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Range: TypeAlias = tuple[float, float]
 
 
 def checked_range(value_range: Sequence[float]) -> Range:
-    """The option ``value_range``, checked."""
+    """Return the option ``value_range`` as two floats; raise OptionError unless the lower one comes first."""
     try:
         low, high = (float(end) for end in value_range)
     except (TypeError, ValueError):
@@ -27,7 +27,7 @@ def checked_range(value_range: Sequence[float]) -> Range:
 
 
 def quantised(tensor: torch.Tensor, value_range: Range) -> torch.Tensor:
-    """Samples as uint8: mapped linearly from the range to 0..255, rounded half to even, clamped; NaN becomes 0."""
+    """Map samples linearly from the range to 0..255, round half to even, and clamp to uint8; NaN becomes 0."""
     import torch
 
     low, high = value_range

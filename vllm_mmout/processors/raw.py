@@ -1,4 +1,4 @@
-"""What processors share in handling raw output: picking the one tensor they take, and turning it into numpy."""
+"""Helpers for the raw output of models: pick the one tensor that a processor takes, and convert it to numpy."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
-    """The tensor of a raw output that must be one tensor, or a dict that holds nothing else."""
+    """Return the tensor of a raw output that is one tensor or a dict of one tensor; otherwise raise ``error``."""
     if not isinstance(raw, dict):
         return raw
     if len(raw) != 1:
         names = ", ".join(sorted(raw)) or "nothing"
-        raise error(f"{takes}, got a dict of {len(raw)} tensors ({names}); return the one that is meant from the model")
+        raise error(f"{takes}, got a dict of {len(raw)} tensors ({names}); return only one of them from the model")
     return next(iter(raw.values()))
 
 
 def named(raw: Raw) -> dict[str, torch.Tensor]:
-    """The tensors of a raw output by their names; one that is no dict has the name ""."""
+    """Return the tensors of a raw output by name; a plain tensor gets the name ""."""
     return raw if isinstance(raw, dict) else {"": raw}
 
 
 def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
-    """What a function gives for the tensor of raw outputs that are alike; of dicts for those of each name."""
+    """Call a function with the tensors of raw outputs of the same form; if they are dicts, once for each name."""
     first = alike[0]
     if isinstance(first, dict):
         return {name: call(*(named(raw)[name] for raw in alike)) for name in first}
@@ -41,7 +41,7 @@ def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
 
 
 def checked_group(raw: object, count: int, giver: str, error: type[MMOutError]) -> Raw:
-    """Check what a group of requests was given: a tensor, or a dict of tensors by name, the requests on axis 0."""
+    """Check that a raw output for ``count`` requests is a tensor, or a dict of tensors, with the requests on axis 0."""
     import torch
 
     tensors = named(cast("Raw", raw))
@@ -60,14 +60,14 @@ def checked_group(raw: object, count: int, giver: str, error: type[MMOutError]) 
 
 
 def describe(tensor: torch.Tensor) -> str:
-    """Dtype and shape of a tensor for a message: ``float32 [4, 2, 512, 512]``."""
+    """Return the dtype and shape of a tensor for a message: ``float32 [4, 2, 512, 512]``."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def own_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
-    """A numpy copy of a tensor on the CPU that its owner may write to; bfloat16, which numpy lacks, becomes float32.
+    """Return a writable numpy copy of a tensor on the CPU; bfloat16, which numpy lacks, becomes float32.
 
-    A raw tensor is a read-only view of the received frame, and would keep the whole frame alive.
+    A raw tensor is a read-only view of the received message, and would keep the whole message in memory.
     """
     import torch
 
@@ -77,14 +77,14 @@ def own_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def not_of_reduce(what: str, tensor: torch.Tensor | None = None) -> DecodeError:
-    """The error of a raw output that ``reduce`` of the same processor does not return."""
+    """Return the error for a raw output that ``reduce`` of the same processor cannot have returned."""
     got = "" if tensor is None else f", got {describe(tensor)}"
     return DecodeError(f"{what}{got}; a subclass that overrides reduce must override decode as well")
 
 
 def asked_output(processor: OutputProcessor, name: str, params: OutputParams) -> str:
-    """What a request asks for, the first of the processor's ``outputs`` if it does not say; "" of one without."""
-    asked = (*processor.outputs, "")[0] if params.output is None else params.output
-    if params.output is not None and asked not in processor.outputs:
-        raise OptionError(f"output {asked!r} is not known to {name} (known: {', '.join(processor.outputs)})")
-    return asked
+    """Return the requested output, by default the first of ``processor.outputs``, or "" if there are none."""
+    output = (*processor.outputs, "")[0] if params.output is None else params.output
+    if params.output is not None and output not in processor.outputs:
+        raise OptionError(f"output {output!r} is not known to {name} (known: {', '.join(processor.outputs)})")
+    return output

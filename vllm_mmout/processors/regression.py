@@ -1,4 +1,4 @@
-"""RegressionProcessor: measurements (depth, biomass, soil moisture, reflectance) as a raster in their units."""
+"""`RegressionProcessor`: measurements (depth, biomass, soil moisture, reflectance) as a raster in their units."""
 
 from __future__ import annotations
 
@@ -34,30 +34,31 @@ _STORED = {
     "uint16": (0, 65534, 65535),
     "int16": (-32767, 32767, -32768),
 }
-"""What a dtype holds: the lowest and the highest value, and nodata outside of the two.
+"""Maps each dtype to the lowest and the highest value that it stores, and to its nodata, which lies outside of them.
 
-Integers of 32 bits are not among them: they are as large as float32, which cannot hold all of their values.
+32-bit integers are missing: they are as large as float32, which cannot represent all of their values.
 """
 
 
 class RegressionProcessor(OutputProcessor):
-    """Depth, biomass, soil moisture: a raster from a model that emits values [n, bands, height, width].
+    """Processor for measurements (depth, biomass, soil moisture), from values [n, bands, height, width].
 
-    In `reduce`, on the device: value = raw * scale + offset, computed in float32, then clipped, then brought into
-    ``dtype``. NaN is nodata. So is an infinity that ``clip`` leaves: it is no measurement, and a reader's statistics
-    would not survive it.
+    `reduce` computes value = raw * scale + offset in float32 on the device, clips it, and converts it to ``dtype``.
+    NaN is nodata. So is an infinity that ``clip`` leaves, since it is not a measurement and would spoil a reader's
+    statistics.
 
-    ``dtype`` is what travels and what is stored. Integers hold the value itself, rounded half to even to whole units,
-    so that a reader needs no scale of the file: for soil moisture in steps of a percent, let ``scale`` make it percent.
-    A value that the dtype cannot hold becomes the nearest that it can. Of tiles that overlap float32 travels instead of
-    integers, so that `assemble` averages values before they are rounded.
+    ``dtype`` is the dtype that is sent and stored. Integers hold the value itself, rounded half to even to whole units,
+    so that a reader needs no scale from the file: for soil moisture in steps of a percent, let ``scale`` convert it to
+    percent. A value outside the range of the dtype becomes the nearest value within it. If tiles overlap, float32 is
+    sent instead of integers, so that `assemble` averages values before they are rounded.
 
     Args:
-        scale: a finite number that is not 0, or one a band.
-        offset: a finite number, or one a band.
-        units: unit of the values, as "Mg/ha", or one a band (None for a band without); GeoTIFFs say it for each band.
-        band_names: one a band.
-        clip: the lowest and the highest value, in ``units``; None for a side that is open.
+        scale: a finite number other than 0, or one for each band.
+        offset: a finite number, or one for each band.
+        units: unit of the values, such as "Mg/ha", or one for each band (None for a band without a unit); GeoTIFFs
+            store it for each band.
+        band_names: one name for each band.
+        clip: the lowest and the highest value, in ``units``; None for an open side.
         dtype: "float32", "float16" (nodata NaN), "uint8" (nodata 255), "uint16" (65535), "int8" (-128) or "int16"
             (-32768).
 
@@ -90,17 +91,17 @@ class RegressionProcessor(OutputProcessor):
         if not isinstance(dtype, str) or dtype not in _STORED:
             raise OptionError(f"dtype must be one of {', '.join(_STORED)}, got {dtype!r}")
         self._dtype = dtype
-        given = {"scale": scale, "offset": offset, "units": units, "band_names": band_names}
-        self._entries = {option: len(value) for option, value in given.items() if isinstance(value, list | tuple)}
+        options = {"scale": scale, "offset": offset, "units": units, "band_names": band_names}
+        self._entries = {option: len(value) for option, value in options.items() if isinstance(value, list | tuple)}
         if len(set(self._entries.values())) > 1:
             counts = ", ".join(f"{option} {count}" for option, count in self._entries.items())
             raise OptionError(f"options differ in the number of bands ({counts}); give one entry a band")
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Scale, clip and store in ``dtype``, or in float32 where tiles are averaged first: [n, bands, height, width].
+        """Scale, clip and convert to ``dtype`` [n, bands, height, width]; to float32 if tiles will be averaged.
 
-        The output is floating point [n, bands, height, width], or [n, height, width] of one band. ReduceError: it has
-        another shape or dtype, or another number of bands than the options have.
+        The output is floating point [n, bands, height, width], or [n, height, width] for one band. Raises ReduceError
+        if it has another shape or dtype, or another number of bands than the options.
         """
         import torch
 
@@ -110,7 +111,7 @@ class RegressionProcessor(OutputProcessor):
             torch.tensor(numbers, dtype=torch.float32, device=tensor.device).reshape(-1, 1, 1)
             for numbers in (self._scale, self._offset)
         )
-        # A new tensor, which may be changed in place. Adding 0.0 makes -0.0 the one zero that comparing cannot miss.
+        # The result is a new tensor, so it may be changed in place. Adding 0.0 turns -0.0 into 0.0.
         values = (tensor.to(torch.float32) * scale).add_(offset)
         if self._clip is not None:
             values.clamp_(*self._clip)
@@ -121,11 +122,11 @@ class RegressionProcessor(OutputProcessor):
             values.round_()  # half to even
         values.clamp_(low, high).masked_fill_(unknown, nodata)
         if dtype == "uint16":
-            values = values.to(torch.int32)  # of uint16 torch has little more than copies
+            values = values.to(torch.int32)  # torch supports little more than copies for uint16
         return values.to(getattr(torch, dtype))
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> RasterOutput:
-        """Make a `RasterOutput`, without georeference, of one request's [bands, height, width]."""
+        """Build a `RasterOutput`, without georeference, from one request's [bands, height, width]."""
         asked_output(self, "regression", params)
         tensor = only_tensor(raw, "decoded values must be one tensor", DecodeError)
         array, dtype = own_array(tensor), self._travelling(params)
@@ -136,7 +137,7 @@ class RegressionProcessor(OutputProcessor):
         return self._values(array)
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join tiles: values are averaged before they are rounded."""
+        """Join the tiles of a scene, and average values before they are rounded."""
         asked_output(self, "regression", params)
         if isinstance(parts, Parts) and self._travelling(params.of_part()) != self._dtype:
             return parts.mosaic(params, self._finished)
@@ -159,8 +160,8 @@ class RegressionProcessor(OutputProcessor):
         return "float32" if params.blends and np.dtype(self._dtype).kind in "iu" else self._dtype
 
     def _checked_values(self, values: torch.Tensor) -> torch.Tensor:
-        known = values.ndim in (_AXES - 1, _AXES) and 0 not in values.shape[1:]
-        if not known or not values.is_floating_point():
+        shaped = values.ndim in (_AXES - 1, _AXES) and 0 not in values.shape[1:]
+        if not shaped or not values.is_floating_point():
             raise ReduceError(f"{_TAKES}, got {describe(values)}")
         if values.ndim < _AXES:
             values = values.unsqueeze(1)
@@ -180,7 +181,7 @@ def _checked_numbers(option: str, value: Any) -> tuple[float, ...]:
 
 
 def _is_number(number: object) -> bool:
-    """Whether it is a number that float32 holds."""
+    """Return whether a value is a number within the range of float32."""
     return isinstance(number, int | float) and not isinstance(number, bool) and abs(number) <= _LARGEST
 
 

@@ -1,4 +1,4 @@
-"""Join the boxes that were found in the tiles of a scene."""
+"""Joins the boxes that were found in the tiles of a scene."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Part, Parts
 
 _HELD = 0.5
-"""The part of a cut-off box above which another box holds it."""
+"""Fraction of a cut-off box above which another box counts as containing it."""
 _MARGIN = 0.05
-"""How far from the edge of a tile a box may end and still touch it, as a part of its side; at least one pixel."""
+"""Largest gap between a box and a tile edge that counts as touching, as a fraction of the box side; at least 1 pixel."""
 
 
 def joined_boxes(parts: Parts, iou_threshold: float, most: int | None) -> DetectionOutput:
-    """Return the objects of a scene, the most certain first, from the boxes of its tiles.
+    """Return the objects of a scene, highest score first, from the boxes of its tiles.
 
-    Where tiles overlap, an object is found more than once, and cut off by the edge of a tile.
+    Where tiles overlap, an object is found more than once, and the edge of a tile may cut it off.
 
-    1. Boxes end with their tile. A box whose middle lies in the outer quarter of what two tiles share is left to the
-       other tile.
-    2. A box that touches an edge within the scene may be cut off. It yields to a box of its class from another tile
-       that holds more than half of it, whatever the scores. Among such boxes the larger one stays.
-    3. Of other boxes of one class from different tiles whose intersection over union is larger than ``iou_threshold``,
-       the best stays.
+    1. Boxes are clipped to their tile. A box whose centre lies in the outer quarter of the overlap of two tiles is
+       left to the other tile.
+    2. A box that touches an edge within the scene may be cut off. It is dropped if a box of its class from another
+       tile contains more than half of it, whatever the scores. Among such boxes the larger is kept.
+    3. Among other boxes of a class from different tiles whose intersection over union is larger than
+       ``iou_threshold``, the box with the highest score is kept.
 
-    The order in which tiles come makes no difference. ``most`` limits the result to the best of the whole scene; None
-    returns all.
+    The order in which tiles arrive makes no difference. ``most`` limits the result to the best boxes of the whole
+    scene; None returns all.
     """
-    from vllm_mmout.outputs import DetectionOutput  # with pydantic, which decoding alone needs
+    from vllm_mmout.outputs import DetectionOutput  # imports pydantic, which only decoding needs
 
-    found = _Found(parts.grid)
+    boxes = _Found(parts.grid)
     for part in parts:
-        found.add(part)
-    detections = found.best(iou_threshold)
+        boxes.add(part)
+    detections = boxes.best(iou_threshold)
     return DetectionOutput(
         detections=detections[:most],
         units="pixels",
         size=(parts.grid.height, parts.grid.width),
-        omitted=found.omitted + len(detections) - len(detections[:most]),
-        keeps_flat=found.keeps_flat,
+        omitted=boxes.omitted + len(detections) - len(detections[:most]),
+        keeps_flat=boxes.keeps_flat,
     )
 
 
 class _Found:
-    """What was found, compactly: a scene may have hundreds of thousands of candidates."""
+    """Compact list of the boxes found so far: a scene may have hundreds of thousands of candidates."""
 
     def __init__(self, grid: TileGrid) -> None:
         self._grid = grid
@@ -66,7 +66,7 @@ class _Found:
         self.keeps_flat = False
 
     def add(self, part: Part) -> None:
-        """Add the boxes of a tile, in pixels of the scene."""
+        """Add the boxes of a tile, converted to pixels of the scene."""
         from vllm_mmout.outputs import DetectionOutput
         from vllm_mmout.outputs.detection import cut_box
 
@@ -80,13 +80,13 @@ class _Found:
         self.omitted += output.omitted
         self.keeps_flat |= output.keeps_flat
         fed = (window.height + padding[0], window.width + padding[1])
-        old = (1, 1) if output.units == "relative" else output.size or fed
-        rows, cols = fed[0] / old[0], fed[1] / old[1]
+        size = (1, 1) if output.units == "relative" else output.size or fed
+        rows, cols = fed[0] / size[0], fed[1] / size[1]
         heights = _counting(self._grid.rows, self._grid.sides[0], window.row)
         widths = _counting(self._grid.cols, self._grid.sides[1], window.col)
-        for one in output.detections:
-            left, right = (edge * cols + window.col for edge in one.box[0::2])
-            top, bottom = (edge * rows + window.row for edge in one.box[1::2])
+        for detection in output.detections:
+            left, right = (edge * cols + window.col for edge in detection.box[0::2])
+            top, bottom = (edge * rows + window.row for edge in detection.box[1::2])
             if not (heights[0] <= (top + bottom) / 2 <= heights[1] and widths[0] <= (left + right) / 2 <= widths[1]):
                 continue
             edges = (window.col, window.row, window.col + window.width, window.row + window.height)
@@ -94,13 +94,13 @@ class _Found:
             if box is None:
                 continue
             self._tiles.append(part.index)
-            self._kinds.append(self._numbers.setdefault((one.id, one.label), len(self._numbers)))
-            self._scores.append(one.score)
+            self._kinds.append(self._numbers.setdefault((detection.id, detection.label), len(self._numbers)))
+            self._scores.append(detection.score)
             self._boxes.extend(box)
             self._cut.append(self._is_cut(box, edges))
 
     def _is_cut(self, box: Box, edges: Box) -> bool:
-        """Return whether a box touches an edge of its tile that is none of the scene."""
+        """Return whether a box touches an edge of its tile that is not an edge of the scene."""
         across, down = (max(1.0, _MARGIN * (box[2 + axis] - box[axis])) for axis in (0, 1))
         scene = (0, 0, self._grid.width, self._grid.height)
         touched = (
@@ -120,8 +120,8 @@ class _Found:
         )
         boxes = np.array(self._boxes).reshape(-1, 4)
         areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
-        # Whole boxes first, by score; then those that may be cut off, the largest first. The sort is stable: equal
-        # ones of a tile keep their order.
+        # Whole boxes first, by score, then boxes that may be cut off, the largest first. The sort is stable: equal
+        # boxes of a tile keep their order.
         order = np.lexsort((tiles, -scores, np.where(cut, -areas, 0.0), cut))
         near = _Near(max(self._grid.sides) / 2)
         kept = []
@@ -146,19 +146,19 @@ class _Found:
 
 
 class _Near:
-    """Finds the boxes of a class near a box: a scene is a grid of cells, each with the boxes that lie in it."""
+    """Index of boxes by class and place: a grid of cells over the scene, each with the boxes that overlap it."""
 
     def __init__(self, side: float) -> None:
         self._side = side
         self._boxes: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
 
     def cells(self, kind: int, box: NDArray[np.float64]) -> list[tuple[int, int, int]]:
-        """Return the cells of a class that a box lies in."""
+        """Return the cells of a class that a box overlaps."""
         left, top, right, bottom = (box // self._side).astype(int).tolist()
         return [(kind, row, col) for row in range(top, bottom + 1) for col in range(left, right + 1)]
 
     def keep(self, number: int, cells: list[tuple[int, int, int]]) -> None:
-        """Add a box."""
+        """Add a box to its cells."""
         for cell in cells:
             self._boxes[cell].append(number)
 
@@ -168,7 +168,7 @@ class _Near:
 
 
 def _counting(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, float]:
-    """Return from where to where along an axis the middles of a tile's boxes count."""
+    """Return the limits, along an axis, between which the centre of a tile's box must lie for the box to count."""
     number = starts.index(start)
     first, last = -math.inf, math.inf
     if number:
@@ -179,9 +179,9 @@ def _counting(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, fl
 
 
 def _shared(box: NDArray[np.float64], boxes: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return of each of ``boxes`` its intersection over union with a box, and the part of the box that it holds.
+    """Return the intersection over union of ``box`` with each of ``boxes``, and the fraction of ``box`` inside each.
 
-    Boxes without an area that touch are taken for the same: both numbers are 1.
+    Touching boxes without an area count as equal: both values are 1.
     """
     sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
     common = sides.clip(min=0).prod(axis=1)

@@ -1,4 +1,4 @@
-"""TensorProcessor: hands over what the model emits, as it is."""
+"""`TensorProcessor`: returns the model's output unchanged."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class TensorProcessor(OutputProcessor):
-    """Any tensor, or dict of tensors, as numpy arrays of the same shape and dtype (bfloat16 becomes float32)."""
+    """Processor for any tensor, or dict of tensors: numpy arrays of the same shape and dtype (bfloat16 as float32)."""
 
     name: ClassVar[str] = "tensor"
     modality: ClassVar[str] = "tensor"
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> TensorOutput:
-        """Make a `TensorOutput` of what the model gave for one request, axis 0 of the batch removed."""
+        """Build a `TensorOutput` from the model's output for one request, without the batch axis."""
         if isinstance(raw, dict):
             return TensorOutput({key: own_array(tensor) for key, tensor in raw.items()})
         return TensorOutput(own_array(raw))

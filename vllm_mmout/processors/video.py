@@ -1,4 +1,4 @@
-"""VideoProcessor: videos, quantised to bytes before they leave the device."""
+"""`VideoProcessor`: videos, quantised to bytes on the device."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _AXES = 5  # batch, frames, channels, rows, columns
 
 
 class VideoProcessor(OutputProcessor):
-    """RGB videos from a model that emits [n, frames, 3, height, width].
+    """Processor for RGB videos, from a model that emits [n, frames, 3, height, width].
 
-    uint8 passes as it is. Floating point is mapped linearly from ``value_range`` to 0..255, rounded half to even,
-    clamped; NaN becomes 0. This happens in ``reduce``, so that one byte a sample travels.
+    uint8 is returned unchanged. Floating point is mapped linearly from ``value_range`` to 0..255, rounded half to
+    even, and clamped; NaN becomes 0. This happens in ``reduce``, so that one byte is sent for each sample.
 
     Args:
-        fps: frames a second of the result, 0.01 to 1000; None: ``fps`` of ``config.json``, and 16 where it has none.
+        fps: frames per second of the result, 0.01 to 1000; None for ``fps`` of ``config.json``, or else 16.
         value_range: the values that mean black and white, for floating-point output.
 
     Raises:
@@ -51,11 +51,11 @@ class VideoProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> OutputProcessor:
-        """Make the instance of a process; ``fps`` is by default that of ``config.json``."""
+        """Create the instance of a process; ``fps`` defaults to the value in ``config.json``."""
         return cls(**{"fps": config.get("fps"), **options})
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Quantise to uint8 [n, frames, height, width, 3], the order in which encoders take it."""
+        """Quantise to uint8 [n, frames, height, width, 3], the order that encoders expect."""
         import torch
 
         tensor = only_tensor(output, _TAKES, ReduceError)
@@ -66,13 +66,15 @@ class VideoProcessor(OutputProcessor):
         if not tensor.is_floating_point():
             raise ReduceError(f"{_TAKES}, got {describe(tensor)}")
         count, frames, channels, height, width = tensor.shape
-        made = torch.empty((count, frames, height, width, channels), dtype=torch.uint8, device=tensor.device)
-        for frame in range(frames):  # what is in between is float32: of all frames at once four times the result
-            made[:, frame] = quantised(tensor[:, frame], self._range).movedim(1, 3)
-        return made
+        quantised_frames = torch.empty(
+            (count, frames, height, width, channels), dtype=torch.uint8, device=tensor.device
+        )
+        for frame in range(frames):  # one at a time: float32 copies of all frames would take four times the result
+            quantised_frames[:, frame] = quantised(tensor[:, frame], self._range).movedim(1, 3)
+        return quantised_frames
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> VideoOutput:
-        """Make a `VideoOutput` of one request's uint8 [frames, height, width, 3]."""
+        """Build a `VideoOutput` from one request's uint8 [frames, height, width, 3]."""
         tensor = only_tensor(raw, "a decoded video must be uint8 [frames, height, width, 3]", DecodeError)
         array = own_array(tensor)
         if array.dtype != "uint8" or array.ndim != _AXES - 1 or array.shape[3] != _CHANNELS:

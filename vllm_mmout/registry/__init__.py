@@ -1,4 +1,4 @@
-"""The registries: which output processor and which input mapper belong to which model."""
+"""Registries that assign output processors and input mappers to models."""
 
 from vllm_mmout.registry.choice import Choice
 from vllm_mmout.registry.input_registry import MULTIMODAL_INPUT_REGISTRY, InputRegistry

@@ -1,4 +1,4 @@
-"""Choice: the output processors that serve one model, with their options, and what chose them."""
+"""`Choice`: the output processors that serve one model, with their options and the place where they were chosen."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ class Choice:
     """The output processors that serve one model."""
 
     processors: Mapping[str, type[OutputProcessor]]
-    """Name -> class, the default first; never empty."""
+    """Maps each name to its class, the default first; never empty."""
     options: Mapping[str, Mapping[str, Any]]
-    """Name -> keyword arguments for the constructor."""
+    """Maps each name to the keyword arguments for the constructor."""
     settings: Mapping[str, Any]
-    """Settings of the engine rather than of a processor, as given."""
+    """Settings of the engine rather than of a processor, as the user set them."""
     chosen_by: str
-    """What chose them, in words for people."""
+    """Description of the place where the processors were chosen, for messages."""
 
     @property
     def default(self) -> str:
-        """The processor of requests that name none."""
+        """Name of the processor for requests that name no processor."""
         return next(iter(self.processors))
 
     def pick(self, names: str | Sequence[str] | None) -> tuple[str, ...]:
-        """The processors that a request asks for, in the order asked; None is the default."""
+        """Return the names of the processors that a request selects, in its order; None selects the default."""
         if names is None:
             return (self.default,)
         picks = (names,) if isinstance(names, str) else tuple(names)
@@ -44,13 +44,13 @@ class Choice:
         return picks
 
     def create(self, config: Mapping[str, Any], names: str | Sequence[str] | None = None) -> dict[str, OutputProcessor]:
-        """Make the instances of this process by name, those asked for or all, from the model's ``config.json``."""
-        made = {}
+        """Create this process's instances of the named processors, by default of all, from ``config.json``."""
+        processors = {}
         for name in self.processors if names is None else self.pick(names):
-            kind = self.processors[name]
-            made[name] = kind.from_config(config, self.options[name])
-            if not isinstance(made[name], OutputProcessor):
+            processor_class = self.processors[name]
+            processors[name] = processor_class.from_config(config, self.options[name])
+            if not isinstance(processors[name], OutputProcessor):
                 raise RegistrationError(
-                    f"{kind.__name__}.from_config must return an OutputProcessor, got {made[name]!r}"
+                    f"{processor_class.__name__}.from_config must return an OutputProcessor, got {processors[name]!r}"
                 )
-        return made
+        return processors

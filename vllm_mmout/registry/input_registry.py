@@ -1,4 +1,4 @@
-"""InputRegistry: vLLM's own registry of multimodal inputs, and what a single-pass model says of its inputs."""
+"""`InputRegistry`: vLLM's registry of multimodal inputs, plus the decorators for the inputs of single-pass models."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from vllm_mmout.errors import MMOutError, RegistrationError
 Model = TypeVar("Model", bound=type)
 
 InputMapperFactory: TypeAlias = Callable[[Mapping[str, Any]], Any]
-"""Called with the model's ``config.json``, gives what turns raw data into the keyword tensors of ``forward``."""
+"""Function from the model's ``config.json`` to a mapper, which turns raw data into keyword tensors of ``forward``."""
 
 MapperFunction: TypeAlias = Callable[[Any, Any], Any]
-"""``(context, data)`` to the keyword tensors of ``forward``, as in vLLM's first registries."""
+"""Function from ``(context, data)`` to the keyword tensors of ``forward``, as in vLLM's first registries."""
 
 IMAGE: Final = "image"
-"""vLLM's name for all that is neither text, sound nor video; the one kind of input of a single-pass model."""
+"""vLLM's name for inputs other than text, sound and video; the only kind of input of a single-pass model."""
 
 REGISTERED = "_input_registrations"
-"""Attribute of a model class that holds what was registered on it, by kind."""
+"""Attribute of a model class that holds its registrations, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapperChoice:
-    """How raw data becomes tensors; neither of the two: the ``AutoProcessor`` of the model's folder."""
+    """Input mapper of a model class; with both fields None, the ``AutoProcessor`` of the model's folder is used."""
 
     factory: InputMapperFactory | None = None
     function: MapperFunction | None = None
@@ -33,7 +33,7 @@ class MapperChoice:
 
 @dataclass(frozen=True, slots=True)
 class InputRegistration:
-    """What was registered on a model class, or on the nearest of its bases that has it; None where nothing was."""
+    """Registrations of a model class, each from the nearest base class that has it; None if there is no such base."""
 
     mapper: MapperChoice | None = None
     max_tokens: Any = None
@@ -42,18 +42,18 @@ class InputRegistration:
 
     @property
     def decorators(self) -> list[str]:
-        """The decorators that registered something."""
-        found = [field.name for field in fields(self) if getattr(self, field.name) is not None]
-        return [f"register_{'input_mapper' if name == 'mapper' else name}" for name in found]
+        """Names of the decorators that were applied."""
+        names = [field.name for field in fields(self) if getattr(self, field.name) is not None]
+        return [f"register_{'input_mapper' if name == 'mapper' else name}" for name in names]
 
 
 class InputRegistry:
-    """The input half: everything of vLLM's ``MULTIMODAL_REGISTRY``, and the decorators of a model's inputs.
+    """Registry of inputs: everything in vLLM's ``MULTIMODAL_REGISTRY``, and the decorators for a model's inputs.
 
     The decorators have the names of vLLM's first registries; each returns the class. A single-pass model with one of
     them is served under its own name. For a model that generates from pictures, they make up the processor that vLLM
-    calls. What is not defined here is looked up on vLLM's registry, imported at first use. A model registered with
-    either is known to both, as vLLM keeps its factory on the model's class.
+    calls. Attributes that are not defined here are looked up on vLLM's registry, which is imported on first use. vLLM
+    keeps its factory on the model's class, so a model registered with either registry is known to both.
     """
 
     def __init__(self) -> None:
@@ -67,14 +67,14 @@ class InputRegistry:
 
         Args:
             mapper: a class or function that makes the mapper from the model's ``config.json``. The mapper is called
-                with a user's raw data and the request's `OutputParams`, from several threads, and gives a
-                `MappedInput`, or the keyword tensors of ``forward`` as a dict, without the batch axis. The same one
-                twice is a no-op, a subclass may have another one than its base. As in vLLM's first registry it may be
-                "image", followed by the function of ``register_image_input_mapper``.
-            function: only after "image".
+                with a user's raw data and the request's `OutputParams`, from several threads. It returns a
+                `MappedInput`, or the keyword tensors of ``forward`` as a dict, without the batch axis. Registering the
+                same mapper twice has no effect; a subclass may have another mapper than its base. As in vLLM's first
+                registry, ``mapper`` may be "image", followed by the function of ``register_image_input_mapper``.
+            function: the mapper function; only after "image".
 
         Raises:
-            RegistrationError: it is not callable, or (on decorating) the class has another one already.
+            RegistrationError: the mapper is not callable, or (on decorating) the class already has another mapper.
 
         """
         if isinstance(mapper, str):
@@ -83,31 +83,32 @@ class InputRegistry:
         return self._decorator("mapper", MapperChoice(factory=_callable(mapper, "an input mapper")))
 
     def register_image_input_mapper(self, mapper: MapperFunction | None = None) -> Callable[[Model], Model]:
-        """Decorate a model class with an input mapper of the form of vLLM's first registries.
+        """Decorate a model class with an input mapper of the kind that vLLM's first registries used.
 
         Args:
-            mapper: called with an `InputContext` and a user's raw data (a file comes opened, as a PIL image or an array
-                [bands, height, width]); gives the keyword tensors of ``forward`` as a dict, without the batch axis. For
-                a model that generates, it is called with one picture at a time, and gives the keyword tensors of
-                ``embed_multimodal`` with an axis of pictures first. None: the ``AutoProcessor`` of the model's folder.
+            mapper: called with an `InputContext` and a user's raw data (a file arrives opened, as a PIL image or an
+                array [bands, height, width]); returns the keyword tensors of ``forward`` as a dict, without the batch
+                axis. For a model that generates, it is called with one picture at a time, and returns the keyword
+                tensors of ``embed_multimodal`` with an axis of pictures first. None selects the ``AutoProcessor`` of
+                the model's folder.
 
         Raises:
-            RegistrationError: it is not callable, or (on decorating) the class has another one already.
+            RegistrationError: the mapper is not callable, or (on decorating) the class already has another mapper.
 
         """
         function = None if mapper is None else _callable(mapper, "an input mapper")
         return self._decorator("mapper", MapperChoice(function=function))
 
     def register_max_tokens(self, max_tokens: int | Callable[[Any], int] | None = None) -> Callable[[Model], Model]:
-        """Decorate a model class with the most tokens that one input takes of vLLM's encoder budget.
+        """Decorate a model class with the largest number of tokens that one input uses of vLLM's encoder budget.
 
         Args:
-            max_tokens: a number, or a function of an `InputContext` that gives it. vLLM asks at start-up. None, as
-                without this decorator, is 0: a single-pass model has no placeholder tokens. A model that generates
-                needs this decorator.
+            max_tokens: a number, or a function of an `InputContext` that returns it. vLLM asks for it at start-up. None
+                means 0, as does leaving out the decorator: a single-pass model has no placeholder tokens. A model that
+                generates needs this decorator.
 
         Raises:
-            RegistrationError: it is neither, or (on decorating) the class has another one already.
+            RegistrationError: it is neither, or (on decorating) the class already has another value.
 
         """
         max_tokens = 0 if max_tokens is None else max_tokens
@@ -120,65 +121,65 @@ class InputRegistry:
     def register_max_multimodal_tokens(
         self, kind: str, max_tokens: int | Callable[[Any], int] | None = None
     ) -> Callable[[Model], Model]:
-        """As ``register_max_tokens``, with the kind of input, "image", first as in vLLM's first registry."""
+        """Call ``register_max_tokens``; ``kind``, "image", comes first as in vLLM's first registry."""
         _check_kind(kind)
         return self.register_max_tokens(max_tokens)
 
     def register_dummy_data(self, factory: Callable[..., Any]) -> Callable[[Model], Model]:
-        """Decorate a model class with the input by which it is tried and its memory measured at start-up.
+        """Decorate a model class with the input for the trial run and the memory profiling at start-up.
 
         Args:
-            factory: ``(context, seq_len, mm_counts)``, gives a `DummyData`, or a tuple or dict of the same, whose
-                ``multi_modal_data["image"]`` is one raw or processed input of the largest size.
+            factory: a function ``(context, seq_len, mm_counts)`` that returns a `DummyData`, or its fields as a tuple
+                or dict; its ``multi_modal_data["image"]`` is one raw or processed input of the largest size.
 
         Raises:
-            RegistrationError: it is not callable, or (on decorating) the class has another one already.
+            RegistrationError: the factory is not callable, or (on decorating) the class already has another factory.
 
         """
         return self._decorator("dummy_data", _callable(factory, "a dummy data factory"))
 
     def register_input_processor(self, processor: Callable[..., Any]) -> Callable[[Model], Model]:
-        """Decorate a model class with a function that each request's input goes through before the mapper.
+        """Decorate a model class with a function that processes each request's input before the mapper.
 
         Args:
-            processor: ``(context, inputs)``, gives the inputs: ``{"prompt_token_ids": [1], "multi_modal_data":
-                {"image": data}}`` with the data as the user gave it. For a model that generates, it gets prompts with
-                pictures, and repeats the image token; ``data`` is one picture, or a list of several.
+            processor: a function ``(context, inputs)`` that returns the inputs: ``{"prompt_token_ids": [1],
+                "multi_modal_data": {"image": data}}``, with the data as passed by the user. For a model that generates,
+                it receives prompts with pictures, and repeats the image token; ``data`` is one picture, or a list.
 
         Raises:
-            RegistrationError: it is not callable, or (on decorating) the class has another one already.
+            RegistrationError: it is not callable, or (on decorating) the class already has another input processor.
 
         """
         return self._decorator("input_processor", _callable(processor, "an input processor"))
 
     def registered(self, model: type) -> InputRegistration:
-        """What ``model`` carries, each kind from the nearest class of its bases that has it."""
-        found: dict[str, Any] = {}
+        """Return the registrations of ``model``, each kind from the nearest base class that has it."""
+        registrations: dict[str, Any] = {}
         for base in reversed(model.__mro__):
-            found.update(vars(base).get(REGISTERED, {}))
-        return InputRegistration(**found)
+            registrations.update(vars(base).get(REGISTERED, {}))
+        return InputRegistration(**registrations)
 
     def model(self, architecture: str) -> type | None:
-        """The class decorated in this process whose name is ``architecture``, None without.
+        """Return the class named ``architecture`` that was decorated in this process, or None.
 
         Raises:
-            RegistrationError: several are called so.
+            RegistrationError: several decorated classes have that name.
 
         """
-        found = self._models.get(architecture, {})
-        if len(found) > 1:
+        models = self._models.get(architecture, {})
+        if len(models) > 1:
             raise RegistrationError(
-                f"several models are called {architecture!r}: {', '.join(found)}; say which one in config.json:"
-                f' "mmout": {{"model": "{next(iter(found))}"}}'
+                f"several models are called {architecture!r}: {', '.join(models)}; say which one in config.json:"
+                f' "mmout": {{"model": "{next(iter(models))}"}}'
             )
-        return next(iter(found.values()), None)
+        return next(iter(models.values()), None)
 
     def model_at(self, path: str) -> type | None:
-        """The class decorated in this process that stands at "module:Class", None without."""
+        """Return the class at "module:Class" that was decorated in this process, or None."""
         return self._models.get(path.rpartition(":")[2].rpartition(".")[2], {}).get(path)
 
     def on_decorated(self, listener: Callable[[type], None]) -> None:
-        """Call ``listener`` with each class decorated so far and from now on. Adding it again has no effect."""
+        """Call ``listener`` with each class decorated so far and from now on. Adding a listener twice has no effect."""
         if listener in self._listeners:
             return
         self._listeners.append(listener)
@@ -186,7 +187,7 @@ class InputRegistry:
             listener(model)
 
     def models(self) -> list[str]:
-        """Names of the classes decorated in this process."""
+        """Return the names of the classes decorated in this process."""
         return list(self._models)
 
     def _decorator(self, kind: str, value: Any) -> Callable[[Model], Model]:
@@ -208,14 +209,14 @@ class InputRegistry:
         return decorate
 
     def __getattr__(self, name: str) -> Any:
-        """What vLLM's registry has under ``name``."""
-        if name.startswith("__"):  # asked by copy, pickle and inspect: no reason to import vLLM
+        """Return the attribute ``name`` of vLLM's registry."""
+        if name.startswith("__"):  # copy, pickle and inspect look these up: not a reason to import vLLM
             raise AttributeError(f"InputRegistry has no attribute {name!r}")
         return getattr(_vllms(), name)
 
 
 def _vllms() -> Any:
-    """The registry of vLLM for multimodal inputs."""
+    """Import and return vLLM's registry of multimodal inputs; raise MMOutError if vLLM is not installed."""
     try:
         from vllm.multimodal import MULTIMODAL_REGISTRY
     except ModuleNotFoundError as error:
@@ -228,9 +229,9 @@ def _vllms() -> Any:
     return MULTIMODAL_REGISTRY
 
 
-def _callable(value: Any, what: str) -> Any:
+def _callable(value: Any, role: str) -> Any:
     if not callable(value):
-        raise RegistrationError(f"{what} must be callable, got {value!r}")
+        raise RegistrationError(f"{role} must be callable, got {value!r}")
     return value
 
 

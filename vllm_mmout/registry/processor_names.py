@@ -1,4 +1,4 @@
-"""Output processors that any model can be given by name: the built-in ones, those of wings, and those of packages."""
+"""Output processors that any model can use by name: the built-in ones, those of wings, and those of packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vllm_mmout.registry.registration import ProcessorFamily, Registration
 from vllm_mmout.wing import wings
 
 ENTRY_POINT_GROUP = "vllm_mmout.output_processors"
-"""Group under which a package announces its processors, ``name = pkg.mod:Class``."""
+"""Entry point group under which a package announces its processors, as ``name = pkg.mod:Class``."""
 
 BUILT_IN = {
     "tensor": "vllm_mmout.processors.tensor:TensorProcessor",
@@ -21,17 +21,17 @@ BUILT_IN = {
     "detection": "vllm_mmout.processors.detection:DetectionProcessor",
     "embedding": "vllm_mmout.processors.embedding:EmbeddingProcessor",
 }
-"""Name -> class of the core's processors, which are known also where this package is not installed but on the path."""
+"""Maps names to the core's processors, so that they work even if the package is on the path but not installed."""
 
 
 class InstalledProcessors:
-    """The built-in processors, those of wings and of the entry points; reads these at first use, once."""
+    """Table of the built-in processors and those of wings and entry points, which are read once, on first use."""
 
     def __init__(self) -> None:
         self._tables: dict[str, list[Registration]] | None = None
 
     def _read(self) -> dict[str, list[Registration]]:
-        """Name -> everything that is announced under it; two different classes are an error only when asked for."""
+        """Return all registrations by name; two classes with one name are an error only when that name is used."""
         if self._tables is None:
             tables = {name: [Registration(name, path, "built in")] for name, path in BUILT_IN.items()}
             for wing in wings():
@@ -49,15 +49,15 @@ class InstalledProcessors:
         return self._tables
 
     def names(self) -> list[str]:
-        """All names, the built-in ones first, families of wings last."""
+        """Return all names, the built-in ones first, families of wings last."""
         return list(self._read())
 
     def everything(self) -> list[Registration]:
-        """All registrations, also rivals for one name."""
+        """Return all registrations, including several with the same name."""
         return [registration for rivals in self._read().values() for registration in rivals]
 
     def find(self, name: str) -> Registration | None:
-        """The processor called ``name``, None if there is none."""
+        """Return the processor called ``name``, or None; raise RegistrationError if several have that name."""
         rivals = self._read().get(name, [])
         if len(rivals) > 1:
             raise RegistrationError(
@@ -68,7 +68,7 @@ class InstalledProcessors:
 
 
 def _add(tables: dict[str, list[Registration]], new: Registration) -> None:
-    """Note what is announced under a name; the same class once."""
+    """Add a registration to the table unless the same class already has that name."""
     rivals = tables.setdefault(new.name, [])
     if not any(new.same_target(old) for old in rivals):
         rivals.append(new)

@@ -1,4 +1,4 @@
-"""Which output processors serve a model: engine argument, then ``config.json``, then the registries; pure."""
+"""Selects the output processors of a model from the engine argument, ``config.json`` and the registries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENGINE = 'additional_config["mmout"]'
 CONFIG = "config.json"
 CONFIG_TABLE = 'the "mmout" table of config.json'
 NOT_OPTIONS = frozenset({KEY, "model", "input"})
-"""Keys of the ``mmout`` table in ``config.json`` that are no options ("model" names the model's class)."""
+"""Keys of the ``mmout`` table in ``config.json`` that are not options ("model" names the model's class)."""
 
 
 def resolve(
@@ -35,17 +35,17 @@ def resolve(
     settings: Collection[str] = (),
     fallback: str | None = None,
 ) -> Choice | None:
-    """Find the output processors of a model; the first of three that names any wins.
+    """Find the output processors of a model, in the first of three places that names any.
 
-    1. the engine argument, 2. ``config.json`` (``"output_processor"``, or that key in its ``"mmout"`` table), 3. the
-    registration of the architecture, then that on the model's class. 1 and 2 give a name, a list of names or a table
-    alias -> name; a name is looked up among the model's own, then the built-in and installed ones; or it is a path
-    "pkg.mod:Class". In place of a name an alias may have a table with ``output_processor`` and options of this
-    processor alone. The name "none" switches the model's processors off.
+    The places are 1. the engine argument, 2. ``config.json`` (``"output_processor"`` at its top or in its ``"mmout"``
+    table), 3. the registration of the architecture, then that on the model's class. 1 and 2 hold a name, a list of
+    names or a table alias -> name. A name is looked up among the model's own processors, then among the built-in and
+    installed ones; or it is a path "pkg.mod:Class". In place of a name, an alias may have a table with
+    ``output_processor`` and options of this processor alone. The name "none" switches the model's processors off.
 
-    Options come from the ``"mmout"`` table of ``config.json``, overlaid by those of the engine argument. Where the
-    engine argument names other processors than ``config.json``, options of ``config.json`` that these do not take are
-    left out: they were written for the others.
+    Options come from the ``"mmout"`` table of ``config.json``, overridden by those of the engine argument. If the
+    engine argument names other processors than ``config.json``, options of ``config.json`` that these do not accept
+    are ignored, since they were written for the others. ``fallback`` names the processor of a model without any.
     """
     engine, table = _table(engine_table, ENGINE), _table(config.get("mmout"), CONFIG_TABLE)
     engine_options = {key: value for key, value in engine.items() if key != KEY}
@@ -73,7 +73,7 @@ def resolve(
     check_options(engine_options, taken, settings, ENGINE)
     if by_engine is None:
         check_options(config_options, taken, settings, CONFIG_TABLE)
-    alone = {one.alias: one.options for one in wanted or () if one.alias is not None}
+    alone = {choice.alias: choice.options for choice in wanted or () if choice.alias is not None}
     for name, options_alone in alone.items():
         check_options(options_alone, {name: taken[name]}, (), f"{KEY}[{name!r}] in {source}")
     options = {**config_options, **engine_options}
@@ -86,7 +86,7 @@ def resolve(
 
 
 def _table(value: object, source: str) -> Mapping[str, Any]:
-    """``value`` as a table of options; absent counts as empty."""
+    """Return ``value`` as a table of options; None gives an empty table."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -95,7 +95,7 @@ def _table(value: object, source: str) -> Mapping[str, Any]:
 
 
 def _wanted_by_config(config: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[Wanted, ...] | None:
-    """What ``config.json`` asks for, at its top or in its ``mmout`` table."""
+    """Return the processors that ``config.json`` names, at its top or in its ``mmout`` table."""
     top, inner = config.get(KEY), table.get(KEY)
     if top is not None and inner is not None and top != inner:
         raise OptionError(f'config.json has two values of {KEY!r}: {top!r}, and {inner!r} in "mmout"; keep one')
@@ -105,7 +105,7 @@ def _wanted_by_config(config: Mapping[str, Any], table: Mapping[str, Any]) -> tu
 def _refuse_useless(
     options: Mapping[str, Any], source: str, architectures: Sequence[str], registry: OutputRegistry
 ) -> None:
-    """Raise where options were set for a model that has no output processor to take them."""
+    """Raise OptionError if options were set for a model without an output processor."""
     if options:
         model = ", ".join(architectures) or "(no architectures)"
         raise OptionError(
@@ -116,18 +116,18 @@ def _refuse_useless(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One processor that is asked for."""
+    """An output processor that a configuration names."""
 
     name: str
-    """Its registered name, a path "pkg.mod:Class", or "io_plugin:NAME"."""
+    """Registered name, path "pkg.mod:Class", or "io_plugin:NAME"."""
     alias: str | None
-    """What requests shall call it; None: its own name."""
+    """Name of the processor in requests; None for its own name."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of this one alone."""
+    """Options of this processor alone."""
 
 
 def parse_names(value: object, source: str) -> tuple[Wanted, ...] | None:
-    """Read the value of ``"output_processor"``: the default first; empty for "none", None where it is not set."""
+    """Parse the value of ``"output_processor"``, the default first; empty for "none", None if it is not set."""
     if value is None:
         return None
     if value == NONE:
@@ -166,7 +166,7 @@ def _wanted(alias: object, name: object, source: str) -> Wanted:
 
 
 class ModelsOwn:
-    """The processors that are registered for one model; the model's class is looked at only when it can matter."""
+    """Processors registered for one model. The model's class is loaded only when the result depends on it."""
 
     def __init__(
         self, registry: OutputRegistry, architectures: Sequence[str], model_class: Callable[[], type | None]
@@ -181,30 +181,32 @@ class ModelsOwn:
 
     @property
     def first(self) -> Mapping[str, Registration]:
-        """Those that serve the model when no config names any: the architecture's, else those on its class."""
+        """Registrations that apply if no configuration names any: the architecture's, else those on the class."""
         return self._by_architecture or self._on_class
 
     @property
     def all(self) -> Mapping[str, Registration]:
-        """Those that can be named; of two with one name the architecture's."""
+        """All registrations by name; the architecture's replace those on the class."""
         return {**self._on_class, **self._by_architecture}
 
 
 def find_all(
     wanted: Iterable[Wanted], registry: OutputRegistry, own: ModelsOwn, source: str
 ) -> dict[str, type[OutputProcessor]]:
-    """The processors asked for, by the name that requests will use, in the order asked."""
-    found: dict[str, type[OutputProcessor]] = {}
-    for one in wanted:
-        said = is_target(one.name)
-        processor = import_processor(one.name) if said else _registered(one.name, registry, own, source).load()
-        name = one.alias or (default_name(processor) if said else one.name)
-        if name in found:
+    """Return the named processors by their name in requests, in the order of ``wanted``."""
+    processors: dict[str, type[OutputProcessor]] = {}
+    for choice in wanted:
+        explicit = is_target(choice.name)
+        processor = (
+            import_processor(choice.name) if explicit else _registered(choice.name, registry, own, source).load()
+        )
+        name = choice.alias or (default_name(processor) if explicit else choice.name)
+        if name in processors:
             raise OptionError(
                 f'{KEY!r} in {source} names {name!r} twice; give each a name of its own: {{"alias": "name", ...}}'
             )
-        found[name] = processor
-    return found
+        processors[name] = processor
+    return processors
 
 
 def _registered(name: str, registry: OutputRegistry, own: ModelsOwn, source: str) -> Registration:
@@ -221,26 +223,28 @@ def _registered(name: str, registry: OutputRegistry, own: ModelsOwn, source: str
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The keyword arguments of a processor's constructor."""
+    """Keyword arguments that a processor's constructor accepts."""
 
     names: tuple[str, ...]
     required: tuple[str, ...]
-    """Those without a default; empty where ``from_config`` is overridden and may find them elsewhere."""
+    """Arguments without a default; empty if ``from_config`` is overridden, as it may get them elsewhere."""
     anything: bool
 
     def takes(self, option: str) -> bool:
-        """Whether the constructor accepts ``option``."""
+        """Return whether the constructor accepts ``option``."""
         return self.anything or option in self.names
 
 
 def taken_by(processor: type[OutputProcessor]) -> Taken:
-    """The options that ``processor`` takes."""
+    """Return the options that the constructor of ``processor`` accepts."""
     parameters = inspect.signature(processor).parameters.values()
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    makes_itself = getattr(processor.from_config, "__func__", None) is not vars(OutputProcessor)["from_config"].__func__
+    overrides_from_config = (
+        getattr(processor.from_config, "__func__", None) is not vars(OutputProcessor)["from_config"].__func__
+    )
     return Taken(
         names=tuple(p.name for p in named),
-        required=() if makes_itself else tuple(p.name for p in named if p.default is p.empty),
+        required=() if overrides_from_config else tuple(p.name for p in named if p.default is p.empty),
         anything=any(p.kind is p.VAR_KEYWORD for p in parameters),
     )
 
@@ -248,13 +252,13 @@ def taken_by(processor: type[OutputProcessor]) -> Taken:
 def check_options(
     options: Mapping[str, Any], taken: Mapping[str, Taken], settings: Collection[str], source: str
 ) -> None:
-    """Refuse options that nobody takes."""
+    """Raise OptionError for an option that neither a processor nor the engine accepts."""
     for option in options:
-        if option in settings or any(one.takes(option) for one in taken.values()):
+        if option in settings or any(accepted.takes(option) for accepted in taken.values()):
             continue
-        lists = [f"of {name}: {', '.join(one.names) or '(no options)'}" for name, one in taken.items()]
+        lists = [f"of {name}: {', '.join(accepted.names) or '(no options)'}" for name, accepted in taken.items()]
         lists += [f"of the engine: {', '.join(settings)}"] if settings else []
-        known = [*settings, *(name for one in taken.values() for name in one.names)]
+        known = [*settings, *(name for accepted in taken.values() for name in accepted.names)]
         raise OptionError(
             f"unknown option {option!r} in {source}{close_match(option, known)} (known: {'; '.join(lists)})"
         )
@@ -266,15 +270,18 @@ def deal(
     settings: Collection[str],
     alone: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, Any]]:
-    """Give each processor the options it takes, under those of its own; the engine's settings go to none."""
-    dealt = {}
-    for name, one in taken.items():
-        shared = {key: value for key, value in options.items() if one.takes(key) and key not in settings}
-        dealt[name] = {**shared, **alone.get(name, {})}
-        missing = [key for key in one.required if key not in dealt[name]]
+    """Return the options of each processor: the shared ones that it accepts, overridden by its own ones.
+
+    Settings of the engine are left out. Raises OptionError if a required option is missing.
+    """
+    options_by_name = {}
+    for name, accepted in taken.items():
+        shared = {key: value for key, value in options.items() if accepted.takes(key) and key not in settings}
+        options_by_name[name] = {**shared, **alone.get(name, {})}
+        missing = [key for key in accepted.required if key not in options_by_name[name]]
         if missing:
             raise OptionError(
                 f"output processor {name!r} needs the option {', '.join(missing)}; set it in"
                 ' additional_config["mmout"] or in the "mmout" table of config.json'
             )
-    return dealt
+    return options_by_name
