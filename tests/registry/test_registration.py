@@ -85,7 +85,7 @@ def test_not_a_processor_class(processor):
 )
 def test_malformed_path(path):
     """Text that is no path is refused on registration, with the form that is meant."""
-    with pytest.raises(RegistrationError, match=r'is not the path of an output processor; write "package\.module:Class"'):
+    with pytest.raises(RegistrationError, match=r'is not a path of an output processor; write "package\.module:Class"'):
         make_registration(path, None, "here")
 
 

@@ -1,4 +1,4 @@
-"""One module for each command of ``vllm-mmout``; each has ``add_parser`` and runs through ``run``."""
+"""The commands of ``vllm-mmout``, one module each, with the functions ``add_parser`` and ``run``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vllm-mmout demo``: the embedded model on the embedded scene."""
+"""``vllm-mmout demo``: runs the embedded model on the embedded scene."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from vllm_mmout.commands import Subparsers
 from vllm_mmout.errors import SaveError
 
 ASKED_IOU = 0.9
-"""Least intersection over union of water for the demo to succeed."""
+"""Smallest intersection over union of water at which the demo succeeds."""
 
 MODEL = "water-index"
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Describe the command's arguments."""
+    """Add the command and its arguments to the parser."""
     parser = subparsers.add_parser(
         "demo",
         help="map a flood: the embedded model on the embedded scene",
@@ -29,7 +29,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command: writes the scene, a GeoTIFF and a PNG, and prints how well the water was found."""
+    """Run the command: write the scene, a GeoTIFF and a PNG, and print how accurately the water was found."""
     from vllm_mmout.commands.engine import engine
     from vllm_mmout.models.embedded.folders import embedded_scene
     from vllm_mmout.models.embedded.scene import make_scene, water_iou
@@ -50,6 +50,6 @@ def run(options: argparse.Namespace) -> int:
     print(f"PNG      {mask.save(folder / 'water.png')}")
     print(f"IoU      {iou:.3f} of water against the scene's truth")
     if iou < ASKED_IOU:
-        print(f"vllm-mmout: an IoU of {ASKED_IOU} or more is asked; the map is wrong", file=sys.stderr)
+        print(f"vllm-mmout: the IoU must be {ASKED_IOU} or more; the map is wrong", file=sys.stderr)
         return 1
     return 0

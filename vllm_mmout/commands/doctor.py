@@ -1,4 +1,4 @@
-"""``vllm-mmout doctor``: whether this installation can work, and what to do if not."""
+"""``vllm-mmout doctor``: checks whether this installation works, and prints how to repair it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from vllm_mmout.private_names import faults, third_party_faults
 from vllm_mmout.wing import failures, wings
 
 CODECS = ("deflate", "lzw", "zstd", "jpeg", "webp", "lerc", "packbits", "lzma")
-"""Compressions of GeoTIFF that are met most."""
+"""The most common compressions of GeoTIFF."""
 TESTED = f"this version is tested with {', '.join(TESTED_RELEASES)}"
 GROUPS = ("vllm.general_plugins", "vllm.endpoint_plugins")
-"""Entry points by which vLLM finds the hooks, and the routes of a server."""
+"""Entry point groups through which vLLM loads the hooks and the server's routes."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Describe the command's arguments."""
+    """Add the command and its arguments to the parser."""
     parser = subparsers.add_parser(
         "doctor", help="check the installation", description="Check engine, hooks and codecs; say what to do."
     )
@@ -29,13 +29,13 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(_: argparse.Namespace) -> int:
-    """Run the command: one line a finding, exit status 1 if any needs something done."""
+    """Run the command: print one line for each check; return exit status 1 if any of them failed."""
     prepare_environment()
     healthy = True
     for check in (_package, _engine, _runner, _hooks, _contacts, _wings, _allowed, _codecs):
-        fine, finding = check()
-        healthy = healthy and fine
-        print(f"{'ok  ' if fine else 'FAIL'}  {finding}")
+        passed, finding = check()
+        healthy = healthy and passed
+        print(f"{'ok  ' if passed else 'FAIL'}  {finding}")
     return 0 if healthy else 1
 
 
@@ -66,26 +66,30 @@ def _runner() -> tuple[bool, str]:
         from vllm import envs
         from vllm.triton_utils import HAS_TRITON
     except ImportError:
-        return True, "runner: not asked, as there is no engine"
+        return True, "runner: not checked, as there is no engine"
     from vllm_mmout.engine.hooks.hook_table import hooks
     from vllm_mmout.engine.hooks.install import found, is_native
 
-    asked: bool | None = envs.VLLM_USE_V2_MODEL_RUNNER
-    why = (
-        "no Triton" if asked is None and not HAS_TRITON else "vLLM's choice" if asked is None else "by the environment"
+    requested: bool | None = envs.VLLM_USE_V2_MODEL_RUNNER
+    reason = (
+        "no Triton"
+        if requested is None and not HAS_TRITON
+        else "vLLM's choice"
+        if requested is None
+        else "by the environment"
     )
-    version = 2 if (HAS_TRITON if asked is None else asked) else 1
+    version = 2 if (HAS_TRITON if requested is None else requested) else 1
     native = ["a model's state by get_model_state_cls"] if version == 2 else []
     try:
         rows = [row for row in hooks() if row.wrap is not None]
         native += [row.name for row in rows if is_native(row)]
         names = [] if found(hooks())[1] else [row.name for row in rows if row.name not in native]
     except (HookError, ImportError):
-        names = []  # the hooks' own line says why
+        names = []  # the line about the hooks gives the reason
     wrapped = ", ".join(names) or "nothing"
     return (
         True,
-        f"runner: Model Runner V{version} ({why}); native: {', '.join(native) or 'nothing'}; wrapped: {wrapped}",
+        f"runner: Model Runner V{version} ({reason}); native: {', '.join(native) or 'nothing'}; wrapped: {wrapped}",
     )
 
 
@@ -102,9 +106,9 @@ def _hooks() -> tuple[bool, str]:
     except HookError as error:
         return False, f"hooks: {error}"
     if missing:
-        where = f"vLLM {vllm_version()} lacks {len(missing)} names, and nothing is installed"
+        summary = f"vLLM {vllm_version()} lacks {len(missing)} names, and nothing is installed"
         return False, "\n        ".join(
-            [f"hooks: {where}; {TESTED}: install one of these, or a newer vllm_mmout", *missing]
+            [f"hooks: {summary}; {TESTED}: install one of these, or a newer vllm_mmout", *missing]
         )
     return True, f"hooks: all {len(hooks())} targets found, and {sum(len(row.names) for row in names())} further names"
 
@@ -113,7 +117,7 @@ def _contacts() -> tuple[bool, str]:
     missing = third_party_faults()
     if missing:
         return False, f"packages: {'; '.join(missing)}; install the versions that vllm-mmout requires"
-    return True, "packages: urllib3, tifffile, rasterio and others are as they are relied on"
+    return True, "packages: urllib3, tifffile, rasterio and others have all the names that vllm-mmout uses"
 
 
 def _wings() -> tuple[bool, str]:
@@ -124,7 +128,7 @@ def _wings() -> tuple[bool, str]:
 def _allowed() -> tuple[bool, str]:
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is None or "vllm_mmout" in allowed.split(","):
-        return True, "VLLM_PLUGINS: lets the plugin in"
+        return True, "VLLM_PLUGINS: allows the plugin"
     return False, f"VLLM_PLUGINS={allowed!r} leaves the plugin out; add vllm_mmout to it"
 
 

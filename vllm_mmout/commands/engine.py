@@ -1,4 +1,4 @@
-"""An ``LLM`` from a command line; and what is set before vLLM is imported: quiet, quick, results alone on stdout."""
+"""Starts an ``LLM`` from a command line, and sets its environment: no log, and only results on stdout."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ QUIET: Final = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "PYTHONWARNINGS": "ignore",  # for the engine's own processes
 }
-"""Set for a user who has not asked vLLM for its log."""
+"""Environment variables set if the user has not set a level for vLLM's log."""
 ALWAYS: Final = {
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; single-pass models use none of it
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; single-pass models use no KV cache
 }
-"""Set where the user has not set it."""
+"""Environment variables set unless the user has set them."""
 
 
 def prepare_environment() -> None:
-    """Fill in what the user's environment leaves open; ``VLLM_LOGGING_LEVEL=INFO`` brings the engine's log back."""
+    """Set the defaults of the environment; with ``VLLM_LOGGING_LEVEL=INFO`` the user gets the engine's log."""
     if "VLLM_LOGGING_LEVEL" not in os.environ:
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
-        logging.getLogger("vllm").setLevel(logging.ERROR)  # for what vLLM says before it sets up its log
+        logging.getLogger("vllm").setLevel(logging.ERROR)  # for messages before vLLM configures its log
         if not sys.warnoptions:
             warnings.simplefilter("ignore")
     for name, value in ALWAYS.items():
@@ -54,7 +54,7 @@ def prepare_environment() -> None:
 def engine(
     model: str, flags: Sequence[str], own_flags: Sequence[str] = (), *, trace: str | None = None
 ) -> Iterator[BoundLLM]:
-    """Start an engine, and end it with all its processes; ``trace`` names the file of its trace."""
+    """Yield a running engine, and stop it with all its processes; ``trace`` is the path of its trace file."""
     folder = found_model(model)
     prepare_environment()
     check_installed()
@@ -66,13 +66,13 @@ def engine(
         set_option(options, "trace", trace)
     llm = _start(model, options)
     try:
-        yield cast("BoundLLM", llm)  # bound: a model without an output processor was refused
+        yield cast("BoundLLM", llm)  # bound, since `_start` refuses a model without an output processor
     finally:
         llm.llm_engine.engine_core.shutdown()
 
 
 def binding_of(model: str, flags: Sequence[str]) -> EngineBinding:
-    """What would bind the engine that `engine` starts, which is not started."""
+    """Return the binding of the engine that `engine` would start, without starting it."""
     folder = found_model(model)
     prepare_environment()
     check_installed()
@@ -88,9 +88,9 @@ def binding_of(model: str, flags: Sequence[str]) -> EngineBinding:
 
 
 def check_installed() -> None:
-    """Refuse to go on without an engine."""
+    """Raise MMOutError if vLLM cannot be imported."""
     try:
-        import vllm  # noqa: F401 - whether it can be
+        import vllm  # noqa: F401 - only to see whether it works
     except ImportError as error:
         raise MMOutError(
             f'vLLM cannot be imported ({error}); pip install "vllm-mmout[gpu]" or "vllm-mmout[cpu]"'
@@ -102,7 +102,7 @@ def _parsed(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> 
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     class EngineFlags(FlexibleArgumentParser):
-        """The parser of vLLM, whose own way to refuse is five pages of usage."""
+        """Parser of vLLM's engine flags whose errors are one line instead of five pages of usage."""
 
         def error(self, message: str) -> NoReturn:
             raise OptionError(_refusal(message, [*own_flags, *self._option_string_actions]))
@@ -110,12 +110,12 @@ def _parsed(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> 
     parser = EngineArgs.add_cli_args(EngineFlags(add_help=False))  # type: ignore[no-untyped-call]
     options: argparse.Namespace = parser.parse_args(["--model", model, "--no-use-tqdm-on-load", *flags])
     if options.tensor_parallel_size * options.pipeline_parallel_size * options.data_parallel_size == 1:
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one device: no processes to wait for
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one device needs no processes of its own
     return options
 
 
 def _refusal(message: str, known: Sequence[str]) -> str:
-    """What argparse says of wrong arguments, with a hint for a misspelt one."""
+    """Return argparse's message about wrong arguments, with a hint for a misspelt flag."""
     _, unknown, arguments = message.partition("unrecognized arguments: ")
     if not unknown:
         return message
@@ -134,14 +134,14 @@ def _start(model: str, options: argparse.Namespace) -> LLM:
         return LLM.from_engine_args(engine_args)
     except MMOutError:
         raise
-    except (OSError, ValueError, RuntimeError) as error:  # of vLLM, of its start: bad flags, no such model, no memory
+    except (OSError, ValueError, RuntimeError) as error:  # vLLM's at start-up: bad flags, no such model, no memory
         raise MMOutError(
             f"the engine did not start with {model}: {_reason(error)}\nVLLM_LOGGING_LEVEL=INFO shows its log"
         ) from error
 
 
 def _check_processor(model: str, engine_args: EngineArgs) -> None:
-    """Refuse a model without an output processor before its weights are loaded."""
+    """Raise OptionError for a model without an output processor, before its weights are loaded."""
     from vllm_mmout.engine.binding import resolve_choice
     from vllm_mmout.engine.hooks.left import remedy
 
@@ -151,12 +151,12 @@ def _check_processor(model: str, engine_args: EngineArgs) -> None:
             ' \'{"mmout": {"output_processor": NAME}}\' (vllm-mmout processors lists them)'
         )
         raise OptionError(
-            f"{model} has no output processor, so that nothing would be decoded; {remedy(engine_args.model) or usual}"
+            f"{model} has no output processor, so its output cannot be decoded; {remedy(engine_args.model) or usual}"
         )
 
 
 def _reason(error: Exception) -> str:
-    """What an exception says, without pydantic's frame around it."""
+    """Return the message of an exception, without the text that pydantic adds around it."""
     details = getattr(error, "errors", None)
     if callable(details):
         return "; ".join(str(detail["msg"]).removeprefix("Value error, ") for detail in details())

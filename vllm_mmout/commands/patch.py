@@ -1,6 +1,6 @@
-"""``vllm-mmout patch``: the seam of output processors put into vLLM's own sources, or taken out again.
+"""``vllm-mmout patch``: adds the extension point for output processors to vLLM's own sources, or removes it.
 
-A series of patches for each release lies in ``patches/``; it names each file as it is before and after, by its hash.
+``patches/`` holds a series of patches for each release. A patch records the hash of each file before and after it.
 """
 
 from __future__ import annotations
@@ -23,68 +23,68 @@ from vllm_mmout.errors import MMOutError, OptionError
 from vllm_mmout.geo import atomic_file
 
 FOLDERS = (Path(__file__).parents[2] / "patches", Path(sys.prefix) / "share/vllm-mmout/patches")
-"""Where the series are: beside the package in a checkout, else where the wheel puts them."""
+"""Folders that may hold the series: beside the package in a checkout, or in the place where the wheel puts them."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Describe the command's arguments."""
+    """Add the command and its arguments to the parser."""
     parser = subparsers.add_parser(
         "patch",
-        help="put our seam into vLLM's own sources, or take it out",
-        description="Patch vLLM, so that no hook is needed around its engines: all files, or none.",
+        help="add our extension point to vLLM's own sources, or remove it",
+        description="Patch vLLM, so that its engines need no hooks: all files, or none.",
     )
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--check", action="store_true", help="whether they are applied or can be: exit status 0, or 1")
+    action.add_argument("--check", action="store_true", help="exit status 0 if they are applied or can be, else 1")
     action.add_argument("--apply", action="store_true", help="apply them")
-    action.add_argument("--revert", action="store_true", help="take them out; every file is as it was")
-    parser.add_argument("--sources", type=Path, metavar="FOLDER", help="that holds vllm/; default: the installed vLLM")
-    parser.add_argument("--release", metavar="VERSION", help="of sources that do not say it, as a checkout")
+    action.add_argument("--revert", action="store_true", help="remove them and restore every file")
+    parser.add_argument("--sources", type=Path, metavar="FOLDER", help="folder of vllm/; default: the installed vLLM")
+    parser.add_argument("--release", metavar="VERSION", help="for sources that do not state it, such as a checkout")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run the command; return its exit status."""
     sources = _sources(options.sources)
     release = options.release or _release(sources)
     series = _series(release)
-    whole, patched = _hashes(series)
-    found = {name: _hash(sources / name) for name in whole}
-    if found in (whole, patched):
-        applied = found == patched
+    original, patched = _hashes(series)
+    hashes = {name: _hash(sources / name) for name in original}
+    if hashes in (original, patched):
+        applied = hashes == patched
         if options.check and not applied:
-            _check_fits(sources, list(found), series)
+            _check_fits(sources, list(hashes), series)
             print(f"the patches for vLLM {release} can be applied in {sources}")
             return 0
         if options.check or options.apply is applied:
             print(f"the patches for vLLM {release} are {'' if applied else 'not '}applied in {sources}")
             return 0
-        _write(sources, list(found), series, patched=not applied)
+        _write(sources, list(hashes), series, patched=not applied)
         print(f"{'reverted' if applied else 'applied'} {len(series)} patches for vLLM {release} in {sources}")
         return 0
-    strange = [name for name in found if found[name] not in (whole[name], patched[name])]
-    changed = ", ".join(strange or [name for name in found if found[name] == patched[name]])  # else some are patched
+    unknown = [name for name in hashes if hashes[name] not in (original[name], patched[name])]
+    changed = ", ".join(unknown or [name for name in hashes if hashes[name] == patched[name]])  # or partly patched
     raise MMOutError(
-        f"vLLM {release} in {sources} was changed, nothing was written: {changed}; install that release anew"
+        f"vLLM {release} in {sources} was changed, nothing was written: {changed}; install that release again"
     )
 
 
-def _sources(named: Path | None) -> Path:
-    if named is not None:
-        if not (named / "vllm/__init__.py").is_file():
-            raise OptionError(f"{named} holds no vllm/; name the folder above it", param="sources")
-        return named.resolve()
-    found = importlib.util.find_spec("vllm")
-    if found is None or found.origin is None:
+def _sources(folder: Path | None) -> Path:
+    if folder is not None:
+        if not (folder / "vllm/__init__.py").is_file():
+            raise OptionError(f"{folder} holds no vllm/; name the folder above it", param="sources")
+        return folder.resolve()
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or spec.origin is None:
         raise OptionError("no vLLM is installed; install one, or name the folder of its sources by --sources")
-    return Path(found.origin).resolve().parents[1]
+    return Path(spec.origin).resolve().parents[1]
 
 
 def _release(sources: Path) -> str:
     file = sources / "vllm/_version.py"
-    found = re.search(r"^__version__ = .*?'([^'+\n]+)", file.read_text(), re.MULTILINE) if file.is_file() else None
-    if found is None:
+    match = re.search(r"^__version__ = .*?'([^'+\n]+)", file.read_text(), re.MULTILINE) if file.is_file() else None
+    if match is None:
         raise OptionError(f"{sources} does not say which vLLM it is; name it, as in --release 0.32.0", param="release")
-    return found[1]
+    return match[1]
 
 
 def _series(release: str) -> list[Path]:
@@ -99,7 +99,7 @@ def _series(release: str) -> list[Path]:
 
 
 def _hashes(series: list[Path]) -> tuple[dict[str, str], dict[str, str]]:
-    """The files that a series changes, with git's hashes of them before and after."""
+    """Return git's hashes of the files that a series changes, before and after the series."""
     before: dict[str, str] = {}
     after: dict[str, str] = {}
     for path in series:
@@ -116,16 +116,16 @@ def _hash(file: Path) -> str:
 
 
 def _check_fits(sources: Path, names: list[str], series: list[Path]) -> None:
-    """Raise an error unless the patches can be applied: git reads them, and the folders can be written."""
+    """Raise an error unless git accepts the patches and the folders of the files are writable."""
     with _patched(sources, names, series, patched=True):
         pass
     for folder in {(sources / name).parent for name in names}:
         if not os.access(folder, os.W_OK):
-            raise MMOutError(f"the patches cannot be applied: {folder} cannot be written; become a user who can")
+            raise MMOutError(f"the patches cannot be applied: {folder} is not writable; run as a user who may write it")
 
 
 def _write(sources: Path, names: list[str], series: list[Path], *, patched: bool) -> None:
-    """Patch the files, or take the patches out of them; only when all is done are they put in place."""
+    """Apply or revert the patches on copies, and replace the files only after all of them succeeded."""
     with _patched(sources, names, series, patched=patched) as folder:
         for file in names:
             with atomic_file(sources / file) as part:
@@ -134,7 +134,7 @@ def _write(sources: Path, names: list[str], series: list[Path], *, patched: bool
 
 @contextmanager
 def _patched(sources: Path, names: list[str], series: list[Path], *, patched: bool) -> Iterator[Path]:
-    """Yield a folder of copies of the files with the patches, or without them."""
+    """Yield a temporary folder with copies of the files, with the patches applied or reverted."""
     with tempfile.TemporaryDirectory(prefix="mmout-patch-") as name:
         folder = Path(name)
         for file in names:

@@ -1,4 +1,4 @@
-"""``vllm-mmout processors``: what output processors there are."""
+"""``vllm-mmout processors``: lists the output processors that are available."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from vllm_mmout.commands import Subparsers
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Describe the command's arguments."""
+    """Add the command and its arguments to the parser."""
     parser = subparsers.add_parser(
         "processors",
         help="list output processors",
-        description="List output processors that any model can be given, and installed IO Processor plugins of vLLM's.",
+        description="List the output processors that any model can use, and installed IO Processor plugins of vLLM.",
     )
     parser.set_defaults(run=run)
 
 
 def run(_: argparse.Namespace) -> int:
-    """Run the command: prints each name, what it returns and where it comes from."""
+    """Run the command: print the name, the kind of output, and the origin of each processor."""
     from vllm_mmout.registry import MULTIMODAL_OUTPUT_REGISTRY
 
-    known = MULTIMODAL_OUTPUT_REGISTRY.known()
+    origins = MULTIMODAL_OUTPUT_REGISTRY.known()
     rows = []
-    for name, origin in known.items():
+    for name, origin in origins.items():
         registration = MULTIMODAL_OUTPUT_REGISTRY.installed(name)
         if registration is None:
             continue

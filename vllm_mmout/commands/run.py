@@ -1,4 +1,4 @@
-"""``vllm-mmout run``: a model on files, offline; its flags are the options of requests, as these are declared."""
+"""``vllm-mmout run``: runs a model on files, offline; its flags are the declared options of requests."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
 
 
 def flag(name: str) -> str:
-    """What an option is called on the command line."""
+    """Return the command line flag of an option."""
     return f"--{name.replace('_', '-')}"
 
 
 def _said(option: Option) -> Mapping[str, Any]:
-    """What argparse is told of an option: the first sentence of its description, and how its value is read."""
+    """Return argparse's arguments for an option: its default, help, choices and type."""
     text = option.meta.description.partition(". ")[0].removesuffix(".") if option.meta.description else ""
-    said: dict[str, Any] = {"default": option.default, "help": text.replace("%", "%%")}
+    arguments: dict[str, Any] = {"default": option.default, "help": text.replace("%", "%%")}
     if option.choices:
-        return {**said, "choices": option.choices, "help": f"{said['help']} (%(default)s)"}
-    usual = "LIST" if option.items else option.extra.get("unit", "value").upper()
+        return {**arguments, "choices": option.choices, "help": f"{arguments['help']} (%(default)s)"}
+    default_metavar = "LIST" if option.items else option.extra.get("unit", "value").upper()
     if option.items and set(option.items) == {float}:
-        said["help"] += f"; write {flag(option.name)}=-1,... where the first is negative"
-    return {**said, "type": _reading(option), "metavar": option.extra.get("metavar", usual)}
+        arguments["help"] += f"; write {flag(option.name)}=-1,... where the first is negative"
+    return {**arguments, "type": _reading(option), "metavar": option.extra.get("metavar", default_metavar)}
 
 
 def _reading(option: Option) -> Callable[[str], Any]:
@@ -68,14 +68,14 @@ def _reading(option: Option) -> Callable[[str], Any]:
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     name: _said(option) for name, option in DECLARED.items() if name not in {*LOCAL_ONLY, "partial_images"}
 }
-"""What argparse is told of each, by its name in `OutputParams`, in the order of ``--help``."""
+"""Arguments for argparse by the option's name in `OutputParams`, in the order of ``--help``."""
 TRACE = "--mmout-trace"
 FORMAT = "--output-format"
 OWN_FLAGS = ("--out", FORMAT, TRACE, *map(flag, OPTIONS))
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Describe the command's arguments."""
+    """Add the command and its arguments to the parser."""
     parser = subparsers.add_parser(
         "run",
         help="run a model on files",
@@ -88,8 +88,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "inputs",
         nargs="+",
         metavar="INPUT",
-        help="image file, GeoTIFF, its address (https://, s3://, gs://, az://), or a folder with a file a"
-        " band; of a folder in a bucket, s3://bucket/scenes/, each scene below it is one input",
+        help="image file, GeoTIFF, its address (https://, s3://, gs://, az://), or a folder with one file per"
+        " band; for a folder in a bucket, s3://bucket/scenes/, each scene below it is one input",
     )
     parser.add_argument(
         "-o",
@@ -101,46 +101,46 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         FORMAT,
         metavar="NAME",
-        help="format of the files in a folder: " + ", ".join(FORMATS) + "; default: the usual one",
+        help="format of the files in a folder: " + ", ".join(FORMATS) + "; default: that of the kind of output",
     )
-    for name, said in OPTIONS.items():
-        parser.add_argument(flag(name), **said)
+    for name, arguments in OPTIONS.items():
+        parser.add_argument(flag(name), **arguments)
     parser.add_argument(
-        TRACE, metavar="FILE", help="file that tells where the time of each input and tile goes, for ui.perfetto.dev"
+        TRACE, metavar="FILE", help="file for a trace of the time spent on each input and tile, for ui.perfetto.dev"
     )
-    for elsewhere in extensions("run"):
-        elsewhere.add_flags(parser)
+    for extension in extensions("run"):
+        extension.add_flags(parser)
     parser.set_defaults(run=run, takes_engine_flags=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One input, and the folder below ``-o`` where its result goes, which ends with "/" or is empty."""
+    """An input, and the folder below ``-o`` for its result, which ends with "/" or is empty."""
 
     data: str
     folder: str = ""
     fault: str | None = None
-    """Reason why no object can be reached at the address, None if one can."""
+    """Reason why the address cannot name an object in a bucket, or None."""
 
     @classmethod
-    def of(cls, given: str) -> Iterator[Self]:
-        """What an input of the command line stands for: of a folder in a bucket each scene below it."""
-        if not in_bucket(given) or not is_folder(given):
-            yield cls(given)
+    def of(cls, argument: str) -> Iterator[Self]:
+        """Yield the inputs that an argument stands for: the scenes below a folder in a bucket, else the argument."""
+        if not in_bucket(argument) or not is_folder(argument):
+            yield cls(argument)
             return
-        for scene in scenes_below(given):
-            folder, slash, _ = scene.removeprefix(f"{given.rstrip('/')}/").rpartition("/")
+        for scene in scenes_below(argument):
+            folder, slash, _ = scene.removeprefix(f"{argument.rstrip('/')}/").rpartition("/")
             yield cls(scene, folder + slash, address_fault(scene))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; a file that fails is reported and does not stop the others."""
+    """Run the command; report a file that fails, and continue with the others."""
     chosen = OutputParams(**{name: getattr(options, name) for name in OPTIONS})
-    for elsewhere in extensions("run"):
-        status: int | None = elsewhere.run(options, chosen)
+    for extension in extensions("run"):
+        status: int | None = extension.run(options, chosen)
         if status is not None:
             return status
-    listed = [each for given in options.inputs for each in Wanted.of(given)]
+    listed = [each for argument in options.inputs for each in Wanted.of(argument)]
     faults = [each.fault for each in listed if each.fault is not None]
     for fault in faults:
         print(fault, file=sys.stderr)
@@ -165,7 +165,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _paths(out: str, wanted: Sequence[Wanted], output_format: str | None) -> list[str]:
-    """Return the file or folder of each input's result; where a format is named, a file of its suffix."""
+    """Return the path of each input's result: a folder, or a file with the suffix of the requested format."""
     if output_format is None:
         return [out + each.folder for each in wanted]
     form = format_named(output_format)
@@ -182,7 +182,7 @@ def _paths(out: str, wanted: Sequence[Wanted], output_format: str | None) -> lis
 
 
 def _report(name: str, result: MultimodalRequestOutput) -> bool:
-    """Print the files of one input and what was assumed about it, or why it failed; return whether it went well."""
+    """Print the files of an input and the assumptions about it, or its error; return whether it succeeded."""
     if result.error is not None:
         name, message = without_secrets(name), str(result.error)
         print(message if name in message else f"{name}: {message}", file=sys.stderr)
@@ -195,7 +195,7 @@ def _report(name: str, result: MultimodalRequestOutput) -> bool:
 
 
 def _checked_out(out: str, wanted: Sequence[Wanted], *, several: bool) -> str:
-    """Where to write; what can be known to fail before an engine is started fails here."""
+    """Return the output path; raise the errors that can be detected before an engine is started."""
     inputs = [each.data for each in wanted]
     if not any("://" in name or is_gdal_name(name) or Path(name).exists() for name in inputs):
         raise InputError(f"no such file: {', '.join(inputs)} (looked from {Path.cwd()})")
@@ -215,9 +215,9 @@ def _checked_out(out: str, wanted: Sequence[Wanted], *, several: bool) -> str:
 
 
 def out_file(out: str) -> Path | None:
-    """The file here that ``-o`` names for one result, whose suffix tells the format; None of a folder."""
+    """Return the local file that ``-o`` names, whose suffix selects the format, or None if it names a folder."""
     if in_bucket(out):
-        raise OptionError(f"-o {out} lies in a bucket; name a place on this machine")
+        raise OptionError(f"-o {out} is in a bucket; name a file or folder on this machine")
     target = Path(out)
     if target.is_dir() or out.endswith(os.sep):
         return None

@@ -1,4 +1,4 @@
-"""``vllm-mmout serve``: vLLM's OpenAI-compatible server with our routes."""
+"""``vllm-mmout serve``: runs vLLM's OpenAI-compatible server with the routes of this package."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ answer with images, rasters, sounds, videos and data:
   GET    /metrics, /health             vLLM's, with metrics of ours
 
 MODEL is a folder, a hub id, or an embedded model (water-index). All flags of
-vllm serve go beside it; its log, its other routes and its way to stop stay.
+vllm serve work too; its log, its other routes and its shutdown are unchanged.
 """
 EPILOG: Final = """\
 Flags of vllm serve, which need vLLM to be loaded:
@@ -45,12 +45,12 @@ Flags of vllm serve, which need vLLM to be loaded:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Name the command in the list of commands; its arguments go to `run` as they are."""
+    """Add the command to the list of commands; its arguments go to `run` unparsed."""
     subparsers.add_parser(NAME, help="serve a model over HTTP, with the flags of vllm serve", add_help=False)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command."""
+    """Run the command; return its exit status."""
     if list(arguments) in HELP_FLAGS:
         print(_help())
         return 0
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _help() -> str:
-    """What is asked for most, without the seconds that it takes to load vLLM for its own flags."""
+    """Return the most needed part of the help, without loading vLLM for its own flags, which takes seconds."""
     from vllm_mmout.serving.options import ServingOptions
 
     parser = argparse.ArgumentParser(
@@ -78,4 +78,4 @@ def _help() -> str:
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of the description, and shows defaults, as vLLM's help does."""
+    """Help formatter that keeps the line breaks of the description, and shows defaults as vLLM's help does."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HELD = 0.5
 """Fraction of a cut-off box above which another box counts as containing it."""
 _MARGIN = 0.05
-"""Largest gap between a box and a tile edge that counts as touching, as a fraction of the box side; at least 1 pixel."""
+"""Largest gap between a box and a tile edge that counts as touching, as a fraction of the box side (1 px or more)."""
 
 
 def joined_boxes(parts: Parts, iou_threshold: float, most: int | None) -> DetectionOutput:

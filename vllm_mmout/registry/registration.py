@@ -65,7 +65,7 @@ def make_registration(processor: ProcessorTarget, name: str | None, origin: str)
     if isinstance(processor, str):
         if not is_target(processor):
             raise RegistrationError(
-                f'{processor!r} is not the path of an output processor; write "package.module:Class", or give the class'
+                f'{processor!r} is not a path of an output processor; write "package.module:Class", or give the class'
             )
     elif not is_processor_class(processor):
         raise RegistrationError(

@@ -1,4 +1,4 @@
-"""For people who write output processors: strategies for property tests, and a check of all that a processor promises.
+"""Tools for authors of output processors: strategies for property tests, and a check of a processor's promises.
 
 A complete test file::
 
@@ -33,7 +33,7 @@ from vllm_mmout.lazy import lazy_names
 from vllm_mmout.wing import extensions
 
 try:
-    import hypothesis as _hypothesis  # noqa: F401 - all of this package is of use with it alone
+    import hypothesis as _hypothesis  # noqa: F401 - this whole package needs it
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         'vllm_mmout.testing needs hypothesis; pip install "vllm-mmout[testing]"', name="hypothesis"
@@ -68,11 +68,11 @@ _HOMES = {
     "vllm_mmout.testing.strategies": "georeferences output_params rasters",
     "vllm_mmout.testing.tensor_strategies": "FLOATING model_outputs tensors",
 }
-"""Module -> the public names that it defines."""
+"""Maps each module to the public names that it defines."""
 
 _own, __dir__ = lazy_names(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    """What is public here, and what wings have beside it."""
+    """Return a public name of this package or of a wing's testing module."""
     return next(extensions("testing", name), None) or _own(name)

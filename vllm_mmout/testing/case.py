@@ -1,4 +1,4 @@
-"""One example of a check, the way of its requests through a processor as in the engine, and how answers are judged."""
+"""`Case`: an example that a check runs through a processor as the engine does, and functions to compare the results."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _NAME = "checked"
 
 
 class BrokenPromiseError(AssertionError):
-    """A processor does not keep what the engine relies on; the message says what, and on which input."""
+    """A processor does not keep a promise that the engine relies on; the message has the promise and the input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What a request gets whose ``reduce`` or ``decode`` raised: the error."""
+    """Outcome of a request whose ``reduce`` or ``decode`` raised, with the error."""
 
     error: BaseException
     where: str
-    """"reduce" or "decode"."""
+    """The method that raised: "reduce" or "decode"."""
 
     def __repr__(self) -> str:
         return f"{self.where}() raised {type(self.error).__name__}: {self.error}"
@@ -44,26 +44,26 @@ class Refused:
 
 @dataclass(frozen=True)
 class Case:
-    """A processor, what a model emits for a group of requests, and the options that these share."""
+    """A processor, the model's output for a group of requests, and the options that the requests share."""
 
     make: Make
-    """The class, or what makes a fresh instance: every process has its own."""
+    """The class, or a function that makes a fresh instance, since every process has its own."""
     outputs: Raw
-    """A tensor or a dict of tensors with the requests on axis 0."""
+    """A tensor or a dict of tensors, with the requests on axis 0."""
     params: OutputParams = field(default_factory=OutputParams)
     equal: Equal | None = None
-    """Compares two outputs, where `difference` cannot."""
+    """Function that compares two outputs; None for `difference`."""
     allow: Sequence[str] = ()
-    """Attributes that may change while requests are served: a decoder that is loaded when it is first needed."""
+    """Names of attributes that may change while requests are served, such as a decoder that is loaded on first use."""
 
     @property
     def count(self) -> int:
-        """How many requests there are."""
+        """Number of requests in the group."""
         return len(next(iter(_tensors(self.outputs))))
 
     @cached_property
     def alone(self) -> list[Any]:
-        """What each request gets that is served alone, by fresh instances: an output object, or `Refused`."""
+        """Outcome of each request when fresh instances serve it alone: an output object, or `Refused`."""
         return [
             self.decode(self.make(), packed)
             for row in range(self.count)
@@ -71,34 +71,37 @@ class Case:
         ]
 
     def reduce(self, processor: OutputProcessor, outputs: Raw | None = None) -> list[torch.Tensor | Refused]:
-        """Reduce a group once, as the worker does; of each request uint8 [bytes], or why there is none."""
+        """Reduce a group once, as the worker does; return uint8 [bytes] or `Refused` for each request."""
         group = copied(self.outputs if outputs is None else outputs)
         count = len(next(iter(_tensors(group))))
         try:
             reduced = processor.reduce(group, self.params)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - an author's code: what it raises is a result
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's code: any error is an outcome
             return [Refused(error, "reduce")] * count
         return list(packed(reduced, count))
 
     def decode(self, processor: OutputProcessor, sent: torch.Tensor | Refused) -> Any:
-        """Make one request's output, as a thread of the frontend does: an output object, or `Refused`."""
+        """Make one request's output object, as a thread of the frontend does; return `Refused` if that fails."""
         if isinstance(sent, Refused):
             return sent
         try:
             part = processor.decode(unpacked(sent.clone()), self.params, processor.begin(self.params))
             return None if part is None else processor.assemble(iter([Part(0, None, part)]), self.params)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's code: any error is an outcome
             return Refused(error, "decode")
 
     def compare(self, expected: Iterable[Any], found: Iterable[Any], what: str, first: int = 0) -> None:
-        """Hold what requests got against what they should have got; ``first`` is the number of the first of them."""
+        """Compare outcomes of requests with the expected ones; ``first`` is the number of the first request.
+
+        Raises BrokenPromiseError, with ``what`` in the message, at the first request that differs.
+        """
         for request, (one, other) in enumerate(zip(expected, found, strict=True), start=first):
             if (different := outcome_difference(one, other, self.equal)) is not None:
                 raise BrokenPromiseError(f"{what}: request {request}, {different}")
 
 
 def outcome_difference(one: Any, other: Any, equal: Equal | None = None) -> str | None:
-    """Where two outcomes differ, in words. Refusals are alike if their classes are: messages may count requests."""
+    """Describe how two outcomes differ, or return None. Two refusals are equal if their errors have one class."""
     if isinstance(one, Refused) or isinstance(other, Refused):
         alike = isinstance(one, Refused) and isinstance(other, Refused) and type(one.error) is type(other.error)
         return None if alike else f"{_short(one)} and {_short(other)}"
@@ -106,34 +109,34 @@ def outcome_difference(one: Any, other: Any, equal: Equal | None = None) -> str 
 
 
 def packed(reduced: Any, count: int) -> torch.Tensor:
-    """What ``reduce`` returned for ``count`` requests as it travels: uint8 [count, bytes]."""
+    """Pack the output of ``reduce`` for ``count`` requests for transport: uint8 [count, bytes]."""
     try:
         return wire.pack({_NAME: checked_group(reduced, count, "reduce()", ReduceError)})
-    except Exception as error:  # a kind, a dtype or a size that cannot travel
+    except Exception as error:  # a type, a dtype or a size that the codec does not support
         raise BrokenPromiseError(f"what reduce() returned cannot travel: {error}") from error
 
 
 def unpacked(sent: torch.Tensor) -> Raw:
-    """What ``decode`` is given of one request's uint8 [bytes]: views of one buffer, as in the frontend."""
+    """Unpack one request's uint8 [bytes] for ``decode``: views of one buffer, as in the frontend."""
     picks = wire.unpack(sent)
-    assert not isinstance(picks, wire.Failure)  # noqa: S101 - for the type checker: nothing here packs one
+    assert not isinstance(picks, wire.Failure)  # noqa: S101 - for the type checker: `packed` never packs a failure
     return picks[_NAME]
 
 
 def each(outputs: Raw, change: Callable[[torch.Tensor], torch.Tensor]) -> Raw:
-    """The group with every tensor changed."""
+    """Return the group with ``change`` applied to every tensor."""
     if isinstance(outputs, torch.Tensor):
         return change(outputs)
     return {name: change(tensor) for name, tensor in outputs.items()}
 
 
 def rows(outputs: Raw, places: Sequence[int]) -> Raw:
-    """Some requests of a group, in the order of ``places``: copies that are contiguous, whatever the group's layout."""
-    return each(outputs, lambda tensor: tensor[list(places)].contiguous())  # indexing alone keeps the layout
+    """Return some requests of a group, in the order of ``places``, as contiguous copies."""
+    return each(outputs, lambda tensor: tensor[list(places)].contiguous())  # indexing alone keeps the strides
 
 
 def copied(outputs: Raw) -> Raw:
-    """A copy that lies in memory as the original does."""
+    """Return a copy of the tensors with the original strides and storage offsets."""
 
     def copy(tensor: torch.Tensor) -> torch.Tensor:
         storage: Any = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call] # torch's own
@@ -143,7 +146,7 @@ def copied(outputs: Raw) -> Raw:
 
 
 def spoilt(outputs: Raw, bad: float) -> Raw | None:
-    """The group with request 0 all ``bad``; None where no tensor can hold that."""
+    """Return the group with request 0 filled with ``bad``, or None if no tensor is floating point."""
     if not any(tensor.is_floating_point() for tensor in _tensors(outputs)):
         return None
 
@@ -157,9 +160,9 @@ def spoilt(outputs: Raw, bad: float) -> Raw | None:
 
 
 def without_length(outputs: Raw) -> Iterator[tuple[int, Raw]]:
-    """Each axis that follows the input's size, and the group with length 0 there, in all tensors that have it.
+    """Yield each axis whose length depends on the input's size, and the group with length 0 on that axis.
 
-    Axis 0 holds the requests. The length of axis 1, classes or features, is the model's own: it never is 0.
+    Axis 0 holds the requests. The length of axis 1, classes or features, is fixed by the model and is never 0.
     """
     for axis in range(2, max(tensor.dim() for tensor in _tensors(outputs))):
         yield axis, each(outputs, partial(_without, axis))
@@ -170,7 +173,7 @@ def _without(axis: int, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def answered(outcomes: Iterable[Any], where: str) -> None:
-    """Check that each request got an object or was refused with an error that is meant for its client."""
+    """Raise BrokenPromiseError unless each request got an object or was refused with an `MMOutError`."""
     for request, outcome in enumerate(outcomes):
         if outcome is None:
             raise BrokenPromiseError(
@@ -186,7 +189,10 @@ def answered(outcomes: Iterable[Any], where: str) -> None:
 def compare_sent(
     expected: Sequence[torch.Tensor | Refused], found: Sequence[torch.Tensor | Refused], what: str
 ) -> None:
-    """Hold what ``reduce`` sent for each request against what it should have sent, bit for bit; NaN equals NaN."""
+    """Compare the output of ``reduce`` for each request with the expected one, bit for bit; NaN equals NaN.
+
+    Raises BrokenPromiseError, with ``what`` in the message, at the first request that differs.
+    """
     for request, (one, other) in enumerate(zip(expected, found, strict=True)):
         if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
             different = None if torch.equal(one, other) else outcome_difference(unpacked(one), unpacked(other))
@@ -197,7 +203,7 @@ def compare_sent(
 
 
 def stops(lines: int, sent: torch.Tensor | Refused) -> Iterable[int]:
-    """At which of a call's lines to stop it, about 8 at most; others for other inputs."""
+    """Return the lines, at most about 8, at which to stop a call of ``lines`` lines; they vary with the input."""
     step = max(1, -(-lines // 8))
     start = zlib.crc32(sent.numpy().data) % step if isinstance(sent, torch.Tensor) else 0
     return range(start, lines, step)

@@ -1,4 +1,4 @@
-"""check_output_processor: all promises of a processor, checked on drawn or given examples."""
+"""`check_output_processor`: checks all promises of a processor on generated or given examples."""
 
 from __future__ import annotations
 
@@ -40,32 +40,33 @@ def check_output_processor(
     settings: hypothesis.settings | None = None,
     hangs_after_s: float = 60.0,
 ) -> None:
-    """Check that a processor keeps what the engine relies on, see `PROMISES`; torch computes in one thread meanwhile.
+    """Check that a processor keeps the promises in `PROMISES`; torch uses one thread meanwhile.
 
     Args:
         make: the class, or a callable that makes a fresh instance, as each process does.
-        outputs: what the model emits: a strategy (`tensors`, `model_outputs`) or a list of examples; a tensor or a dict
-            of tensors, the requests on axis 0. Draw groups of several requests, too. All of a list are gone through.
-        params: options of the requests: a strategy that may draw ``OutputParams()``, a list, or one; by default
-            whatever the processor's ``outputs`` allow, with options about the input, which it should not mind.
-        equal: whether two output objects are equal, for classes that `difference` cannot compare.
-        allow: names of attributes and variables that may change while requests are served, as a decoder that is loaded
-            when it is first needed.
-        promises: those to check.
-        settings: hypothesis' settings; by default those of the loaded profile, derandomised where ``CI`` is set. The
+        outputs: the model's outputs: a strategy (`tensors`, `model_outputs`) or a list of examples; each is a tensor or
+            a dict of tensors, with the requests on axis 0. Include groups of several requests. Every example of a list
+            is checked.
+        params: options of the requests: a strategy that may draw ``OutputParams()``, a list, or one value; by default
+            any value that the processor's ``outputs`` allow, with options about the input, which it should ignore.
+        equal: function that compares two output objects, for classes that `difference` cannot compare.
+        allow: names of attributes and variables that may change while requests are served, such as a decoder that is
+            loaded on first use.
+        promises: the promises to check.
+        settings: hypothesis' settings; by default those of the loaded profile, derandomised if ``CI`` is set. The
             deadline is always off.
-        hangs_after_s: seconds after which an example counts as hanging.
+        hangs_after_s: time limit for one example, in seconds.
 
     Raises:
         TypeError: ``make`` is an instance.
-        BrokenPromiseError: an `AssertionError` with the processor's name, the promise, and what was seen on the
-            smallest example found; or no example at all was accepted by the processor.
+        BrokenPromiseError: an `AssertionError` with the processor's name, the promise, and the difference on the
+            smallest example found; or the processor refused every example.
 
     """
     if isinstance(make, OutputProcessor):
         raise TypeError(
             f"make must be a class, or a function that makes an instance, got an instance of {type(make).__name__};"
-            " every process has one of its own"
+            " every process has its own instance"
         )
     checking = _Checking(make, equal, allow, promises)
     test = _test(checking, outputs, output_params(make()) if params is None else params, _settings(settings))
@@ -86,19 +87,19 @@ def check_output_processor(
 
 
 def _test(checking: _Checking, outputs: Outputs, params: _Params, settings: hypothesis.settings) -> Callable[[], None]:
-    """What hypothesis runs; of lists it goes through every output first, with the first params."""
+    """Return the test for hypothesis to run; it first checks every output of a list, with the first params."""
     if isinstance(params, OutputParams):
         params = [params]
 
     def check(outputs: Raw, params: OutputParams) -> None:
         checking.example(outputs, params)
 
-    check.__name__ = check.__qualname__ = f"check_{checking.name}"  # what hypothesis knows examples of before by
+    check.__name__ = check.__qualname__ = f"check_{checking.name}"  # hypothesis finds earlier failures by this name
     test: Callable[[], None] = settings(hypothesis.given(outputs=_strategy(outputs), params=_strategy(params))(check))
     if not isinstance(outputs, st.SearchStrategy):
         first = OutputParams() if isinstance(params, st.SearchStrategy) else params[0]
-        for one in outputs:
-            test = hypothesis.example(outputs=one, params=first)(test)
+        for example in outputs:
+            test = hypothesis.example(outputs=example, params=first)(test)
     return test
 
 
@@ -108,13 +109,13 @@ def _strategy(values: st.SearchStrategy[T] | Sequence[T]) -> st.SearchStrategy[T
 
 @contextmanager
 def _one_torch_thread() -> Iterator[None]:
-    """Have torch compute in one thread: waking others takes longer than to reduce small tensors."""
-    before = torch.get_num_threads()
+    """Limit torch to one thread: waking other threads takes longer than reducing small tensors."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
 
 
 class _Checking:
@@ -123,22 +124,22 @@ class _Checking:
     def __init__(self, make: Make, equal: Equal | None, allow: Sequence[str], promises: Sequence[Promise]) -> None:
         self.name = type(make()).__name__
         self.broken: BrokenPromiseError | None = None
-        """The promise that was found broken last."""
+        """The last broken promise."""
         self.refused: Refused | None = None
-        """A request that was refused last."""
+        """The last refused request."""
         self.served = 0
-        """Examples of which a request got an output."""
+        """Number of examples in which at least one request got an output."""
         self._make = make
         self._equal = equal
         self._allow = tuple(allow)
         self._promises = tuple(promises)
 
     def example(self, outputs: Raw, params: OutputParams) -> None:
-        """Check the promises on one example."""
+        """Check all promises on one example."""
         case = Case(self._make, outputs, params, self._equal, self._allow)
         for promise in self._promises:
             self._check(promise, case)
-        refused = [one for one in case.alone if isinstance(one, Refused)]
+        refused = [outcome for outcome in case.alone if isinstance(outcome, Refused)]
         self.served += len(refused) < case.count
         self.refused = refused[-1] if refused else self.refused
 
@@ -147,7 +148,7 @@ class _Checking:
         try:
             self.thread(lambda: promise(case))
         except BrokenPromiseError as error:
-            self._promises = (promise,)  # from here on the example is made smaller: let it stay the same mistake
+            self._promises = (promise,)  # hypothesis now shrinks the example: look for this failure only
             self.broken = BrokenPromiseError(f"{self.name} breaks the promise {words!r}: {error}")
             raise self.broken from error.__cause__
         except HangsError as error:
@@ -155,13 +156,13 @@ class _Checking:
 
 
 def _settings(settings: hypothesis.settings | None) -> hypothesis.settings:
-    """Settings with which a failure is one error, and time on a slow machine none."""
+    """Return settings that report one error for a failure, and no error for a slow machine."""
     parent = settings or hypothesis.settings()
     return hypothesis.settings(
         parent,
         deadline=None,
         report_multiple_bugs=False,
-        phases=[phase for phase in parent.phases if phase is not Phase.explain],  # our lines would be its explanation
+        phases=[phase for phase in parent.phases if phase is not Phase.explain],  # it would show lines of this file
         suppress_health_check=[*parent.suppress_health_check, HealthCheck.too_slow],
         derandomize=parent.derandomize or (settings is None and bool(os.environ.get("CI"))),
     )

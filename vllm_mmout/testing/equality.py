@@ -1,4 +1,4 @@
-"""Comparing output objects of any kind: ours, arrays, pictures, records and containers of them; NaN equals NaN."""
+"""Comparison of output objects of any kind: this package's, arrays, pictures, records and containers of them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from vllm_mmout.outputs.base import MediaOutput
 def difference(
     left: Any, right: Any, *, equal: Callable[[Any, Any], bool] | None = None, at: str = "result"
 ) -> str | None:
-    """Where two outputs differ, in words; None where they are equal.
+    """Describe how two outputs differ, or return None if they are equal.
 
-    Known are the output classes of this package, numpy arrays, torch tensors, Pillow images, pydantic models,
-    dataclasses, msgspec structs, mappings, sequences, numbers and text, nested as one likes, and all classes that
-    define ``__eq__`` (else AssertionError). NaN equals NaN; 0.0 and -0.0 differ, as do dtypes. ``equal`` decides
-    instead; ``at`` is what the outputs are called in the answer.
+    Supports the output classes of this package, numpy arrays, torch tensors, Pillow images, pydantic models,
+    dataclasses, msgspec structs, mappings, sequences, numbers and text, in any nesting, and all classes that define
+    ``__eq__``; for others raises AssertionError. NaN equals NaN; 0.0 and -0.0 differ, as do dtypes. ``equal`` replaces
+    the comparison; ``at`` is the name of the outputs in the description.
     """
     if equal is not None:
         return None if equal(left, right) else f"{at}: equal() says that the two differ"
@@ -57,7 +57,7 @@ def _numbers(left: Any, right: Any, at: str) -> str | None:
 
 
 def _fields(value: Any) -> Mapping[str, Any] | None:
-    """The fields of a record by name, None for what is not one that we know."""
+    """Return the fields of a record by name, or None if the value is not a supported kind of record."""
     if isinstance(value, MediaOutput):
         return vars(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -81,9 +81,9 @@ def _first(answers: Iterable[str | None]) -> str | None:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    whole = tensor.detach().cpu().resolve_conj().resolve_neg()
-    # float32 holds every value of the narrow floating-point types, which numpy lacks.
-    return (whole.float() if whole.is_floating_point() and whole.itemsize < 4 else whole).numpy()
+    values = tensor.detach().cpu().resolve_conj().resolve_neg()
+    # numpy lacks the narrow floating-point types; float32 represents all of their values.
+    return (values.float() if values.is_floating_point() and values.itemsize < 4 else values).numpy()
 
 
 def _arrays(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], at: str) -> str | None:
@@ -124,7 +124,7 @@ def _others(left: Any, right: Any, at: str) -> str | None:
     identity: object = object.__eq__
     if type(left).__eq__ is identity and not isinstance(left, Enum):
         raise AssertionError(
-            f"nobody knows how to compare two {_named(left)} ({at}): two of them are equal only if they are the same"
+            f"there is no way to compare two {_named(left)} ({at}): two of them are equal only if they are the same"
             " object; give equal=, a function of two outputs, or define __eq__"
         )
     return None if left == right else f"{at} is {left!r} and {right!r}"
@@ -143,4 +143,4 @@ _BY_CLASS: tuple[tuple[Any, Callable[[Any, Any, str], str | None]], ...] = (
     ((str, bytes, bytearray, memoryview, range), _others),
     (Sequence, _sequences),
 )
-"""How to compare the instances of a class, the first that fits; records have no class in common, see `_fields`."""
+"""Comparison for each class; the first match applies. Records have no common class and are found by `_fields`."""

@@ -1,6 +1,6 @@
-"""What a processor promises to the engine, a function each: it returns, or raises what is broken.
+"""The promises of a processor to the engine, one function each, which raises BrokenPromiseError if it is broken.
 
-Each takes a `Case`; `PROMISES` lists them all. The docstring says what is promised and what would happen otherwise.
+Each takes a `Case`; `PROMISES` lists them all. The docstring states the promise and the reason for it.
 """
 
 from __future__ import annotations
@@ -38,52 +38,54 @@ _THREADS = 4
 
 
 def what_reduce_returns_travels(case: Case) -> None:
-    """``reduce`` returns a tensor or a dict of tensors, requests on axis 0, of dtypes that the codec carries."""
+    """Check that ``reduce`` returns a tensor or a dict of tensors, requests on axis 0, with dtypes that can be sent."""
     processor = case.make()
     case.reduce(processor)
     case.reduce(processor, rows(case.outputs, [0]))
 
 
 def answers_or_refuses(case: Case) -> None:
-    """Each request gets an object or an `MMOutError`, which says to a client what is wrong; no other exception."""
+    """Check that each request gets an object or an `MMOutError` with a message for its client, no other exception."""
     answered(case.alone, "")
 
 
 def answers_bad_values(case: Case) -> None:
-    """So it is for NaN and infinity in every place, and the requests beside such a one get what they get alone."""
+    """Check that NaN and infinities in a request give an object or an `MMOutError`, and leave other requests alone."""
     for bad in (math.nan, math.inf, -math.inf):
         if (group := spoilt(case.outputs, bad)) is None:
             continue
         processor, frontend = case.make(), case.make()
         sent = case.reduce(processor, group)
-        results = [case.decode(frontend, one) for one in sent]
-        if isinstance(sent[0], Refused):  # the engine then reduces each request of the group alone
+        results = [case.decode(frontend, packed) for packed in sent]
+        if isinstance(sent[0], Refused):  # the engine then reduces each request of the group on its own
             results[1:] = case.alone[1:]
         answered(results, f" where request 0 is all {bad}")
         case.compare(case.alone[1:], results[1:], f"request 0 being all {bad} changes those beside it", first=1)
 
 
 def answers_empty_axes(case: Case) -> None:
-    """So it is for tensors that have an axis of length 0."""
+    """Check that tensors with an axis of length 0 give an object or an `MMOutError`."""
     for axis, empty in without_length(case.outputs):
         frontend = case.make()
-        results = [case.decode(frontend, one) for one in case.reduce(case.make(), empty)]
+        results = [case.decode(frontend, packed) for packed in case.reduce(case.make(), empty)]
         answered(results, f" where axis {axis} has length 0")
 
 
 def is_deterministic(case: Case) -> None:
-    """The same input gives the same output, again and in another instance: worker and frontend have one each."""
+    """Check that equal input gives equal output, again and in another instance: worker and frontend have one each."""
     worker, frontend = case.make(), case.make()
     sent = case.reduce(worker)
-    first = [case.decode(frontend, one) for one in sent]
+    first = [case.decode(frontend, packed) for packed in sent]
     for again, whose in ((frontend, "the same instance"), (case.make(), "another instance")):
-        case.compare(first, [case.decode(again, one) for one in sent], f"decode() gives something else in {whose}")
+        case.compare(
+            first, [case.decode(again, packed) for packed in sent], f"decode() gives something else in {whose}"
+        )
     for again, whose in ((worker, "the same instance"), (case.make(), "another instance")):
         compare_sent(sent, case.reduce(again), f"reduce() gives something else in {whose}")
 
 
 def keeps_nothing_of_a_request(case: Case) -> None:
-    """Serving requests changes no attribute of the processor or its class, and no variable that its methods share."""
+    """Check that requests change no attribute of the processor or its class, and no variable that its methods share."""
     for method in ("reduce", "decode"):
         processor = case.make()
         sent = case.reduce(case.make())
@@ -91,8 +93,8 @@ def keeps_nothing_of_a_request(case: Case) -> None:
         if method == "reduce":
             case.reduce(processor)
         else:
-            for one in sent:
-                case.decode(processor, one)
+            for packed in sent:
+                case.decode(processor, packed)
         changed = changes(before, snapshot(processor, case.allow))
         if changed:
             raise BrokenPromiseError(
@@ -102,13 +104,13 @@ def keeps_nothing_of_a_request(case: Case) -> None:
 
 
 def leaves_its_inputs_alone(case: Case) -> None:
-    """Neither ``reduce`` nor ``decode`` writes to what it is given: others read the same memory."""
-    mine = copied(case.outputs)
-    before = copied(mine)
+    """Check that ``reduce`` and ``decode`` do not write to their inputs, since others read the same memory."""
+    output = copied(case.outputs)
+    before = copied(output)
     processor = case.make()
     with suppress(Exception, SystemExit):
-        processor.reduce(mine, case.params)
-    if (place := difference(before, mine, at="the model's output")) is not None:
+        processor.reduce(output, case.params)
+    if (place := difference(before, output, at="the model's output")) is not None:
         raise BrokenPromiseError(
             f"reduce() wrote to its input, which other processors get as well: before and after, {place}"
         )
@@ -126,11 +128,11 @@ def leaves_its_inputs_alone(case: Case) -> None:
 
 
 def is_order_free(case: Case) -> None:
-    """Requests may be decoded in any order, others in between, without one knowing of another."""
+    """Check that requests may be decoded in any order, with others in between, without influence on each other."""
     sent = case.reduce(case.make())
     frontend = case.make()
-    expected = [case.decode(case.make(), one) for one in sent]
-    backwards = [case.decode(frontend, one) for one in reversed(sent)][::-1]
+    expected = [case.decode(case.make(), packed) for packed in sent]
+    backwards = [case.decode(frontend, packed) for packed in reversed(sent)][::-1]
     case.compare(expected, backwards, "decode() after other requests differs from decode() in a new instance")
     worker = case.make()
     for row in reversed(range(case.count)):
@@ -140,10 +142,10 @@ def is_order_free(case: Case) -> None:
 
 
 def grouped_equals_single(case: Case) -> None:
-    """``reduce`` of several requests gives each the very bits that it gets alone, wherever it stands in the group."""
+    """Check that ``reduce`` of several requests gives each the same bits as on its own, at any place in the group."""
     together = case.reduce(case.make())
     if any(isinstance(sent, Refused) for sent in together):
-        return  # the engine reduces each alone then
+        return  # the engine then reduces each request on its own
     orders = [list(range(case.count)), list(reversed(range(case.count)))]
     alone = [case.reduce(case.make(), rows(case.outputs, [row]))[0] for row in range(case.count)]
     for order in orders:
@@ -154,22 +156,22 @@ def grouped_equals_single(case: Case) -> None:
 
 
 def is_thread_safe(case: Case) -> None:
-    """``decode`` of several requests at once in one instance gives what it gives one after the other.
+    """Check that ``decode`` of several requests at once in one instance gives the same as one after the other.
 
-    A thread is stopped at some of its lines while another decodes; then all requests are decoded by threads at once.
+    A thread is stopped at some of its lines while another decodes. Then several threads decode all requests at once.
     """
     sent = case.reduce(case.make())
     expected = [case.decode(case.make(), one) for one in sent]
     frontend = case.make()
     packages = packages_of(frontend)
     if case.count > 1:
-        one, other = 0, case.count - 1
-        first, second = (partial(case.decode, frontend, sent[place]) for place in (one, other))
-        for line in stops(lines_of(first, packages), sent[one]):
+        low, high = 0, case.count - 1
+        first, second = (partial(case.decode, frontend, sent[place]) for place in (low, high))
+        for line in stops(lines_of(first, packages), sent[low]):
             case.compare(
-                (expected[one], expected[other]),
+                (expected[low], expected[high]),
                 interleaved(first, second, line, packages),
-                f"decode() of requests {one} and {other} by two threads at once differs from one after the other"
+                f"decode() of requests {low} and {high} by two threads at once differs from one after the other"
                 " (in the order named)",
             )
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -178,14 +180,14 @@ def is_thread_safe(case: Case) -> None:
 
 
 def assembles_one_part(case: Case) -> None:
-    """``assemble`` of a single part gives what ``decode`` made: an input that fits one forward has one part."""
+    """Check that ``assemble`` of a single part returns the output of ``decode``: small inputs have one part."""
     for request, sent in enumerate(case.reduce(case.make())):
         frontend = case.make()
         if isinstance(sent, Refused):
             continue
         try:
             decoded = frontend.decode(unpacked(sent.clone()), case.params, frontend.begin(case.params))
-        except (Exception, SystemExit):  # noqa: BLE001, S112 - there is no part then
+        except (Exception, SystemExit):  # noqa: BLE001, S112 - then there is no part to assemble
             continue
         different = outcome_difference(decoded, case.decode(frontend, sent), case.equal)
         if decoded is not None and different is not None:

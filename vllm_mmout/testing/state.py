@@ -1,4 +1,4 @@
-"""What a processor remembers: its attributes, those of its classes, and the variables that its methods share."""
+"""Snapshots of the state of a processor: attributes, those of its classes, and variables shared by its methods."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _PASSED_OVER = (types.ModuleType, type, types.MethodType, property, staticmethod
 
 
 def snapshot(processor: object, allow: Collection[str] = ()) -> dict[str, str]:
-    """All that a processor holds: place ("self._weights[0]") -> a short text that is another one when the value is.
+    """Return the state of a processor: maps each place ("self._weights[0]") to a text that changes with the value.
 
-    Looked at are the instance, its classes below `object`, and what the methods of these can write to: module
-    variables that they name, variables of an enclosing function, default values of arguments. Names in ``allow`` are
-    passed over.
+    The state is that of the instance, of its classes below `object`, and of the data that their methods can change:
+    module variables that they name, variables of an enclosing function, default values of arguments. Names in
+    ``allow`` are skipped.
     """
-    found: dict[str, str] = {}
-    walk = _Walk(found, allow)
+    texts: dict[str, str] = {}
+    walk = _Walk(texts, allow)
     for name, value in _attributes(processor).items():
         walk(value, f"self.{name}", name)
     for cls in type(processor).__mro__[:-1]:
         for name, value in vars(cls).items():
             function = getattr(value, "__func__", value)
             if isinstance(function, types.FunctionType):
-                for place, (variable, held) in _shared(function).items():
-                    walk(held, place, variable)
+                for place, (variable, shared) in _shared(function).items():
+                    walk(shared, place, variable)
             elif not name.startswith("__"):
                 walk(value, f"{cls.__name__}.{name}", name)
-    return found
+    return texts
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """What differs between two snapshots, a text a place."""
+    """Describe the differences between two snapshots, one text for each place."""
     places = dict.fromkeys((*before, *after))
     return [
         f"{place} was {before.get(place, 'not there')} and is {after.get(place, 'not there')}"
@@ -54,14 +54,14 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
 
 
 def _shared(function: types.FunctionType) -> dict[str, tuple[str, Any]]:
-    """Place -> (name, value) of the data that a function shares between its calls."""
+    """Return the data that a function shares between its calls: place -> (name, value)."""
     code = function.__code__
     module = function.__module__
     shared = {
         f"{module}.{name}": (name, function.__globals__[name]) for name in code.co_names if name in function.__globals__
     }
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # of a cell that is empty
+        with suppress(ValueError):  # raised by an empty cell
             if name != "__class__":
                 shared[f"{name} around {function.__name__}()"] = (name, cell.cell_contents)
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
@@ -71,8 +71,8 @@ def _shared(function: types.FunctionType) -> dict[str, tuple[str, Any]]:
 
 
 class _Walk:
-    def __init__(self, found: dict[str, str], allow: Collection[str]) -> None:
-        self._found = found
+    def __init__(self, texts: dict[str, str], allow: Collection[str]) -> None:
+        self._found = texts
         self._allow = allow
         self._path: list[int] = []
 
@@ -82,9 +82,9 @@ class _Walk:
         if id(value) in self._path or len(self._path) > _DEEPEST:
             self._found[place] = f"another {type(value).__name__}"
             return
-        told = _told(value)
-        inner = _inside(value, place) if told is None else None
-        self._found[place] = told or _text(value) if inner is None else f"{type(value).__name__} of {len(inner)}"
+        digest = _told(value)
+        inner = _inside(value, place) if digest is None else None
+        self._found[place] = digest or _text(value) if inner is None else f"{type(value).__name__} of {len(inner)}"
         self._path.append(id(value))
         for deeper, (item_name, item) in (inner or {}).items():
             self(item, deeper, item_name)
@@ -92,7 +92,7 @@ class _Walk:
 
 
 def _inside(value: Any, place: str) -> dict[str, tuple[str, Any]] | None:
-    """Place -> (attribute's name, value) of what a value holds; None for a leaf."""
+    """Return the contents of a value, as place -> (attribute's name, value), or None if it has none."""
     if isinstance(value, Mapping):
         return {f"{place}[{_text(key)}]": ("", item) for key, item in value.items()}
     if isinstance(value, _CONTAINERS):
@@ -114,7 +114,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _told(value: Any) -> str | None:
-    """A short text of a value that has its own way to tell what it holds; None for others."""
+    """Return a short text that changes with the contents of an array, cache or generator; None for other values."""
     if isinstance(value, torch.Tensor):
         flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         return f"{value.dtype} {list(value.shape)} #{zlib.crc32(flat.view(torch.uint8).numpy().data):08x}"

@@ -1,4 +1,4 @@
-"""Strategies for georeferenced rasters, which fit a GeoTIFF that rasterio can read, and for options of requests."""
+"""Strategies for georeferenced rasters that fit into a GeoTIFF for rasterio, and for options of requests."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.base import OutputProcessor
 
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
-"""The pixel types of GeoTIFF that rasterio and we have in common."""
+"""The pixel types of GeoTIFF that both rasterio and this package support."""
 CODES = ("EPSG:4326", "EPSG:4269", "EPSG:4258", "EPSG:32614", "EPSG:32733", "EPSG:3857", "EPSG:2225", "EPSG:3035")
 """Coordinate systems in degrees, metres and feet."""
 
 _INK = st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Zl", "Zp", "Zs"))
 _WORD = st.text(_INK, min_size=1, max_size=12).filter(lambda word: not any(mark in word for mark in "\ufffe\uffff"))
 _PHRASE = st.lists(_WORD, min_size=1, max_size=3).map(" ".join)
-_NAME = st.from_regex(r"[A-Z][A-Z0-9_]{0,15}", fullmatch=True).filter(  # GDAL knows no case in names
+_NAME = st.from_regex(r"[A-Z][A-Z0-9_]{0,15}", fullmatch=True).filter(  # upper case: GDAL ignores case in names
     lambda name: not name.startswith(("TIFFTAG", "AREA_OR", "DESCRIPTION"))
 )
 _PLACE = st.floats(-1e7, 1e7, allow_nan=False)
 _STEP = st.floats(1e-4, 1e4)
 _SAFE = 2**53
-"""rasterio has a double for the nodata of 64-bit integers as well."""
+"""Largest nodata for 64-bit integers: rasterio stores nodata as a double, which is exact up to this value."""
 
 _BANDS = st.lists(st.integers(1, 12) | st.sampled_from(["B02", "B03", "red"]), min_size=1, max_size=4).map(tuple)
 _INDICES = st.lists(st.integers(0, 11), min_size=1, max_size=4).map(tuple)
@@ -44,14 +44,14 @@ def rasters(
     dtypes: tuple[str, ...] = DTYPES,
     placed: bool = True,
 ) -> Raster:
-    """Rasters [bands, height, width] with nodata, place, descriptions and metadata; ``.array`` has the pixels.
+    """Draw rasters [bands, height, width] with nodata, georeference, descriptions and metadata.
 
     Args:
-        draw: given by hypothesis.
-        bands: how many, or the fewest and the most; ``height`` and ``width`` likewise, in pixels.
-        height: rows.
-        width: columns.
-        dtypes: of the pixels, to choose from.
+        draw: passed by hypothesis.
+        bands: number of bands, or the smallest and the largest number; the same for ``height`` and ``width``.
+        height: number of rows.
+        width: number of columns.
+        dtypes: pixel types to choose from.
         placed: whether rasters may have a georeference.
 
     """
@@ -68,7 +68,7 @@ def rasters(
 
 @st.composite
 def georeferences(draw: st.DrawFn) -> Georeference:
-    """Places: a transform (north-up, south-up, mirrored, rotated), points, or none; with a coordinate system or not."""
+    """Draw georeferences with a transform (north-up, south-up, mirrored, rotated), points, or neither; some have a CRS."""
     crs = draw(st.sampled_from([*CODES, None]))
     point = crs is not None and draw(st.booleans())
     if crs is not None and draw(st.booleans()):
@@ -81,24 +81,24 @@ def georeferences(draw: st.DrawFn) -> Georeference:
 def output_params(
     draw: st.DrawFn, processor: OutputProcessor | type[OutputProcessor] | None = None, *, free: bool = True
 ) -> OutputParams:
-    """Options that a processor must take; shrinks to ``OutputParams()``.
+    """Draw options that a processor must accept; shrinks to ``OutputParams()``.
 
     Args:
-        draw: given by hypothesis.
-        processor: its ``outputs`` are what ``output`` is drawn from, besides None; without one ``output`` is None.
-        free: whether options that say how the *input* is read (``bands``, ``indices``, ``nodata``, ``overlap``), and
-            how often a scene is shown (``partial_images``), are set as well; a processor is given them and has nothing
-            to do with them.
+        draw: passed by hypothesis.
+        processor: ``output`` is drawn from its ``outputs`` and None; without a processor it is None.
+        free: whether to set options about reading the *input* as well (``bands``, ``indices``, ``nodata``,
+            ``overlap``), and about previews of a scene (``partial_images``); a processor receives them and should
+            ignore them.
 
     """
     output = draw(st.sampled_from((None, *(() if processor is None else processor.outputs))))
     if not free:
         return OutputParams(output=output)
-    which = draw(st.sampled_from(["none", "bands", "indices"]))
+    selection = draw(st.sampled_from(["none", "bands", "indices"]))
     return OutputParams(
         output=output,
-        bands=draw(_BANDS) if which == "bands" else None,
-        indices=draw(_INDICES) if which == "indices" else None,
+        bands=draw(_BANDS) if selection == "bands" else None,
+        indices=draw(_INDICES) if selection == "indices" else None,
         nodata=draw(_NODATA),
         overlap=draw(st.integers(0, 64)),
         partial_images=draw(st.integers(0, 3)),
@@ -117,7 +117,7 @@ def _transforms(draw: st.DrawFn) -> Affine:
 
 @st.composite
 def _control_points(draw: st.DrawFn) -> tuple[GroundControlPoint, ...]:
-    """Points on a grid of half pixels, where GDAL's shift by half a pixel loses no digit."""
+    """Draw points on a grid of half pixels, so that GDAL's shift by half a pixel is exact."""
     half = st.integers(0, 80).map(lambda number: number / 2)
     return tuple(
         GroundControlPoint(draw(half), draw(half), draw(_PLACE), draw(_PLACE), draw(st.floats(0, 9000)))

@@ -1,4 +1,4 @@
-"""Strategies for what models emit: torch tensors of every kind of value and memory layout, alone or in a dict."""
+"""Strategies for models' outputs: torch tensors of all kinds of values and memory layouts, alone or in a dict."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 from hypothesis import strategies as st
 
 Axis: TypeAlias = "int | str | tuple[int, int]"
-"""A length; a name, whose length is the same wherever it stands; or the smallest and largest length."""
+"""A length, a name whose length is the same everywhere, or the smallest and the largest length."""
 Dtypes: TypeAlias = "str | torch.dtype | Sequence[str | torch.dtype]"
-"""A dtype or several to choose from, as "float32" or ``torch.float32``."""
+"""A dtype, or several to choose from, as "float32" or ``torch.float32``."""
 
 FLOATING = ("float32", "float16", "bfloat16")
-"""The dtypes in which models compute."""
+"""The dtypes of models' computations."""
 
 _REQUESTS = (1, 4)
 _LENGTHS = (1, 6)
@@ -31,19 +31,19 @@ def tensors(
     elements: st.SearchStrategy[float] | None = None,
     layouts: bool = True,
 ) -> st.SearchStrategy[torch.Tensor]:
-    """Tensors as a model emits them for a group of requests; shrinks to small, contiguous and zero.
+    """Draw tensors as a model emits them for a group of requests; shrinks to small, contiguous and zero.
 
-    Values are: a few, so that there are ties (all equal among them), with NaN, infinities, -0.0, subnormals and the
-    dtype's largest; noise, so that hardly two are equal; noise with a few extremes in it.
+    Values are one of three kinds: a few different ones, so that there are ties, with NaN, infinities, -0.0, subnormals
+    and the dtype's largest; noise, in which values rarely repeat; noise with a few extremes in it.
 
     Args:
-        shape: an entry an axis, axis 0 being the requests: ``("n", 2, "height", (1, 40))``.
-        dtype: what to choose from, the first being the simplest.
-        lengths: of named axes, fixed or from the smallest to the largest; 1 to 4 for the name of axis 0, 1 to 6 for
-            others that are not listed. 0 is allowed.
-        elements: the values, instead of those above: ``st.floats(0, 1)`` for probabilities.
-        layouts: whether tensors may lie in memory in other ways than contiguous: transposed, with gaps, inside a larger
-            one, or one request's memory shown for all of them (``expand``).
+        shape: one entry for each axis, axis 0 being the requests: ``("n", 2, "height", (1, 40))``.
+        dtype: dtypes to choose from, the simplest first.
+        lengths: lengths of named axes, fixed or from the smallest to the largest; by default 1 to 4 for the name of
+            axis 0, and 1 to 6 for others. 0 is allowed.
+        elements: strategy for the values, instead of those above: ``st.floats(0, 1)`` for probabilities.
+        layouts: whether tensors may have other memory layouts than contiguous: transposed, with gaps, inside a larger
+            tensor, or one request's memory repeated for all of them (``expand``).
 
     """
     return model_outputs(
@@ -65,15 +65,15 @@ def model_outputs(
     elements: Mapping[str, st.SearchStrategy[float]] | None = None,
     layouts: bool = True,
 ) -> dict[str, torch.Tensor]:
-    """Dicts of tensors with the same axis 0, for models that emit several: ``{"boxes": ("n", "k", 4), ...}``.
+    """Draw dicts of tensors with the same axis 0, for models that emit several: ``{"boxes": ("n", "k", 4), ...}``.
 
     Args:
-        draw: given by hypothesis.
-        shapes: for each tensor's name its shape, as in `tensors`; a name of an axis means one length for all tensors.
-        dtypes: for each tensor's name its dtypes, as in `tensors`; `FLOATING` for those not listed.
-        lengths: as in `tensors`.
-        elements: for each tensor's name its values, as in `tensors`.
-        layouts: as in `tensors`.
+        draw: passed by hypothesis.
+        shapes: maps each tensor's name to its shape, as in `tensors`; an axis name has one length in all tensors.
+        dtypes: maps each tensor's name to its dtypes, as in `tensors`; `FLOATING` for names not listed.
+        lengths: see `tensors`.
+        elements: maps each tensor's name to the strategy for its values, as in `tensors`.
+        layouts: see `tensors`.
 
     """
     sizes: dict[Any, int] = {}
@@ -111,14 +111,14 @@ def _choices(dtypes: Dtypes) -> Sequence[str | torch.dtype]:
 
 
 def _dtype(dtype: str | torch.dtype) -> torch.dtype:
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype):
+    torch_dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(torch_dtype, torch.dtype):
         raise TypeError(f"dtype must be one of torch's, as float32 or uint8, got {dtype!r}")
-    return found
+    return torch_dtype
 
 
 def extremes(dtype: torch.dtype) -> list[float]:
-    """The values of a dtype that break things, the simplest first."""
+    """Return the values of a dtype that often cause errors, the simplest first."""
     if dtype == torch.bool:
         return [0, 1]
     if not dtype.is_floating_point:
@@ -134,10 +134,10 @@ def _filled(
     draw: st.DrawFn, shape: tuple[int, ...], dtype: torch.dtype, elements: st.SearchStrategy[float] | None
 ) -> torch.Tensor:
     kind = "few" if elements is not None else draw(st.sampled_from(["few", "noise", "noise and few"]))
-    one = st.sampled_from(extremes(dtype)) if elements is None else elements
-    # Hypothesis holds what takes fewer draws for the simpler: noise takes more than two different values do.
-    values = _numbers(draw(st.lists(one, min_size=1 if kind == "few" else 4, max_size=_MOST_VALUES)), dtype)
-    # A byte of the pattern says which value stands at a place; in noise, bytes beyond the values leave it as it is.
+    element = st.sampled_from(extremes(dtype)) if elements is None else elements
+    # Hypothesis takes fewer draws for simpler: noise needs more draws than two different values.
+    values = _numbers(draw(st.lists(element, min_size=1 if kind == "few" else 4, max_size=_MOST_VALUES)), dtype)
+    # Each byte of the pattern selects the value at a place; in noise, larger bytes leave the noise unchanged.
     pattern = draw(st.binary(min_size=1, max_size=48))
     size = math.prod(shape)
     chosen = torch.frombuffer(bytearray(pattern), dtype=torch.uint8).to(torch.int64)
@@ -159,14 +159,14 @@ def _noise(seed: int, scale: float, shape: tuple[int, ...], dtype: torch.dtype) 
 
 
 def _numbers(values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of numbers; in float64 on the way, so that a narrow dtype takes the nearest, or infinity."""
+    """Return values as a tensor; via float64, so that a narrow dtype rounds to the nearest value or infinity."""
     if dtype.is_floating_point or dtype == torch.bool:
         return torch.tensor(values, dtype=torch.float64).to(dtype)
     return torch.tensor(values, dtype=dtype)
 
 
 def _laid_out(layout: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The same values, lying in memory in another way; "repeated" shows the first request's for all."""
+    """Return a tensor with the same values in another memory layout; "repeated" gives all requests the first's."""
     if layout == "transposed" and tensor.dim() > 1:
         return tensor.transpose(1, -1).contiguous().transpose(1, -1)
     if layout == "strided":

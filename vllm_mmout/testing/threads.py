@@ -1,4 +1,4 @@
-"""Threads of a check: one that can be left behind when a call hangs, and two calls at once that show every race."""
+"""Threads for checks: a thread that can be abandoned when a call hangs, and a pair of calls that shows races."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from typing import Any, Self, TypeVar
 Result = TypeVar("Result")
 
 PATIENCE_S = 0.02
-"""How long a stopped call waits for the other, which may in turn wait for a lock that the stopped one holds."""
+"""Time in seconds that a stopped call waits for the other, which may need a lock that the stopped call holds."""
 
 _THE_ENGINES = ("vllm_mmout.engine.", "vllm_mmout.testing.")
-"""Modules whose lines are the engine's part of a call, or this check's."""
+"""Modules whose lines are not counted: the engine's part of a call, and the check itself."""
 
 
 class Stop:
-    """Counts the Python lines that a call runs through in some packages, and calls ``then`` at one of them."""
+    """Counter of the Python lines that a call runs in some packages; calls ``then`` before line number ``line``."""
 
     def __init__(
         self, packages: Collection[str], line: int | None = None, then: Callable[[], None] | None = None
     ) -> None:
         self.lines = 0
-        """Lines run so far."""
+        """Number of lines run so far."""
         self._packages = packages
         self._line = line
         self._then = then
 
     def __call__(self, call: Callable[[], Result]) -> Result:
-        """Run ``call``, counting; a debugger or a measurement of coverage is put back after it."""
-        before = sys.gettrace()
+        """Run ``call`` and count its lines; then restore the trace function of a debugger or a coverage tool."""
+        trace = sys.gettrace()
         sys.settrace(self._enter)
         try:
             return call()
         finally:
-            sys.settrace(before)
+            sys.settrace(trace)
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         module = str(frame.f_globals.get("__name__", ""))
@@ -53,9 +53,9 @@ class Stop:
 
 
 def packages_of(value: object) -> set[str]:
-    """The top-level packages that define an object's classes, the author's among them.
+    """Return the top-level packages that define an object's classes.
 
-    Ours is left out where the class is not one of ours: the author's lines are the ones to stop at.
+    This package is left out unless the class itself belongs to it, so that calls stop at lines of the author.
     """
     packages = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
     ours = __name__.partition(".")[0]
@@ -63,7 +63,7 @@ def packages_of(value: object) -> set[str]:
 
 
 def lines_of(call: Callable[[], object], packages: Collection[str]) -> int:
-    """How many lines of ``packages`` a call runs through."""
+    """Return the number of lines of ``packages`` that a call runs."""
     count = Stop(packages)
     count(call)
     return count.lines
@@ -72,7 +72,7 @@ def lines_of(call: Callable[[], object], packages: Collection[str]) -> int:
 def interleaved(
     stopped: Callable[[], Result], other: Callable[[], Result], line: int, packages: Collection[str]
 ) -> tuple[Result, Result]:
-    """What two calls return in two threads, the first stopped before its ``line``-th line while the second runs."""
+    """Return the results of two calls in two threads; the first is stopped before a line while the second runs."""
     returned: list[Result] = []
     thread = threading.Thread(target=lambda: returned.append(other()), daemon=True)
 
@@ -88,11 +88,11 @@ def interleaved(
 
 
 class HangsError(BaseException):
-    """A call does not come back; no ordinary exception, since shrinking would wait for it again and again."""
+    """A call does not return. Not an ordinary exception, since shrinking would wait for it again and again."""
 
 
 class WatchedThread:
-    """One thread for many calls: a new one for each would have torch start threads of its own each time."""
+    """One thread for many calls: with a new thread for each, torch would start threads of its own each time."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -109,11 +109,11 @@ class WatchedThread:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._calls.put(None)
-        if not self._is_busy:  # else it hangs, or whoever waited for it was interrupted
-            self._thread.join()  # a daemon that still runs when the interpreter ends may crash it
+        if not self._is_busy:  # if it is busy, it hangs, or the waiting caller was interrupted
+            self._thread.join()  # a daemon thread still running when the interpreter exits may crash it
 
     def __call__(self, call: Callable[[], object]) -> None:
-        """Run a call there and wait for it; what it raises is raised here."""
+        """Run a call in the thread, wait for it, and raise its exception here; raise HangsError if it times out."""
         self._is_busy = True
         self._calls.put(call)
         try:
@@ -129,11 +129,11 @@ class WatchedThread:
             try:
                 call()
                 self._ends.put(None)
-            except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
+            except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
                 self._ends.put(error)
 
     def _where(self) -> str:
-        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 - Python's way to look at threads
+        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 - Python's API for thread stacks
         if frame is None:
             return "at its end"
         return f"in {frame.f_code.co_name}(), {frame.f_code.co_filename}:{frame.f_lineno}"
