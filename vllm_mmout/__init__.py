@@ -62,13 +62,13 @@ _HOMES = {
     "vllm_mmout.registry": "MULTIMODAL_INPUT_REGISTRY MULTIMODAL_OUTPUT_REGISTRY register_output_processor",
     "vllm_mmout.version": "__version__",
 }
-"""Module -> the public names that it defines."""
+"""Maps each module to the public names that it defines."""
 
 _of_ours, __dir__ = lazy_names(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> object:
-    """A public name, or a wing's public module."""
+    """Return a public name of this package, or a wing's public module."""
     try:
         return _of_ours(name)
     except AttributeError:

@@ -1,4 +1,4 @@
-"""The command ``vllm-mmout``."""
+"""The command line program ``vllm-mmout``."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from vllm_mmout.wing import wings
 
 COMMANDS = (demo, run, serve, processors, doctor, patch)
 INTERRUPTED = 130
-"""Exit status of a command that was ended by Ctrl-C, as shells have it."""
+"""Exit status after Ctrl-C, as in shells."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command of the program.
 
     Args:
-        argv: arguments without the program's name, those of this process by default.
+        argv: arguments without the program's name; by default the arguments of this process.
 
     Returns:
-        The exit status: 0, 1 where the command's work failed, 2 where its arguments are wrong.
+        The exit status: 0 for success, 1 if the command's work failed, 2 if its arguments are wrong.
 
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] == [serve.NAME]:  # before argparse, which would take -h, --, and what it believes to be ours
+    if arguments[:1] == [serve.NAME]:  # before argparse, which would take -h, -- and flags that look like its own
         return _status(lambda: serve.run(arguments[1:]))
     try:
         return _status(lambda: _run(arguments))
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    """Run a command whose arguments argparse reads."""
+    """Parse the arguments with argparse, and run the command that they name."""
     parser = argparse.ArgumentParser(prog="vllm-mmout", description="Images, rasters and structured data out of vLLM.")
     parser.add_argument("--version", action="version", version=f"vllm-mmout {__version__}")
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -52,7 +52,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _of_wings() -> Iterator[Any]:
-    """The commands of wings; one that cannot be imported is told, and left out."""
+    """Yield the commands of wings; report a command that cannot be imported, and skip it."""
     for wing in wings():
         try:
             command = wing.load("command")
@@ -63,7 +63,7 @@ def _of_wings() -> Iterator[Any]:
 
 
 def _status(command: Callable[[], int]) -> int:
-    """Run a command; an error that was raised on purpose is a line and an exit status."""
+    """Run a command; turn an `MMOutError` into a message on stderr and an exit status."""
     try:
         return command()
     except OptionError as error:

@@ -1,6 +1,6 @@
-"""The errors of this package: one root, and one class for each thing a caller may want to tell apart.
+"""The errors of this package: a root class, and a subclass for each kind that a caller may want to distinguish.
 
-A message holds the fact, the value, and what to do about it.
+A message holds the fact, the value, and the remedy.
 """
 
 import signal
@@ -11,8 +11,8 @@ class MMOutError(Exception):
     """Root of every error that this package raises on purpose.
 
     Args:
-        message: what is said.
-        param: the option, field or argument that it is about, where it is about one.
+        message: text of the error.
+        param: name of the option, field or argument that is wrong, or None.
 
     """
 
@@ -24,11 +24,11 @@ class MMOutError(Exception):
 
 
 class InputError(MMOutError):
-    """What was handed over cannot be given to the model: missing, unreadable, wrong bands, shape, dtype or size."""
+    """The input does not fit the model: it is missing, unreadable, or has wrong bands, shape, dtype or size."""
 
 
 class OptionError(MMOutError):
-    """An option, of the engine or of one request, is unknown or has a value that cannot be honoured."""
+    """An option of the engine or of a request is unknown or has an invalid value."""
 
 
 class TokenError(MMOutError):
@@ -36,27 +36,27 @@ class TokenError(MMOutError):
 
 
 class RegistrationError(MMOutError):
-    """An output processor or a model is registered wrongly, twice under one name, or cannot be found or imported."""
+    """An output processor or a model is registered wrongly, twice under one name, or cannot be imported."""
 
 
 class ModelError(MMOutError):
-    """A model cannot be made or run: its constructor or ``forward`` raised, or its weights do not fit."""
+    """A model cannot be created or run: its constructor or ``forward`` raised, or its weights do not fit."""
 
 
 class HookError(MMOutError):
-    """vLLM differs from what the hooks were written for; nothing was installed."""
+    """This vLLM differs from the releases that the hooks support, so no hook was installed."""
 
 
 class SaveError(MMOutError):
-    """A result cannot be written in the format or to the place asked for."""
+    """A result cannot be written in the requested format or to the requested place."""
 
 
 class BucketError(SaveError):
-    """A bucket did not take a result; the message has its address, what its server said, and what to do.
+    """A bucket refused a result. The message has the address, the server's answer, and the remedy.
 
     Args:
-        message: the text of the error.
-        status: HTTP status of the server's answer, 0 if it gave no answer.
+        message: text of the error.
+        status: HTTP status of the server's answer, 0 if there was no answer.
 
     """
 
@@ -66,18 +66,18 @@ class BucketError(SaveError):
 
 
 class RequestError(MMOutError):
-    """One request failed behind admission; no other request is affected."""
+    """A request failed after it was admitted to the engine. Other requests are not affected."""
 
 
 class ForwardError(RequestError):
-    """The model's ``forward`` raised for this request, or gave something else than tensors.
+    """The model's ``forward`` raised for this request, or returned something other than tensors.
 
-    An `InputError` that it raised itself, about what it was given, stays one.
+    An `InputError` that ``forward`` raises about its input is passed on unchanged.
     """
 
 
 class ReduceError(RequestError):
-    """``reduce`` raised in the worker, or returned what cannot travel."""
+    """``reduce`` raised in the worker, or returned a value that cannot be sent."""
 
 
 class DecodeError(RequestError):
@@ -85,7 +85,7 @@ class DecodeError(RequestError):
 
 
 class AssumedWarning(UserWarning):
-    """Something that an input leaves open was assumed; the message says what, and how to say it otherwise."""
+    """An input does not state a fact, and a default was assumed; the message has the default and how to set it."""
 
 
 class AbortedError(RequestError):
@@ -93,12 +93,12 @@ class AbortedError(RequestError):
 
 
 def raise_interrupt(error: BaseException) -> None:
-    """Raise ``error`` again if a signal handler raised it while an author's code ran, as a user's Ctrl-C does.
+    """Raise ``error`` again if it came from a signal handler while an author's code ran, such as a user's Ctrl-C.
 
-    Call it first in an ``except BaseException`` around an author's function: whatever else leaves such a function, a
-    SystemExit and a KeyboardInterrupt too, is an error of the request. Signal handlers run in the main thread alone,
-    and a handler that is written in Python is a frame of the traceback. Python's own handler of Ctrl-C has no frame:
-    where it is set, a KeyboardInterrupt counts as the user's.
+    Call it first in an ``except BaseException`` around an author's function. Any other exception from that function,
+    including SystemExit and KeyboardInterrupt, is an error of the request. Signal handlers run only in the main thread,
+    and a handler written in Python is a frame of the traceback. Python's own handler for Ctrl-C has no frame: if it is
+    installed, a KeyboardInterrupt counts as the user's.
     """
     if isinstance(error, Exception) or threading.current_thread() is not threading.main_thread():
         return
@@ -114,7 +114,7 @@ def raise_interrupt(error: BaseException) -> None:
 
 
 def as_exception(error: BaseException) -> Exception:
-    """Return an error of a request as one that ends nothing but the request: an event loop ends by a SystemExit."""
+    """Return ``error``, wrapped in a RequestError unless it is an Exception, since a SystemExit ends an event loop."""
     if isinstance(error, Exception):
         return error
     raised = RequestError(f"a function that the request called raised {type_and_message(error)}; it must not")
@@ -123,14 +123,14 @@ def as_exception(error: BaseException) -> Exception:
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says of itself; where the ``__str__`` of an author's class raises, that it does."""
+    """Return the message of an exception, or a note if its ``__str__``, an author's code, raises."""
     try:
         return str(error)
-    except BaseException as second:  # noqa: BLE001 - an author's code, called to tell of a failure: it must not be another
+    except BaseException as second:  # noqa: BLE001 - an author's code, called while a failure is reported
         raise_interrupt(second)
         return f"(its message cannot be read: {type(second).__name__})"
 
 
 def type_and_message(error: BaseException) -> str:
-    """An exception as Python prints it, "KeyError: 'x'"."""
+    """Format an exception as Python prints it: "KeyError: 'x'"."""
     return f"{type(error).__name__}: {message_of(error)}"

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used."""
+"""Lazy attributes of a package, whose modules are imported on first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """The module functions ``__getattr__`` and ``__dir__`` of a package, by each module's names, in one text."""
+    """Return the module functions ``__getattr__`` and ``__dir__`` of a package that imports its names on first use.
+
+    ``homes`` maps each module to the names that it defines, separated by spaces.
+    """
     module: dict[str, Any] = vars(sys.modules[package])
     home = {name: defines for defines, names in homes.items() for name in names.split()}
 

@@ -1,4 +1,4 @@
-"""The logger of what runs in an engine: below vLLM's own, so that it is set up with it."""
+"""The logger of code that runs in an engine, a child of vLLM's logger, so that vLLM's settings apply to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the messages of errors have in common: values shown shortly, and names that are not known."""
+"""Parts of error messages: shortened values, and hints for unknown names."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any, Final
 from vllm_mmout.errors import OptionError
 
 _SHOWN: Final = 100
-"""Characters of a value in a message."""
+"""Largest number of characters of a value in a message."""
 
 
 def unknown(name: object, known: Iterable[str], *, kind: str = "option", where: str = "") -> OptionError:
-    """The error of a name that is not known; it lists those that are."""
+    """Return the error for a name that is not in ``known``; the message lists the known names."""
     known = list(known)
     message = f"unknown {kind} {shown(name)}{where}{close_match(name, known)} (known: {', '.join(known)})"
     return OptionError(message, param=str(name)[:_SHOWN])
 
 
 def close_match(name: object, known: Iterable[str]) -> str:
-    """A hint at the known name that ``name`` may be a slip of; empty without one."""
+    """Return a hint at the known name that is most similar to ``name``; empty if there is no similar name."""
     near = difflib.get_close_matches(str(name)[:40], list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it; of a large one no more than the begin is looked at."""
+    """Return a value as text for a message, shortened; only the beginning of a large value is read."""
     text = ""
     for piece in _written(value):
         text += piece
@@ -36,7 +36,7 @@ def shown(value: Any) -> str:
 
 
 def _written(value: Any) -> Iterator[str]:
-    """What `repr` gives, piece by piece."""
+    """Yield the `repr` of a value, piece by piece."""
     if isinstance(value, str):
         yield repr(value[: _SHOWN + 1])
     elif isinstance(value, list):

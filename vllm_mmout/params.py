@@ -1,4 +1,4 @@
-"""OutputParams: the options of one request, the same names in Python, over HTTP and on the command line."""
+"""`OutputParams`: the options of a request, with the same names in Python, over HTTP and on the command line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from vllm_mmout.params_parts import OF_MODELS, Tiling
 from vllm_mmout.request_options import options_of, said
 
 LOCAL_ONLY = frozenset({"path", "sampling", "grid", "chunk_seconds"})
-"""Options that are of this process alone: they never travel to an engine and are refused from the network."""
+"""Options for this process only: they are not sent to an engine, and are refused from the network."""
 
 STAYS = LOCAL_ONLY | {"partial_images"}
-"""Options that no engine needs to know: requests that differ in them alone are of one batch."""
+"""Options that an engine does not need: requests that differ only in these share a batch."""
 
 
 class OutputParams(Tiling, frozen=True, kw_only=True):
-    """What one request asks of the output, and how its input is to be read.
+    """Options of a request: the output that it asks for, and how its input is read.
 
     Raises:
         OptionError: a value has the wrong type or is out of range.
@@ -33,7 +33,8 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
     simplify: Annotated[
         float | None,
         said(
-            "how far borders of polygons may move to have fewer corners. By default they follow the pixels.",
+            "largest distance by which borders of polygons may move to remove corners. By default they follow the"
+            " pixels.",
             ge=0,
             unit="pixels",
         ),
@@ -41,11 +42,11 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
     partial_images: Annotated[
         int,
         said(
-            "pictures of the result that come before it while a scene grows, evenly spread over its tiles. What is not"
-            " finished is transparent. Inputs that fit one forward have none, nor do processors that join no rasters;"
-            " of several picks it is the first's. `AsyncLLM.generate` yields them in reports of its progress. Where a"
-            " model generates pictures as tokens they are spread over the rows, come in ``updates`` of its answers, and"
-            " have grey for what is not finished.",
+            "number of preview pictures while a scene is processed, evenly spread over its tiles. Unfinished parts are"
+            " transparent. Inputs that fit one forward pass have no previews, nor have processors that do not join"
+            " rasters; with several processors, the first one's result is shown. `AsyncLLM.generate` yields previews in"
+            " its progress reports. For a model that generates pictures as tokens, they are spread over the rows, are"
+            " sent in ``updates`` of its answers, and are grey where unfinished.",
             ge=0,
             le=3,
         ),
@@ -53,26 +54,26 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
     chunk_seconds: Annotated[
         float | None,
         said(
-            "of a model that generates a sound as tokens: least length of the chunks that `AsyncLLM.generate` yields"
-            " while the tokens come. By default a sound comes whole.",
+            "least length of the chunks of sound that `AsyncLLM.generate` yields while a model generates sound as"
+            " tokens. By default the whole sound is returned at once.",
             ge=0.001,
             unit="seconds",
         ),
     ] = None
-    sampling: Annotated[Any, said("vLLM's `SamplingParams`, for models that generate tokens; by default theirs.")] = (
-        None
-    )
+    sampling: Annotated[
+        Any, said("vLLM's `SamplingParams`, for models that generate tokens; None for the default.")
+    ] = None
     grid: Annotated[
         tuple[Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec.Meta(ge=1)]] | None,
         said(
-            "rows and columns of codes of the pictures that a model generates, with output media or mixed, or with"
-            " partial_images. By default those of the model's layout."
+            "rows and columns of codes in the pictures that a model generates, with the outputs media and mixed, or"
+            " with partial_images. By default those of the model's layout."
         ),
     ] = None
     path: Annotated[
         str | None,
         said(
-            "file or folder to write the result to, also in a bucket, in Python alone; ``outputs.path`` names the file."
+            "file or folder for the result, also in a bucket; only in Python. ``outputs.path`` is the path of the file."
         ),
     ] = None
 
@@ -107,28 +108,28 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
 
     @property
     def part(self) -> bool:
-        """Whether the request is one part, a tile, of several."""
+        """Whether the request is one tile of a larger request."""
         return False
 
     @property
     def blends(self) -> bool:
-        """Whether the output of this request is averaged with its neighbours' before the result is made of it."""
+        """Whether values of this request are averaged with neighbouring tiles before the result is computed."""
         return self.part and self.overlap > 0 and self.blend != "none"
 
     def of_part(self, **changes: Any) -> OutputParams:
-        """The same of one part of the request, with other values of some options."""
+        """Return the options for one part of the request, with the given changes."""
         return _PartParams(**{**msgspec.structs.asdict(self), **changes})
 
     def to_wire(self) -> dict[str, Any]:
-        """The options that travel with the request, as plain data without those left at their default."""
+        """Return the options to send with the request, as plain data without the defaults."""
         wire: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, sampling=None))
-        # msgspec leaves out texts that are the default object itself, which those that were unpickled are not.
-        said = [key for key in wire if key not in STAYS and getattr(self, key) != OPTIONS[key].default]
-        return {key: wire[key] for key in said} | ({_PART: True} if self.part else {})
+        # msgspec omits a text only if it is the default object itself, so equal unpickled texts are left out here.
+        names = [key for key in wire if key not in STAYS and getattr(self, key) != OPTIONS[key].default]
+        return {key: wire[key] for key in names} | ({_PART: True} if self.part else {})
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> OutputParams:
-        """Make the params from plain data, as `to_wire` gives it."""
+        """Create the params from plain data, as returned by `to_wire`."""
         known = [name for name in OPTIONS if name not in LOCAL_ONLY]
         for name in options:
             if name not in known and name != _PART:
@@ -140,17 +141,17 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
 
 
 class _PartParams(OutputParams, frozen=True, kw_only=True):
-    """The params of one part of a request, which the engine makes."""
+    """Params of one part of a request, created by the engine."""
 
     @property
     def part(self) -> bool:
-        """It is one."""
+        """Always True."""
         return True
 
 
 _PART = "part"
 OPTIONS = options_of(OutputParams)
-"""All options by name."""
+"""Maps the name of each option to its declaration."""
 _CHOSEN = [option for option in OPTIONS.values() if option.choices]
 _BOUNDED = [option for option in OPTIONS.values() if option.bounded]
 _Checked = msgspec.defstruct(
@@ -158,7 +159,7 @@ _Checked = msgspec.defstruct(
     [(option.name, option.hint | None if option.default is None else option.hint) for option in OPTIONS.values()],
     kw_only=True,
 )
-"""The types of OutputParams, checked strictly: msgspec checks types when it converts, not in constructors."""
+"""Copy of OutputParams' fields for strict type checks: msgspec checks types in conversions, not in constructors."""
 OutputParams.__doc__ = "\n".join(
     [*(OutputParams.__doc__ or "").splitlines()[:2], "    Args:"]
     + [f"        {option.name}: {option.meta.description}" for option in OPTIONS.values()]

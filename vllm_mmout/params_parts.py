@@ -1,6 +1,6 @@
-"""The parts that OutputParams is made of: which processors are asked, how the input is read, how it is cut.
+"""Base classes of OutputParams: choice of processors, reading of the input, steps of iterative models, and tiling.
 
-Each is the base of the next, since a msgspec Struct can have one base with fields.
+Each class is the base of the next, since a msgspec Struct can have only one base with fields.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from vllm_mmout.geo import Window
 from vllm_mmout.request_options import said
 
 OF_MODELS = ("location", "dates", "means", "stds")
-"""Options that only some models take."""
+"""Options that only some models accept."""
 
 OF_STEPS = ("num_inference_steps", "guidance_scale", "seed", "strength", "negative_prompt", "size")
-"""Options that only models take which work step by step, as those of diffusion do."""
+"""Options that only iterative models accept, such as diffusion models."""
 
 _SIZE = re.compile(r"[1-9]\d{0,4}x[1-9]\d{0,4}", re.ASCII)
 _FLOAT32 = (2.0**-149, (2 - 2.0**-23) * 2.0**127)
-"""The smallest number and the largest that float32 has, above 0."""
+"""The smallest and the largest positive number in float32."""
 
 
 FILE, STORED = "file", "stored"
-"""What scale may be beside numbers: what each file states, or the numbers as they are."""
+"""Values of ``scale`` other than numbers: the scale that each file states, or the values as stored."""
 
 
 class Picks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Which processors are asked, and for what."""
+    """Choice of the output processors, and of the output that they return."""
 
     processor: Annotated[
         str | tuple[str, ...] | None,
@@ -45,9 +45,9 @@ class Picks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     output: Annotated[
         str | None,
         said(
-            "what the processor returns, as classes, probabilities, confidence, polygons, areas. Of a model that"
-            ' generates tokens "none" leaves media tokens where they are: in the text, and not decoded; "media" has it'
-            ' write one whole medium, "mixed" text and whole media.',
+            "kind of result, such as classes, probabilities, confidence, polygons, areas. For a model that generates"
+            ' tokens: "none" leaves media tokens undecoded in the text, "media" makes the model write one whole medium,'
+            ' "mixed" text and whole media.',
             metavar="KIND",
         ),
     ] = None
@@ -62,12 +62,12 @@ class Picks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
     @property
     def picks(self) -> tuple[str, ...] | None:
-        """The processors asked for by name, None for the model's first."""
+        """Names of the requested processors, or None for the model's first."""
         return (self.processor,) if isinstance(self.processor, str) else self.processor
 
 
 class Reading(Picks, frozen=True, kw_only=True):
-    """How the input is read."""
+    """Options for reading the input."""
 
     bands: Annotated[
         tuple[Annotated[int, msgspec.Meta(ge=1)] | str, ...] | None,
@@ -78,28 +78,28 @@ class Reading(Picks, frozen=True, kw_only=True):
     ] = None
     indices: Annotated[
         tuple[Annotated[int, msgspec.Meta(ge=0)], ...] | None,
-        said("the same as bands, counted from 0. Clients of TerraTorch send it; not together with bands."),
+        said("bands of the input in the model's order, counted from 0, as TerraTorch does. Not together with bands."),
     ] = None
     nodata: Annotated[
-        float | None, said('value of the input that means "no observation". Instead of the file\'s own.', nan=True)
+        float | None, said('value of the input that means "no observation". Replaces the nodata of the file.', nan=True)
     ] = None
     scale: Annotated[
         float | tuple[float, ...] | Literal["file", "stored"] | None,
         said(
-            "what values are multiplied by, one number or one a band. With scale or offset the model gets float32:"
-            ' value * scale + offset, in place of what the file says. "file" takes scale and offset of each band as'
-            ' its file states them, "stored" takes the numbers as they are stored. By default what NetCDF and HDF5'
-            " state is taken, counts of Sentinel-2 are made those of all its years, and other files are taken as"
-            " stored."
+            "factor for the values, one number or one per band. With scale or offset the model gets float32: value *"
+            ' scale + offset, in place of the file\'s own scale and offset. "file" applies the scale and offset of each'
+            ' band that its file states, "stored" uses the values as stored. By default, the values of NetCDF and HDF5'
+            " are scaled as their files state, Sentinel-2 values are made equal across processing baselines, and"
+            " values of other files are used as stored."
         ),
     ] = None
     offset: Annotated[
-        float | tuple[float, ...] | None, said("what is added to them then, one number or one a band.")
+        float | tuple[float, ...] | None, said("value added after scale, one number or one per band.")
     ] = None
     window: Annotated[
         Window | None,
         said(
-            "part of the input to use: row, column, height, width in pixels. The result lies on that part.",
+            "part of the input to use: row, column, height, width in pixels. The result covers that part.",
             metavar="ROW,COL,HEIGHT,WIDTH",
         ),
     ] = None
@@ -114,35 +114,37 @@ class Reading(Picks, frozen=True, kw_only=True):
     bbox_crs: Annotated[
         str | None,
         said(
-            "coordinate system of bbox, as EPSG:4326 (longitude, latitude). By default the input's own.", metavar="CRS"
+            "coordinate system of bbox, such as EPSG:4326 (longitude, latitude). By default the input's.", metavar="CRS"
         ),
     ] = None
     resampling: Annotated[
-        Literal["nearest", "bilinear"], said("how coarser bands of several files are brought to the finest grid.")
+        Literal["nearest", "bilinear"], said("how coarser bands of several files are resampled to the finest grid.")
     ] = "nearest"
     location: Annotated[
         tuple[float, float] | None,
         said(
-            "latitude and longitude of the input's middle in degrees, for models that take it. By default as its"
-            " georeference says.",
+            "latitude and longitude of the input's centre in degrees, for models that use it. By default from its"
+            " georeference.",
             metavar="LATITUDE,LONGITUDE",
         ),
     ] = None
     dates: Annotated[
         tuple[str, ...] | None,
         said(
-            "when each date of the input was taken, as 2024-05-01, for models that take it. By default as its metadata"
-            " or its file's name says."
+            "date of each time step of the input, as 2024-05-01, for models that use it. By default from its metadata"
+            " or its file's name."
         ),
     ] = None
     means: Annotated[
-        tuple[float, ...] | None, said("what is subtracted of each band. After scale, instead of the model's own.")
+        tuple[float, ...] | None, said("mean of each band, subtracted after scale. Replaces the model's own.")
     ] = None
-    stds: Annotated[tuple[float, ...] | None, said("what each band is divided by then.")] = None
+    stds: Annotated[tuple[float, ...] | None, said("divisor of each band after means. Replaces the model's own.")] = (
+        None
+    )
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The options set here that say how a raster is read and cut."""
+        """Names of the options set here that affect how a raster is read and cut."""
         names = ("bands", "indices", "nodata", "scale", "offset", "window", "bbox", *OF_MODELS, "tile")
         return tuple(name for name in names if getattr(self, name) is not None)
 
@@ -170,7 +172,7 @@ class Reading(Picks, frozen=True, kw_only=True):
             raise _wrong("offset", f"is {self.offset} beside scale={self.scale!r}, which says all; leave one out")
 
     def _check_place(self) -> None:
-        """Check which part of the world is read, and what is said of it."""
+        """Check the options about the position and the dates of the input."""
         if self.location is not None and not (abs(self.location[0]) <= 90 and abs(self.location[1]) <= 180):
             raise _wrong("location", f"must be (latitude, longitude) in degrees, got {self.location}")
         for day in self.dates or ():
@@ -195,36 +197,42 @@ class Reading(Picks, frozen=True, kw_only=True):
 
 
 class Stepping(Reading, frozen=True, kw_only=True):
-    """How a model works that answers step by step; the names are those of diffusers and of OpenAI's interface."""
+    """Options for iterative models, such as diffusion models; named as in diffusers and OpenAI's API."""
 
     num_inference_steps: Annotated[
-        int | None, said("steps that an iterative model takes. By default as the model says.", ge=1, le=100_000)
+        int | None, said("number of steps of an iterative model. By default as the model says.", ge=1, le=100_000)
     ] = None
     guidance_scale: Annotated[
         float | None,
-        said("how closely the result follows what is asked for, in classifier-free guidance. By default the model's."),
+        said(
+            "strength of classifier-free guidance: how closely the result follows the prompt. By default the model's."
+        ),
     ] = None
     seed: Annotated[
         int | None,
         said(
-            "begins the random numbers of the request. The same one gives the same result. By default a random one.",
+            "seed of the random numbers of the request. The same seed gives the same result. By default random.",
             ge=0,
             le=2**63 - 1,
         ),
     ] = None
     strength: Annotated[
         float | None,
-        said("how much of an input picture is made anew, 0 to 1. By default the model's.", ge=0, le=1),
+        said("how much of an input picture is changed, from 0 to 1. By default the model's.", ge=0, le=1),
     ] = None
-    negative_prompt: Annotated[str | None, said("what the result is to be unlike, in words.")] = None
+    negative_prompt: Annotated[str | None, said("description of what the result should not show.")] = None
     size: Annotated[
         str | None,
-        said('"auto", or width and height of the result in pixels, as 512x512.', metavar="WIDTHxHEIGHT", max_length=11),
+        said(
+            '"auto", or width and height of the result in pixels, such as 512x512.',
+            metavar="WIDTHxHEIGHT",
+            max_length=11,
+        ),
     ] = None
 
     @property
     def sides(self) -> tuple[int, int] | None:
-        """Width and height that are asked for, in pixels."""
+        """Requested width and height in pixels, or None."""
         if self.size is None:
             return None
         width, height = self.size.split("x")
@@ -240,13 +248,13 @@ class Stepping(Reading, frozen=True, kw_only=True):
 
 
 class Tiling(Stepping, frozen=True, kw_only=True):
-    """How an input that does not fit one forward is cut, and joined again."""
+    """Options for cutting an input that does not fit one forward pass into tiles, and joining the results."""
 
     tile: Annotated[
         int | None,
         said(
-            "side of the square tiles that larger inputs are cut into. By default the model's own, and only for an"
-            " input that is too large for one forward.",
+            "side of the square tiles that larger inputs are cut into. By default the model's, used only for an input"
+            " that is too large for one forward pass.",
             ge=1,
             unit="pixels",
         ),
@@ -254,8 +262,8 @@ class Tiling(Stepping, frozen=True, kw_only=True):
     overlap: Annotated[
         int,
         said(
-            "what neighbouring tiles share, at most half a tile. The outer quarter on either side, which a tile sees"
-            " with little around it, counts nothing; the middle half is blended.",
+            "width of the overlap of neighbouring tiles, at most half a tile. Its outer quarters are discarded, since a"
+            " tile lacks context there; the middle half is blended.",
             ge=0,
             unit="pixels",
         ),
@@ -263,9 +271,9 @@ class Tiling(Stepping, frozen=True, kw_only=True):
     blend: Annotated[
         Literal["cosine", "linear", "none"],
         said(
-            "how values are averaged where tiles overlap: along a cosine or linear ramp, or not. With none each pixel"
-            " is of the tile in whose middle it lies. Probabilities are averaged before the class is chosen; class ids"
-            " of processors that know nothing else are taken as with none."
+            "how values are averaged where tiles overlap: along a cosine or linear ramp, or not. With none, each pixel"
+            " is taken from the tile whose centre is nearest. Probabilities are averaged before the class is chosen;"
+            " class ids of processors without probabilities are taken as with none."
         ),
     ] = "cosine"
 
@@ -274,5 +282,5 @@ class Tiling(Stepping, frozen=True, kw_only=True):
             raise _wrong("overlap", f"must be at most half a tile, got {self.overlap} for tile={self.tile}")
 
 
-def _wrong(name: str, what: str) -> OptionError:
-    return OptionError(f"{name} {what}", param=name)
+def _wrong(name: str, problem: str) -> OptionError:
+    return OptionError(f"{name} {problem}", param=name)

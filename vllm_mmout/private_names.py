@@ -1,4 +1,4 @@
-"""Contact: names of another package that we rely on though nobody promises them to us, and whether they are there."""
+"""`Contact`: names of other packages that are not public API but are used here, and checks that they exist."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """Some names of a module."""
+    """Names of a module that are not public API, and the reason for using them."""
 
     module: str
     names: tuple[str, ...]
-    """Names of the module, of submodules, or "Class.attribute", which an object may get in its methods."""
+    """Names in the module, names of submodules, or "Class.attribute", which methods of the class may set."""
     why: str
 
     def faults(self) -> Iterator[str]:
-        """What is not there, each in words for people."""
+        """Yield a message for each missing name."""
         try:
             module = importlib.import_module(self.module)
         except ImportError as error:
@@ -67,16 +67,16 @@ THIRD_PARTIES: Final = (
     ),
     Contact("argparse", ("_SubParsersAction", "ArgumentParser._option_string_actions"), "ask which flags a parser has"),
 )
-"""Private names of packages other than vLLM, whose versions stand in setup.cfg or are those that vLLM brings."""
+"""Private names of packages other than vLLM, whose versions are set in setup.cfg or required by vLLM."""
 
 
 def third_party_faults() -> list[str]:
-    """What has changed in packages that are installed."""
+    """Return messages about names that are missing from installed packages."""
     return list(faults(contact for contact in THIRD_PARTIES if find_spec(contact.module.partition(".")[0])))
 
 
 def faults(contacts: Iterable[Contact]) -> Iterator[str]:
-    """What is not there of several."""
+    """Yield a message for each missing name of several contacts."""
     for contact in contacts:
         yield from contact.faults()
 
@@ -94,13 +94,13 @@ def _is_there(module: object, name: str) -> bool:
 
 
 def _is_set_in(owner: type, attribute: str) -> bool:
-    """Whether a class or one of its bases declares an attribute or sets it on its objects."""
+    """Return whether a class or one of its bases declares an attribute or assigns it in a method."""
     for base in owner.__mro__[:-1]:
         if attribute in vars(base).get("__annotations__", {}):
             return True
         try:
             source = inspect.getsource(base)
-        except (OSError, TypeError):  # of C
+        except (OSError, TypeError):  # a class of an extension module has no source
             continue
         if re.search(rf"\bself\.{attribute}\b[^=\n]*=[^=]", source):
             return True

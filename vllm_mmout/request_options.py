@@ -1,9 +1,10 @@
-"""Options of requests: each is declared once, as a field of a msgspec Struct, and read, checked and described by that.
+"""Declarations of request options: each is a field of a msgspec Struct, from which it is parsed, checked and described.
 
-A field's type may be ``Annotated`` with a ``msgspec.Meta``: what it says of the option goes to ``/openapi.json`` and to
-``--help``, its bounds are checked. ``extra`` of a Meta may hold ``unit`` (of a number, for messages), ``why`` (there is
-no other choice), ``spelling`` (gives the usual spelling of a choice), ``metavar`` (for ``--help``), ``verbatim``
-(whether blanks around a text count) and ``nan`` (whether JSON's texts "nan" and "inf" are taken).
+A field's type may be ``Annotated`` with a ``msgspec.Meta``. Its description is published in ``/openapi.json`` and
+``--help``, and its bounds are checked. ``extra`` of a Meta may hold ``unit`` (of a number, for messages), ``why``
+(reason why there is only one choice), ``spelling`` (function that returns the usual spelling of a choice), ``metavar``
+(for ``--help``), ``verbatim`` (whether to keep blanks around a text) and ``nan`` (whether to accept JSON's texts "nan"
+and "inf").
 """
 
 from __future__ import annotations
@@ -22,71 +23,71 @@ from vllm_mmout.errors import OptionError
 from vllm_mmout.messages import shown
 
 _LONGEST: Final = 8192
-"""Characters of a text of which no more is declared."""
+"""Default for the largest number of characters of a text."""
 _LARGEST: Final = 2**31 - 1
-"""No count of pixels or bands is larger, and larger ones overflow in numpy."""
+"""Largest count of pixels or bands, since larger counts overflow in numpy."""
 _NO_NUMBERS: Final = frozenset({"nan", "inf", "-inf"})
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option of requests."""
+    """An option of requests: its name, type, default and description."""
 
     name: str
     declared: Any
-    """Its type, with what stands in ``Annotated`` within it, without None."""
+    """Type of the option without None, including the parts in ``Annotated``."""
     default: Any
     meta: msgspec.Meta
 
     @cached_property
     def hint(self) -> Any:
-        """The type that values are converted to; choices are checked apart."""
+        """Type for converting values; choices are checked separately."""
         hint = _plain(self.declared)
         return type(get_args(hint)[0]) if get_origin(hint) is Literal else hint
 
     @property
     def extra(self) -> Mapping[str, Any]:
-        """What msgspec does not know of an option."""
+        """Properties of the option that msgspec does not know."""
         return self.meta.extra or {}
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """Its JSON schema."""
+        """JSON schema of the option."""
         schema: dict[str, Any] = _simple(msgspec.json.schema(Annotated[self.declared, self.meta]))
         return schema
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """The values that it may have; none: any of its type."""
+        """Allowed values; empty if every value of the type is allowed."""
         return get_args(self.declared) if get_origin(self.declared) is Literal else tuple(self.schema.get("enum", ()))
 
     @property
     def longest(self) -> int:
-        """Characters that a text may have."""
+        """Largest number of characters of a text."""
         return self.meta.max_length or _LONGEST
 
     @cached_property
     def words(self) -> str:
-        """Its type, for messages."""
+        """Description of the type for messages."""
         return " or ".join(map(_words, _members(self.hint)))
 
     @cached_property
     def items(self) -> tuple[Any, ...] | None:
-        """Types of a list's values; None: it takes no list."""
+        """Types of the items if the option accepts a list, else None."""
         lists = [member for member in _members(self.hint) if get_origin(member) is tuple]
         return get_args(lists[0]) if lists else None
 
     @cached_property
     def alone(self) -> bool:
-        """Whether one value is taken without a list."""
+        """Whether a single value is accepted in place of a list."""
         return any(get_origin(member) not in {tuple, dict} for member in _members(self.hint))
 
     def from_texts(self, texts: Mapping[str, Sequence[str]]) -> Any:
-        """The value of a form's fields.
+        """Parse the option from the fields of a form.
 
-        A list comes as ``name[]`` once a value, as OpenAI's clients send it, as ``name`` several times, or as one text
-        with commas or in JSON; a table as ``name[key]``. Texts come by what stood behind the name: "", "[]", "[key]".
-        None for a text that is empty: nothing was filled in.
+        A list may be sent as ``name[]`` once for each value, as OpenAI's clients do, as ``name`` several times, or as
+        one text with commas or in JSON; a table is sent as ``name[key]``. ``texts`` maps the suffix of the field's
+        name, "", "[]" or "[key]", to its values. Returns None if the text is empty, for a field left blank.
         """
         for text in (text for several in texts.values() for text in several):
             self._check_length(text)
@@ -103,11 +104,11 @@ class Option:
         if len(keys) == len(texts) and any(get_origin(member) is dict for member in _members(self.hint)):
             return self._converted({key: texts[f"[{key}]"][0] for key in keys}, strict=False)
         sent = ", ".join(f"{name}{suffix}"[:60] for suffix in list(texts)[:4])
-        several = f"; send {name}[] once a value" if self.items is not None else ""
-        raise self._error(f"{name} is sent as {sent}, and must be {self.words}{several}")
+        several = f"; send {name}[] once for each value" if self.items is not None else ""
+        raise self._error(f"{name} is sent as {sent}, but must be {self.words}{several}")
 
     def from_text(self, text: str) -> Any:
-        """The value of one text: a list with commas or in JSON."""
+        """Parse the option from one text; a list has commas or is JSON."""
         text = text if self.extra.get("verbatim") else text.strip()
         if not text:
             return None
@@ -123,7 +124,7 @@ class Option:
         return self._converted(value, strict=False)
 
     def from_json(self, value: Any) -> Any:
-        """The value of a JSON object's field."""
+        """Parse the option from a field of a JSON object."""
         if isinstance(value, str):
             self._check_length(value)
             if not value and self.hint is str and not self.choices:
@@ -133,15 +134,15 @@ class Option:
         return self._converted(value, strict=True)
 
     def checked(self, value: Any) -> Any:
-        """A value of the option's type that is one of its choices, under its usual spelling, and within its bounds."""
+        """Return a value in the usual spelling; raise OptionError if it is not a choice or is out of bounds."""
         if self.choices:
             value = self.extra.get("spelling", str)(value) if self.hint is str else value
             if value not in self.choices:
-                why = self.extra.get("why")
-                taken = (" or " if why else ", ").join(map(str, self.choices))
+                reason = self.extra.get("why")
+                choices = (" or " if reason else ", ").join(map(str, self.choices))
                 raise self._error(
-                    f"{self.name} must be {'' if why else 'one of '}{taken}, got {shown(value)}"
-                    f"{f': {why}' if why else ''}"
+                    f"{self.name} must be {'' if reason else 'one of '}{choices}, got {shown(value)}"
+                    f"{f': {reason}' if reason else ''}"
                 )
         elif self.bounded and not (self.meta.ge <= value < math.inf and value <= (self.meta.le or math.inf)):
             unit = f" {self.extra['unit']}" if "unit" in self.extra else ""
@@ -151,7 +152,7 @@ class Option:
 
     @property
     def bounded(self) -> bool:
-        """Whether it is a number that must be within bounds."""
+        """Whether the option is a number with bounds."""
         return self.meta.ge is not None
 
     def _check_length(self, text: str) -> None:
@@ -159,7 +160,7 @@ class Option:
             raise self._error(f"{self.name} has {len(text)} characters, and may have {self.longest}; shorten it")
 
     def _items(self, texts: Sequence[str]) -> list[str | int]:
-        """The values of a list: a number where both numbers and names are taken."""
+        """Return the items of a list, as integers where both numbers and names are accepted."""
         if not all(texts):
             raise self._error(f"{self.name} has an empty value in {shown(list(texts))}; leave it out")
         if (int | str) not in (self.items or ()):
@@ -168,13 +169,19 @@ class Option:
 
     def _converted(self, value: Any, *, strict: bool) -> Any:
         try:
-            found = msgspec.convert(value, self.hint, strict=strict)
+            converted = msgspec.convert(value, self.hint, strict=strict)
         except (msgspec.ValidationError, RecursionError):
             raise self._wrong(value) from None
-        numbers = found if isinstance(found, tuple) else found.values() if isinstance(found, dict) else (found,)
+        numbers = (
+            converted
+            if isinstance(converted, tuple)
+            else converted.values()
+            if isinstance(converted, dict)
+            else (converted,)
+        )
         if self.meta.le is None and any(isinstance(number, int) and abs(number) > _LARGEST for number in numbers):
             raise self._wrong(value)
-        return found
+        return converted
 
     def _wrong(self, value: Any) -> OptionError:
         return self._error(f"{self.name} must be {self.words}, got {shown(value)}")
@@ -184,7 +191,7 @@ class Option:
 
 
 def said(description: str, *, ge: float | None = None, le: float | None = None, **extra: Any) -> msgspec.Meta:
-    """What is declared of an option beside its type; ``max_length`` of a text and ``choices`` too."""
+    """Return the declaration of an option, for ``Annotated``; ``extra`` may hold ``max_length`` and ``choices``."""
     limits: dict[str, Any] = {"ge": ge, "le": le, "max_length": extra.pop("max_length", None)}
     if "choices" in extra:
         limits["extra_json_schema"] = {"enum": list(extra.pop("choices"))}
@@ -192,7 +199,7 @@ def said(description: str, *, ge: float | None = None, le: float | None = None, 
 
 
 def options_of(declared: type[msgspec.Struct], *, without: Iterable[str] = ()) -> dict[str, Option]:
-    """The options that the fields of a Struct declare, by name."""
+    """Return the options that the fields of a Struct declare, by name."""
     hints = get_type_hints(declared, include_extras=True)
     left_out = frozenset(without)
     return {
@@ -208,34 +215,34 @@ def _option(name: str, hint: Any, default: Any) -> Option:
         hint, meta = get_args(hint)[:2]
     kinds: list[Any] = []
     for member in _members(hint):
-        # A record of whole numbers is a list of them, or a table.
+        # A dataclass of integers may be given as a list of them or as a table.
         kinds += (
             [tuple.__class_getitem__((int,) * len(fields(member))), dict[str, int]]
             if is_dataclass(member)
             else [member]
         )
-    return Option(name, Union[tuple(kinds)], default, meta)  # noqa: UP007 - of members that are only known here
+    return Option(name, Union[tuple(kinds)], default, meta)  # noqa: UP007 - the members are known only at run time
 
 
 def _members(hint: Any) -> list[Any]:
-    """The types of a union, but for None."""
+    """Return the types of a union without None."""
     union = get_origin(hint) in {Union, UnionType}
     return [member for member in get_args(hint) if member is not NoneType] if union else [hint]
 
 
 def _plain(hint: Any) -> Any:
-    """A type without what is said of it, or of what is in it."""
+    """Return a type without the annotations on it and on its parts."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _plain(parts[0])
     if origin is Literal or not parts:
         return hint
     plain = tuple(part if part is ... else _plain(part) for part in parts)
-    return Union[plain] if origin in {Union, UnionType} else origin[plain]  # noqa: UP007 - as above
+    return Union[plain] if origin in {Union, UnionType} else origin[plain]  # noqa: UP007 - known only at run time
 
 
 def _words(hint: Any) -> str:
-    """A type in a client's words."""
+    """Return the name of a type for messages to a client."""
     if get_origin(hint) is tuple:
         first, *others = get_args(hint)
         items = " or ".join(f"{_words(item)}s" for item in get_args(first) or (first,))
@@ -248,10 +255,10 @@ def _words(hint: Any) -> str:
 
 
 def _simple(schema: Any) -> Any:
-    """A schema whose lists of a fixed length say it as older generators of clients understand it."""
+    """Simplify a schema for older client generators: lists of a fixed length get ``items`` for ``prefixItems``."""
     if isinstance(schema, list):
         return [_simple(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {name: _simple(part) for name, part in schema.items() if name != "prefixItems"}
-    return made | ({"items": schema["prefixItems"][0]} if "prefixItems" in schema else {})
+    simplified = {name: _simple(part) for name, part in schema.items() if name != "prefixItems"}
+    return simplified | ({"items": schema["prefixItems"][0]} if "prefixItems" in schema else {})

@@ -1,4 +1,4 @@
-"""Stopwatch: how long a thread has read or written pixels, for a traced engine; nobody else has one."""
+"""`Stopwatch`: measures the time that a thread spends reading or writing pixels, for an engine with a trace."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from contextvars import ContextVar
 
 
 class Stopwatch:
-    """Seconds that were spent on files since it was last asked."""
+    """Counter of the seconds spent on files since the last `take`."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count the time inside."""
-        began = time.monotonic()
+        """Add the time spent inside the context."""
+        start = time.monotonic()
         try:
             yield
         finally:
-            self._seconds += time.monotonic() - began
+            self._seconds += time.monotonic() - start
 
     def take(self) -> float:
-        """The seconds, which are counted anew from now on."""
+        """Return the seconds counted so far, and reset the counter."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
 
 FILES: ContextVar[Stopwatch | None] = ContextVar("mmout_files", default=None)
-"""That of this thread; None where nobody asks."""
+"""The stopwatch of the current context, or None if the time is not measured."""

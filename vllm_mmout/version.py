@@ -1,4 +1,4 @@
-"""The version, which stands in setup.cfg."""
+"""The version of this package, which is set in setup.cfg."""
 
 from __future__ import annotations
 

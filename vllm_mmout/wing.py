@@ -1,7 +1,7 @@
-"""Wing: a product that stands on the core and can be taken off again, and the points at which it extends the core.
+"""`Wing`: a part of the product that extends the core at fixed points and can be removed.
 
-Our own wings are the folders of ``vllm_mmout/wings``; an installed package adds one by an entry point of the group
-``vllm_mmout.wings``, ``name = package:WING``. The core imports none of them: it asks here what wings have at a point.
+The wings of this package are the folders of ``vllm_mmout/wings``. An installed package adds a wing by an entry point of
+the group ``vllm_mmout.wings``, ``name = package:WING``. The core imports no wing itself; it looks extensions up here.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ _log = logging.getLogger("vllm.mmout")
 
 @dataclass(frozen=True, kw_only=True)
 class Wing:
-    """One wing; every object below is named as "package.module:attribute", a module as "package.module".
+    """A wing. Its objects are given as "package.module:attribute", and modules as "package.module".
 
-    What is named is imported when it is first needed, so that a wing costs nothing where it is not used.
+    An object is imported only when it is first needed, so that an unused wing costs nothing.
     """
 
     name: str
     output_processors: Mapping[str, str] = field(default_factory=dict)
-    """Name -> class of the output processors that any model can be given by name."""
+    """Maps names to classes of output processors that any model can use by name."""
     models: Mapping[str, str] = field(default_factory=dict)
-    """Architecture -> class of models that folders of this architecture are served by."""
+    """Maps architectures to the model classes that serve folders of this architecture."""
     hooks: str = ""
-    """A sequence of rows of the hook table: each a `engine.hooks.hook.Hook` or a `private_names.Contact`."""
+    """A sequence of rows for the hook table, each a `engine.hooks.hook.Hook` or a `private_names.Contact`."""
     engine: str = ""
-    """A module with ``check_engine(vllm_config, bound=...)``, called before an engine is started, and
-    ``bind_async_llm`` and ``bind_llm``, called with one whose model has an output processor."""
+    """A module with ``check_engine(vllm_config, bound=...)``, called before an engine is started, and with
+    ``bind_async_llm`` and ``bind_llm``, called with an engine whose model has an output processor."""
     configure: str = ""
-    """A function ``(vllm_config)``, called with the config that vLLM has made of engine arguments; what it sets there
-    reaches all processes of the engine."""
+    """A function ``(vllm_config)``, called with the config that vLLM made from the engine arguments. Its changes reach
+    all processes of the engine."""
     processor_families: Mapping[str, str] = field(default_factory=dict)
-    """Prefix -> `registry.registration.ProcessorFamily` of the output processors whose names begin so."""
+    """Maps name prefixes to the `registry.registration.ProcessorFamily` of output processors with this prefix."""
     model_families: Mapping[str, str] = field(default_factory=dict)
-    """Architecture -> `models.model_folders.ModelFamily` of folders that are of another form than ours."""
+    """Maps architectures to the `models.model_folders.ModelFamily` for model folders of another format."""
     kinds: str = ""
-    """A `models.kind.Kind` of models that answer in another way than in one forward."""
+    """A `models.kind.Kind` of models that do not compute their answer in one forward pass."""
     folders: str = ""
-    """A function ``(config, folder, asked=..., settings=...)`` that gives the ``config.json`` of a folder of another
-    form as that of one of ours, or None for a folder that is none of its kind. ``settings`` are those of the engine."""
+    """A function ``(config, folder, asked=..., settings=...)`` that translates the ``config.json`` of a folder in
+    another format into this package's, or returns None for an unknown format. ``settings`` are those of the engine."""
     command: str = ""
-    """A module with ``add_parser``: a command of ``vllm-mmout``."""
+    """A module with ``add_parser`` that adds a command to ``vllm-mmout``."""
     run: str = ""
-    """A module with ``add_flags``, for flags of ``vllm-mmout run``, and ``run``, which runs that command where they say
-    so, and else gives None."""
+    """A module with ``add_flags``, which adds flags to ``vllm-mmout run``, and ``run``, which runs that command if the
+    flags ask for it, and otherwise returns None."""
     testing: Mapping[str, str] = field(default_factory=dict)
-    """Name -> function that `vllm_mmout.testing` has beside its own."""
+    """Maps names to functions that `vllm_mmout.testing` offers in addition to its own."""
     public: str = ""
-    """A module that is an attribute of the package ``vllm_mmout``, under the wing's name."""
+    """A module that becomes an attribute of the package ``vllm_mmout``, under the wing's name."""
     routes: str = ""
-    """What the server of ``vllm-mmout serve`` has beside the core's routes, a `serving.extension.ServerExtension`."""
+    """Additional routes for the server of ``vllm-mmout serve``, a `serving.extension.ServerExtension`."""
 
     def load(self, point: str, key: str = "") -> Any:
-        """Import what the wing has at a point; None where it has nothing there."""
+        """Import the object that the wing has at an extension point; return None if it has none."""
         path = getattr(self, point)
         if isinstance(path, Mapping):
             path = path.get(key)
@@ -80,25 +80,25 @@ class Wing:
 
 
 def wings() -> tuple[Wing, ...]:
-    """The wings that are there, ours first. One that cannot be imported is logged and left out."""
+    """Return the installed wings, this package's first. A wing that cannot be imported is logged and left out."""
     return tuple(_found()[0].values())
 
 
 def failures() -> Mapping[str, str]:
-    """The wings that cannot be imported -> why, and what to do."""
+    """Return the wings that cannot be imported, each with a message about the reason and the remedy."""
     return _found()[1]
 
 
 def extensions(point: str, key: str = "") -> Iterator[Any]:
-    """What all wings have at a point, imported one by one; of points that are tables, what they have under a key."""
+    """Yield the objects of all wings at an extension point, imported lazily; ``key`` selects an entry of a table."""
     for wing in wings():
-        found = wing.load(point, key)
-        if found is not None:
-            yield found
+        extension = wing.load(point, key)
+        if extension is not None:
+            yield extension
 
 
 def configured(vllm_config: Any) -> Any:
-    """An engine's config to which wings have added; one that cannot be imported ends no text model, and is logged."""
+    """Let the wings change an engine's config, and return it; log a wing that cannot be imported, and continue."""
     for wing in wings():
         try:
             configure = wing.load("configure")
@@ -111,25 +111,25 @@ def configured(vllm_config: Any) -> Any:
 
 
 def public_module(name: str) -> Any:
-    """The public module of a wing, by the wing's name; None if there is none."""
+    """Return the public module of the wing called ``name``, or None."""
     return next((wing.load("public") for wing in wings() if wing.name == name and wing.public), None)
 
 
 @cache
 def _found() -> tuple[dict[str, Wing], dict[str, str]]:
-    """The wings of this process by name, and what is wrong with others."""
+    """Return the wings of this process by name, and the error messages of wings that cannot be used."""
     folders = pkgutil.iter_modules(vllm_mmout.wings.__path__, f"{vllm_mmout.wings.__name__}.")
     ours = [EntryPoint(folder.name, f"{folder.name}:WING", GROUP) for folder in folders]
-    found: dict[str, Wing] = {}
+    usable: dict[str, Wing] = {}
     failed: dict[str, str] = {}
     for point in [*ours, *entry_points(group=GROUP)]:
         try:
             wing = point.load()
             if not isinstance(wing, Wing):
                 raise RegistrationError(f"it must be a vllm_mmout.wing.Wing, got {wing!r}")  # noqa: TRY301
-            if wing.name in found:
+            if wing.name in usable:
                 raise RegistrationError(f"there is another wing {wing.name!r}")  # noqa: TRY301
-        except Exception as error:  # noqa: BLE001 - another author's module: text models must not end with it
+        except Exception as error:  # noqa: BLE001 - another author's module must not stop a text model
             package = point.dist.name if point.dist else "vllm-mmout"
             failed[point.name] = (
                 f"the wing {point.name!r} of package {package} cannot be used: {type(error).__name__}: {error};"
@@ -137,5 +137,5 @@ def _found() -> tuple[dict[str, Wing], dict[str, str]]:
             )
             _log.error("%s", failed[point.name])
         else:
-            found[wing.name] = wing
-    return found, failed
+            usable[wing.name] = wing
+    return usable, failed

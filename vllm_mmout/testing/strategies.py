@@ -68,7 +68,10 @@ def rasters(
 
 @st.composite
 def georeferences(draw: st.DrawFn) -> Georeference:
-    """Draw georeferences with a transform (north-up, south-up, mirrored, rotated), points, or neither; some have a CRS."""
+    """Draw georeferences with a transform (north-up, south-up, mirrored, rotated), with points, or with neither.
+
+    Some have a coordinate system.
+    """
     crs = draw(st.sampled_from([*CODES, None]))
     point = crs is not None and draw(st.booleans())
     if crs is not None and draw(st.booleans()):
