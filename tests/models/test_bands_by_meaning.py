@@ -67,7 +67,7 @@ REFUSED = {
     "one band is missing": (("blue", "green", "red"), ("red", "green", "nir"), "red, green, nir.*blue, green, red"),
     "a name has another place": (("a", "red"), ("red", "x"), "bands are red, x.*taken for a, red"),
     "B5 is NIR or red edge": (("blue", "green", "red", "nir"), ("B2", "B3", "B4", "B5"), "Sentinel-2 and Landsat 8"),
-    "Landsat's 4 3 2": (("blue", "green", "red"), ("B4", "B3", "B2"), "nothing tells which.*bands=\\[...\\]"),
+    "Landsat's 4 3 2": (("blue", "green", "red"), ("B4", "B3", "B2"), "the sensor is unknown.*bands=\\[...\\]"),
 }
 
 
@@ -116,7 +116,7 @@ def test_a_list_of_files_keeps_its_order_where_its_names_may_be_those_of_two_sen
     files = [write(tmp_path / f"B{number}.tif", number) for number in range(2, 8)]
     assert seen(mapper(*SIX), files) == [2, 3, 4, 5, 6, 7]
     assert "may be those of Sentinel-2 and Landsat 8 or 9" in noted(mapper(*SIX), files)[0]
-    with pytest.raises(InputError, match="nothing tells which"):
+    with pytest.raises(InputError, match="the sensor is unknown"):
         seen(mapper(*SIX), files[::-1])
 
 
@@ -142,7 +142,7 @@ def test_bands_of_unknown_names_are_taken_by_place_and_the_result_says_so(tmp_pa
     """Names that say nothing do not matter."""
     path = write(tmp_path / "x.tif", 1, 2, band_names=["height", "Band 2"])
     (sentence,) = noted(mapper("red", "nir"), path)
-    assert sentence.startswith("Bands height of the input were taken by their place")
+    assert sentence.startswith("Bands height of the input were taken by their position")
     assert not noted(mapper("red", "nir"), write(tmp_path / "y.tif", 1, 2))
 
 

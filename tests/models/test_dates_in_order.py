@@ -103,7 +103,7 @@ def test_a_list_keeps_its_order_and_the_result_says_where_dates_contradict_it(mo
     """Whoever gives a list has chosen its order."""
     files = [write(tmp_path / f"x_2020-0{month}-01.tif", month) for month in (3, 1, 2)]
     assert seen(model, files) == [[3, 1, 2]]
-    assert "in the order given, which is not that of time: x_2020-03-01.tif (2020-03-01)" in noted(model, files)[0]
+    assert "in the order given, which is not chronological: x_2020-03-01.tif (2020-03-01)" in noted(model, files)[0]
     assert not noted(model, sorted(files))
 
 

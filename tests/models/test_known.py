@@ -138,7 +138,7 @@ def test_a_malformed_environment_stops_nothing(monkeypatch, caplog, text):
         (
             {"architectures": ["Net"]},
             RegistrationError,
-            r"'Net', which nothing registers here \(known: Decorated, .*Wat",
+            r"'Net', which is not registered here \(known: Decorated, .*Wat",
         ),
         ({"architectures": ["Net"], "mmout": {"model": "net"}}, OptionError, "must be \"module:Class\", got 'net'"),
         ({"architectures": ["Net"], "mmout": {"model": 5}}, OptionError, 'must be "module:Class", got 5'),

@@ -58,7 +58,7 @@ def test_zeros_are_the_largest():
         ((0,), ("float32",), "an axis must be a size of 1 or more"),
         (((3, 2),), ("float32",), r"\(least, most\), got \(3, 2\)"),
         ((1,), (), "a tensor needs a dtype"),
-        ((1,), ("floaty",), "'floaty' is no dtype of numpy"),
+        ((1,), ("floaty",), "'floaty' is not a dtype of numpy"),
     ],
 )
 def test_a_malformed_spec_is_refused(shape, dtypes, says):

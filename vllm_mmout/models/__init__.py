@@ -1,1 +1,1 @@
-"""Single-pass models on vLLM, and the embedded one."""
+"""Adapters that run single-pass models on vLLM, and the embedded model."""

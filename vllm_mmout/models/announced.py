@@ -1,4 +1,4 @@
-"""Serving the model classes that the process which started this one has announced."""
+"""Registration of the model classes that the parent process has announced."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from vllm_mmout.models.model_folders import announced
 
 
 def serve_announced() -> None:
-    """Put the announced classes into vLLM's registry of models; none is imported.
+    """Add the announced classes to vLLM's registry of models, without importing them.
 
-    Done when the plugin is loaded, and again before a worker loads its model: a plugin that was loaded after this one
-    may have registered a class for the same architecture, as TerraTorch's does.
+    Called when the plugin is loaded, and again before a worker loads its model: a plugin loaded after this one may have
+    registered a class for the same architecture, as TerraTorch's does.
     """
     if paths := announced():
-        from vllm_mmout.models.vllm_registry import serve  # no text model needs it
+        from vllm_mmout.models.vllm_registry import serve  # text models do not need this import
 
         serve(paths)

@@ -1,7 +1,7 @@
-"""An author's model compiled for a few batch sizes of its dummy input, before it serves.
+"""Compilation of an author's model for a few batch sizes of its dummy input, before it serves requests.
 
-By ``torch.compile`` itself: vLLM's own compilation takes a class written for it, whose one graph has any number of
-tokens, and raises where a model breaks the graph. ``enforce_eager`` is about that one.
+It uses ``torch.compile`` directly. vLLM's own compilation needs a class written for it, with one graph for any number
+of tokens, and raises if the model breaks the graph. ``enforce_eager`` controls only vLLM's compilation.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
 
 Inputs: TypeAlias = Mapping[str, torch.Tensor]
-"""Tensors of one request, without axis 0."""
+"""Tensors of a request, by name, without axis 0."""
 Dtypes: TypeAlias = Mapping[str, torch.dtype]
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
-"""How far a compiled forward may be from eager, as a part of the largest absolute value that eager gives.
+"""Largest difference of a compiled forward from eager, as a fraction of the largest absolute value in eager's output.
 
-In 16 bits eager rounds after each operation, and a compiled forward does not: the difference is eager's own error.
+In 16 bits eager rounds after each operation and a compiled forward does not, so the difference is eager's own error.
 """
 PAYS = 1.05
-"""How many times as fast as eager a compiled forward must be to be kept, where that is asked."""
+"""Least speedup over eager at which a compiled forward is kept, if it must be faster."""
 _LARGEST = 32
 _ROUNDS = 5
 
 
 class CompiledForward:
-    """Runs a model in batches of the sizes that it was compiled for; what it was not compiled for runs as it was.
+    """Forward pass compiled for some batch sizes; other inputs run the model uncompiled.
 
     Args:
-        model: the author's; compiled is its ``forward``, or that of the module that its ``compiled_part`` is.
+        model: the author's model; its ``forward`` is compiled, or that of its submodule ``compiled_part``.
         dummy: the tensors of one request of the largest size, without axis 0.
-        max_batch: requests of a step at most.
+        max_batch: largest number of requests in a step.
 
     Raises:
-        ModelError: it does not compile, or gives other numbers; the model is then as it was.
+        ModelError: the model does not compile, or gives other numbers; the model is then unchanged.
 
     """
 
@@ -57,13 +57,13 @@ class CompiledForward:
         self.sizes = tuple(1 << power for power in range(min(max_batch, _LARGEST).bit_length()))
         self._shapes = {name: tensor.shape for name, tensor in dummy.items()}
         self._dtypes = _dtypes(dummy) if self._part is model else None
-        """None where a part of the model is compiled: what that gets, the rest makes of any dtype."""
+        """Dtypes of the input, or None if only a part is compiled, since the rest converts any dtype for that part."""
         self._warned = False
         self._graphs = next(iter(dummy.values())).is_cuda
         self.speedup = self._compile(dummy)
 
     def run(self, alike: Sequence[Inputs]) -> Raw:
-        """As `author.run`: what the model gives for requests that are alike, on axis 0."""
+        """Return the model's output for requests with equal shapes and dtypes, on axis 0, like `author.run`."""
         with torch.compiler.set_stance("eager_on_recompile"):
             if not self._is_for(alike[0]):
                 return run(self.model, alike)
@@ -77,24 +77,24 @@ class CompiledForward:
         return outputs[0] if len(outputs) == 1 else each(lambda *tensors: torch.cat(tensors), *outputs)
 
     def _is_for(self, tensors: Inputs) -> bool:
-        """Whether the model was compiled for such tensors; a warning, once, where only their dtypes are others."""
+        """Return whether the model was compiled for these shapes and dtypes; warn once if only the dtypes differ."""
         if {name: tensor.shape for name, tensor in tensors.items()} != self._shapes:
             return False
         if self._dtypes is None or (dtypes := _dtypes(tensors)) == self._dtypes:
             return True
         if not self._warned:
             self._warned = True
-            what = f"{type(self.model).__name__} runs as it is for {_in_words(dtypes)}"
-            remedy = "give it a property `compiled_part` that returns its module that gets floats"
-            logger.warning("%s, it is compiled for %s; %s", what, _in_words(self._dtypes), remedy)
+            subject = f"{type(self.model).__name__} runs as it is for {_in_words(dtypes)}"
+            remedy = "give it a property `compiled_part` that returns its submodule with floating-point inputs"
+            logger.warning("%s, it is compiled for %s; %s", subject, _in_words(self._dtypes), remedy)
         return False
 
     def remove(self) -> None:
-        """Give the model its own ``forward`` back."""
+        """Restore the model's own ``forward``."""
         vars(self._part).pop("forward", None)
 
     def _next(self, left: int) -> tuple[int, int]:
-        """The size of the next batch and how many requests are in it: at most a quarter of a batch is padding."""
+        """Return the size of the next batch, and the requests in it; at most a quarter of the batch is padding."""
         for size in self.sizes:
             if left <= size:
                 return (size, left) if 4 * left >= 3 * size else (size // 2, size // 2)
@@ -104,20 +104,20 @@ class CompiledForward:
         if not self._graphs:
             return run(self.model, alike)
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        return each(torch.clone, run(self.model, alike))  # the next one writes over the graph's memory
+        return each(torch.clone, run(self.model, alike))  # the next batch overwrites the memory of a CUDA graph
 
     def _compile(self, dummy: Inputs) -> float:
-        """Compile for each size, and hold it to eager; gives how many times as fast the largest one is."""
+        """Compile for each batch size, compare the output with eager's, and return the speedup of the largest."""
         batches = [[dummy] * size for size in self.sizes]
         eager = [run(self.model, batch) for batch in batches]
-        before = self._seconds(batches[-1])
+        eager_seconds = self._seconds(batches[-1])
         mode = "reduce-overhead" if self._graphs else "default"
         try:
             self._part.forward = torch.compile(self._part.forward, dynamic=False, mode=mode)
-            for batch, wanted in zip(batches, eager, strict=True):
-                for _ in range(3):  # CUDA graphs are recorded in the second
-                    _check_close(self._batch(batch), wanted)
-            return before / self._seconds(batches[-1])
+            for batch, expected in zip(batches, eager, strict=True):
+                for _ in range(3):  # the second run records CUDA graphs
+                    _check_close(self._batch(batch), expected)
+            return eager_seconds / self._seconds(batches[-1])
         except BaseException:
             self.remove()
             raise
@@ -134,22 +134,22 @@ class CompiledForward:
 
 
 def compiled(model: nn.Module, dummy: Inputs, max_batch: int, *, if_faster: bool) -> CompiledForward | None:
-    """Compile a model; None, and a line in the log that says why, where it cannot be, or is to pay and does not."""
+    """Compile a model; log the reason and return None if that fails, or if it must be faster and is not."""
     name, started = type(model).__name__, time.perf_counter()
     try:
         forward = CompiledForward(model, dummy, max_batch)
-    except Exception as error:  # noqa: BLE001 - of a compiler: all there is
-        why, *_ = type_and_message(error.__cause__ or error).splitlines()
-        logger.warning("%s runs as it is, it does not compile: %s", name, why)
+    except Exception as error:  # noqa: BLE001 - a compiler may raise anything
+        reason, *_ = type_and_message(error.__cause__ or error).splitlines()
+        logger.warning("%s runs as it is, it does not compile: %s", name, reason)
         return None
-    took = time.perf_counter() - started
+    seconds = time.perf_counter() - started
     if if_faster and forward.speedup < PAYS:
         forward.remove()
-        logger.info("%s runs as it is: compiled it was %.2f times as fast (%.0f s)", name, forward.speedup, took)
+        logger.info("%s runs as it is: compiled it was %.2f times as fast (%.0f s)", name, forward.speedup, seconds)
         return None
     sizes = ", ".join(map(str, forward.sizes))
     logger.info(
-        "%s is compiled for batches of %s: %.2f times as fast as before (%.0f s)", name, sizes, forward.speedup, took
+        "%s is compiled for batches of %s: %.2f times as fast as before (%.0f s)", name, sizes, forward.speedup, seconds
     )
     return forward
 

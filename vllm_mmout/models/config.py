@@ -1,4 +1,4 @@
-"""MMOutConfig: the configuration class of model folders with ``"model_type": "mmout"``."""
+"""`MMOutConfig`: the configuration class for model folders with ``"model_type": "mmout"``."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from vllm_mmout.errors import HookError
 MODEL_TYPE = "mmout"
 
 
-class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # of __init_subclass__, which has no types
-    """Holds the folder's ``config.json`` as it is; a single-pass model has no vocabulary and no hidden size."""
+class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no types
+    """Configuration that holds a folder's ``config.json`` unchanged, without vocabulary and hidden size."""
 
     model_type = MODEL_TYPE
     hidden_size = 0
     num_attention_heads = 1
     num_hidden_layers = 0
     vocab_size = 2
-    max_position_embeddings = 1 << 20  # a request of an iterative model is a token a step
+    max_position_embeddings = 1 << 20  # a request of an iterative model has one token for each step
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
-        """As transformers'; raises HookError where vLLM has drifted, as it is the first thing done with a folder."""
+        """Create the configuration as transformers does; raise HookError if the hooks do not support this vLLM.
+
+        This method is the first call for a folder.
+        """
         if _unservable is not None:
             raise HookError(str(_unservable))
         as_written = copy.deepcopy(config_dict)
@@ -34,32 +37,35 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # of __in
         return config
 
     def to_dict(self) -> dict[str, Any]:
-        """As transformers', with what it adds and changes; the file itself is `config_json`."""
+        """Return the entries with the additions and changes of transformers; `config_json` returns the file's own."""
         entries: dict[str, Any] = super().to_dict()
         entries.pop("_json", None)
         return entries
 
     def update(self, config_dict: dict[str, Any]) -> None:
-        """As transformers'; vLLM's ``hf_overrides`` come here."""
+        """Update the entries as transformers does, for example with vLLM's ``hf_overrides``."""
         super().update(config_dict)
         vars(self).setdefault("_json", {}).update(copy.deepcopy(config_dict))
         self._answer_as_single_pass()
 
     def _answer_as_single_pass(self) -> None:
-        """Tell vLLM what holds of a single-pass model, whatever its folder says.
+        """Set the properties of a single-pass model for vLLM, whatever the folder says.
 
-        transformers writes of every model of the DETR family that it is an encoder-decoder, by which vLLM schedules a
-        language model with an encoder's output beside the tokens.
+        transformers marks every model of the DETR family as an encoder-decoder. vLLM would schedule it like a language
+        model with an encoder's output beside the tokens.
         """
         self.is_encoder_decoder = False
 
     def get_text_config(self, *args: Any, **kwargs: Any) -> MMOutConfig:
-        """Where vLLM looks for the sizes of a language model: the names of such may mean other things in a folder."""
+        """Return an empty configuration for vLLM's search for the sizes of a language model.
+
+        Entries with such names may mean something else in a folder.
+        """
         return MMOutConfig()
 
 
 def config_json(config: PretrainedConfig) -> dict[str, Any]:
-    """A model's ``config.json``: of a folder of ours as it was written, else what transformers makes of it."""
+    """Return a model's ``config.json``: unchanged for this package's folders, else as transformers represents it."""
     written = getattr(config, "_json", None)
     entries: dict[str, Any] = config.to_dict() if written is None else copy.deepcopy(written)
     return entries
@@ -69,7 +75,7 @@ _unservable: HookError | None = None
 
 
 def register_config(unservable: HookError | None = None) -> None:
-    """Make the class known to transformers and vLLM; ``unservable`` says why no hook is installed."""
-    global _unservable  # noqa: PLW0603 - for the process, as the registration is
+    """Register the class with transformers and vLLM; ``unservable`` is the reason why no hook is installed, if any."""
+    global _unservable  # noqa: PLW0603 - per process, like the registration
     _unservable = unservable
     AutoConfig.register(MODEL_TYPE, MMOutConfig, exist_ok=True)

@@ -1,4 +1,4 @@
-"""FolderConfigParser: how vLLM reads the ``config.json`` of a folder of another form, which a wing serves."""
+"""`FolderConfigParser`: lets vLLM read the ``config.json`` of a folder in another format, which a wing serves."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from vllm_mmout.errors import OptionError
 from vllm_mmout.models.config import MMOutConfig
 
 FORMAT = "mmout"
-"""Its name among vLLM's ``config_format``."""
+"""Name of the parser among the values of vLLM's ``config_format``."""
 
 
 class FolderConfigParser(ConfigParserBase):
-    """Gives the configuration that a folder was taken with; vLLM calls it in the frontend alone."""
+    """Parser that returns the configuration recorded by `take`; vLLM calls it only in the frontend."""
 
     taken: ClassVar[dict[str, dict[str, Any]]] = {}
-    """Folder or hub id -> its ``config.json`` as one of ours."""
+    """Maps each folder or hub id to its ``config.json``, translated into this package's format."""
 
     def parse(
         self,
@@ -30,7 +30,7 @@ class FolderConfigParser(ConfigParserBase):
         code_revision: str | None = None,
         **kwargs: Any,
     ) -> tuple[dict[str, Any], PretrainedConfig]:
-        """The entries, and the configuration that is made of them."""
+        """Return the entries of ``config.json``, and the configuration made from them."""
         entries = self.taken.get(str(model))
         if entries is None:
             raise OptionError(f'config_format="{FORMAT}" is set by vllm_mmout alone; leave config_format out')
@@ -38,7 +38,7 @@ class FolderConfigParser(ConfigParserBase):
 
 
 def take(model: str, entries: dict[str, Any]) -> str:
-    """Have vLLM read a folder as one of ours; the ``config_format`` that does so."""
+    """Make vLLM read a folder as one of this package's, with the given entries; return the ``config_format`` to use."""
     try:
         get_config_parser(FORMAT)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Kind: models that answer in another way than in one forward, which a wing brings."""
+"""`Kind`: a kind of model that does not answer in one forward pass, added by a wing."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One kind; what is written "module:name" is imported when a model of it is served."""
+    """A kind of model. Values of the form "module:name" are imported when a model of this kind is served."""
 
     name: str
-    """As it stands in messages: "iterative"."""
+    """Name of the kind in messages, such as "iterative"."""
     methods: tuple[str, ...]
-    """A model class that has all of these is of this kind."""
+    """Methods of a model class that mark it as being of this kind if it has all of them."""
     adapter: str
-    """Subclass of `models.single_pass.SinglePassModel` that vLLM gets."""
+    """Subclass of `models.single_pass.SinglePassModel` that vLLM runs."""
     arguments: str
-    """A function ``(config) -> dict`` of the engine arguments that such a model needs."""
+    """Function ``(config) -> dict`` that returns the engine arguments that such a model needs."""
     tokens: str
-    """A function ``(model, config, mapped, params) -> int``: the prompt tokens that stand for a request, one a step."""
+    """Function ``(model, config, mapped, params) -> int``: number of prompt tokens of a request, one for each step."""
     options: tuple[str, ...] = ()
-    """Those of `params_parts.OF_STEPS` that every model of this kind takes; a class names more as ``takes``."""
+    """Options in `params_parts.OF_STEPS` that all models of this kind accept; a class adds more by ``takes``."""
 
     def engine_arguments(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Defaults of engine arguments for a model."""
-        arguments: Any = import_path(self.arguments, "engine arguments")
-        found: dict[str, Any] = arguments(config)
-        return found
+        """Return the defaults of the engine arguments for a model."""
+        make_arguments: Any = import_path(self.arguments, "engine arguments")
+        defaults: dict[str, Any] = make_arguments(config)
+        return defaults
 
     def tokens_of(self, model: type, config: Mapping[str, Any], mapped: MappedInput, params: OutputParams) -> int:
-        """The prompt tokens of a request. OptionError or InputError: they are too many, or none."""
+        """Return the number of prompt tokens of a request; raise OptionError or InputError if it is 0 or too large."""
         count: Any = import_path(self.tokens, "number of steps")
         tokens: int = count(model, config, mapped, params)
         return tokens
 
 
 def kind_of(model: type) -> Kind | None:
-    """The kind of a model class, None for one that answers in one forward."""
+    """Return the kind of a model class, or None if it answers in one forward pass."""
     kinds: tuple[Kind, ...] = tuple(extensions("kinds"))
     return next((kind for kind in kinds if all(callable(getattr(model, name, None)) for name in kind.methods)), None)

@@ -1,4 +1,4 @@
-"""The processing classes of a single-pass model: how vLLM itself asks for its inputs."""
+"""Multimodal processing classes of a single-pass model, through which vLLM itself handles its inputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def inputs_of(model_config: ModelConfig) -> ModelInputs:
-    """The input side of a model of ours."""
+    """Return the input handling of a single-pass model."""
     return ModelInputs(served_class(model_config.architecture), InputContext(model_config))
 
 
@@ -43,48 +43,48 @@ class _Parser(MultiModalDataParser):
 
 
 class SinglePassInfo(BaseProcessingInfo):
-    """What vLLM asks about the model's inputs."""
+    """Information about the model's inputs for vLLM."""
 
     def get_data_parser(self) -> MultiModalDataParser:
-        """The parser that leaves an input as it is."""
+        """Return a parser that leaves an input unchanged."""
         return _Parser()
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
-        """One input a request."""
+        """Allow one input for each request."""
         return {IMAGE: 1}
 
     def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
-        """What the author registered, else none: no placeholder tokens stand for an input."""
+        """Return the number of tokens that the author registered, by default 0: inputs have no placeholder tokens."""
         return {IMAGE: self.inputs.max_tokens()}
 
     @cached_property
     def inputs(self) -> ModelInputs:
-        """The model's input side."""
+        """Input handling of the model."""
         return inputs_of(self.ctx.model_config)
 
 
 class SinglePassDummyInputs(BaseDummyInputsBuilder[SinglePassInfo]):
-    """Inputs of the largest size, by which vLLM measures the memory of a forward."""
+    """Inputs of the largest size, with which vLLM profiles the memory of a forward pass."""
 
     def get_dummy_text(self, mm_counts: Mapping[str, int]) -> str:
-        """No text."""
+        """Return an empty text."""
         return ""
 
     def get_dummy_mm_data(
         self, seq_len: int, mm_counts: Mapping[str, int], mm_options: MultiModalDummyOptions
     ) -> MultiModalDataDict:
-        """One input of the largest size."""
+        """Return one input of the largest size; raise ModelError if that size is unknown."""
         if (dummy := self.info.inputs.dummy()) is None:
             name = self.info.inputs.model.__name__
             raise ModelError(
-                f"vLLM measures the memory that {name} takes, and nothing says how large an input can be; decorate it"
+                f"vLLM measures the memory that {name} needs, but nothing says how large an input can be; decorate it"
                 " with @MULTIMODAL_INPUT_REGISTRY.register_dummy_data(...), or give its mapper `inputs`"
             )
         return {IMAGE: dummy}
 
 
 class SinglePassProcessor(BaseMultiModalProcessor[SinglePassInfo]):
-    """Maps the inputs of requests that come through vLLM's own routes (``LLM.encode``, ``/pooling``)."""
+    """Processor that maps inputs of requests from vLLM's own entry points (``LLM.encode``, ``/pooling``)."""
 
     requires_tokenizer = False
 
@@ -95,7 +95,7 @@ class SinglePassProcessor(BaseMultiModalProcessor[SinglePassInfo]):
         return []
 
     def apply(self, inputs: ProcessorInputs, timing_ctx: TimingContext) -> MultiModalInput:
-        """Map the request's input, or fail before it reaches the engine."""
+        """Map the request's input; errors are raised before it reaches the engine."""
         (data,) = inputs.mm_data_items[IMAGE].get_all()
         mapped = self.info.inputs.map(data, OutputParams())
         return self.info.inputs.render(mapped, self.info.inputs.tokens(mapped, OutputParams()))

@@ -1,4 +1,4 @@
-"""SinglePassModel: a plain PyTorch model in the shape that vLLM wants of one."""
+"""`SinglePassModel`: adapter that gives a plain PyTorch model the interface of vLLM's models."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _adapters: dict[str, type[SinglePassModel]] = {}
 
 
 def adapter_of(architecture: str) -> type[nn.Module]:
-    """What vLLM makes of an architecture: its class if that is written for vLLM, else an adapter of its name."""
+    """Return the class for vLLM: the author's own if it is written for vLLM, else an adapter with its name."""
     author = served_class(architecture)
     if is_vllm_model(author):
         return author
-    if architecture not in _adapters:  # one class object for each name: vLLM keeps it
+    if architecture not in _adapters:  # create each class once, since vLLM keeps a reference to it
         kind = kind_of(author)
         base: Any = SinglePassModel if kind is None else import_path(kind.adapter, "adapter")
         _adapters[architecture] = type(architecture, (base,), {"architecture": architecture})
@@ -52,14 +52,14 @@ def adapter_of(architecture: str) -> type[nn.Module]:
 
 @MULTIMODAL_REGISTRY.register_processor(SinglePassProcessor, info=SinglePassInfo, dummy_inputs=SinglePassDummyInputs)
 class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
-    """Base of the adapters: holds the author's model, and runs it once for each shape of a step."""
+    """Base class of the adapters: holds the author's model, and runs it once for each input shape in a step."""
 
     supports_multimodal_raw_input_only = True
     is_pooling_model = True
     attn_type = "attention_free"
     architecture: ClassVar[str]
     measuring = False
-    """Whether vLLM measures memory, where a failure is one of the start and no request's."""
+    """Whether vLLM is measuring memory, when a failure must stop the start instead of failing a request."""
 
     def __init__(self, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
@@ -75,11 +75,11 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
 
     @classmethod
     def get_placeholder_str(cls, modality: str, i: int) -> str | None:
-        """No text stands for an input."""
+        """Return None: no text represents an input."""
         return None
 
     def embed_input_ids(self, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Nothing: the prompt's one token only stands for the request."""
+        """Return embeddings of size 0, since the prompt's single token only represents the request."""
         return torch.empty((input_ids.shape[0], 0), device=input_ids.device)
 
     def forward(
@@ -90,12 +90,12 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         inputs_embeds: torch.Tensor | None = None,
         **inputs: Any,
     ) -> torch.Tensor:
-        """Run the author's model once for all requests of the step that are alike.
+        """Run the author's model once for each group of requests with equal shapes and dtypes.
 
-        A failure stays with its request: where a group fails, each of it is run alone. Nothing is raised, which would
-        end the engine: what fails outside the model is an error of all requests of the step. Of ``inputs`` each
-        request has its tensors, in the order of the author's keywords; requests that are not alike come back as
-        `PerRequest`.
+        A failure affects only its request: if a group fails, each of its requests is run alone. This method does not
+        raise, which would end the engine: a failure outside the model is an error of all requests of the step.
+        ``inputs`` holds each request's tensors, in the order of the author's keywords. If there are several groups,
+        the result is a `PerRequest`.
         """
         try:
             return self._outcomes(inputs[FIELD])
@@ -104,8 +104,8 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             if self.measuring:
                 raise
             logger.exception("a step of %s failed", self.architecture)
-            failed = ModelError(f"the requests of a step of {self.architecture} failed: {type_and_message(error)}")
-            return PerRequest.of([failed] * positions.shape[-1], self._device)
+            failure = ModelError(f"the requests of a step of {self.architecture} failed: {type_and_message(error)}")
+            return PerRequest.of([failure] * positions.shape[-1], self._device)
 
     def _outcomes(self, values_of_requests: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
         requests = [self._taken(tensors_of(values, self._keywords)) for values in values_of_requests]
@@ -138,10 +138,10 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
                 ) from error
             logger.debug("a group of %d requests failed", len(alike), exc_info=error)
             kind = InputError if isinstance(error, InputError) else ModelError
-            return kind(message_of(error))  # without its frames, which hold all that forward had computed
+            return kind(message_of(error))  # a new error without frames, which would keep forward's tensors in memory
 
     def _taken(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Tensors in the dtype of a model of transformers, whose processors give float32 always."""
+        """Convert tensors to the dtype of a transformers model, since its processors always return float32."""
         if self._dtype is None:
             return tensors
         return {
@@ -149,7 +149,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         }
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """Load the author's weights; a missing, unexpected or unlike one is an error."""
+        """Load the author's weights; raise ModelError if any is missing, unexpected or does not fit."""
         try:
             stored = dict(weights)
         except Exception as error:
@@ -158,19 +158,19 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
                 f" {type_and_message(error)}; put there what safetensors.torch.save_file(model.state_dict(),"
                 ' "model.safetensors") writes'
             ) from error
-        # A class whose checkpoints have a form of their own has a `load_from`.
+        # A class whose checkpoints have their own format defines `load_from`.
         load = getattr(self.model, "load_from", None) or partial(load_strictly, self.model)
         load(stored)
         return {name for name, _ in self.named_parameters()}
 
     def try_out(self) -> None:
-        """Run the model on its dummy input, if it has one: on a CPU vLLM never does before a request."""
+        """Run the model on its dummy input, if it has one, since vLLM does not run it before a request on a CPU."""
         if (dummy := self._dummy()) is not None:
             with torch.inference_mode():
                 run(self.model, [dummy])
 
     def compile_forward(self, max_batch: int, *, if_faster: bool) -> None:
-        """Compile the author's model for its dummy input, in batches of up to so many."""
+        """Compile the author's model for its dummy input, for batches of up to ``max_batch`` requests."""
         if (dummy := self._dummy()) is None:
             logger.warning(
                 "%s is not compiled: nothing says how large its inputs are; give its mapper `inputs`", self.architecture
@@ -182,7 +182,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             self._forward = forward.run
 
     def _dummy(self) -> dict[str, torch.Tensor] | None:
-        """The tensors of an input of the largest size, as ``forward`` gets them, without axis 0."""
+        """Return the tensors of an input of the largest size, as ``forward`` gets them, without axis 0, or None."""
         inputs = inputs_of(self._model_config)
         if (dummy := inputs.dummy()) is None:
             return None
@@ -198,44 +198,44 @@ def _parts(output: Any, count: int) -> list[Outcome]:
 
 
 Outcome: TypeAlias = "Raw | MMOutError"
-"""What forward gave for a request, or what it failed with."""
+"""Output of forward for a request, or the error with which it failed."""
 
 
 class PerRequest(torch.Tensor):
-    """An empty tensor [requests, 0] that carries one outcome a request.
+    """An empty tensor [requests, 0] that carries one outcome for each request.
 
-    vLLM slices the one tensor of ``forward`` by its axis 0 and hands it to the pooler; outputs of different shapes, or
-    several of them, do not fit into one.
+    vLLM slices the output tensor of ``forward`` along axis 0 and passes it to the pooler. Outputs of different shapes,
+    or several tensors, do not fit into one tensor.
     """
 
     parts: list[Outcome]
 
     @staticmethod
     def of(parts: list[Outcome], device: torch.device) -> PerRequest:
-        """Wrap the outcome of each request, in their order."""
+        """Wrap the outcomes of requests, in their order."""
         wrapped = torch.empty((len(parts), 0), device=device).as_subclass(PerRequest)
         wrapped.parts = parts
         return wrapped
 
     def __getitem__(self, item: Any) -> Any:
-        """Slice along axis 0, the one thing that vLLM does with it."""
+        """Slice along axis 0, as vLLM does."""
         if isinstance(item, slice):
             return PerRequest.of(self.parts[item], self.device)
         return super().__getitem__(item)
 
 
 class PlainPooler(IdentityPooler):
-    """Hands vLLM what the model gave, as it is; of several outcomes those that vLLM can carry."""
+    """Pooler that returns the model's output unchanged; outcomes in a `PerRequest` become plain tensors."""
 
     def forward(self, hidden_states: torch.Tensor, pooling_metadata: PoolingMetadata) -> Any:
-        """One tensor with the requests on axis 0, or a list of one tensor a request."""
+        """Return one tensor with the requests on axis 0, or a list with one tensor for each request."""
         if isinstance(hidden_states, PerRequest):
             return [plain(part) for part in hidden_states.parts]
         return hidden_states
 
 
 def plain(outcome: Outcome) -> torch.Tensor:
-    """What a request without a processor gets: of several tensors the first, after a failure an empty one."""
+    """Return the tensor for a request without a processor: the first of several, or an empty one after a failure."""
     if isinstance(outcome, MMOutError):
         logger.error("a request for raw tensors failed and gets an empty one: %s", outcome)
         return torch.empty(0)

@@ -1,1 +1,1 @@
-"""The model and the scene that come with the package, so that it can be tried without a download."""
+"""The embedded model and the embedded scene, for trying the package without a download."""

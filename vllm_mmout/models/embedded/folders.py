@@ -1,4 +1,4 @@
-"""The model and the scene that come with the package, so that it can be tried without a download."""
+"""Folders of the embedded models, and the file of the embedded scene."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from vllm_mmout.geo import Georeference, write_geotiff
 from vllm_mmout.models.embedded.scene import Scene, make_scene
 
 EMBEDDED_MODELS: Final = ("water-index",)
-"""Names of the packaged models; each is a folder of that name beside this file."""
+"""Names of the embedded models; each is a folder of that name beside this file."""
 
 
 def embedded_model(name: str = "water-index") -> str:
-    """The folder, an absolute path, of a model that comes with the package; OptionError where there is none."""
+    """Return the absolute path of an embedded model's folder; raise OptionError for an unknown name."""
     if name not in EMBEDDED_MODELS:
         near = difflib.get_close_matches(str(name), EMBEDDED_MODELS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -25,7 +25,7 @@ def embedded_model(name: str = "water-index") -> str:
 
 
 def embedded_scene(path: str | Path, scene: Scene | None = None) -> Path:
-    """Write a scene (``make_scene()``) as a GeoTIFF: six bands of int16, reflectance times 10000, georeferenced."""
+    """Write a scene, by default ``make_scene()``, as a georeferenced GeoTIFF: six bands, int16, reflectance x 10000."""
     scene = scene or make_scene()
     target = Path(path)
     write_geotiff(
@@ -40,11 +40,11 @@ def embedded_scene(path: str | Path, scene: Scene | None = None) -> Path:
 
 
 _OF_MODELS = ("config.json", "params.json", "model_index.json")
-"""Files of which the folder of a model has one; the last is that of diffusers."""
+"""Files that mark a folder as a model's; the last is that of diffusers."""
 
 
 def found_model(model: str) -> str:
-    """The folder of a model that lies here or is embedded; hub ids, addresses and single files are left to vLLM."""
+    """Return the folder of a local or embedded model; return hub ids, addresses and single files unchanged for vLLM."""
     path = Path(model)
     if path.is_dir():
         if not any((path / name).is_file() for name in _OF_MODELS):
@@ -52,8 +52,8 @@ def found_model(model: str) -> str:
         return model
     if model in EMBEDDED_MODELS:
         return embedded_model(model)
-    vllms = "://" in model or model.endswith(".gguf")  # of object stores, or one file of a hub's model
-    if not (path.exists() or vllms) and (model.startswith((".", "~", os.sep)) or model.count("/") > 1):
+    for_vllm = "://" in model or model.endswith(".gguf")  # an object store, or a file of a model on the hub
+    if not (path.exists() or for_vllm) and (model.startswith((".", "~", os.sep)) or model.count("/") > 1):
         raise InputError(f"there is no model folder {model} (embedded models: {', '.join(EMBEDDED_MODELS)})")
     near = difflib.get_close_matches(model, EMBEDDED_MODELS, n=1, cutoff=0.8)
     if near and not path.exists():

@@ -1,11 +1,11 @@
-"""The embedded scene: a generated satellite image of a river in flood, with its truth.
+"""The embedded scene: a generated satellite image of a river in flood, with its ground truth.
 
-The map is drawn first, the truth is read off the map, and only then the surfaces get their reflectance, the slopes
+The map is drawn first, and the truth is taken from the map. Only then do the surfaces get their reflectance, the slopes
 their shade, the sky its clouds and the sensor its noise. The truth is therefore not computed from the pixels that a
-model sees: mixed pixels on the shore, plants that stand in the water, shadows and dark roofs make a model wrong.
+model sees: mixed pixels on the shore, plants in the water, shadows and dark roofs cause errors of a model.
 
-Clouds stay in the image, as in a product that was not masked. A water index takes many of them for water (they reflect
-more green than shortwave infrared): a mask of the scene shows them, the evaluation leaves them out.
+Clouds stay in the image, as in a product without a cloud mask. A water index takes many of them for water, since they
+reflect more green than shortwave infrared. A mask of the scene shows them, and the evaluation leaves them out.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from vllm_mmout.models.embedded.scene_map import UNIT, draw_map
 LAND: Final = 0
 WATER: Final = 1
 UNOBSERVED: Final = 255
-"""Truth where the ground is not seen: under clouds, and beyond the edge of the swath."""
+"""Value of the truth where the ground is not visible: under clouds, and beyond the edge of the swath."""
 
 NODATA: Final = -9999
 _PIXEL_SIZE = 10.0
 _TRANSFORM = (_PIXEL_SIZE, 0.0, 562_340.0, 0.0, -_PIXEL_SIZE, 4_990_280.0)
 _CLOUDED = 0.15
-"""Opacity from which a pixel is not an observation of the ground; a thinner veil and the clouds' shadows are."""
+"""Least opacity of clouds at which a pixel is unobserved; thinner veils and cloud shadows count as observed."""
 _SUBMERGED = 0.5
-"""Share of a pixel under water from which it counts as water."""
+"""Fraction of a pixel under water above which the pixel counts as water."""
 _SMALLEST = 64
 
 
@@ -40,18 +40,18 @@ class Scene:
     """A generated scene."""
 
     array: NDArray[np.int16]
-    """[6, height, width], reflectance times 10000, `NODATA` beyond the swath."""
+    """int16 [6, height, width], reflectance times 10000, `NODATA` beyond the swath."""
     truth: NDArray[np.uint8]
-    """[height, width]: `LAND`, `WATER`, or `UNOBSERVED`, which does not count in an evaluation."""
+    """uint8 [height, width]: `LAND`, `WATER`, or `UNOBSERVED`, which is left out of an evaluation."""
     crs: str = "EPSG:32632"
     transform: tuple[float, float, float, float, float, float] = _TRANSFORM
-    """From column and row to easting and northing in metres, as in ``Affine``; the place is made up."""
+    """Affine transform from column and row to easting and northing in metres; the place is invented."""
     nodata: int = NODATA
     bands: tuple[str, ...] = ("blue", "green", "red", "narrow NIR", "SWIR 1", "SWIR 2")
 
 
 def make_scene(height: int = 512, width: int = 512, *, seed: int = 6) -> Scene:
-    """Generate a scene of 64 pixels or more either way: the same one for the same arguments."""
+    """Generate a scene of at least 64 x 64 pixels; equal arguments give equal scenes."""
     if min(height, width) < _SMALLEST:
         raise OptionError(f"a scene must have {_SMALLEST} pixels or more either way, got {height} x {width}")
     rng = np.random.default_rng(seed)
@@ -68,12 +68,12 @@ def make_scene(height: int = 512, width: int = 512, *, seed: int = 6) -> Scene:
 
 
 def water_iou(classes: NDArray[np.integer], truth: NDArray[np.uint8]) -> float:
-    """Intersection over union of `WATER` in class ids and truth, both [height, width], where it was observed."""
+    """Return the intersection over union of `WATER` in class ids and truth, both [height, width], where observed."""
     if classes.shape != truth.shape:
         raise OptionError(f"classes must have the shape of the truth {truth.shape}, got {classes.shape}")
-    found, there = (classes == WATER)[truth != UNOBSERVED], (truth == WATER)[truth != UNOBSERVED]
-    union = int(np.count_nonzero(found | there))
-    return int(np.count_nonzero(found & there)) / union if union else 1.0
+    predicted, actual = (classes == WATER)[truth != UNOBSERVED], (truth == WATER)[truth != UNOBSERVED]
+    union = int(np.count_nonzero(predicted | actual))
+    return int(np.count_nonzero(predicted & actual)) / union if union else 1.0
 
 
 def _beyond_swath(height: int, width: int) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""The light of the embedded scene: reflectance of each surface, shade, clouds, and the sensor's noise."""
+"""Light in the embedded scene: reflectance of each surface, shade, clouds, and the sensor's noise."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from vllm_mmout.models.embedded.scene_map import Field, SceneMap, cells, draw_crops, draw_per_cell, ramp, smooth_noise
 
-# Surface reflectance in blue, green, red, narrow NIR, SWIR 1, SWIR 2 (Sentinel-2 bands 2, 3, 4, 8A, 11, 12): round
-# numbers, typical of what the USGS Spectral Library Version 7 (Kokaly et al. 2017, USGS Data Series 1035) and the
-# ECOSTRESS spectral library (Meerdink et al. 2019) show for such surfaces; turbid water after Doxaran et al. (2002),
-# Remote Sensing of Environment 81, 149-161.
+# Surface reflectance in blue, green, red, narrow NIR, SWIR 1, SWIR 2 (Sentinel-2 bands 2, 3, 4, 8A, 11, 12): rounded
+# values, typical of such surfaces in the USGS Spectral Library Version 7 (Kokaly et al. 2017, USGS Data Series 1035)
+# and the ECOSTRESS spectral library (Meerdink et al. 2019); turbid water after Doxaran et al. (2002), Remote Sensing of
+# Environment 81, 149-161.
 SPECTRA: Final = {
     "clear water": (0.040, 0.046, 0.030, 0.012, 0.006, 0.004),
     "turbid water": (0.080, 0.118, 0.128, 0.072, 0.016, 0.010),
@@ -31,16 +31,16 @@ SPECTRA: Final = {
 }
 
 _SKYLIGHT = (0.24, 0.17, 0.12, 0.07, 0.03, 0.02)
-"""Share of the light that comes from the sky, a band; it is what is left in a shadow."""
+"""Fraction of the light in each band that comes from the sky, which is the light in a shadow."""
 _CLARITY = (0.9, 1.0, 0.8, 0.15, 0.0, 0.0)
-"""How well the bottom of shallow water is seen, a band: water absorbs the infrared within millimetres."""
+"""Visibility of the bottom of shallow water in each band, 0 to 1: water absorbs infrared within millimetres."""
 _NOISE = (0.0022, 0.0020, 0.0020, 0.0030, 0.0028, 0.0026)
-"""Standard deviation of the sensor's noise, a band."""
+"""Standard deviation of the sensor's noise in each band, in reflectance."""
 _SUN = (np.deg2rad(152.0), np.deg2rad(41.0))
-"""Azimuth and height of the sun."""
+"""Azimuth and elevation of the sun in radians."""
 
 
-def _column(values: tuple[float, ...]) -> NDArray[np.float32]:  # to spread over [6, height, width]
+def _column(values: tuple[float, ...]) -> NDArray[np.float32]:  # broadcasts to [6, height, width]
     return np.array(values, np.float32)[:, None, None]
 
 
@@ -49,7 +49,7 @@ def _lay(image: NDArray[np.float32], cover: Field | float, spectrum: NDArray[np.
 
 
 def reflectance(rng: np.random.Generator, scene: SceneMap, pixel_size: float) -> NDArray[np.float32]:
-    """Reflectance of the ground as the sun and the sky light it, float32 [6, height, width]; a pixel in metres."""
+    """Return the reflectance of the ground under sun and sky, float32 [6, height, width]; ``pixel_size`` in metres."""
     land = _fields(rng, scene)
     land = _woods(rng, scene, land)
     land = _built(rng, scene, land)
@@ -109,7 +109,7 @@ def _water(rng: np.random.Generator, scene: SceneMap, land: NDArray[np.float32])
 
 
 def _shade(elevation: Field, pixel_size: float) -> Field:
-    """Direct light on the slopes against that on level ground (Lambert)."""
+    """Return the direct light on slopes, relative to level ground (Lambert)."""
     azimuth, height = _SUN
     down, right = np.gradient(elevation / pixel_size)
     facing = -right * np.sin(azimuth) * np.cos(height) + down * np.cos(azimuth) * np.cos(height) + np.sin(height)
@@ -117,9 +117,9 @@ def _shade(elevation: Field, pixel_size: float) -> Field:
 
 
 def add_clouds(rng: np.random.Generator, image: NDArray[np.float32], scale: float) -> tuple[NDArray[np.float32], Field]:
-    """Lay cumulus clouds and their shadows over reflectance [6, height, width]; with their opacity, 0..1.
+    """Add cumulus clouds and their shadows to reflectance [6, height, width]; return the image and the opacity, 0..1.
 
-    ``scale`` is in pixels a unit of the map.
+    ``scale`` is the number of pixels per unit of the map.
     """
     shape = (image.shape[1], image.shape[2])
     heaps = smooth_noise(rng, shape, 80 * scale, 1.6) + 0.16 * smooth_noise(rng, shape, 22 * scale, 1.1)
@@ -144,7 +144,7 @@ def _moved(field: Field, shift: tuple[int, int]) -> Field:
 
 
 def sense(rng: np.random.Generator, image: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What the sensor makes of the light: a little blur, haze that varies slowly, noise."""
+    """Return the sensor's image of the light, with a little blur, slowly varying haze, and noise."""
     for axis in (1, 2):
         sides = np.take(image, np.arange(-1, image.shape[axis] - 1).clip(0), axis)
         sides = sides + np.take(image, np.arange(1, image.shape[axis] + 1).clip(max=image.shape[axis] - 1), axis)

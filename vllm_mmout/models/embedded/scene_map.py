@@ -1,4 +1,4 @@
-"""Noise and distance fields, the brushes that the embedded scene is drawn with; numpy only."""
+"""The map of the embedded scene, and the noise and distance fields that it is drawn with; numpy only."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Field: TypeAlias = NDArray[np.float32]
-"""float32 [height, width]."""
+"""Array float32 [height, width]."""
 
 
 def smooth_noise(rng: np.random.Generator, shape: tuple[int, int], longest: float, slope: float) -> Field:
-    """Random field, mean 0, standard deviation 1, whose amplitudes fall with the frequency to the power -slope.
+    """Return a random field of mean 0 and standard deviation 1, with amplitudes ~ frequency to the power -slope.
 
-    Spectral synthesis (Saupe, in Peitgen & Saupe 1988, The Science of Fractal Images): white noise, filtered. The
-    longest wavelength is in pixels; slope 1 is rough, 2 smooth.
+    Spectral synthesis (Saupe, in Peitgen & Saupe 1988, The Science of Fractal Images): white noise, filtered.
+    ``longest`` is the longest wavelength in pixels. Slope 1 is rough, slope 2 smooth.
     """
     padded = tuple(length + int(min(longest, length)) for length in shape)  # the Fourier transform wraps around
     spectrum = np.fft.rfft2(rng.standard_normal(padded))
@@ -28,7 +28,7 @@ def smooth_noise(rng: np.random.Generator, shape: tuple[int, int], longest: floa
 
 
 def distance_to(points: NDArray[np.float64], shape: tuple[int, int], reach: float) -> Field:
-    """Distance of each pixel to the nearest of ``points``, rows and columns [n, 2]; at most ``reach``, in pixels."""
+    """Return each pixel's distance to the nearest of ``points`` (row, col) [n, 2], in pixels, limited to ``reach``."""
     nearest = np.full(shape, reach, np.float32)
     span = int(np.ceil(reach))
     for row, col in points:
@@ -41,7 +41,7 @@ def distance_to(points: NDArray[np.float64], shape: tuple[int, int], reach: floa
 
 
 def ramp(field: NDArray[np.floating], low: float, high: float) -> Field:
-    """0 below ``low``, 1 above ``high``, smooth between."""
+    """Return 0 below ``low``, 1 above ``high``, and a smooth transition between them."""
     t = np.clip((field - low) / (high - low), 0, 1)
     return np.asarray(t * t * (3 - 2 * t), np.float32)
 
@@ -49,10 +49,10 @@ def ramp(field: NDArray[np.floating], low: float, high: float) -> Field:
 def cells(
     rng: np.random.Generator, rows: Field, cols: Field, size: tuple[Field | float, Field | float], angle: Field | float
 ) -> tuple[NDArray[np.int64], Field]:
-    """A turned brickwork: the number of each pixel's rectangle, and its distance to the rectangle's edge.
+    """Draw a rotated brick pattern; return the number of each pixel's brick, and the distance to the brick's edge.
 
-    ``rows`` and ``cols`` are those of each pixel, ``size`` short and long side in pixels, ``angle`` in radians; fields
-    where they differ from place to place.
+    ``rows`` and ``cols`` are the coordinates of each pixel, ``size`` is the short and the long side in pixels, and
+    ``angle`` is in radians. Size and angle may be fields that vary from pixel to pixel.
     """
     across = cols * np.cos(angle) + rows * np.sin(angle)
     along = rows * np.cos(angle) - cols * np.sin(angle)
@@ -65,9 +65,10 @@ def cells(
 
 
 def patches(rng: np.random.Generator, rows: Field, cols: Field, pitch: float) -> tuple[NDArray[np.int64], Field]:
-    """A Voronoi diagram of a grid of ``pitch`` pixels, jittered: each pixel's polygon, and its distance to the border.
+    """Draw a jittered Voronoi diagram; return the number of each pixel's cell, and the distance to its border.
 
-    Rows and columns are those of each pixel; distort them for bent borders.
+    ``rows`` and ``cols`` are the coordinates of each pixel; distort them for bent borders. ``pitch`` is the spacing of
+    the cells in pixels.
     """
     row, col = (np.floor(side / pitch).astype(np.int64) for side in (rows, cols))
     height, width = (int(side.max() - side.min()) + 3 for side in (row, col))
@@ -89,42 +90,42 @@ def patches(rng: np.random.Generator, rows: Field, cols: Field, pitch: float) ->
 
 
 def draw_per_cell(rng: np.random.Generator, numbers: NDArray[np.int64], columns: int) -> NDArray[np.float32]:
-    """Uniform random numbers in 0..1, the same for all pixels of a cell: [columns, height, width]."""
+    """Return uniform random numbers in 0..1, equal for all pixels of a cell: [columns, height, width]."""
     unique, place = np.unique(numbers, return_inverse=True)
     return rng.random((columns, len(unique)), np.float32)[:, place.reshape(numbers.shape)]
 
 
 UNIT = 512
-"""Lengths are in 1/512 of the shorter side of the scene; parcels, houses and roads keep their size in pixels."""
+"""Lengths are in units of 1/512 of the scene's shorter side; parcels, houses and roads have fixed sizes in pixels."""
 
 _BEARING = np.deg2rad(58.0)
-"""Direction in which the valley runs, from down the rows towards along the columns."""
+"""Direction of the valley in radians, from the direction of rows towards that of columns."""
 _HALF_VALLEY = 138.0
 """Half the width of the flood plain, in units."""
 _TOWNS = ((-120.0, 118.0, 44.0), (150.0, -126.0, 26.0), (60.0, 160.0, 14.0), (-175.0, -150.0, 15.0))
-"""Settlements: place along and across the valley, and radius, in units."""
+"""Settlements: position along and across the valley, and radius, in units."""
 
 
 @dataclass(frozen=True, slots=True)
 class SceneMap:
-    """What lies where. Fields are float32 [height, width]; covers are fractions of a pixel, 0..1."""
+    """Map of the scene. Fields are float32 [height, width]; covers are fractions of a pixel, 0..1."""
 
     elevation: Field
-    """Metres."""
+    """Elevation in metres."""
     hills: Field
-    """0 on the flood plain, 1 in the hills."""
+    """Hilliness: 0 on the flood plain, 1 in the hills."""
     water: Field
-    """Fraction of the pixel under water; the truth is where it is above a half."""
+    """Fraction of the pixel under water; the truth is water where it is above a half."""
     depth: Field
-    """Depth of the water in metres; negative: height of the ground above the water."""
+    """Depth of the water in metres; negative values are the height of the ground above the water."""
     river: Field
-    """Distance to the middle of the river, in pixels."""
+    """Distance to the centre line of the river, in units."""
     road: Field
     """Fraction of the pixel under a road."""
     town: Field
-    """How densely the place is built up."""
+    """Density of buildings, 0 to 1."""
     parcels: NDArray[np.int64]
-    """Number of the field that the pixel lies in."""
+    """Number of the field that contains the pixel."""
     parcel_edge: Field
     """Distance to the edge of the field, in pixels."""
 
@@ -139,18 +140,18 @@ class _Frame:
         self.across: Field = np.asarray(row * np.sin(_BEARING) - col * np.cos(_BEARING), np.float32)
 
     def points(self, along: NDArray[np.float64], across: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rows and columns [n, 2] of points given along and across the valley, in units."""
+        """Return rows and columns [n, 2] of points that are given along and across the valley, in units."""
         row = self.shape[0] * 0.5 + self.scale * (along * np.cos(_BEARING) + across * np.sin(_BEARING))
         col = self.shape[1] * 0.5 + self.scale * (along * np.sin(_BEARING) - across * np.cos(_BEARING))
         return np.stack([row, col], axis=1)
 
     def noise(self, rng: np.random.Generator, longest: float, slope: float) -> Field:
-        """Smooth noise whose longest wavelength is in units."""
+        """Return smooth noise whose longest wavelength is given in units."""
         return smooth_noise(rng, self.shape, longest * self.scale, slope)
 
 
 def draw_map(rng: np.random.Generator, shape: tuple[int, int]) -> SceneMap:
-    """Draw a river valley in flood, of ``shape`` height and width in pixels."""
+    """Draw a river valley in flood; ``shape`` is height and width in pixels."""
     frame = _Frame(shape)
     river = distance_to(_meanders(rng, frame), shape, 60 * frame.scale)
     bends = distance_to(_cut_off_bends(rng, frame), shape, 20 * frame.scale)
@@ -180,7 +181,7 @@ def draw_map(rng: np.random.Generator, shape: tuple[int, int]) -> SceneMap:
 
 
 def _meanders(rng: np.random.Generator, frame: _Frame) -> NDArray[np.float64]:
-    """The middle of the river, a sine-generated curve (Langbein & Leopold 1966)."""
+    """Return points on the centre line of the river, a sine-generated curve (Langbein & Leopold 1966)."""
     steps = np.arange(0, 3600, 2.0 / max(frame.scale, 0.5))
     step = steps[1] - steps[0]
     wander = np.interp(steps, np.arange(0, 3800, 200), rng.normal(0, 1, 19))
@@ -209,7 +210,7 @@ def _cut_off_bends(rng: np.random.Generator, frame: _Frame) -> NDArray[np.float6
 
 
 def _plain(rng: np.random.Generator, frame: _Frame, river: Field) -> Field:
-    """Height of the plain above the flood in metres: back swamps, natural levees, slow rise to the sides."""
+    """Return the height of the plain above the flood in metres, with back swamps, levees, and a rise to the sides."""
     swamps = 0.55 * frame.noise(rng, 150, 1.8) + 0.05 * frame.noise(rng, 20, 1.2)
     levee = 0.35 * np.exp(-(((river / frame.scale - 12) / 8) ** 2))
     rise = 1.5 * ramp(np.abs(frame.across + 15 * frame.noise(rng, 120, 1.6)), 55, 150)
@@ -257,5 +258,5 @@ def _parcels(rng: np.random.Generator, frame: _Frame) -> tuple[NDArray[np.int64]
 
 
 def draw_crops(rng: np.random.Generator, parcels: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Three uniform random numbers a field, [3, height, width]: what grows there, how far it is, how bright it is."""
+    """Return three random numbers for each field, [3, height, width]: its crop, its growth and its brightness."""
     return draw_per_cell(rng, parcels, 3)

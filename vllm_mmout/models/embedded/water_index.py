@@ -1,4 +1,4 @@
-"""WaterIndex: the embedded model, land and water by MNDWI (Xu 2006), (green - SWIR 1) / (green + SWIR 1)."""
+"""`WaterIndex`: the embedded model, land and water by MNDWI (Xu 2006), (green - SWIR 1) / (green + SWIR 1)."""
 
 from typing import Any
 
@@ -12,16 +12,16 @@ from vllm_mmout.processors import SegmentationProcessor
 @register_output_processor(SegmentationProcessor)
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(RasterMapper.from_config)
 class WaterIndex(nn.Module):
-    """Six bands [n, 6, h, w], integers or reflectance, to logits of land and water, float32 [n, 2, h, w]."""
+    """Model from six bands [n, 6, h, w], integers or reflectance, to logits of land and water, float32 [n, 2, h, w]."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
-        self.scales = config["integer_scale"], config["float_scale"]  # to reflectance; the dtype alone decides
-        self.index = nn.Parameter(torch.zeros(2, 6, 1, 1))  # difference and sum, as weights of the bands
+        self.scales = config["integer_scale"], config["float_scale"]  # to reflectance; chosen by dtype
+        self.index = nn.Parameter(torch.zeros(2, 6, 1, 1))  # band weights of the difference and of the sum
         self.head = nn.Parameter(torch.zeros(2, 1, 1))
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """No convolution: it may take TF32. Negative reflectance counts as 0: the index stays within -1 and 1."""
+        """Compute the index without convolutions, which may use TF32. Negative reflectance counts as 0."""
         reflectance = (pixel_values.float() * self.scales[pixel_values.is_floating_point()]).relu_()
         sums: Tensor = reflectance[:, :1] * self.index[:, 0]
         for band in range(1, 6):

@@ -1,1 +1,1 @@
-"""The input side of a model: from what a user hands over to the tensors of ``forward``."""
+"""Conversion of users' inputs to the tensors of a model's ``forward``."""

@@ -1,4 +1,4 @@
-"""BandChoice: which bands of an input are the model's, by the request, by names, or by their order."""
+"""`BandChoice`: selects the model's bands from an input by the request, by names, or by their order."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 _SHOWN = 40
-"""Bands that a message lists."""
+"""Largest number of bands that a message lists."""
 _ALIKE_SHOWN = 10
-"""Bands of one name that it lists."""
+"""Largest number of bands with one name that a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,35 +26,35 @@ class BandList:
     """The bands of an input, numbered from 1."""
 
     what: str
-    """What the input is called in messages, as "the input"."""
+    """Subject of messages about the input, such as "the input"."""
     bands: tuple[Listed, ...]
     usual: tuple[int, ...] = ()
-    """Indices, from 0, of the bands that are taken where nothing says which; none where only names can say it."""
+    """Indices, from 0, of the bands that are used by default; empty if only names can select bands."""
     numbered: bool = True
-    """Whether a band may be chosen by its number: files of a folder have no order of their own, and the first of them
-    may be a quality band."""
+    """Whether a band may be chosen by its number. It may not in a folder, whose files have no order: the first may be a
+    quality band."""
     given: bool = False
     """Whether the user gave the bands in this order, as a list of files."""
     alpha: int | None = None
-    """Index of the band that is alpha, of an input of one file."""
+    """Index of the alpha band, for an input of one file, or None."""
     alpha_by_tags: bool = False
-    """Whether the tags of a TIFF alone say that it is alpha: GDAL gives any fourth band of bytes these tags."""
+    """Whether only the tags of a TIFF mark the band as alpha: GDAL gives these tags to any fourth band of bytes."""
 
     def named(self, name: str) -> list[int]:
-        """Return the indices of the bands of a name: spelled so, else in any case, else "B2" for "B02"."""
+        """Return the indices of the bands with a name: spelled alike, else ignoring case, else with "B2" as "B02"."""
         for form in (str, str.casefold, band_key):
-            there = [place for place, band in enumerate(self.bands) if form(name) in map(form, band.names)]
-            if there:
-                return there
+            places = [place for place, band in enumerate(self.bands) if form(name) in map(form, band.names)]
+            if places:
+                return places
         return []
 
     def listed(self, places: Sequence[int]) -> str:
-        """Return the names of some bands, as a message lists them."""
+        """Return the names of some bands, for a message."""
         names = ["alpha by its tags" if place == self.alpha else str(self.bands[place]) for place in places]
         return ", ".join(names[:_SHOWN] + [f"and {len(names) - _SHOWN} more"] * (len(names) > _SHOWN))
 
     def __str__(self) -> str:
-        """Return how many bands there are, and those that have names."""
+        """Return the number of bands, and the names of those with names."""
         listed = [
             f"{f'{number} ' * self.numbered}{band.names[0]!r}{f' ({band.file})' if band.file else ''}"
             for number, band in enumerate(self.bands, start=1)
@@ -67,10 +67,10 @@ class BandList:
 
 @dataclass(frozen=True, slots=True)
 class BandChoice:
-    """The bands that a request names, else those that names tell, else all in their order.
+    """Choice of the model's bands: by the request, else by names, else all bands in their order.
 
-    Names are equal, or mean the same band (`vllm_mmout.geo.meanings`). Where names are understood and contradict the
-    order, or could be those of two sensors and it matters, the input is refused.
+    Names match if they are equal or mean the same band (`vllm_mmout.geo.meanings`). The input is refused if its names
+    contradict its order, or if they fit two sensors with different results.
     """
 
     model: str
@@ -78,24 +78,24 @@ class BandChoice:
     """Names of the model's bands, in its order."""
     params: OutputParams
     one_for_all: bool = False
-    """Whether the one band of an input stands for all of the model's, as grey does for colours."""
+    """Whether an input of a single band is used for all of the model's bands, as grey is for colours."""
     noted: list[str] = field(default_factory=list)
-    """What was assumed when bands were chosen, in sentences."""
+    """Sentences about the assumptions made in the choice of bands."""
 
     @property
     def asked(self) -> tuple[int | str, ...] | None:
-        """Numbers, from 1, and names that the request gives."""
+        """Numbers, from 1, and names of the bands in the request; None if it names no bands."""
         if self.params.indices is not None:
             return tuple(index + 1 for index in self.params.indices)
         return self.params.bands
 
     @property
     def said_by(self) -> str | None:
-        """The option that names the bands, None where none does."""
+        """Name of the option that chooses the bands, or None."""
         return None if self.asked is None else "bands" if self.params.indices is None else "indices"
 
     def places(self, there: BandList, dates: int = 1) -> list[int]:
-        """Return the indices, from 0, of the chosen bands; ``dates`` times as many as the model's."""
+        """Return the indices, from 0, of the chosen bands of ``dates`` dates, one date after the other."""
         if (asked := self.asked) is not None:
             try:
                 places = [_place(band, there) for band in asked]
@@ -118,7 +118,10 @@ class BandChoice:
         return self._in_order(there, read, dates, doubtful=any(by_name))
 
     def _in_order(self, there: BandList, read: Sequence[Reading], dates: int, *, doubtful: bool) -> list[int]:
-        """Return the usual bands, unless their names contradict their order; ``doubtful``: some sensor has another."""
+        """Return the default bands; raise InputError if names contradict their order.
+
+        ``doubtful`` is True if names identify the bands for some sensors only.
+        """
         places, count = list(there.usual), dates * len(self.wanted)
         if there.alpha is not None and there.alpha_by_tags and len(places) + 1 == count:
             places = sorted([*places, there.alpha])
@@ -137,19 +140,19 @@ class BandChoice:
         if any(wrong):
             self.noted.append(
                 f"{_capital(there.what)} was taken in its order for {', '.join(self.wanted)}; its names"
-                f" ({there.listed(places)}) may be those of {_sensors(read)}, which number bands otherwise."
+                f" ({there.listed(places)}) may be those of {_sensors(read)}, which number bands differently."
             )
         self._note(there, read[wrong.index(False)], places)
         return places
 
     def _of_one_sensor(self, there: BandList, named: Sequence[Sequence[int]]) -> bool:
-        """Return whether bands of equal names may be of one sensor: B5 is another band on Landsat and Sentinel-2."""
+        """Return whether bands of equal names may be of one sensor: B5 differs between Landsat and Sentinel-2."""
         own = set(possible_sensors(self.wanted))
-        told = {there.bands[place].sensor for places in named for place in places} - {None, OTHER_SENSOR}
-        return own == {""} or not told or bool(own & told)
+        file_sensors = {there.bands[place].sensor for places in named for place in places} - {None, OTHER_SENSOR}
+        return own == {""} or not file_sensors or bool(own & file_sensors)
 
     def _note(self, there: BandList, reading: Reading, places: Sequence[int]) -> None:
-        """Note what was assumed of the bands that are taken."""
+        """Record the assumptions made about the chosen bands."""
         if reading.coloured(places) and list(places) != sorted(places):
             numbers = ", ".join(str(place + 1) for place in places)
             self.noted.append(
@@ -164,8 +167,8 @@ class BandChoice:
         of_one_file = len(there.bands) > 1 and not any(band.file for band in there.bands)
         if of_one_file and places == list(there.usual) and (others := reading.unknown(places)):
             self.noted.append(
-                f"Bands {there.listed(others)} of {there.what} were taken by their place, as the model's names are"
-                f" others ({', '.join(self.wanted)}); choose with bands=[...]."
+                f"Bands {there.listed(others)} of {there.what} were taken by their position, as the model's names"
+                f" differ ({', '.join(self.wanted)}); choose with bands=[...]."
             )
 
     def _contradicted(self, there: BandList, places: Sequence[int]) -> InputError:
@@ -176,10 +179,10 @@ class BandChoice:
         )
 
     def _untold(self, there: BandList, read: Sequence[Reading]) -> InputError:
-        """Return the error of numbers of bands that differ between sensors."""
+        """Return the error for band numbers that mean different bands on different sensors."""
         return InputError(
-            f"the names of the bands may be those of {_sensors(read)}, which number them otherwise, and nothing"
-            f" tells which: {there.what} has {there}; model {self.model!r} takes {', '.join(self.wanted)}. Choose them"
+            f"the names of the bands may be those of {_sensors(read)}, which number them differently, and the sensor is"
+            f" unknown: {there.what} has {there}; model {self.model!r} takes {', '.join(self.wanted)}. Choose them"
             " with bands=[...], in the model's order, or name the sensor in the file's name or its item SENSOR"
         )
 
@@ -195,7 +198,7 @@ class BandChoice:
         )
 
     def _miscounted(self, there: BandList, count: int, dates: int) -> InputError:
-        what = f"{there.what} has" if self.asked is None else f"{self.said_by} chooses"
+        subject = f"{there.what} has" if self.asked is None else f"{self.said_by} chooses"
         each, several = len(self.wanted), ""
         takes, names = f"model {self.model!r} takes {dates * each}", ", ".join(self.wanted)
         if dates > 1:
@@ -205,7 +208,7 @@ class BandChoice:
         listing = f"; {there.what} has {there}" if any(band.names for band in there.bands) else ""
         together = "; files of a band each are one input in a list inside the list, [[...]], or in a folder"
         return InputError(
-            f"{what} {count} band{'s' * (count != 1)}{several}{alpha}, {takes} ({names}); choose with bands=[...],"
+            f"{subject} {count} band{'s' * (count != 1)}{several}{alpha}, {takes} ({names}); choose with bands=[...],"
             f" which counts from 1{together * (len(there.bands) == 1 < each)}{listing}",
             param=self.said_by,
         )
@@ -238,7 +241,7 @@ def _place(band: int | str, there: BandList) -> int:
 
 
 def _meant(name: str, there: BandList) -> list[int]:
-    """Return the indices of the bands that a name means, on whichever sensor; empty where that depends on it."""
+    """Return the indices of the bands that a name means, if all sensors that fit agree; else an empty list."""
     found = [reading.found(0) for reading in readings((name,), there.bands)]
     return found[0] if all(places == found[0] for places in found) else []
 

@@ -1,4 +1,4 @@
-"""Matching a model's bands to those of an input by what their names mean."""
+"""Matching of a model's bands to those of an input by the meaning of their names."""
 
 from __future__ import annotations
 
@@ -11,54 +11,54 @@ from vllm_mmout.geo import NIR_BANDS, band_key, meanings, possible_sensors, says
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One band that an input has."""
+    """A band of an input, with its names."""
 
     names: tuple[str, ...] = ()
-    """Its names, the usual one first; empty for a band without a description."""
+    """Names of the band, the preferred first; empty for a band without a description."""
     file: str = ""
-    """The file that it comes from, where there are several."""
+    """Name of the band's file if there are several files."""
     sensor: str | None = None
-    """The sensor that the file tells, as `vllm_mmout.geo.sensor_of` returns it."""
+    """Sensor of the file, as `vllm_mmout.geo.sensor_of` returns it."""
     colour: str | None = None
-    """Its colour interpretation, which counts where its names say nothing."""
+    """Colour interpretation of the band, used if its names have no meaning."""
 
     def __str__(self) -> str:
-        """Return its first name, else its colour."""
+        """Return the band's first name, else its colour."""
         return next(iter(self.names), None) or (f"{self.colour} by its colour" if self.colour else "without a name")
 
 
 @dataclass(frozen=True, slots=True)
 class _Meant:
-    """What one band is called."""
+    """Meaning of the names of one band."""
 
     known: frozenset[str]
-    """The bands of a sensor that its names may mean; empty if they are not understood."""
+    """Bands of a sensor that the names may mean; empty if the names are not understood."""
     texts: frozenset[str]
-    """The names themselves, as `band_key` writes them."""
+    """The names themselves, in the spelling of `band_key`."""
     by_colour: bool = False
-    """Whether the colour interpretation alone says it."""
+    """Whether the meaning comes only from the colour interpretation."""
 
     def fits(self, other: _Meant) -> bool:
-        """Return whether the two may be one band."""
+        """Return whether both may be the same band."""
         if self.known and other.known:
             return bool(self.known & other.known)
         return bool(self.texts & other.texts)
 
     def is_near(self, other: _Meant) -> bool:
-        """Return whether one is broad and the other narrow NIR."""
+        """Return whether one band is broad NIR and the other narrow NIR."""
         return bool(self.known & NIR_BANDS and other.known & NIR_BANDS) and not self.known & other.known
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What all names mean if the model's and the input's are those of two sensors ("": of none)."""
+    """Meanings of all names for one pair of sensors, the model's and the input's; "" stands for no sensor."""
 
     sensors: tuple[str, str]
     wanted: tuple[_Meant, ...]
     there: tuple[_Meant, ...]
 
     def by_name(self, dates: int) -> list[int] | None:
-        """Return the indices of the model's bands, one date after the other; None unless each has one band a date."""
+        """Return the indices of the model's bands, date by date, or None unless each has one band per date."""
         rows = [self._found(band, dates) for band in self.wanted]
         if any(len(row) != dates for row in rows):
             return None
@@ -66,13 +66,13 @@ class Reading:
         return places if len(set(places)) == len(places) else None
 
     def found(self, number: int) -> list[int]:
-        """Return the indices of the input's bands that may be one of the model's."""
+        """Return the indices of the input's bands that may be the model's band ``number``."""
         return self._found(self.wanted[number], 1)
 
     def _found(self, wanted: _Meant, count: int) -> list[int]:
         fitting = [place for place, band in enumerate(self.there) if wanted.fits(band)]
         named = [place for place in fitting if not self.there[place].by_colour]
-        if named:  # a colour tells nothing where a name does
+        if named:  # names take precedence over colours
             fitting = named
         if not fitting:
             return [place for place, band in enumerate(self.there) if wanted.is_near(band)]
@@ -83,7 +83,7 @@ class Reading:
         return fitting
 
     def contradicts(self, places: Sequence[int]) -> bool:
-        """Return whether names say that the bands at these indices, date by date, are not the model's in its order."""
+        """Return whether names contradict the use of the bands at these indices, date by date, in the model's order."""
         count = len(self.wanted)
         for first in range(0, len(places), count):
             taken = [self.there[place] for place in places[first : first + count]]
@@ -99,12 +99,12 @@ class Reading:
         return False
 
     def near(self, places: Sequence[int]) -> list[tuple[int, int]]:
-        """Return (number of the model's band, index of the input's) where one is broad and the other narrow NIR."""
+        """Return (number of the model's band, index of the input's) for pairs of a broad and a narrow NIR band."""
         pairs = ((number % len(self.wanted), place) for number, place in enumerate(places))
         return [(number, place) for number, place in pairs if self.wanted[number].is_near(self.there[place])]
 
     def unknown(self, places: Sequence[int]) -> list[int]:
-        """Return the indices of these bands whose names tell something, but not which band of the model they are."""
+        """Return the indices of bands whose names have a meaning, but do not match the model's band."""
         pairs = ((self.wanted[number % len(self.wanted)], place) for number, place in enumerate(places))
         return [
             place
@@ -113,16 +113,16 @@ class Reading:
         ]
 
     def coloured(self, places: Sequence[int]) -> bool:
-        """Return whether the colour interpretation alone tells one of these bands."""
+        """Return whether any of these bands is known only by its colour interpretation."""
         return any(self.there[place].by_colour for place in places)
 
 
 def readings(wanted: Sequence[str], bands: Sequence[Listed]) -> Iterator[Reading]:
-    """Yield what the names of a model's and an input's bands may mean: once for each pair of sensors they fit."""
+    """Yield the meanings of the model's and the input's band names, for each pair of sensors that they fit."""
     own = [(name,) for name in wanted]
     theirs = [() if _are_counted(bands) else band.names for band in bands]
-    untold = [name for band, names in zip(bands, theirs, strict=True) if band.sensor is None for name in names]
-    for model, file in product(possible_sensors(wanted), possible_sensors(untold)):
+    sensorless = [name for band, names in zip(bands, theirs, strict=True) if band.sensor is None for name in names]
+    for model, file in product(possible_sensors(wanted), possible_sensors(sensorless)):
         model_bands = meanings(own, [model] * len(own))
         file_bands = meanings(theirs, [file if band.sensor is None else band.sensor for band in bands])
         colours = meanings([_colour(band) for band in bands], [""] * len(bands))
@@ -141,9 +141,9 @@ def _colour(band: Listed) -> tuple[str, ...]:
 
 
 def _are_counted(bands: Sequence[Listed]) -> bool:
-    """Return whether bands are called b1, b2, b3, ... as programs call bands without names, or b0, b1, b2, ...
+    """Return whether bands are called b1, b2, b3, ... or b0, b1, b2, ..., as programs name bands without names.
 
-    No sensor has a band 0, so B0 is the start of a count too.
+    No sensor has a band 0, so that B0 marks such a numbering too.
     """
     if all(band.names == (f"b{number}",) for number, band in enumerate(bands, start=1)):
         return True

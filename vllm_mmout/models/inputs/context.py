@@ -1,4 +1,4 @@
-"""InputContext and DummyData: what functions of vLLM's first registries are called with, and what they give."""
+"""`InputContext` and `DummyData`: argument and result of functions for vLLM's first registries."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InputContext:
-    """The model, for functions that are registered for its inputs."""
+    """Context with the model's configuration, for functions that are registered for its inputs."""
 
     model_config: ModelConfig
-    """vLLM's."""
+    """vLLM's configuration of the model."""
     _loaded: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The loaded ``AutoProcessor`` without options, kept because mappers ask for it at each picture."""
+    """The loaded ``AutoProcessor`` without options, cached because mappers request it for each picture."""
 
     def get_hf_config(self, hf_config_type: type | None = None) -> Any:
-        """The model's ``config.json`` as a transformers configuration; InputError where it is of another class."""
+        """Return ``config.json`` as a transformers configuration; raise InputError if it is of another class."""
         config = self.model_config.hf_config
         if hf_config_type is not None and not isinstance(config, hf_config_type):
             raise InputError(
@@ -33,7 +33,7 @@ class InputContext:
         return config
 
     def get_hf_processor(self, **options: Any) -> Any:
-        """The ``AutoProcessor`` of the model's folder; no code of the folder is run."""
+        """Return the ``AutoProcessor`` of the model's folder, without running code from the folder."""
         if not options and "processor" in self._loaded:
             return self._loaded["processor"]
         from transformers import AutoProcessor
@@ -48,37 +48,37 @@ class InputContext:
 
 
 class DummyData(NamedTuple):
-    """The largest input of a model."""
+    """The largest input of a model, as a registered function returns it."""
 
     seq_data: Any = None
     """Not used: a single-pass model has no prompt, and vLLM makes the prompt of a model that generates."""
     multi_modal_data: Any = None
-    """``{"image": data}``, one input in any form that the model takes."""
+    """``{"image": data}``, one input in any form that the model accepts."""
     multi_modal_placeholders: Any = None
     """Not used."""
 
 
 def dummy_of(context: InputContext, factory: Callable[..., Any], model: str) -> Any:
-    """The largest input, of what a function registered for dummy data gives."""
-    made = factory(context, context.model_config.max_model_len, {IMAGE: 1})
-    for part in made if isinstance(made, tuple) else (made,):
+    """Call a function that was registered for dummy data, and return the largest input from its result."""
+    dummy = factory(context, context.model_config.max_model_len, {IMAGE: 1})
+    for part in dummy if isinstance(dummy, tuple) else (dummy,):
         inputs = part.get("multi_modal_data", part) if isinstance(part, Mapping) else None
         if isinstance(inputs, Mapping):
             data = inputs.get(IMAGE, inputs)
             return data[0] if isinstance(data, list) and len(data) == 1 else data
     raise RegistrationError(
-        f'the dummy data of {model} must be DummyData with multi_modal_data={{"{IMAGE}": ...}}, got {made!r}'
+        f'the dummy data of {model} must be DummyData with multi_modal_data={{"{IMAGE}": ...}}, got {dummy!r}'
     )
 
 
 def processed(context: InputContext, processor: Callable[..., Any], data: Any) -> Any:
-    """An input as a registered input processor gives it."""
-    given = processor(context, {"prompt_token_ids": [1], "multi_modal_data": {IMAGE: data}})
-    return given["multi_modal_data"][IMAGE]
+    """Return an input after a registered input processor has changed it."""
+    inputs = processor(context, {"prompt_token_ids": [1], "multi_modal_data": {IMAGE: data}})
+    return inputs["multi_modal_data"][IMAGE]
 
 
 def tokens_of(context: InputContext, registered: Any, model: str) -> int:
-    """The most tokens of an input: a number, or what a function registered for it gives."""
+    """Return the largest number of tokens of an input: a number, or the result of a registered function."""
     value = registered(context) if callable(registered) else registered or 0
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise RegistrationError(f"max tokens of {model} must be a number from 0 on, got {value!r}")

@@ -1,4 +1,4 @@
-"""The dates of an input of a model that takes several: which files are one date, and in which order they were taken."""
+"""Dates of an input for a model that takes several: the files of each date, and their order in time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import Layer
 
 _SHOWN = 12
-"""Dates that a message lists."""
+"""Largest number of dates that a message lists."""
 _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class FilesOfDate:
-    """Files of one date in a folder with files of several dates."""
+    """The files of one date in a folder that holds files of several dates."""
 
     folder: Path
     date: date
@@ -32,12 +32,12 @@ class FilesOfDate:
 
     @property
     def name(self) -> str:
-        """The name of the first file."""
+        """Name of the first file."""
         return self.files[0].name
 
 
 def files_by_date(files: Sequence[Path], count: int) -> Sequence[Path | FilesOfDate]:
-    """Return the dates of a folder of files: each file, or the files of each day where the names tell ``count`` days.
+    """Group the files of a folder by date: each file, or all files of a day if their names have ``count`` days.
 
     A folder may have a file for each band and date, as downloads of HLS do.
     """
@@ -53,22 +53,22 @@ def files_by_date(files: Sequence[Path], count: int) -> Sequence[Path | FilesOfD
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The bands of one date, and what it says of when it was taken."""
+    """The bands of one date, and the date according to different sources."""
 
     layers: list[Layer]
     name: str
     items: date | None
-    """By metadata items of the first file."""
+    """Date in metadata items of the first file."""
     named: date | None
-    """By the name of the file or folder, else by that of a file in it."""
+    """Date in the name of the file or folder, else in that of a file in it."""
     coarse: date | None
-    """By any of these, or by a name that tells a month or a year alone."""
+    """Date from either source, else the month or the year in a name."""
     written: date | None
-    """By TIFFTAG_DATETIME, which may be the day of writing."""
+    """Date in TIFFTAG_DATETIME, which may be that of writing the file."""
 
     @classmethod
     def of(cls, data: Any, layers: list[Layer]) -> Frame:
-        """Read when the files of one date were taken, from what they are called and what they hold."""
+        """Read the date of a frame from the names and the metadata of its files."""
         raster = layers[0].raster
         inside = PurePath(raster.name).name
         name = data.name if isinstance(data, Path | FilesOfDate) else inside
@@ -78,16 +78,16 @@ class Frame:
 
 
 def in_order_of_dates(frames: Sequence[Frame], folder: Path, noted: list[str]) -> list[Frame]:
-    """Return the dates of a folder, the earliest first; InputError where their order cannot be told."""
-    items, named = ([getattr(frame, what) for frame in frames] for what in ("items", "named"))
+    """Return the dates of a folder, the earliest first; raise InputError if their order is unknown."""
+    items, named = ([getattr(frame, source) for frame in frames] for source in ("items", "named"))
     if _distinct(items) and _distinct(named) and _ranks(items) != _ranks(named):
         raise InputError(
-            f"the names of the files in {folder} say another order of dates than their metadata:"
+            f"the dates in the names of the files in {folder} have another order than those in their metadata:"
             f" {_listed(frames, named)} by name; {_listed(frames, items)} by metadata. Give the dates in a list, in"
             " their order"
         )
-    told = [frame.items or frame.named for frame in frames]
-    for days in (told, [frame.coarse for frame in frames]):
+    dates = [frame.items or frame.named for frame in frames]
+    for days in (dates, [frame.coarse for frame in frames]):
         if all(days):
             if not _distinct(days):
                 raise InputError(
@@ -104,41 +104,41 @@ def in_order_of_dates(frames: Sequence[Frame], folder: Path, noted: list[str]) -
         return _sorted(frames, written)
     if _are_numbered([frame.name for frame in frames]):
         noted.append(
-            f"The dates in {folder} were taken in the order of the numbers in their names, as nothing tells when they"
-            f" were taken: {', '.join(frame.name for frame in frames)}; give them in a list for another order."
+            f"The dates in {folder} were taken in the order of the numbers in their names, as their dates are unknown:"
+            f" {', '.join(frame.name for frame in frames)}; give them in a list for another order."
         )
         return list(frames)
     raise InputError(
-        f"it cannot be told when the files in {folder} were taken: {_listed(frames, told)}. Name them with their dates"
+        f"the dates of the files in {folder} are unknown: {_listed(frames, dates)}. Name them with their dates"
         " (2020-01-31), or give them in a list, the earliest first"
     )
 
 
 def note_order(frames: Sequence[Frame], noted: list[str]) -> None:
-    """Note where dates that were given in a list do not follow each other."""
+    """Record a note if dates that were given in a list are not in chronological order."""
     days = [frame.items or frame.named for frame in frames]
-    told = [day for day in days if day is not None]
-    if len(told) == len(days) and any(day <= before for before, day in pairwise(told)):
+    known_days = [day for day in days if day is not None]
+    if len(known_days) == len(days) and any(day <= before for before, day in pairwise(known_days)):
         noted.append(
-            f"The dates were taken in the order given, which is not that of time: {_listed(frames, days)}; give the"
-            " earliest first if the model was trained so."
+            f"The dates were taken in the order given, which is not chronological: {_listed(frames, days)}; give the"
+            " earliest first if the model was trained that way."
         )
 
 
 def miscounted(dates: Sequence[Any], model: str, count: int) -> InputError:
-    """Return the error of an input with another number of dates than the model takes."""
-    named = [one for one in dates if isinstance(one, Path | FilesOfDate)]
-    listed = [_shown(one.name, date_of_name(one.name, coarse=True)) for one in named]
+    """Return the error for an input with another number of dates than the model takes."""
+    named = [frame for frame in dates if isinstance(frame, Path | FilesOfDate)]
+    listed = [_shown(frame.name, date_of_name(frame.name, coarse=True)) for frame in named]
     more = [f"and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
-    which = f": {', '.join(listed[:_SHOWN] + more)}" if listed else ""
+    listing = f": {', '.join(listed[:_SHOWN] + more)}" if listed else ""
     return InputError(
-        f"the input has {len(dates)} date{'s' * (len(dates) != 1)}, model {model!r} takes {count}{which}; give one"
+        f"the input has {len(dates)} date{'s' * (len(dates) != 1)}, model {model!r} takes {count}{listing}; give one"
         " file, folder or list of files for each"
     )
 
 
 def _distinct(days: Sequence[date | None]) -> bool:
-    """Return whether all days are known, and none is there twice."""
+    """Return whether all days are known and different."""
     return None not in days and len(set(days)) == len(days)
 
 
@@ -152,7 +152,7 @@ def _ranks(days: Sequence[date | None]) -> list[int]:
 
 
 def _are_numbered(names: Sequence[str]) -> bool:
-    """Return whether names differ in one number alone, as "t1.tif" and "t2.tif" do."""
+    """Return whether names differ only in one number, as "t1.tif" and "t2.tif" do."""
     numbers = [_NUMBER.findall(name) for name in names]
     alike = len({_NUMBER.sub("#", name) for name in names}) == 1
     return alike and sum(len(set(column)) > 1 for column in zip(*numbers, strict=alike)) == 1
@@ -167,7 +167,7 @@ def _shown(name: str, day: date | None) -> str:
 
 
 def dates_of(data: Any, frames: int) -> Sequence[Any] | None:
-    """Return the inputs of an input of several dates, a date each; None for one that is not divided by dates."""
+    """Return the inputs of an input of several dates, one for each date, or None if it is not divided by dates."""
     if isinstance(data, list | tuple):
         return data
     if isinstance(data, Mapping):

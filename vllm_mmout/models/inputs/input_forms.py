@@ -1,4 +1,4 @@
-"""The forms of an input: a folder, files by name, an open file; what it is called, and the files it is read from."""
+"""Forms of an input (a folder, files by name, an open file), its name, and the files that it is read from."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import BucketPath
 
 NAMELESS = "output"
-"""What the result of an input without a name is called."""
+"""Name of the result for an input without a name."""
 
 
 def name_of(data: Any) -> str:
-    """What a result is called: as its input's folder or file, of several files the first."""
+    """Return the name of a result: that of the input's folder or file, or of the first of several files."""
     if (folder := as_folder(data)) is not None:
         return folder.resolve().name or NAMELESS
     if isinstance(data, str | os.PathLike):
@@ -40,7 +40,7 @@ def name_of(data: Any) -> str:
 
 
 def paths_of(data: Any) -> list[Path | BucketPath]:
-    """All files on this machine and in buckets that an input is read from."""
+    """Return all local files and objects in buckets that an input is read from."""
     if (folder := as_folder(data)) is not None:
         inside = [*rasters_of(folder), *(path for place in folders_in(folder) for path in rasters_of(place))]
         return [file for path in inside for file in paths_of(path)]
@@ -59,7 +59,7 @@ def paths_of(data: Any) -> list[Path | BucketPath]:
 
 
 def as_folder(data: Any) -> Path | None:
-    """The folder that an input names; None for any other form."""
+    """Return the folder that an input names, or None for any other form."""
     if not isinstance(data, str | Path):
         return None
     path = as_local_path(data)
@@ -70,17 +70,17 @@ def as_folder(data: Any) -> Path | None:
 
 
 def as_local_path(data: str | os.PathLike[str]) -> Path:
-    """The path that a path or ``file://`` URL names."""
+    """Return the local path for a path or a ``file://`` URL."""
     return Path(without_file_scheme(os.fspath(data)))
 
 
 def is_open_file(data: Any) -> bool:
-    """Whether an input is a file object; a PIL image is none."""
+    """Return whether an input is a file object; False for a PIL image."""
     return hasattr(data, "read") and not hasattr(data, "getbands")
 
 
 def are_named_files(data: Any) -> bool:
-    """Whether an input is a mapping of band names to files (paths, URLs, bytes, open files), not tensors by keyword."""
+    """Return whether an input maps band names to files (paths, URLs, bytes, open files), not keywords to tensors."""
     if not isinstance(data, Mapping) or not data:
         return False
     return all(
@@ -90,28 +90,28 @@ def are_named_files(data: Any) -> bool:
 
 
 def read_once(data: Any) -> bool:
-    """Whether an input can be read a single time, as it has a file that the caller opened."""
-    parts = data.values() if isinstance(data, Mapping) else parts_of(data)  # pictures may stand among the files
+    """Return whether an input can be read only once, because it contains a file object of the caller."""
+    parts = data.values() if isinstance(data, Mapping) else parts_of(data)  # a mapping may also contain pictures
     return is_open_file(data) or any(map(read_once, parts))
 
 
 def parts_of(data: Any) -> list[Any]:
-    """What a list, or a mapping of band names to files, holds."""
+    """Return the items of a list, or the files of a mapping of band names to files."""
     if are_named_files(data):
         return list(data.values())
     return list(data) if isinstance(data, list | tuple) else []
 
 
 def native(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array in the byte order of this machine, which torch needs; itself where it has that."""
+    """Return an array in the byte order of this machine, which torch needs; the array itself if it is native."""
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def without_file_scheme(text: str) -> str:
-    """The path in a file:// address; any other text as it is."""
+    """Return the path in a file:// address; return any other text unchanged."""
     if not text.lower().startswith("file:"):
-        return text  # of others urlsplit refuses some, and shows what they hold
+        return text  # urlsplit raises for some other addresses, and its message would show their secrets
     try:
         return unquote(urlsplit(text).path)
     except ValueError as error:
-        raise InputError(f"{text!r} is no address of a file ({error}); it must be file:///path") from None
+        raise InputError(f"{text!r} is not the address of a file ({error}); it must be file:///path") from None

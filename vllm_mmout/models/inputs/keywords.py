@@ -1,4 +1,4 @@
-"""Keywords: what the ``forward`` of a model takes by name."""
+"""`Keywords`: names of the tensors that a model's ``forward`` takes."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from vllm_mmout.errors import InputError, RegistrationError
 
 @dataclass(frozen=True, slots=True)
 class Keywords:
-    """The keywords of one class's ``forward``."""
+    """Keyword parameters of a model class's ``forward``."""
 
     model: str
     """Name of the class, for messages."""
     names: tuple[str, ...]
-    """All of them, in the order of the signature."""
+    """All keywords, in the order of the signature."""
     required: frozenset[str]
-    """Those without a default."""
+    """Keywords without a default."""
 
     @classmethod
     def of(cls, model: type, config: Mapping[str, Any] | None = None) -> Keywords:
-        """Read the signature of ``model.forward``; a class with ``keywords_of(config)`` names them, all optional.
+        """Read the keywords from the signature of ``model.forward``.
 
-        So does an iterative one, which has no ``forward``, with ``inputs``, a tuple.
+        A class with ``keywords_of(config)`` names them itself, all optional. An iterative model, which has no
+        ``forward``, names them in a tuple ``inputs``.
         """
         if (named_by := getattr(model, "keywords_of", None)) is not None:
             return cls(model.__name__, named_by(config or {}), frozenset())
         if isinstance(named := getattr(model, "inputs", None), tuple):
             return cls(model.__name__, named, frozenset())
-        # A class need not have `forward` as far as its type says.
+        # A class need not have `forward` as far as type checkers know.
         parameters = list(inspect.signature(getattr(model, "forward")).parameters.values())[1:]  # noqa: B009
         if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters):
             raise RegistrationError(f"{model.__name__}.forward takes tensors by position only; drop the '/'")
@@ -44,7 +45,7 @@ class Keywords:
         return cls(model.__name__, tuple(parameter.name for parameter in named), required)
 
     def check_declared(self, declared: Iterable[str]) -> None:
-        """Check the names that an input mapper says it gives."""
+        """Raise RegistrationError if an input mapper declares a name that ``forward`` does not take."""
         unknown = [name for name in declared if name not in self.names]
         if unknown:
             raise RegistrationError(
@@ -52,9 +53,9 @@ class Keywords:
                 f" {', '.join(self.names)}; use the same names"
             )
 
-    def check(self, given: Iterable[str]) -> None:
-        """Check the names of one input's tensors."""
-        names = list(given)
+    def check(self, keywords: Iterable[str]) -> None:
+        """Raise InputError if the names of one input's tensors do not match ``forward``."""
+        names = list(keywords)
         unknown = [name for name in names if name not in self.names]
         missing = [name for name in self.names if name in self.required and name not in names]
         if unknown or missing or not names:

@@ -1,4 +1,4 @@
-"""Making the input mapper of a model: what its author registered, else the folder's ``AutoProcessor``."""
+"""Creation of a model's input mapper: the function that its author registered, or the folder's ``AutoProcessor``."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ Result = TypeVar("Result")
 
 
 def make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext) -> Any:
-    """What the author of a model registered to map its inputs, else its ``AutoProcessor``."""
+    """Return the mapper that the model's author registered, else one that uses the folder's ``AutoProcessor``."""
     if choice.factory is not None:
-        from vllm_mmout.models.config import config_json  # with transformers
+        from vllm_mmout.models.config import config_json  # imports transformers
 
         try:
             mapper: InputMapper = choice.factory(config_json(context.get_hf_config()))
@@ -60,32 +60,32 @@ def make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext)
 
 
 def refuse_reading_options(params: OutputParams, why: str) -> None:
-    """Raise an OptionError where an option says how a raster is read, and none is."""
+    """Raise OptionError if an option about reading a raster is set for an input that is not read as a raster."""
     for option in params.reads:
         raise OptionError(f"{option} says how a raster is read; {why}, leave it out", param=option)
 
 
-def failed(what: str, model: str, error: BaseException) -> str:
-    """The message of an author's function that raised."""
-    return f"the {what} of {model} failed: {type_and_message(error)}; correct the input or the {what}"
+def failed(role: str, model: str, error: BaseException) -> str:
+    """Return the message for an exception in an author's function."""
+    return f"the {role} of {model} failed: {type_and_message(error)}; correct the input or the {role}"
 
 
-def called(call: Callable[[], Result], what: str, model: str) -> Result:
-    """Call an author's function, and raise its errors as an InputError that names the function and its model."""
+def called(call: Callable[[], Result], role: str, model: str) -> Result:
+    """Call an author's function; turn an exception into an InputError that names the function and its model."""
     try:
         return call()
     except MMOutError:
         raise
     except BaseException as error:
         raise_interrupt(error)
-        raise InputError(failed(what, model, error)) from error
+        raise InputError(failed(role, model, error)) from error
 
 
 class AutoProcessorMapper:
-    """Maps pictures and rasters of one or three bands through the ``AutoProcessor`` of the model's folder.
+    """Mapper of pictures and rasters of one or three bands, through the ``AutoProcessor`` of the model's folder.
 
-    uint8 goes to the processor as an RGB picture, other dtypes as an array [bands, height, width]. Where the processor
-    only scales, what the model gives is laid on the input; where it crops or pads, it is not.
+    uint8 is passed to the processor as an RGB picture, other dtypes as an array [bands, height, width]. If the
+    processor only scales, the output gets the input's size and georeference; if it crops or pads, it does not.
     """
 
     def __init__(self, context: InputContext, keywords: Collection[str]) -> None:
@@ -97,7 +97,7 @@ class AutoProcessorMapper:
         self._keeps_extent = keeps_extent(self._pixels)
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map one input."""
+        """Map one input to the model's tensors."""
         for option in set(params.reads) - {"bands", "indices", "nodata"}:
             raise OptionError(
                 f"{option} needs a model of rasters; this one's inputs go through a processor of transformers",
@@ -142,18 +142,18 @@ class AutoProcessorMapper:
         return pixels
 
     def dummy(self) -> Any:
-        """A black picture of the size that the processor scales to."""
+        """Return a black picture of the size that the processor scales to."""
         return np.zeros((3, *self._size), np.uint8)
 
 
 class FolderImageProcessor:
-    """Mapper of pictures for a model that generates, by the image processor of the model's folder."""
+    """Mapper of pictures for a model that generates, through the image processor of the model's folder."""
 
     def __init__(self, context: InputContext) -> None:
         remedy = "register a function (context, data) with register_image_input_mapper"
         processor = _processor_of(context, remedy)
         self._images = getattr(processor, "image_processor", processor)
-        if not hasattr(self._images, "preprocess"):  # without a file for pictures, AutoProcessor gives a tokenizer
+        if not hasattr(self._images, "preprocess"):  # without an image processor, AutoProcessor returns a tokenizer
             raise RegistrationError(
                 f"the model has no input mapper, and {context.model_config.model} has no image processor of"
                 f" transformers; {remedy}, or put a preprocessor_config.json there"
@@ -184,7 +184,7 @@ _COLOURS = ("red", "green", "blue")
 
 
 def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
-    """Return the bands that the request names, else those that names tell to be red, green and blue, else all data."""
+    """Return the bands that the request names, else red, green and blue if names tell them, else all data bands."""
     choice = BandChoice("picture", _COLOURS, params)
     if choice.asked is None:
         return _in_colours(raster.without_alpha(), choice)
@@ -195,17 +195,17 @@ def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
 
 
 def _in_colours(raster: Raster, choice: BandChoice) -> Raster:
-    """Return red, green and blue of three bands or more, if names tell them; another raster as it is."""
+    """Return red, green and blue if names identify them among three or more bands; else the raster unchanged."""
     if raster.bands < len(_COLOURS):
         return raster
     sensor, colours = sensor_of("", raster.metadata), raster.colours or (None,) * raster.bands
-    names = [tuple(filter(None, [said])) for said in raster.descriptions]
+    names = [tuple(filter(None, [description])) for description in raster.descriptions]
     listed = [Listed(own, "", sensor, colour) for own, colour in zip(names, colours, strict=True)]
     try:
         places = choice.places(BandList("the input", tuple(listed), tuple(range(raster.bands))))
     except InputError:
         if raster.bands > len(_COLOURS):
-            return raster  # the number of its bands is the error
+            return raster  # the caller refuses its number of bands
         raise
     if places == list(range(raster.bands)):
         return raster
@@ -218,7 +218,7 @@ def _read(data: Any, params: OutputParams) -> Raster:
 
 
 def opened(data: Any) -> Any:
-    """What functions of vLLM's first registries take: a file as a PIL image, or as an array; all else as it is."""
+    """Open an input for a function of vLLM's first registries: a file as a PIL image or an array, others unchanged."""
     if isinstance(data, np.ndarray):
         return native(data)
     if hasattr(data, "getbands") or isinstance(data, Mapping) or hasattr(data, "detach"):
@@ -243,9 +243,9 @@ def _picture(raster: Raster) -> Image:
 
 
 def _largest(size: Any) -> tuple[int, int]:
-    """Return height and width of the largest picture that an image processor of this size gives."""
+    """Return height and width of the largest picture that an image processor of this size makes."""
 
-    def stated(name: str) -> Any:  # transformers' own size is a class with attributes
+    def stated(name: str) -> Any:  # transformers' class for sizes has attributes
         return size.get(name) if isinstance(size, Mapping) else getattr(size, name, None)
 
     edge = stated("longest_edge") or stated("shortest_edge") or 512
@@ -253,26 +253,26 @@ def _largest(size: Any) -> tuple[int, int]:
 
 
 _SHAPES = ((360, 600), (600, 360), (512, 512))
-"""Pictures to try, oblong ones among them: many processors crop only these."""
+"""Sizes (height, width) of trial pictures; some are oblong, since many processors crop only those."""
 _EDGE = 0.015
-"""How far from the end of a ramp, beside half a pixel, its first and last pixel may lie."""
+"""Largest deviation of a ramp's first and last pixel from its ends, 0 and 1, in addition to half a pixel."""
 
 
 def keeps_extent(process: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> bool:
-    """Whether a processor covers with [channels, height, width] what its picture [3, height, width] covers.
+    """Return whether the output [channels, height, width] of a processor covers its whole picture [3, height, width].
 
-    Nothing is cropped then, padded, turned or cut into pieces.
+    Such a processor does not crop, pad, turn or split the picture.
     """
     try:
         return all(_keeps(process, height, width) for height, width in _SHAPES)
-    except (ValueError, TypeError, KeyError, IndexError):  # it takes other pictures, or gives something else
+    except (ValueError, TypeError, KeyError, IndexError):  # it expects other pictures, or returns something else
         return False
 
 
 def _keeps(process: Callable[[NDArray[np.uint8]], NDArray[Any]], height: int, width: int) -> bool:
     black, white = (process(np.full((3, height, width), value, np.uint8)) for value in (0, 255))
     if black.ndim != 3 or np.ptp(black, axis=(1, 2)).any() or np.ptp(white, axis=(1, 2)).any():
-        return False  # other axes, or a border that is not of the picture
+        return False  # other axes, or a border that is not part of the picture
     span = (white - black)[:, :1, :1]
     for axis, size in ((1, height), (2, width)):
         ramp = np.linspace(0, 255, size).round().astype(np.uint8)

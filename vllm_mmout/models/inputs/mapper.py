@@ -1,4 +1,4 @@
-"""From what a user hands over to the keyword tensors of a model's ``forward``."""
+"""`RasterMapper`: maps rasters and pictures to the keyword tensors of a model's ``forward``."""
 
 from __future__ import annotations
 
@@ -25,57 +25,58 @@ if TYPE_CHECKING:
 
 
 _SHOWN = (2, 98)
-"""Percentiles of the values that are black and white where an input is shown."""
+"""Percentiles of the values that are shown as black and white in a picture of the input."""
 
 
 @dataclass(frozen=True, slots=True)
 class MappedInput:
-    """One input, ready for the model."""
+    """An input, ready for the model."""
 
     tensors: Mapping[str, Any]
-    """Keyword of ``forward`` to its array or tensor, without the batch axis."""
+    """Maps keywords of ``forward`` to arrays or tensors, without the batch axis."""
     source: Source = field(default_factory=Source)
-    """What outputs need to know to be laid on the input."""
+    """Facts about the input that outputs need, such as its size and its georeference."""
 
 
 InputMapper: TypeAlias = "Callable[[Any, OutputParams], MappedInput | Mapping[str, Any]]"
-"""Maps one user's input; raises InputError for what the model cannot take. Called from several threads.
+"""Function that maps one user's input; raises InputError if the model cannot take it. Called from several threads.
 
-It may say what it gives, in ``inputs``: a mapping of `TensorSpec` by keyword.
+It may have an attribute ``inputs``, which maps each keyword that it returns to its `TensorSpec`.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RasterMapper:
-    """Maps rasters and pictures to one tensor [bands, height, width], or [bands, frames, height, width].
+    """Mapper of rasters and pictures to a tensor [bands, height, width], or [bands, frames, height, width].
 
-    A file whose names or colours tell all of the model's bands is read in the model's order. One whose names contradict
-    its own order is refused. Any other is read in its own order, so that ``bands=[...]`` must say which they are where
-    it holds more or others.
+    If names or colours of a file identify all of the model's bands, they are read in the model's order. If names
+    contradict the file's own order, the file is refused. Any other file is read in its own order, so that
+    ``bands=[...]`` must choose bands if it has more bands than the model or other ones.
 
     Several files may be one input: a list of them, whose bands follow each other; a mapping of band names to files; a
-    folder, from which bands are chosen by name. They are brought to the grid of the finest (`OpenStack`). A model with
-    ``num_frames`` takes as many dates: a list with one input for each; a folder with one file or folder for each; or
-    one file with the bands of the first date, then of the second, and so on. A pixel is valid where all dates are.
+    folder, from which bands are chosen by name. They are resampled to the finest grid among them (`OpenStack`). A model
+    with ``num_frames`` takes that many dates: a list with one input for each; a folder with one file or folder for
+    each; or one file with the bands of the first date, then of the second, and so on. A pixel is valid if it is valid
+    at all dates.
 
-    Integers stay as they are stored (the model scales on its device); floats travel as float32. Pixels without an
+    Integers stay as they are stored (the model scales on its device); floats are sent as float32. Pixels without an
     observation (nodata or NaN in any band that the model sees) are sent as 0 and masked in the output.
 
-    An input that does not fit one forward is cut into tiles by the engine; the mapper says of which size. A subclass
+    The engine cuts an input that does not fit one forward pass into tiles of the size that the mapper sets. A subclass
     with a ``__call__`` of its own gets whole inputs only.
 
     Args:
         model: name of the model, for messages.
         bands: names of the model's bands, in its order.
-        max_size: largest height and width of one forward, in pixels.
+        max_size: largest height and width of one forward pass, in pixels.
         keyword: keyword of ``forward``.
-        min_size: smallest height and width; a smaller input is continued by reflection, and the result cut back.
-        tile_size: side of the tiles that larger inputs are cut into, in pixels; None: ``max_size``.
-        edge: the last tile of a row or column is shifted inward ("shift"), or hangs over and is continued by reflection
-            ("pad").
-        num_frames: how many dates the model takes, 1 too; None: its tensor has no axis of dates.
-        multiple_of: what height and width must be divisible by, as 32 for a U-Net of five levels; other inputs are
-            continued by reflection, and the result cut back.
+        min_size: smallest height and width in pixels; a smaller input is padded by reflection, and the result cropped.
+        tile_size: side of the tiles that larger inputs are cut into, in pixels; None for ``max_size``.
+        edge: whether the last tile of a row or column is shifted inward ("shift"), or extends beyond the input and is
+            padded by reflection ("pad").
+        num_frames: number of dates that the model takes, which may be 1; None if its tensor has no axis of dates.
+        multiple_of: divisor of height and width, such as 32 for a U-Net of five levels; other inputs are padded by
+            reflection, and the result cropped.
 
     Raises:
         OptionError: a size is out of range, or not divisible by ``multiple_of``.
@@ -112,10 +113,10 @@ class RasterMapper:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> RasterMapper:
-        """Make the mapper of a model whose ``config.json`` says it: ``bands``, a list of names, and ``max_size``.
+        """Create the mapper from a model's ``config.json``: ``bands``, a list of names, and ``max_size``, in pixels.
 
-        ``min_size``, ``multiple_of``, ``tile_size``, ``tile_edge`` and ``num_frames`` may be there too. OptionError: an
-        entry is wrong.
+        ``min_size``, ``multiple_of``, ``tile_size``, ``tile_edge`` and ``num_frames`` are optional. Raises OptionError
+        if an entry is wrong.
         """
         bands = config.get("bands")
         if not isinstance(bands, list) or not bands or not all(isinstance(band, str) for band in bands):
@@ -131,39 +132,42 @@ class RasterMapper:
 
     @property
     def inputs(self) -> dict[str, TensorSpec]:
-        """What the model takes."""
+        """Shape and dtypes of the model's tensor, by keyword."""
         size = (max(self.min_size, self.multiple_of), self.max_size)
         frames = () if self.num_frames is None else (self.num_frames,)
         return {self.keyword: TensorSpec((len(self.bands), *frames, size, size), DTYPES)}
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Those of `OF_MODELS` that the model takes."""
+        """Names of the options in `OF_MODELS` that the model accepts."""
         return ()
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """Names of the inputs of a model that takes several, each of files of its own; none of other models."""
+        """Names of the inputs of a model that takes several, each with its own files; empty for other models."""
         return ()
 
     @property
     def one_for_all(self) -> bool:
-        """Whether the one band of an input stands for all of the model's."""
+        """Whether an input of a single band is used for all of the model's bands."""
         return False
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map one input that fits one forward.
+        """Map one input that fits one forward pass.
 
-        ``data`` is a path or URL (``file``, ``http``, ``https``), bytes or file object of an image file; PIL image;
-        array or tensor [bands, height, width], for a model with dates [bands, frames, height, width] too; or several
-        files. ``bands`` or ``indices``, ``nodata``, ``scale``, ``offset``, ``window`` and ``resampling`` say how to
-        read it. InputError: it cannot be read, or the model cannot take it.
+        ``data`` is a path or URL (``file``, ``http``, ``https``), bytes or file object of an image file; a PIL image;
+        an array or tensor [bands, height, width], or for a model with dates [bands, frames, height, width]; or several
+        files. ``bands`` or ``indices``, ``nodata``, ``scale``, ``offset``, ``window`` and ``resampling`` control how it
+        is read. Raises InputError if the input cannot be read, or does not fit the model.
         """
         with self.open(data, params) as view:
             return self.whole(view)
 
     def open(self, data: Any, params: OutputParams) -> RasterView:
-        """Open one input of any size, to be closed; of a file only its header is read. InputError: it cannot be."""
+        """Open an input of any size, which the caller must close; read only the header of a file.
+
+        Raises InputError if the input cannot be opened.
+        """
         raster, planes, noted = opened_planes(data, params, self)
         try:
             return RasterView(raster, planes, params, self, noted)
@@ -172,7 +176,7 @@ class RasterMapper:
             raise
 
     def whole(self, view: RasterView) -> MappedInput:
-        """Map an open input that fits one forward; InputError where it is larger, or holds no observation."""
+        """Map an open input that fits one forward pass; raise InputError if it is larger or holds no observation."""
         height, width = view.size
         if not self.fits(view.size):
             raise InputError(
@@ -194,31 +198,31 @@ class RasterMapper:
         return MappedInput(self.tensors(view, pixels.array), source)
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """What ``forward`` takes of one window, by keyword.
+        """Return the tensors of ``forward`` for one window, by keyword.
 
-        Planes and tensor are [bands, height, width]; of a model with dates the tensor [bands, frames, height, width],
-        the planes are [bands * frames, height, width], the dates of a band one after the other.
+        Planes and tensor are [bands, height, width]. For a model with dates the tensor is [bands, frames, height,
+        width], and the planes are [bands * frames, height, width], with the dates of a band one after the other.
         """
         del view
         return {self.keyword: with_frames(planes, self.num_frames)}
 
     def fits(self, size: tuple[int, int]) -> bool:
-        """Whether the model takes (height, width) in one forward."""
+        """Return whether a size (height, width) fits one forward pass."""
         divisible = not any(side % self.multiple_of for side in size)
         return self.min_size <= min(size) and max(size) <= self.max_size and divisible
 
     def too_small(self, size: tuple[int, int]) -> bool:
-        """Whether (height, width) must be continued by reflection to fill a tile."""
+        """Return whether a size (height, width) must be padded by reflection to fill a tile."""
         return min(size) < self.min_size
 
     @property
     def sizes(self) -> str:
-        """The sizes that fit one forward, in words."""
+        """The sizes that fit one forward pass, for messages."""
         multiples = "" if self.multiple_of == 1 else f", in multiples of {self.multiple_of}"
         return f"{self.min_size} to {self.max_size} either way{multiples}"
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
-        """Height and width of the tiles that larger inputs are cut into; ``asked`` by the request, in pixels."""
+        """Return height and width of the tiles for larger inputs; ``asked`` is the request's tile side in pixels."""
         if asked is not None and not self.fits((asked, asked)):
             sizes = f"{self.min_size} to {self.max_size} pixels"
             if self.multiple_of > 1:
@@ -228,9 +232,9 @@ class RasterMapper:
         return side, side
 
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
-        """Return height and width of the tiles of an input of (height, width), and what becomes of those at its edge.
+        """Return the tile size for an input of (height, width), and the handling of tiles at its edge.
 
-        An input that only ``multiple_of`` keeps from one forward has one tile, of the next larger sides that fit.
+        An input that fits except for ``multiple_of`` gets a single tile of the next larger sides that fit.
         """
         height, width = self.tile_sides(params.tile)
         if self.multiple_of == 1:
@@ -244,24 +248,28 @@ class RasterMapper:
 
 
 def with_frames(planes: NDArray[Any], frames: int | None) -> NDArray[Any]:
-    """Planes [bands * frames, height, width] as [bands, frames, height, width]; as they are without ``frames``."""
+    """Reshape planes [bands * frames, height, width] to [bands, frames, height, width]; unchanged if frames is None."""
     return planes if frames is None else planes.reshape(-1, frames, *planes.shape[1:])
 
 
 def nothing_observed(nodata: float | None) -> InputError:
-    """The error of an input without a pixel to look at."""
+    """Return the error for an input without a single valid pixel."""
     return InputError(
-        f"no pixel of the input holds an observation: all are NaN or nodata ({nodata}); choose other bands=[...] or say"
+        f"no pixel of the input holds an observation: all are NaN or nodata ({nodata}); choose other bands=[...] or set"
         " nodata=..."
     )
 
 
 def _picture(array: NDArray[Any], valid: NDArray[np.bool_] | None, bands: tuple[str, ...]) -> Image:
-    """The input in RGB: red, green and blue where the model's bands are these, else the first band in grey."""
-    known = meanings([(name,) for name in bands], [possible_sensors(bands)[0]] * len(bands))
-    colours = [known.index(colour) for colour in map(frozenset, (["red"], ["green"], ["blue"])) if colour in known]
+    """Render the input in RGB from the model's red, green and blue bands, else its first band in grey."""
+    band_meanings = meanings([(name,) for name in bands], [possible_sensors(bands)[0]] * len(bands))
+    colours = [
+        band_meanings.index(colour)
+        for colour in map(frozenset, (["red"], ["green"], ["blue"]))
+        if colour in band_meanings
+    ]
     shown = array[colours] if len(colours) == 3 else array if len(array) == 3 else array[:1]
-    if shown.dtype != np.uint8:  # clouds and glints would leave all else in one grey
+    if shown.dtype != np.uint8:  # without clipping, clouds and glints would leave all else in one grey
         low, high = np.percentile(shown if valid is None else shown[:, valid], _SHOWN)
         shown = shown.clip(low, high)
     return render(shown, valid, None).convert("RGB")

@@ -1,4 +1,4 @@
-"""ModelInputs: the input side of one model in one process, from what a user gives to the tensors of ``forward``."""
+"""`ModelInputs`: converts the inputs of one model in one process from users' data to the tensors of ``forward``."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """What the input mapper of an author gets as it is: a table too, whose keys are no keywords of ``forward``."""
+    """Wrapper of data that goes to an author's input mapper unchanged, even if it is a dict."""
 
     value: Any
 
 
 class ModelInputs:
-    """Maps inputs of one model, in any of the three forms: raw, tensors named as in ``forward``, embeddings.
+    """Mapper of the inputs of one model: raw data, tensors named as in ``forward``, or embeddings.
 
-    Embeddings are tensors too, of a keyword such as ``image_embeds``. A model that is not ``adapted`` is written for
-    vLLM.
+    Embeddings are tensors too, with a keyword such as ``image_embeds``. ``adapted`` is False for a model that is
+    written for vLLM.
     """
 
     def __init__(self, model: type, context: InputContext, *, adapted: bool = True) -> None:
-        from vllm_mmout.models.config import config_json  # with transformers
+        from vllm_mmout.models.config import config_json  # imports transformers
 
         self._adapted = adapted
         self.model = model
@@ -58,7 +58,7 @@ class ModelInputs:
         self.kind = kind_of(model) if adapted else None
         self.options = {*getattr(self._mapper, "options", ()), *getattr(model, "takes", ())}
         self.options |= set(self.kind.options if self.kind is not None else ())
-        """Those of `OF_MODELS` and `OF_STEPS` that the model takes."""
+        """Options in `OF_MODELS` and `OF_STEPS` that the model accepts."""
         self._specs: Mapping[str, TensorSpec] = getattr(self._mapper, "inputs", {})
         if adapted:
             self.keywords.check_declared(self._specs)
@@ -69,7 +69,7 @@ class ModelInputs:
         return opened if isinstance(opened, MappedInput) else self.whole(opened)
 
     def open(self, data: Any, params: OutputParams) -> MappedInput | RasterView:
-        """Map one input; a raster for the raster mapper, which may be of any size, is only opened."""
+        """Map one input; a raster for the raster mapper, which may have any size, is only opened."""
         self.check_options(params)
         if raw := isinstance(data, Raw):
             data = data.value
@@ -82,12 +82,12 @@ class ModelInputs:
         if _is_tensors(data) and not self._are_files(data) and not self._is_of_mapper(data):
             refuse_reading_options(params, "this input is tensors already")
             return self._checked_input(MappedInput(_without_batch_axis(data)))
-        if self.rasters is not None:  # what else it raises is that of a file object of the caller's
+        if self.rasters is not None:  # exceptions other than ours come from a file object of the caller
             return self.rasters.open(data, params)
         return self._checked_input(self._mapped(data, params))
 
     def check_options(self, params: OutputParams) -> None:
-        """Refuse options that only some models take, where this one is none of them."""
+        """Raise OptionError for an option that only some models accept and this model does not."""
         for option in (*OF_MODELS, *OF_STEPS):
             if getattr(params, option) is not None and option not in self.options:
                 raise OptionError(
@@ -96,14 +96,14 @@ class ModelInputs:
 
     @property
     def rasters(self) -> RasterMapper | None:
-        """The mapper of a model of rasters, which can be cut into tiles; not one with a ``__call__`` of its own."""
+        """The mapper of a model of rasters, whose inputs can be cut into tiles; None if it overrides ``__call__``."""
         mapper = self._mapper
         plain = isinstance(mapper, RasterMapper) and type(mapper).__call__ is RasterMapper.__call__
         return mapper if plain else None
 
     @property
     def opens_files(self) -> bool:
-        """Whether an input is files, so that a text in it names one; a mapper of an author's own takes anything."""
+        """Whether a text in an input is the path of a file; an author's own mapper may accept any text."""
         first = getattr(self.registered.mapper, "function", None) is not None
         return first or getattr(
             self._mapper, "opens_files", isinstance(self._mapper, RasterMapper | AutoProcessorMapper)
@@ -111,12 +111,12 @@ class ModelInputs:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The keys of a dict that is a request, the first one always there; none of most models."""
+        """Keys of a dict that is a request, the required one first; empty for most models."""
         return getattr(self._mapper, "fields", ())
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The keys of a dict whose texts name no file."""
+        """Keys of a dict whose texts are not paths of files."""
         return getattr(self._mapper, "words", ())
 
     @property
@@ -126,19 +126,19 @@ class ModelInputs:
 
     @property
     def takes(self) -> str:
-        """What the model takes, in words."""
+        """Description of the model's inputs, for messages."""
         if isinstance(self._mapper, RasterMapper):
             return f"rasters of {len(self._mapper.bands)} bands ({', '.join(self._mapper.bands)})"
         return "pictures" if self.opens_files else "what its input mapper takes"
 
     def _are_files(self, data: Any) -> bool:
-        """Whether a mapping is one of band names to files, of a raster; its keys are then no keywords of forward."""
+        """Return whether `data` maps band names of a raster to files. Such keys are not keywords of ``forward``."""
         if (mapper := self.rasters) is None or not are_named_files(data):
             return False
         return set(data) <= set(mapper.modalities) or not set(data) & set(self.keywords.names)
 
     def _is_of_mapper(self, data: Any) -> bool:
-        """Whether a dict is one that the mapper takes: of its fields, or without a keyword of forward."""
+        """Return whether the mapper takes a dict: it has the mapper's fields, or no keyword of ``forward``."""
         fields = self.fields
         if fields and isinstance(data, Mapping) and (fields[0] in data or set(data) <= set(fields)):
             return True
@@ -146,7 +146,7 @@ class ModelInputs:
         return own and isinstance(data, Mapping) and bool(data) and not set(data) & set(self.keywords.names)
 
     def whole(self, view: RasterView) -> MappedInput:
-        """Map an open raster that fits one forward, and close it."""
+        """Map an open raster that fits one forward pass, and close it."""
         with view:
             return self._checked_input(view.mapper.whole(view))
 
@@ -161,36 +161,36 @@ class ModelInputs:
         return MappedInput(tensors, mapped.source)
 
     def tokens(self, mapped: MappedInput, params: OutputParams) -> int:
-        """The prompt tokens that stand for a request: one, of an iterative model one a step."""
+        """Return the number of prompt tokens of a request: 1, or for an iterative model one for each step."""
         if self.kind is None:
             return 1
         count = partial(self.kind.tokens_of, self.model, self._config, mapped, params)
         return int(self._given(count, "count_steps"))
 
     def render(self, mapped: MappedInput, tokens: int = 1) -> MultiModalInput:
-        """What the engine takes."""
+        """Convert mapped tensors to vLLM's input for the engine."""
         if self._adapted:
             return as_mm_input(mapped.tensors, self.keywords.names, tokens)
-        # A model that is written for vLLM has a field for each keyword, batched as vLLM does it.
+        # A model written for vLLM has a field for each keyword, which vLLM batches itself.
         return _raw_input({name: [as_tensor(value)] for name, value in mapped.tensors.items()})
 
     def max_tokens(self) -> int:
-        """The most tokens that one input takes of vLLM's encoder budget."""
+        """Return the largest number of tokens that one input uses of vLLM's encoder budget."""
         return tokens_of(self.context, self.registered.max_tokens, self.model.__name__)
 
     def dummy(self) -> Any:
-        """An input of the largest size, None where nobody can say one."""
+        """Return an input of the largest size, or None if that size is unknown."""
         if (factory := self.registered.dummy_data) is not None:
             return dummy_of(self.context, factory, self.model.__name__)
         if hasattr(self._mapper, "dummy"):
             return self._mapper.dummy()
         return {keyword: spec.zeros() for keyword, spec in self._specs.items()} or None
 
-    def _given(self, call: Callable[[], Any], what: str) -> Any:
-        """What an author's function gives; what it raises is an error of the input."""
-        if isinstance(self._mapper, RasterMapper) and what == "input mapper":
-            return call()  # its errors are those of the caller's file object
-        return called(call, what, self.keywords.model)
+    def _given(self, call: Callable[[], Any], role: str) -> Any:
+        """Call an author's function; its exceptions become an InputError."""
+        if isinstance(self._mapper, RasterMapper) and role == "input mapper":
+            return call()  # its exceptions come from a file object of the caller
+        return called(call, role, self.keywords.model)
 
     def _mapped(self, data: Any, params: OutputParams) -> MappedInput:
         mapped = self._given(partial(self._mapper, data, params), "input mapper")
@@ -209,7 +209,7 @@ class ModelInputs:
         tensor = value.detach().cpu() if isinstance(value, torch.Tensor) else value
         if not isinstance(tensor, torch.Tensor):
             tensor = native(np.asarray(tensor))
-            if tensor.dtype.kind not in "biufc" or tensor.dtype.char in "gG":  # g: long double, which torch has not
+            if tensor.dtype.kind not in "biufc" or tensor.dtype.char in "gG":  # g: long double, which torch lacks
                 raise InputError(
                     f"{keyword} must be a tensor or an array of numbers, got {type(value).__name__} of {tensor.dtype}"
                 )
@@ -221,7 +221,7 @@ class ModelInputs:
 
 
 def _is_tensors(data: Any) -> bool:
-    """Whether an input is tensors by keyword: a dict, or a ``BatchFeature``, which is none but has items."""
+    """Return whether an input is tensors by keyword: a dict, or a ``BatchFeature``, which is not a Mapping."""
     return isinstance(data, Mapping) or (hasattr(data, "items") and hasattr(data, "convert_to_tensors"))
 
 
@@ -238,24 +238,24 @@ def _without_batch_axis(data: Any) -> dict[str, Any]:
 
 
 FIELD: Final = "tensors"
-"""The one keyword under which a request's tensors travel."""
+"""The only keyword under which a request's tensors are sent."""
 
 _ABSENT = np.empty(0, np.bool_)
-"""Stands for a keyword that a request leaves out; an input of size 0 is refused before."""
+"""Placeholder for a keyword that a request leaves out; real inputs of size 0 have been refused."""
 
 
 def as_mm_input(tensors: Mapping[str, Any], keywords: Sequence[str], tokens: int = 1) -> MultiModalInput:
-    """Render one input for the engine: no hashing, no processor run, no cache.
+    """Convert one input for the engine without hashing, without running a processor and without a cache.
 
-    The tensors go as one list, which vLLM leaves alone. Tensors it stacks, and fails, for all requests of the step,
-    where they differ in dtype, or casts one to the dtype of another; of requests that differ in keywords it keeps the
-    last ones only.
+    The tensors are sent as one list, which vLLM leaves unchanged. vLLM stacks plain tensors of a step: it fails for all
+    of its requests if they differ in dtype, or casts one tensor to the dtype of another, and if requests differ in
+    keywords, it keeps only those of the last.
     """
     return _raw_input({FIELD: [[as_tensor(tensors.get(name, _ABSENT)) for name in keywords]]}, tokens)
 
 
 def as_tensor(value: Any) -> torch.Tensor:
-    """An array or tensor as a tensor; one that is read-only, turned round or of another byte order is copied."""
+    """Convert an array or tensor to a tensor; copy an array that is read-only, reversed or in another byte order."""
     import torch
 
     if isinstance(value, np.ndarray):
@@ -277,7 +277,7 @@ def _raw_input(batch: dict[str, Any], tokens: int = 1) -> MultiModalInput:
 
 
 def tensors_of(values: Sequence[torch.Tensor], keywords: Sequence[str]) -> dict[str, torch.Tensor]:
-    """The tensors by keyword that one request brought, in the worker."""
+    """Return the tensors of one request by keyword, in the worker."""
     return {
         name: value
         for name, value in zip(keywords, values, strict=True)

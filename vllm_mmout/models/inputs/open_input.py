@@ -1,4 +1,4 @@
-"""One input of one or several files, of one or several dates, in any form, opened as one raster."""
+"""Opens one input in any form, of one or several files and dates, as one raster."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ _Opener: TypeAlias = Callable[[Any], OpenRaster]
 
 
 class OpenedPlanes(NamedTuple):
-    """An open input, to be closed, and which of its bands a model sees."""
+    """An open input, which the caller must close, and its bands for the model."""
 
     raster: OpenRaster
     places: tuple[int, ...]
-    """Numbers, from 1, of the bands that are the model's planes: the first band of all dates, then the second."""
+    """Numbers, from 1, of the bands that are the model's planes: the first band at all dates, then the second."""
     noted: tuple[str, ...]
-    """What was assumed when bands and dates were chosen, in sentences."""
+    """Sentences about the assumptions made in the choice of bands and dates."""
 
 
 def opened_planes(data: Any, params: OutputParams, mapper: RasterMapper) -> OpenedPlanes:
-    """Open one input of a model; of files nothing but their headers is read."""
+    """Open one input of a model; of files, read only their headers."""
     choice = BandChoice(mapper.model, mapper.bands, params, mapper.one_for_all)
     with ExitStack() as opened:
         layers = _planes(data, choice, mapper.num_frames, opened)
@@ -97,7 +97,7 @@ def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack
 
 
 def unwrapped(data: Any) -> Any:
-    """What is in a list of one thing, and in a list of that."""
+    """Return the item of a list of one item, and so on if it is such a list itself."""
     while isinstance(data, list | tuple) and len(data) == 1:
         (data,) = data
     return data
@@ -108,19 +108,19 @@ def _of_array(data: Any, choice: BandChoice, frames: int, opened: ExitStack) -> 
     if dates != frames:
         raise InputError(f"the array has {dates} dates, model {choice.model!r} takes {frames}, of {list(data.shape)}")
     raster = opened.enter_context(opened_raster(data.reshape(bands * dates, height, width)))
-    there = BandList("the array", (Listed(),) * bands, tuple(range(bands)))
-    chosen = choice.places(there)
+    band_list = BandList("the array", (Listed(),) * bands, tuple(range(bands)))
+    chosen = choice.places(band_list)
     return [Layer(raster, band * dates + date) for band in chosen for date in range(dates)]
 
 
 def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int = 1) -> list[Layer]:
-    """Open one input and choose its bands, in order; of several files those stay open that have one of them."""
+    """Open one input and choose its bands, in order; close the files of which no band was chosen."""
     open_one = opened_picture if choice.one_for_all else opened_raster
-    bands, there = _bands(data, opened, open_one)
+    bands, band_list = _bands(data, opened, open_one)
     images = max((band.file.images for band in bands if isinstance(band.file, OpenRaster)), default=1)
     form = other_form(getattr(data, "shape", ()), images, choice)
     try:
-        chosen = [bands[place] for place in choice.places(there, dates)]
+        chosen = [bands[place] for place in choice.places(band_list, dates)]
     except InputError as error:
         raise InputError("; ".join(filter(None, [str(error), form])), param=error.param) from None
     rasters: dict[Any, OpenRaster] = {}
@@ -135,15 +135,15 @@ def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int =
 
 @dataclass(frozen=True, slots=True)
 class _Band:
-    """One band of one file."""
+    """A band of a file."""
 
     file: OpenRaster | Path
-    """Open, or where to open it when a band of it is chosen: of a large folder few files are needed."""
+    """The open file, or its path if it is opened only when a band of it is chosen, as in a large folder."""
     place: int
-    """Its index in the file, from 0."""
+    """Index of the band in the file, from 0."""
     listed: Listed
     area: float = math.inf
-    """Of a pixel, in square units of the coordinate system; infinite where nothing says it."""
+    """Area of a pixel, in square units of the coordinate system; infinite if unknown."""
 
 
 def _bands(data: Any, opened: ExitStack, open_one: _Opener) -> tuple[list[_Band], BandList]:
@@ -164,19 +164,19 @@ def _bands(data: Any, opened: ExitStack, open_one: _Opener) -> tuple[list[_Band]
     return _of_one(data, "the input", opened, open_one)
 
 
-def _of_one(data: Any, what: str, opened: ExitStack, open_one: _Opener) -> tuple[list[_Band], BandList]:
-    """Return the bands of an input of one file."""
+def _of_one(data: Any, subject: str, opened: ExitStack, open_one: _Opener) -> tuple[list[_Band], BandList]:
+    """Return the bands of an input that is one file."""
     raster = opened.enter_context(open_one(data))
     alpha = None if raster.count == 1 or raster.alpha is None else raster.alpha - 1
     listed = _listed(raster, _names(raster, data), "")
     by_tags = alpha is not None and listed[alpha].colour != "alpha"
     usual = tuple(place for place in range(raster.count) if place != alpha)
     bands = [_Band(raster, place, band) for place, band in enumerate(listed)]
-    return bands, BandList(what, tuple(listed), usual, alpha=alpha, alpha_by_tags=by_tags)
+    return bands, BandList(subject, tuple(listed), usual, alpha=alpha, alpha_by_tags=by_tags)
 
 
 def _of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) -> tuple[list[_Band], BandList]:
-    """Return the bands of a list of files, in its order."""
+    """Return the bands of a list of files, in the order of the list."""
     if not data:
         raise InputError("the input is an empty list; give one file at least")
     if len(data) == 1:
@@ -186,11 +186,13 @@ def _of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) -> tuple
     return bands, BandList(f"the list of {len(data)} files", listed, tuple(range(len(bands))), given=True)
 
 
-def _by_name_alone(files: Sequence[Path], folder: Path, open_one: _Opener, what: str) -> tuple[list[_Band], BandList]:
-    """Return the bands of files without an order, each where it has the smallest pixels."""
+def _by_name_alone(
+    files: Sequence[Path], folder: Path, open_one: _Opener, subject: str
+) -> tuple[list[_Band], BandList]:
+    """Return the bands of files that have no order; a band found at several resolutions is returned at the finest."""
     bands = _finest(_of_files(files, folder, open_one))
-    listed = [replace(band.listed, colour=None) for band in bands]  # a product holds pictures of itself in colours
-    return bands, BandList(what, tuple(listed), numbered=False)
+    listed = [replace(band.listed, colour=None) for band in bands]  # colours may be those of a product's previews
+    return bands, BandList(subject, tuple(listed), numbered=False)
 
 
 def _of_files(files: Sequence[Path], folder: Path, open_one: _Opener) -> list[_Band]:
@@ -199,7 +201,7 @@ def _of_files(files: Sequence[Path], folder: Path, open_one: _Opener) -> list[_B
         try:
             with open_one(path) as raster:
                 bands += _of_raster(path, raster, _names(raster, path))
-        except InputError:  # raised again where it is chosen
+        except InputError:  # raised again if the file is chosen
             listed = Listed((band_of_file(path.name),), path.name, sensor_of(path, {}))
             bands.append(_Band(path, 0, listed))
     if not bands:
@@ -209,17 +211,17 @@ def _of_files(files: Sequence[Path], folder: Path, open_one: _Opener) -> list[_B
 
 
 def _listed(raster: OpenRaster, names: tuple[str, ...], file: str) -> list[Listed]:
-    """Return what a raster says of its bands; a band alone has the names, of several each has its description."""
+    """Return the names, sensor and colour of each band; ``names`` are those of a single band."""
     sensor = sensor_of(raster.name, raster.metadata)
     colours = raster.colours or (None,) * raster.count
     if raster.count == 1:
         return [Listed(names, file, sensor)]
-    described = [tuple(filter(None, [said])) for said in raster.descriptions]
-    return [Listed(known, file, sensor, colour) for known, colour in zip(described, colours, strict=True)]
+    described = [tuple(filter(None, [description])) for description in raster.descriptions]
+    return [Listed(names, file, sensor, colour) for names, colour in zip(described, colours, strict=True)]
 
 
 def _finest(bands: Sequence[_Band]) -> list[_Band]:
-    """The bands without those that are there in smaller pixels too, as in a Sentinel-2 product."""
+    """Drop bands that also exist with smaller pixels, as in a Sentinel-2 product."""
     areas: dict[str, float] = {}
     for band in bands:
         for name in band.listed.names[:1]:
@@ -233,7 +235,7 @@ def _of_file(raster: OpenRaster, data: Any, name: Any = None) -> list[_Band]:
 
 
 def _of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[str, ...]) -> list[_Band]:
-    """Return the bands without alpha; a band alone has the names."""
+    """Return the bands without alpha; ``names`` are those of a single band."""
     listed = _listed(raster, names, PurePath(raster.name).name)
     places = [place for place in range(raster.count) if raster.count == 1 or place + 1 != raster.alpha]
     if len(places) == 1:
@@ -242,20 +244,20 @@ def _of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[str, ..
 
 
 def _names(raster: OpenRaster, data: Any) -> tuple[str, ...]:
-    """What the one band of a file may be called by: its description and what the file's name says."""
-    said = next(filter(None, raster.descriptions), None)
+    """Return the names of a file's only band: its description, and the band in the file's name."""
+    description = next(filter(None, raster.descriptions), None)
     path = str(data) if isinstance(data, str | Path) else getattr(data, "name", None)
     file = band_of_file(path) if isinstance(path, str) else None
-    return tuple(dict.fromkeys(filter(None, (said, file, file and trailing_band(file)))))
+    return tuple(dict.fromkeys(filter(None, (description, file, file and trailing_band(file)))))
 
 
 def opened_picture(data: Any) -> OpenRaster:
-    """Open any form of a picture or raster as a viewer shows it: turned upright, palettes in colours."""
+    """Open a picture or raster in any form as a viewer shows it: turned upright, with the colours of its palette."""
     return as_seen(opened_raster(data))
 
 
 def opened_raster(data: Any) -> OpenRaster:
-    """Open any form of a picture or raster; of a file nothing but its header is read."""
+    """Open a picture or raster in any form; of a file, read only its header."""
     if isinstance(data, str | Path):
         if not str(data):
             raise InputError("the path of the input is empty; name a file")

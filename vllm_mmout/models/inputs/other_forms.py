@@ -1,4 +1,4 @@
-"""Forms of an input that are not those taken, told by their shape, and what to do with them."""
+"""Detection of inputs in an unsupported form by their shape, with a remedy."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def other_form(shape: Sequence[int], images: int, choice: BandChoice) -> str:
-    """Return what form an input seems to have whose bands do not fit the model, and the remedy; "" for the usual form.
+    """Describe the apparent form of an input whose bands do not fit the model, and the remedy; "" if it is supported.
 
     Args:
-        shape: of an array; empty of any other input.
-        images: images of one size that the file holds, of which the first is read.
-        choice: the bands that the model and the request choose.
+        shape: shape of an array; empty for any other input.
+        images: number of images of equal size in the file, of which only the first is read.
+        choice: the choice of bands by the model and the request.
 
     Raises:
-        InputError: a picture [height, width, 3], whose rows the request would choose as bands.
+        InputError: the array is a picture [height, width, 3], so that the request would choose its rows as bands.
 
     """
     fitting = (1, 3, 4) if choice.one_for_all else (len(choice.wanted),)

@@ -1,4 +1,4 @@
-"""PictureInputs: calls the functions that a model's author registered for pictures, and checks their results."""
+"""`PictureInputs`: calls the functions that a model's author registered for pictures, and checks their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A prompt expanded to hold the tokens of its pictures."""
+    """A prompt in which the tokens of its pictures have been inserted."""
 
     tokens: list[int]
     pictures: list[Any]
@@ -32,7 +32,7 @@ class Expanded:
 
 
 class PictureInputs:
-    """Registered functions of a model that generates from pictures, called with their results checked."""
+    """Checked calls of the functions that were registered for a model that generates from pictures."""
 
     def __init__(self, model: type, context: InputContext) -> None:
         self._model = model.__name__
@@ -55,7 +55,7 @@ class PictureInputs:
             )
         if self._registered.max_tokens is None:
             raise RegistrationError(
-                f"model {self._model} generates, and nothing says how many tokens a picture takes at most; decorate it"
+                f"model {self._model} generates, but the number of tokens of a picture is unknown; decorate it"
                 " with @MULTIMODAL_REGISTRY.register_max_image_tokens(...)"
             )
         if self.max_tokens < 1:
@@ -66,14 +66,14 @@ class PictureInputs:
         _ = self._mapper
 
     def _check_text(self) -> None:
-        """Refuse an input processor that changes prompts without pictures, which vLLM never gives to it."""
+        """Raise RegistrationError if the input processor changes prompts without pictures, which vLLM never passes."""
         if (processor := self._registered.input_processor) is None:
             return
         prompt = [1, 2]
         try:
-            given = processor(self._context, {"prompt_token_ids": list(prompt)})
-            changed = list(given["prompt_token_ids"]) != prompt
-        except BaseException as error:  # noqa: BLE001 - it is never called without a picture
+            inputs = processor(self._context, {"prompt_token_ids": list(prompt)})
+            changed = list(inputs["prompt_token_ids"]) != prompt
+        except BaseException as error:  # noqa: BLE001 - a failure without pictures does not matter
             raise_interrupt(error)
             return
         if changed:
@@ -84,18 +84,18 @@ class PictureInputs:
 
     @cached_property
     def max_tokens(self) -> int:
-        """The most tokens that one picture takes."""
+        """Largest number of tokens of one picture."""
         return tokens_of(self._context, self._registered.max_tokens, self._model)
 
     def expand(self, tokens: Sequence[int], pictures: Sequence[Any]) -> Expanded:
         """Call the input processor on a prompt and find the tokens of each picture.
 
         Raises:
-            InputError: the input processor raised, or gave a prompt whose tokens cannot be told apart by picture.
+            InputError: the input processor raised, or the tokens in its prompt cannot be assigned to pictures.
 
         """
         before, count = list(tokens), len(pictures)
-        after, given, stated = self._processed(before, list(pictures))
+        after, kept, stated = self._processed(before, list(pictures))
         if stated is not None:
             places = stated_places(stated, after, count, self._image_token)
         else:
@@ -111,23 +111,23 @@ class PictureInputs:
                 f"a picture takes {rows} tokens, and register_max_image_tokens of {self._model} says"
                 f" {self.max_tokens} at most; give a smaller picture, or correct the number or the input processor"
             )
-        return Expanded(after, given, places)
+        return Expanded(after, kept, places)
 
     def _processed(self, tokens: list[int], pictures: list[Any]) -> tuple[list[int], list[Any], Any]:
-        """Return the tokens, the pictures and the stated places that the input processor gives."""
+        """Return the tokens, the pictures and the stated places from the input processor."""
         if (processor := self._registered.input_processor) is None:
             return tokens, pictures, None
         data = pictures[0] if len(pictures) == 1 else list(pictures)
         inputs = {"prompt_token_ids": list(tokens), "multi_modal_data": {IMAGE: data}}
-        given = called(partial(processor, self._context, inputs), "input processor", self._model)
+        result = called(partial(processor, self._context, inputs), "input processor", self._model)
         try:
-            after = [int(token) for token in given["prompt_token_ids"]]
-            returned = given["multi_modal_data"][IMAGE]
-            stated = (given.get(STATED) or {}).get(IMAGE)
+            after = [int(token) for token in result["prompt_token_ids"]]
+            returned = result["multi_modal_data"][IMAGE]
+            stated = (result.get(STATED) or {}).get(IMAGE)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"the input processor of {self._model} must give a dict with prompt_token_ids and"
-                f' multi_modal_data={{"{IMAGE}": ...}}, got {_shown(given)}'
+                f' multi_modal_data={{"{IMAGE}": ...}}, got {_shown(result)}'
             ) from error
         kept = list(returned) if isinstance(returned, list | tuple) else [returned]
         if len(kept) != len(pictures):
@@ -144,17 +144,17 @@ class PictureInputs:
             InputError: the mapper raised, or returned anything but tensors of one picture.
 
         """
-        given = called(partial(self._mapper, self._context, picture), "input mapper", self._model)
-        entries = dict(given.items()) if hasattr(given, "items") else {}
+        result = called(partial(self._mapper, self._context, picture), "input mapper", self._model)
+        entries = dict(result.items()) if hasattr(result, "items") else {}
         if not entries:
             raise InputError(
                 f"the input mapper of {self._model} must give tensors by keyword of embed_multimodal, got"
-                f" {_shown(given)}"
+                f" {_shown(result)}"
             )
         return {name: self._row(name, value) for name, value in entries.items()}
 
     def _row(self, name: str, value: Any) -> torch.Tensor:
-        """Return the only row of a mapped tensor. Floating-point numbers get the model's dtype."""
+        """Return the only row of a mapped tensor; convert floating-point numbers to the model's dtype."""
         import torch
 
         try:
@@ -186,13 +186,13 @@ class PictureInputs:
 
     @cached_property
     def _mapper(self) -> Any:
-        """The registered mapper, else the image processor of the model's folder."""
+        """The registered mapper, or the image processor of the model's folder."""
         choice = self._registered.mapper
         return FolderImageProcessor(self._context) if choice is None or choice.function is None else choice.function
 
 
 def _shown(value: Any) -> str:
-    """Return a short description of what a function gave."""
+    """Return a short description of a function's result, for messages."""
     if isinstance(value, Mapping):
         return f"a dict of {', '.join(map(str, value)) or 'nothing'}"
     shape = getattr(value, "shape", None)

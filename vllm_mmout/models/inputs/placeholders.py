@@ -1,4 +1,4 @@
-"""Finding the tokens of each picture in a prompt that the author's input processor has expanded."""
+"""Locates the tokens of each picture in a prompt that the author's input processor has expanded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from vllm_mmout.errors import InputError
 
 STATED: Final = "multi_modal_placeholders"
-"""Key under which an input processor may return the places of each picture's tokens."""
+"""Key under which an input processor may return the position of each picture's tokens."""
 
 _REMEDY: Final = (
     f'let the input processor return their places as "{STATED}": {{"image": [{{"offset": ..., "length": ...}}]}}'
@@ -25,16 +25,16 @@ class Place:
     offset: int
     """Index of the first token."""
     embedded: tuple[bool, ...]
-    """Whether a token gets a row of the picture's embedding, for each token from ``offset`` on."""
+    """Whether a token is replaced by a row of the picture's embedding, for each token from ``offset`` on."""
 
     @property
     def rows(self) -> int:
-        """The number of tokens that get a row of the picture's embedding."""
+        """Number of tokens that are replaced by a row of the picture's embedding."""
         return sum(self.embedded)
 
 
 def image_token_of(config: Any) -> int | None:
-    """Return the token of pictures that a model's configuration names, None if it names no such token."""
+    """Return the token of pictures in a model's configuration, or None if it names no such token."""
     named = (getattr(config, name, None) for name in _TOKEN_NAMES)
     return next((token for token in named if isinstance(token, int)), None)
 
@@ -76,22 +76,22 @@ def derived_places(
     image_token: int | None,
     expand_one: Callable[[int, list[int]], list[int]],
 ) -> list[Place]:
-    """Return the places of ``count`` pictures by comparing a prompt with what the input processor made of it.
+    """Return the places of ``count`` pictures, found by comparing a prompt before and after its expansion.
 
     Args:
         before: the prompt with one image token for each picture.
         after: the prompt that the input processor gave.
         count: the number of pictures.
-        image_token: the token of pictures. None: the one token that ``after`` has more often than ``before``.
-        expand_one: called with the index of a picture and a prompt with one image token; returns what the input
-            processor makes of that prompt and that picture alone.
+        image_token: the token of pictures. None selects the only token that ``after`` has more often than ``before``.
+        expand_one: function of the index of a picture and a prompt with one image token; returns the prompt that the
+            input processor makes of them.
 
     Raises:
-        InputError: the tokens cannot be told apart by picture.
+        InputError: the tokens cannot be assigned to pictures.
 
     """
     token = _grown_token(before, after) if image_token is None else image_token
-    marks = [index for index, found in enumerate(before) if found == token]
+    marks = [index for index, value in enumerate(before) if value == token]
     if count == 1:
         return [_only_place(before, after, token, len(marks))]
     if len(marks) != count:
@@ -124,13 +124,13 @@ def _only_place(before: Sequence[int], after: Sequence[int], token: int, marks: 
         raise InputError(
             f"the prompt has {marks} image tokens (id {token}) for one picture; write one image token for each picture"
         )
-    found = [index for index, value in enumerate(after) if value == token]
-    if not found:
+    indices = [index for index, value in enumerate(after) if value == token]
+    if not indices:
         raise InputError(
             f"the prompt has no image token (id {token}) after the input processor, and comes with one picture; write"
             " an image token where the picture belongs"
         )
-    return _place(after[found[0] : found[-1] + 1], token, found[0])
+    return _place(after[indices[0] : indices[-1] + 1], token, indices[0])
 
 
 def _place(piece: Sequence[int], token: int, offset: int) -> Place:
@@ -146,8 +146,8 @@ def _place(piece: Sequence[int], token: int, offset: int) -> Place:
 
 def _is_run(tokens: Sequence[int], token: int) -> bool:
     """Return whether all occurrences of a token follow one another."""
-    found = [index for index, value in enumerate(tokens) if value == token]
-    return found[-1] - found[0] + 1 == len(found)
+    indices = [index for index, value in enumerate(tokens) if value == token]
+    return indices[-1] - indices[0] + 1 == len(indices)
 
 
 def _grown_token(before: Sequence[int], after: Sequence[int]) -> int:
@@ -155,9 +155,9 @@ def _grown_token(before: Sequence[int], after: Sequence[int]) -> int:
     grown = Counter(after) - Counter(before)
     if len(grown) == 1:
         return next(iter(grown))
-    what = f"tokens {', '.join(map(str, sorted(grown)))}" if grown else "no token"
+    tokens = f"tokens {', '.join(map(str, sorted(grown)))}" if grown else "no token"
     raise InputError(
-        f"the image token is unknown: the input processor added {what}; name the token in config.json as"
+        f"the image token is unknown: the input processor added {tokens}; name the token in config.json as"
         f' "{_TOKEN_NAMES[0]}", or {_REMEDY}'
     )
 
@@ -186,7 +186,7 @@ def _embedded(piece: Sequence[int], image_token: int | None) -> tuple[bool, ...]
 
 
 def _refuse_strays(tokens: Sequence[int], places: Sequence[Place], image_token: int | None) -> None:
-    """Refuse image tokens outside all places: the model would read them as text."""
+    """Raise InputError for image tokens outside all places, which the model would read as text."""
     inside = {index for place in places for index in range(place.offset, place.offset + len(place.embedded))}
     strays = [index for index, token in enumerate(tokens) if token == image_token and index not in inside]
     if strays:

@@ -1,4 +1,4 @@
-"""RasterView: the bands of a raster that a model sees, and the part of it, whole or by tiles."""
+"""`RasterView`: the bands and the part of a raster that a model sees, read as a whole or by tiles."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 DTYPES = ("float32", "uint8", "int8", "uint16", "int16")
-"""What travels to the model; other floats become float32."""
+"""Dtypes that are sent to the model unchanged; other floats become float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """What a model sees of one window."""
+    """Values of one window for the model."""
 
     array: NDArray[Any]
-    """[bands, height, width], 0 where nothing was observed; of several dates each band has one after the other."""
+    """[bands, height, width], 0 where nothing was observed; with several dates, a band's dates follow each other."""
     valid: NDArray[np.bool_] | None
-    """bool [height, width], False there; None: everywhere valid."""
+    """bool [height, width], False where nothing was observed; None if all pixels are valid."""
 
     @property
     def observed(self) -> bool:
@@ -41,17 +41,17 @@ class Pixels:
 
 @dataclass(frozen=True, slots=True)
 class RasterView:
-    """The bands and the part of an open raster that a request is about; the raster is closed with it."""
+    """The bands and the part of an open raster that a request uses; closing the view closes the raster."""
 
     raster: OpenRaster
     bands: tuple[int, ...]
-    """Numbers from 1, in the model's order."""
+    """Numbers of the bands, from 1, in the model's order."""
     params: OutputParams
     mapper: RasterMapper
     noted: tuple[str, ...] = ()
-    """What was assumed when the bands were chosen, in sentences."""
+    """Sentences about the assumptions made in the choice of bands."""
     window: Window = field(init=False)
-    """The part of the raster, in its pixels."""
+    """The part of the raster that is used, in the raster's pixels."""
 
     def __post_init__(self) -> None:
         if 0 in self.raster.size:
@@ -75,44 +75,44 @@ class RasterView:
 
     @property
     def georeference(self) -> Georeference | None:
-        """Where the part lies."""
+        """Georeference of the part, or None."""
         place = self.raster.georeference
         return place if place is None else place.shifted(self.window.row, self.window.col)
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What was assumed about the input, see `RasterFacts.assumed`."""
+        """Sentences about the assumptions made about the input, see `RasterFacts.assumed`."""
         return (*self.raster.assumed, *self.noted)
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one value as it travels."""
+        """Number of bytes of one value as sent to the model."""
         return self.raster.dtype.itemsize if self.raster.dtype.name in DTYPES and not self._scales else 4
 
     def read(self) -> Pixels:
-        """The whole part."""
+        """Read the whole part."""
         watch = FILES.get()
         with nullcontext() if watch is None else watch.running():
             (pixels,) = self.windows([Window(0, 0, *self.size)])
         return pixels
 
     def windows(self, windows: Sequence[Window]) -> Iterator[Pixels]:
-        """Windows of the part, one after the other; what they share in the file is decoded once."""
+        """Yield windows of the part, one after the other; data that they share in the file is decoded once."""
         return map(self._seen, self.raster.windows([self.in_input(window) for window in windows], self.bands))
 
     def in_input(self, window: Window) -> Window:
-        """Where a window of the part lies in the input."""
+        """Convert a window of the part to a window of the input."""
         return Window(window.row + self.window.row, window.col + self.window.col, window.height, window.width)
 
     def same_as(self, other: RasterView) -> bool:
-        """Whether the two seem to be of the same file, unchanged."""
+        """Return whether two views seem to be of the same unchanged file."""
 
-        def told(view: RasterView) -> tuple[Any, ...]:
+        def properties(view: RasterView) -> tuple[Any, ...]:
             raster = view.raster
             facts = raster.dtype, raster.georeference, dict(raster.metadata), repr(raster.nodata)
             return view.size, view.bands, *facts
 
-        return told(self) == told(other)
+        return properties(self) == properties(other)
 
     def close(self) -> None:
         """Close the raster."""
@@ -142,7 +142,7 @@ class RasterView:
         return has_numbers(self.params)
 
     def _of_planes(self, value: float | tuple[float, ...] | None, default: float) -> NDArray[np.float32]:
-        """What an option says of each plane, as [planes or 1, 1, 1]."""
+        """Return an option's value for each plane, as [planes or 1, 1, 1]."""
         numbers = np.asarray(default if value is None else value, np.float32).reshape(-1, 1, 1)
         dates = self.mapper.num_frames or 1
         return numbers if len(numbers) == 1 else np.repeat(numbers, dates, axis=0)

@@ -1,4 +1,4 @@
-"""TensorSpec: shape and dtypes of a tensor that a model's ``forward`` takes."""
+"""`TensorSpec`: shape and dtypes of a tensor for a model's ``forward``."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import InputError, RegistrationError
 
 Axis: TypeAlias = int | tuple[int, int]
-"""The one size of an axis, or the least and the most."""
+"""Size of an axis, or its smallest and its largest size."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What one keyword of ``forward`` takes, without the batch axis; RegistrationError where it is malformed."""
+    """Specification of one keyword of ``forward``, without the batch axis; raises RegistrationError if malformed."""
 
     shape: tuple[Axis, ...]
-    """Each axis: its size, or (least, most)."""
+    """Size of each axis, or its (smallest, largest) size."""
     dtypes: tuple[str, ...] = ("float32",)
-    """Names of numpy dtypes, the usual one first."""
+    """Names of numpy dtypes, the preferred one first."""
 
     def __post_init__(self) -> None:
         for axis in self.shape:
@@ -34,21 +34,21 @@ class TensorSpec:
             try:
                 np.dtype(name)
             except TypeError as error:
-                raise RegistrationError(f"{name!r} is no dtype of numpy; name one, such as 'float32'") from error
+                raise RegistrationError(f"{name!r} is not a dtype of numpy; name one, such as 'float32'") from error
 
     def check(self, keyword: str, tensor: Any) -> None:
-        """Raise InputError where an array, or a tensor of torch, has another shape or dtype."""
+        """Raise InputError if an array or torch tensor has another shape or dtype."""
         fits = len(tensor.shape) == len(self.shape) and all(
             _bounds(axis)[0] <= size <= _bounds(axis)[1] for axis, size in zip(self.shape, tensor.shape, strict=True)
         )
         dtype = str(tensor.dtype).removeprefix("torch.")
         if not fits or dtype not in self.dtypes:
             raise InputError(
-                f"{keyword} must be {self}, got {dtype} {list(tensor.shape)}; a tensor comes without the batch axis"
+                f"{keyword} must be {self}, got {dtype} {list(tensor.shape)}; give tensors without the batch axis"
             )
 
     def zeros(self) -> NDArray[Any]:
-        """The largest tensor, of the usual dtype, all zero."""
+        """Return the largest tensor, all zero, of the preferred dtype."""
         return np.zeros([_bounds(axis)[1] for axis in self.shape], self.dtypes[0])
 
     def __str__(self) -> str:

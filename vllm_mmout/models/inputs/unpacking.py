@@ -1,4 +1,4 @@
-"""How numbers of files become what a model sees: by the request, by the file, or as they are stored."""
+"""Scale and offset of an input's values: from the request, from the file, or none."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ Numbers: TypeAlias = "float | tuple[float, ...] | None"
 
 
 def numbers_of(params: OutputParams) -> tuple[Numbers, Numbers]:
-    """Return scale and offset as far as the request gives numbers."""
+    """Return scale and offset as far as the request has numbers for them."""
     scale = params.scale
     return None if isinstance(scale, str) else scale, params.offset
 
 
 def has_numbers(params: OutputParams) -> bool:
-    """Return whether the request itself says what values are multiplied by, or what is added."""
+    """Return whether the request has numbers for scale or offset."""
     return numbers_of(params) != (None, None)
 
 
 def unpacked_raster(raster: OpenRaster, params: OutputParams) -> OpenRaster:
-    """Return a raster with the numbers of all its bands as the request, or else the format, has them read."""
+    """Return a raster whose bands are scaled as the request, or else the file format, requires."""
     return unpacked_layers([Layer(raster, place) for place in range(raster.count)], params)[0].raster
 
 
 def unpacked_layers(layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-    """Return the chosen bands of rasters with their numbers as the request, or else the format, has them read.
+    """Return the chosen bands of rasters, scaled as the request, or else the file format, requires.
 
-    Where a file states more than what is done, or less than what the request asks for, the rasters say so
-    (`RasterFacts.assumed`), once for files that state the same.
+    If a file states a scale that is not applied, or the request needs one that the file does not state, a sentence is
+    added to `RasterFacts.assumed`, once for all files that state the same scale.
     """
     rasters = {id(layer.raster): layer.raster for layer in layers}
     stated: dict[Packing, list[Layer]] = {}
     for layer in layers:
         stated.setdefault(_packing(layer), []).append(layer)
-    made = {key: _unpacked(raster, params) for key, raster in rasters.items()}
+    unpacked = {key: _unpacked(raster, params) for key, raster in rasters.items()}
     for packing, bands in stated.items():
         sentence = _sentence(packing, bands, params)
-        raster = made[id(bands[0].raster)]
+        raster = unpacked[id(bands[0].raster)]
         if sentence is not None and sentence not in raster.assumed:
             raster.told(assumed=(*raster.assumed, sentence))
-    return [replace(layer, raster=made[id(layer.raster)]) for layer in layers]
+    return [replace(layer, raster=unpacked[id(layer.raster)]) for layer in layers]
 
 
 def _packing(layer: Layer) -> Packing:
@@ -59,36 +59,36 @@ def _unpacked(raster: OpenRaster, params: OutputParams) -> OpenRaster:
     if has_numbers(params) or params.scale == STORED or not raster.packing:
         return raster
     unpackings = [Unpacking.of(packing, by_file=params.scale == FILE) for packing in raster.packing]
-    if all(one == Unpacking() for one in unpackings):
+    if all(unpacking == Unpacking() for unpacking in unpackings):
         return raster
     return OpenUnpacked(raster, unpackings, params.nodata)
 
 
 def _sentence(packing: Packing, bands: Sequence[Layer], params: OutputParams) -> str | None:
-    """Return what is said of bands whose files state one packing; None if the request or the format settles it."""
+    """Return a sentence about bands that share a stated scale, or None if the request or the format settles it."""
     files = list(dict.fromkeys(PurePath(layer.raster.name).name for layer in bands))
     more = len(files) - 1
-    whose = f"{files[0]}{f' and {more} more file' if more else ''}{'s' * (more > 1)}"
+    file_names = f"{files[0]}{f' and {more} more file' if more else ''}{'s' * (more > 1)}"
     if not packing.told:
         if params.scale == FILE and bands[0].raster.dtype.kind in "iu":
-            return f"{whose}: no scale or offset is stated; the numbers were taken as stored."
+            return f"{file_names}: no scale or offset is stated; the numbers were taken as stored."
         return None if has_numbers(params) or params.scale is not None else packing.doubt or None
     states = f"scale {packing.scale:.9g} and offset {packing.offset:.9g} are stated by {packing.said_by}"
     if has_numbers(params):
         scale, offset = numbers_of(params)
         if scale is None and packing.scale != 1:
-            left, taken = "scale", "1"
+            missing, default = "scale", "1"
         elif offset is None and packing.offset != 0:
-            left, taken = "offset", "0"
+            missing, default = "offset", "0"
         else:
             return None
         return (
-            f"{whose}: {states}; the request gives numbers without {left}, and {taken} was taken. Give scale and"
-            ' offset, or scale="file".'
+            f"{file_names}: {states}; the request gives numbers without {missing}, and {default} was taken. Give scale"
+            ' and offset, or scale="file".'
         )
     if params.scale is not None or packing.applied:
         return None
-    done = "the numbers were taken as stored"
+    handling = "the numbers were taken as stored"
     if packing.shift:
-        done = f"{packing.shift} was added to the counts, as in products of before processing baseline 04.00"
-    return f'{whose}: {states}; {done}. scale="file" applies both, scale="stored" takes the numbers as stored.'
+        handling = f"{packing.shift} was added to the counts, as in products of before processing baseline 04.00"
+    return f'{file_names}: {states}; {handling}. scale="file" applies both, scale="stored" takes the numbers as stored.'
